@@ -1,0 +1,228 @@
+"""The words everything else is said in. Frozen, typed; a quantity bears its unit in its name."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from modelless.variants.errors import InvalidInputError
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+def check_name(field: str, value: str) -> str:
+    """Return ``value`` if it can stand in a URL path and a file name, else raise InvalidInputError."""
+    if not isinstance(value, str) or not _NAME.fullmatch(value) or ".." in value:
+        raise InvalidInputError.of(
+            field, value, "1 to 64 of a-z, 0-9, '.', '_', '-', beginning with a letter or digit"
+        )
+    return value
+
+
+class Precision(StrEnum):
+    """The number format of a variant's weights and activations."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    INT8 = "int8"
+    INT4 = "int4"
+
+
+class Engine(StrEnum):
+    """What executes a variant."""
+
+    ONNXRUNTIME_CPU = "onnxruntime-cpu"
+
+
+class Provenance(StrEnum):
+    """Where an accuracy comes from, most trustworthy first."""
+
+    MEASURED = "measured"
+    PUBLISHED = "published"
+    DERIVED = "derived"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One tensor of a task's signature.
+
+    Attributes:
+        name: as clients write it.
+        datatype: an Open Inference Protocol datatype: ``UINT8``, ``FP32``, ...
+        shape: sizes; ``-1`` is free. The first axis counts items, so it is ``-1``.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """How often a variant is right, and how we know.
+
+    Attributes:
+        percent: 0 to 100.
+        metric: what it counts, e.g. ``top-1``.
+        provenance: measured, published or derived.
+        source: the validation set, the page, or how it was derived.
+        low_percent, high_percent: 95 % confidence interval; None where a publication gives none.
+        sample_count: items behind the figure; None where unknown.
+    """
+
+    percent: float
+    metric: str
+    provenance: Provenance
+    source: str
+    low_percent: float | None = None
+    high_percent: float | None = None
+    sample_count: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.percent) and 0.0 <= self.percent <= 100.0):
+            raise InvalidInputError.of("accuracy.percent", self.percent, "0 to 100")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a client asks for: input and output signature, accuracy metric, labels.
+
+    Attributes:
+        name: e.g. ``imagenet``.
+        inputs, outputs: the signature all of the task's variants share.
+        accuracy_metric: e.g. ``top-1``.
+        labels: class names by index; empty where outputs are not classes.
+    """
+
+    name: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    accuracy_metric: str
+    description: str = ""
+    labels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_name("task.name", self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """An architecture trained for a task."""
+
+    task: str
+    name: str
+    family: str
+    source: str = ""
+    licence: str = ""
+
+    def __post_init__(self) -> None:
+        check_name("model.name", self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One executable form of a model: precision x input resolution x engine x version.
+
+    Attributes:
+        task, model, name: ``imagenet``, ``efficientnet-lite0``, ``int8-224``.
+        version: 1, 2, ...; an artifact never changes under a version.
+        resolution_px: side of the network's own input after its in-graph resize; None if it has none.
+        artifact_sha256: hex digest of the artifact; the key under which it is stored.
+        artifact_bytes: its size.
+        parameter_count, multiply_adds: of the graph, multiply-adds an item; None if unknown.
+    """
+
+    task: str
+    model: str
+    name: str
+    version: int
+    precision: Precision
+    resolution_px: int | None
+    engine: Engine
+    artifact_sha256: str
+    artifact_bytes: int
+    accuracy: Accuracy
+    parameter_count: int | None = None
+    multiply_adds: int | None = None
+
+    def __post_init__(self) -> None:
+        check_name("variant.name", self.name)
+        if self.version < 1:
+            raise InvalidInputError.of("variant.version", self.version, "1 or more")
+
+    @property
+    def id(self) -> str:
+        """``task/model/name@version``: the key in profiles, views and receipts."""
+        return f"{self.task}/{self.model}/{self.name}@{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClass:
+    """A kind of hardware that a worker owns.
+
+    Attributes:
+        name: ``cpu-1`` is one CPU core, ``cpu-2`` two, ``h200`` a GPU.
+        kind: ``cpu``, ``gpu`` or ``npu``.
+        threads: intra-op threads a variant runs with there.
+        memory_bytes: what variants may fill.
+        price_usd_per_hour, power_w: for cost limits and reports.
+    """
+
+    name: str
+    kind: str
+    threads: int
+    memory_bytes: int
+    price_usd_per_hour: float
+    power_w: float
+
+    def cost_usd(self, busy_s: float) -> float:
+        """The price of ``busy_s`` seconds of the device."""
+        return self.price_usd_per_hour * busy_s / 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """(variant, device class): the unit that is profiled, predicted and chosen."""
+
+    variant_id: str
+    device_class: str
+
+
+@dataclass(frozen=True, slots=True)
+class SLO:
+    """A query's limits; each may be left out.
+
+    Attributes:
+        latency_ms: deadline, from arrival.
+        min_accuracy: per cent.
+        max_cost_usd: price of the device time the query may take.
+        priority: 0 (default) to 9; more is more urgent.
+    """
+
+    latency_ms: float | None = None
+    min_accuracy: float | None = None
+    max_cost_usd: float | None = None
+    priority: int = 0
+
+    def __post_init__(self) -> None:
+        _check_limit("latency_ms", self.latency_ms, "more than 0, up to 3600000 (an hour)", 3.6e6)
+        _check_limit("min_accuracy", self.min_accuracy, "0 to 100 (per cent)", 100.0, zero=True)
+        _check_limit("max_cost_usd", self.max_cost_usd, "more than 0, up to 1000000", 1e6)
+        if type(self.priority) is not int or not 0 <= self.priority <= 9:
+            raise InvalidInputError.of("priority", self.priority, "a whole number, 0 to 9")
+
+
+def _check_limit(
+    field: str, value: float | None, allowed: str, most: float, zero: bool = False
+) -> None:
+    if value is None:
+        return
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not (0.0 < value <= most or (zero and value == 0.0))
+    ):
+        raise InvalidInputError.of(field, value, allowed, "Leave it out for no limit.")
