@@ -1,0 +1,75 @@
+"""What a campaign is given: jobs, a place for what it measures, and the world to measure in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from modelless.profiler.measurement import Measurement
+from modelless.profiler.noise import HostNoise, NoiseGauge
+from modelless.variants.runtimes import LoadedVariant, find_runtime
+from modelless.variants.runtimes.base import Tensors
+from modelless.variants.runtimes.resident_memory import resident_bytes
+from modelless.variants.vocabulary import DeviceClass, Placement, Variant
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One placement to measure.
+
+    Attributes:
+        variant, device: the placement.
+        artifact: the variant's file.
+        inputs: makes the tensors of a batch of so many items.
+    """
+
+    variant: Variant
+    device: DeviceClass
+    artifact: Path
+    inputs: Callable[[int], Tensors]
+
+    @property
+    def placement(self) -> Placement:
+        return Placement(self.variant.id, self.device.name)
+
+
+class MeasurementSink(Protocol):
+    """Where measurements are kept; ``Records`` is one."""
+
+    def current(self, fingerprint: str) -> Sequence[Measurement]: ...
+
+    def add(self, measurement: Measurement) -> object: ...
+
+
+def load_job(job: Job) -> LoadedVariant:
+    """Load a job's variant with its own engine, warmed up by one item."""
+    return find_runtime(job.variant.engine).load(
+        job.variant, job.artifact, threads=job.device.threads, warm_up=[job.inputs(1)]
+    )
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a campaign needs of the outside; the real thing by default, tests hand in their own.
+
+    Attributes:
+        clock: seconds, monotonic; the one the gauge goes by.
+        now: the time of day.
+        load: loads a job's variant.
+        gauge: tells how noisy it is.
+        resident_bytes: tells this process's memory.
+    """
+
+    clock: Callable[[], float] = time.perf_counter
+    now: Callable[[], datetime] = _utc_now
+    load: Callable[[Job], LoadedVariant] = load_job
+    gauge: NoiseGauge = field(default_factory=HostNoise)
+    resident_bytes: Callable[[], int] = resident_bytes

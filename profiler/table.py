@@ -1,0 +1,263 @@
+"""Profiles as CSV: one schema for our own measurements and for anyone's.
+
+One row is one measured point; the columns are ``COLUMNS``. A blank is "not known". Latencies are
+milliseconds for the whole batch, throughput is items a second, memory MiB, accuracy per cent.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from pathlib import Path
+
+from modelless.profiler.measurement import Measurement
+from modelless.profiler.table_checks import check_duplicates, check_units
+from modelless.variants.errors import InvalidInputError
+from modelless.variants.vocabulary import DeviceClass, Variant
+
+SOURCE = "modelless"
+"""The ``source`` of tables we write."""
+
+_MIB = float(1 << 20)
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """One measured point of any source. None where the source does not tell.
+
+    Attributes:
+        source, task, model, family: names; ``family`` is the architecture's.
+        device, device_kind: name; ``cpu``, ``gpu`` or ``npu``.
+        engine, precision: as the source writes them.
+        resolution_px, batch, concurrency: input side, items a batch, clients at once.
+        params_m, gmacs, mactivations_m, layers: millions, 10^9 multiply-adds an item, millions,
+            count.
+        latency_ms, latency_p99_ms: for the whole batch; ours are the median and the p99.
+        throughput_per_s: items a second.
+        memory_mib: peak of the run.
+        accuracy, accuracy_metric: per cent, and what it measures.
+    """
+
+    source: str
+    task: str
+    model: str
+    family: str
+    device: str
+    device_kind: str
+    engine: str
+    precision: str
+    resolution_px: int | None
+    batch: int
+    concurrency: int | None
+    params_m: float | None
+    gmacs: float | None
+    mactivations_m: float | None
+    layers: int | None
+    latency_ms: float
+    latency_p99_ms: float | None
+    throughput_per_s: float | None
+    memory_mib: float | None
+    accuracy: float | None
+    accuracy_metric: str
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells one point from another."""
+        return (
+            self.source,
+            self.task,
+            self.model,
+            self.device,
+            self.device_kind,
+            self.engine,
+            self.precision,
+            self.resolution_px,
+            self.batch,
+            self.concurrency,
+        )
+
+
+COLUMNS = tuple(field.name for field in fields(TableRow))
+_REQUIRED = frozenset(
+    {"model", "device", "batch", "latency_ms"}
+)  # a row says nothing without these
+_TEXT = frozenset(field.name for field in fields(TableRow) if field.type == "str")
+_WHOLE = frozenset({"resolution_px", "batch", "concurrency", "layers"})
+_ANY_SIGN = frozenset({"accuracy"})  # some metrics are published negative (decibels)
+_MAY_BE_ZERO = frozenset({"memory_mib", "params_m", "gmacs", "mactivations_m", "layers"})
+
+
+class Duplicates(StrEnum):
+    """What to do with several rows of one key."""
+
+    REFUSE = "refuse"
+    KEEP = "keep"
+
+
+def rows_of(
+    measurements: Iterable[Measurement],
+    variants: Mapping[str, Variant],
+    devices: Mapping[str, DeviceClass],
+    families: Mapping[str, str] | None = None,
+) -> list[TableRow]:
+    """Our own measurements as rows of the schema.
+
+    ``device`` is ``<device name>/<device class>``, for threads are part of a device here; a
+    variant's version beyond the first stays visible as ``model@version``.
+
+    Args:
+        measurements: to write.
+        variants: by variant id.
+        devices: by name.
+        families: architecture family by ``task/model``; the model's own name where missing.
+
+    Raises:
+        InvalidInputError: a measurement of a variant or device class that was not given.
+    """
+    rows = []
+    for row in measurements:
+        variant, device = variants.get(row.variant_id), devices.get(row.device_class)
+        if variant is None:
+            raise InvalidInputError.of("measurement.variant_id", row.variant_id, "a given variant")
+        if device is None:
+            raise InvalidInputError.of(
+                "measurement.device_class", row.device_class, "a given device class"
+            )
+        model = variant.model if variant.version == 1 else f"{variant.model}@{variant.version}"
+        params, macs = variant.parameter_count, variant.multiply_adds
+        rows.append(
+            TableRow(
+                source=SOURCE,
+                task=variant.task,
+                model=model,
+                family=(families or {}).get(f"{variant.task}/{variant.model}", variant.model),
+                device=f"{row.device_name}/{row.device_class}",
+                device_kind=device.kind,
+                engine=row.engine,
+                precision=variant.precision.value,
+                resolution_px=variant.resolution_px,
+                batch=row.batch,
+                concurrency=1,
+                params_m=None if params is None else params / 1e6,
+                gmacs=None if macs is None else macs / 1e9,
+                mactivations_m=None,
+                layers=None,
+                latency_ms=row.p50_s * 1e3,
+                latency_p99_ms=row.p99_s * 1e3,
+                throughput_per_s=row.throughput_per_s,
+                memory_mib=row.memory_bytes / _MIB,
+                accuracy=variant.accuracy.percent,
+                accuracy_metric=variant.accuracy.metric,
+            )
+        )
+    return rows
+
+
+def write_table(path: Path, rows: Sequence[TableRow]) -> None:
+    """Write ``rows``, heading first; numbers to 6 significant digits, blanks for None."""
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in rows:
+        writer.writerow([_shown(getattr(row, name)) for name in COLUMNS])
+    path.write_text(buffer.getvalue(), encoding="utf-8", newline="")
+
+
+def read_table(path: Path, *, duplicates: Duplicates = Duplicates.REFUSE) -> list[TableRow]:
+    """Read any table of the schema. Columns of other names are ignored.
+
+    Args:
+        path: a CSV file, UTF-8, heading first.
+        duplicates: some published tables hold a point several times, because what told the
+            measurements apart was not published: KEEP takes all of them.
+
+    Raises:
+        InvalidInputError: not such a file, a column missing, no rows, a value that is not a number
+            or cannot be true, latencies that look like another unit, duplicates. The message names
+            the file, the lines, the value and what is allowed.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError.of(str(path), str(error), "a readable CSV file in UTF-8") from error
+    try:
+        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        heading = list(reader.fieldnames or ())
+        _check_heading(path, heading)
+        rows, lines = [], []
+        for record in reader:
+            if None in record or None in record.values():
+                raise InvalidInputError.of(
+                    f"{path}, line {reader.line_num}", record, f"{len(heading)} fields"
+                )
+            rows.append(_parse(path, reader.line_num, record))
+            lines.append(reader.line_num)
+    except csv.Error as error:
+        raise InvalidInputError.of(f"{path}", str(error), "well-formed CSV") from error
+    if not rows:
+        raise InvalidInputError.of(f"{path}", "no rows", "at least one row below the heading")
+    check_units(path, rows, lines)
+    if duplicates is Duplicates.REFUSE:
+        check_duplicates(path, rows, lines)
+    return rows
+
+
+def _check_heading(path: Path, heading: Sequence[str]) -> None:
+    missing = [name for name in COLUMNS if name not in heading]
+    if missing:
+        raise InvalidInputError.of(
+            f"{path}: columns",
+            heading,
+            f"all of {', '.join(COLUMNS)}",
+            f"Missing: {', '.join(missing)}. Add them, blank where nothing is known.",
+        )
+    twice = sorted({name for name in heading if heading.count(name) > 1})
+    if twice:
+        raise InvalidInputError.of(f"{path}: columns", twice, "each column once")
+
+
+def _parse(path: Path, line: int, record: Mapping[str, str]) -> TableRow:
+    values: dict[str, object] = {}
+    for name in COLUMNS:
+        text = record[name].strip()
+        if not text and name in _REQUIRED:
+            raise InvalidInputError.of(f"{path}, line {line}: {name}", text, "not blank")
+        if name in _TEXT:
+            values[name] = text
+        else:
+            values[name] = _number(f"{path}, line {line}: {name}", name, text) if text else None
+    return TableRow(**values)  # type: ignore[arg-type]  # each value was made for its column
+
+
+def _number(place: str, name: str, text: str) -> float | int:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    least = -math.inf if name in _ANY_SIGN else 0.0
+    if (
+        not math.isfinite(value)
+        or value < least
+        or (value == 0.0 and name not in _MAY_BE_ZERO | _ANY_SIGN)
+        or (name in _WHOLE and value != int(value))
+    ):
+        allowed = "a finite number" if name in _ANY_SIGN else "a finite number, more than 0"
+        if name in _MAY_BE_ZERO:
+            allowed = "a finite number, 0 or more"
+        raise InvalidInputError.of(
+            place,
+            text,
+            allowed.replace("finite", "whole") if name in _WHOLE else allowed,
+            "" if name in _REQUIRED else "Leave it blank if it is not known.",
+        )
+    return int(value) if name in _WHOLE else value
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
