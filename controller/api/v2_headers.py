@@ -1,0 +1,168 @@
+"""Request headers: the length of the JSON part, SLO headers, and a compressed body."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from modelless.controller.api.v2_errors import (
+    PayloadTooLargeError,
+    UnsupportedEncodingError,
+    Words,
+    invalid,
+    member,
+    nearest,
+)
+from modelless.controller.api.v2_limits import DEFAULT_LIMITS, Limits
+from modelless.variants.errors import InvalidInputError
+
+SLO_PARAMETERS = ("latency_ms", "min_accuracy", "max_cost_usd", "priority")
+"""The parameters of a request that set its SLO; each may come as a header instead."""
+
+TENANT_PARAMETER = "tenant"
+
+HEADER_PREFIX = "x-modelless-"
+
+SLO_HEADERS: Mapping[bytes, str] = {
+    f"{HEADER_PREFIX}{name.replace('_', '-')}".encode(): name
+    for name in (*SLO_PARAMETERS, TENANT_PARAMETER)
+}
+"""Lower-case header to the parameter it stands for."""
+
+_PREFIX = HEADER_PREFIX.encode()
+_JSON_LENGTH = b"inference-header-content-length"
+_ENCODING = b"content-encoding"
+_BODY_LENGTH = b"content-length"
+_LENGTH = re.compile(rb"[0-9]{1,12}")
+_WHOLE = re.compile(r"[+-]?[0-9]{1,12}")
+_NUMBER = re.compile(r"[+-]?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})([eE][+-]?[0-9]{1,3})?")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHeaders:
+    """What the codec needs of a request's headers.
+
+    Attributes:
+        body_length: bytes of the body as sent, compressed or not; None if it comes in chunks.
+        json_length: bytes of the body's JSON part; None if all of the body is JSON.
+        content_encoding: how the body is compressed; None if it is not.
+        parameters: request parameters given as ``x-modelless-...`` headers, by parameter name.
+    """
+
+    body_length: int | None = None
+    json_length: int | None = None
+    content_encoding: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_headers(
+    headers: Iterable[tuple[bytes, bytes]], limits: Limits = DEFAULT_LIMITS
+) -> RequestHeaders:
+    """Pick what concerns the codec from ASGI's headers (names in lower case), in one pass.
+
+    Raises:
+        InvalidInputError: a malformed value, a misspelt ``x-modelless-...`` name, or two headers
+            of one name that contradict each other.
+        PayloadTooLargeError: the body will be too large; there is no need to read it.
+    """
+    body_length: int | None = None
+    json_length: int | None = None
+    encoding: str | None = None
+    parameters: dict[str, Any] = {}
+    for name, value in headers:
+        if name == _JSON_LENGTH:
+            length = _read_length(name, value)
+            if json_length is not None and length != json_length:
+                raise _contradiction(_JSON_LENGTH.decode(), json_length, length)
+            json_length = length
+        elif name == _BODY_LENGTH:
+            body_length = _read_length(name, value)
+            limits.check_body_bytes(body_length)
+        elif name == _ENCODING:
+            if encoding is not None:
+                raise UnsupportedEncodingError("content-encoding: given twice; allowed: one.")
+            encoding = value.decode("latin-1").strip().lower()
+        elif name.startswith(_PREFIX):
+            parameter = SLO_HEADERS.get(name)
+            if parameter is None:
+                raise _unknown_header(name)
+            found = _read_parameter(parameter, name, value)
+            if parameters.setdefault(parameter, found) != found:
+                raise _contradiction(name.decode(), parameters[parameter], found)
+    if encoding in ("", "identity"):
+        encoding = None
+    return RequestHeaders(body_length, json_length, encoding, parameters)
+
+
+def decode_body(body: bytes, encoding: str | None, limits: Limits = DEFAULT_LIMITS) -> bytes:
+    """Undo ``gzip`` or ``deflate`` (zlib), stopping where a bomb would pass the body limit.
+
+    Raises:
+        UnsupportedEncodingError: another encoding.
+        PayloadTooLargeError: it grows beyond ``limits.max_body_bytes``.
+        InvalidInputError: truncated, corrupt, or followed by something else.
+    """
+    if encoding is None:
+        return body
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise UnsupportedEncodingError.of(
+            "content-encoding", encoding[:80], "gzip, deflate, identity or none"
+        )
+    inflate = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+    try:
+        plain = inflate.decompress(body, limits.max_body_bytes + 1)
+    except zlib.error as error:
+        raise invalid("body", Words(error), f"a {encoding} stream") from None
+    if len(plain) > limits.max_body_bytes:
+        raise PayloadTooLargeError.of(
+            "body", Words("a compressed body"), f"up to {limits.max_body_bytes} bytes in plain"
+        )
+    if not inflate.eof:
+        raise invalid(
+            "body", Words(f"{len(body)} bytes"), f"a whole {encoding} stream", "It is cut off."
+        )
+    if inflate.unused_data:
+        raise invalid(
+            "body",
+            Words(f"{len(inflate.unused_data)} bytes more"),
+            f"none after the {encoding} stream",
+        )
+    return plain
+
+
+def _read_length(name: bytes, value: bytes) -> int:
+    if not _LENGTH.fullmatch(value.strip()):
+        raise invalid(name.decode(), value.decode("latin-1"), "a whole number of bytes")
+    return int(value)
+
+
+def _read_parameter(parameter: str, name: bytes, value: bytes) -> Any:
+    text = value.decode("latin-1").strip()
+    if parameter == TENANT_PARAMETER:
+        return text
+    if parameter == "priority":
+        if not _WHOLE.fullmatch(text):
+            raise invalid(name.decode(), text, "a whole number, 0 to 9")
+        return int(text)
+    if not _NUMBER.fullmatch(text):
+        raise invalid(name.decode(), text, "a number", "Leave it out for no limit.")
+    return float(text)
+
+
+def _contradiction(name: str, first: object, second: object) -> InvalidInputError:
+    return invalid(
+        name, Words(f"{first!r:.40} and {second!r:.40}"), "one value", "Send the header once."
+    )
+
+
+def _unknown_header(name: bytes) -> InvalidInputError:
+    shown = name.decode("latin-1")
+    known = [header.decode() for header in SLO_HEADERS]
+    suffix = shown.removeprefix(HEADER_PREFIX)
+    hint = nearest(suffix, SLO_HEADERS.values())
+    for header, parameter in SLO_HEADERS.items():
+        hint = hint.replace(f"'{parameter}'", f"'{header.decode()}'")
+    return invalid(member("", shown), suffix, ", ".join(known), hint)

@@ -1,0 +1,51 @@
+"""What the server reads of one request at most, so that no client can make it run out of memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from modelless.controller.api.v2_errors import PayloadTooLargeError
+from modelless.variants.errors import InvalidInputError
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on one request.
+
+    Attributes:
+        max_body_bytes: of the whole body, after decompression.
+        max_json_bytes: of its JSON part; parsed JSON takes many times its size in memory, and
+            takes about 30 ms a mebibyte to parse, so it is held shorter than the body.
+        max_tensors: inputs, and likewise requested outputs.
+        max_dims: axes of one tensor.
+        max_strings: elements of one BYTES tensor, each of which is an object of its own.
+        max_id_chars: of the request's ``id``, which the reply repeats.
+    """
+
+    max_body_bytes: int = 64 * _MIB
+    max_json_bytes: int = 8 * _MIB
+    max_tensors: int = 64
+    max_dims: int = 8
+    max_strings: int = 65_536
+    max_id_chars: int = 256
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if type(value) is not int or value < 1:
+                raise InvalidInputError.of(f"limits.{field.name}", value, "a whole number from 1")
+        if self.max_dims > 64:
+            raise InvalidInputError.of("limits.max_dims", self.max_dims, "1 to 64")
+
+    def check_body_bytes(self, size_bytes: int) -> None:
+        """Raise PayloadTooLargeError if a body of ``size_bytes`` is more than is read."""
+        if size_bytes > self.max_body_bytes:
+            raise PayloadTooLargeError(
+                f"body: got {size_bytes} bytes; allowed: up to {self.max_body_bytes}. "
+                "Send fewer items a request."
+            )
+
+
+DEFAULT_LIMITS = Limits()

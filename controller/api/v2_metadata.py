@@ -1,0 +1,109 @@
+"""Replies that describe the server and its models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import modelless
+from modelless.controller.api.v2_reply import Reply, render_json
+from modelless.variants.vocabulary import Task, TensorSpec
+
+PLATFORM = "modelless"
+
+EXTENSIONS = ("binary_tensor_data", "classification", "model_configuration", "parameters")
+"""Extensions of the protocol the server has, by the names clients look for."""
+
+_NOT_READY = 503
+_TYPES = {"BYTES": "TYPE_STRING"}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """One row of the repository index.
+
+    Attributes:
+        name: what a client can ask for: a task, ``task/model`` or ``task/model/variant``.
+        version: the version it means.
+        ready: whether it answers now.
+        reason: why not, if not.
+    """
+
+    name: str
+    version: str
+    ready: bool
+    reason: str = ""
+
+
+def server_metadata() -> Reply:
+    """``GET /v2``: name, version and extensions."""
+    return render_json(
+        {"name": "modelless", "version": modelless.__version__, "extensions": list(EXTENSIONS)}
+    )
+
+
+def server_live() -> Reply:
+    """``GET /v2/health/live``: whoever reads it has reached a live server."""
+    return render_json({"live": True})
+
+
+def server_ready(ready: bool) -> Reply:
+    """``GET /v2/health/ready``: 200 if the server can answer queries, else 503."""
+    return render_json({"ready": ready}, 200 if ready else _NOT_READY)
+
+
+def model_ready(name: str, ready: bool) -> Reply:
+    """``GET /v2/models/{name}/ready``: 200 if a query for ``name`` can be answered, else 503."""
+    return render_json({"name": name, "ready": ready}, 200 if ready else _NOT_READY)
+
+
+def model_metadata(name: str, task: Task, versions: Sequence[str]) -> Reply:
+    """``GET /v2/models/{name}``: the signature of its task. ``name`` is as the client asked."""
+    return render_json(
+        {
+            "name": name,
+            "versions": list(versions),
+            "platform": PLATFORM,
+            "inputs": [_describe(spec) for spec in task.inputs],
+            "outputs": [_describe(spec) for spec in task.outputs],
+        }
+    )
+
+
+def model_config(name: str, task: Task, max_batch_items: int) -> Reply:
+    """``GET /v2/models/{name}/config``: as much of Triton's model configuration as is true here.
+
+    ``max_batch_items`` is the most items one query may have; shapes leave out axis 0, as there.
+    """
+    return render_json(
+        {
+            "name": name,
+            "platform": PLATFORM,
+            "backend": PLATFORM,
+            "max_batch_size": max_batch_items,
+            "input": [_configure(spec) for spec in task.inputs],
+            "output": [_configure(spec) for spec in task.outputs],
+        }
+    )
+
+
+def repository_index(entries: Iterable[ModelEntry]) -> Reply:
+    """``POST /v2/repository/index``: what can be asked for."""
+    rows: list[dict[str, str]] = []
+    for entry in entries:
+        row = {"name": entry.name, "version": entry.version}
+        row["state"] = "READY" if entry.ready else "UNAVAILABLE"
+        if entry.reason:
+            row["reason"] = entry.reason
+        rows.append(row)
+    return render_json(rows)
+
+
+def _describe(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape)}
+
+
+def _configure(spec: TensorSpec) -> dict[str, Any]:
+    data_type = _TYPES.get(spec.datatype, f"TYPE_{spec.datatype}")
+    return {"name": spec.name, "data_type": data_type, "dims": list(spec.shape[1:])}

@@ -1,0 +1,204 @@
+"""Rendering replies: outputs as binary, JSON or classes, and errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from json import JSONEncoder
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelless.controller.api.v2_errors import MethodNotAllowedError, invalid
+from modelless.controller.api.v2_request import InferRequest, RequestedOutput
+from modelless.controller.api.v2_tensors import BYTES, datatype_of, to_binary, to_json
+from modelless.variants.errors import ModellessError, OverloadedError
+
+Headers = list[tuple[bytes, bytes]]
+
+REPLY_PARAMETERS: Mapping[str, str] = {
+    "variant": "id of the variant that answered: `task/model/variant@version`",
+    "device": "device class it ran on",
+    "predicted_latency_ms": "what was expected when it was chosen, from arrival to reply",
+    "observed_latency_ms": "what it took, from arrival to reply",
+    "accuracy": "of the variant, per cent",
+    "accuracy_provenance": "how the accuracy is known: `measured`, `published` or `derived`",
+    "cost_usd": "price of the device time it took",
+    "receipt_id": "of the record of the decision",
+}
+"""What a reply's ``parameters`` say, and what each means. A value that is not known is left out."""
+
+_OCTETS = (b"content-type", b"application/octet-stream")
+_JSON = (b"content-type", b"application/json")
+
+
+class Reply(NamedTuple):
+    """An HTTP reply: status, body and headers (names in lower case, as ASGI wants them)."""
+
+    status: int
+    body: bytes
+    headers: Headers
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"not JSON: {type(value).__name__}")
+
+
+_encode = JSONEncoder(separators=(",", ":"), allow_nan=False, default=_plain).encode
+
+
+def render_infer(
+    request: InferRequest,
+    outputs: Mapping[str, NDArray[Any]],
+    *,
+    model_name: str,
+    model_version: str,
+    parameters: Mapping[str, Any],
+    labels: Sequence[str] = (),
+) -> tuple[bytes, Headers]:
+    """The body and headers of a successful inference reply (status 200).
+
+    A tensor is copied once, into the body, when it goes as binary data.
+
+    Args:
+        request: what was asked: its id, outputs and their form.
+        outputs: what came out, by name; every array has one item of axis 0 an item of the query.
+        model_name: the name to show, usually as asked for.
+        model_version: the version that answered.
+        parameters: ``REPLY_PARAMETERS`` and whatever else; a NaN or infinite number becomes null.
+        labels: class names by index, for outputs asked for as classes.
+
+    Raises:
+        InvalidInputError: an output was asked for that does not exist, or in a form it cannot take.
+    """
+    described: list[dict[str, Any]] = []
+    chunks: list[Any] = [b""]
+    requested = request.requested_outputs or tuple(
+        RequestedOutput(name, request.binary_default) for name in outputs
+    )
+    for index, wanted in enumerate(requested):
+        array = outputs.get(wanted.name)
+        if array is None:
+            raise invalid(f"outputs[{index}].name", wanted.name, ", ".join(outputs))
+        if wanted.class_count:
+            array = classify(array, wanted.class_count, labels)
+        tensor: dict[str, Any] = {
+            "name": wanted.name,
+            "datatype": datatype_of(array),
+            "shape": list(array.shape),
+        }
+        if wanted.binary:
+            raw = to_binary(array)
+            tensor["parameters"] = {
+                "binary_data_size": len(raw) if isinstance(raw, bytes) else raw.nbytes
+            }
+            chunks.append(raw)
+        else:
+            tensor["data"] = to_json(f"outputs[{index}]", array)
+        described.append(tensor)
+
+    document: dict[str, Any] = {"model_name": model_name, "model_version": model_version}
+    if request.id is not None:
+        document["id"] = request.id
+    document["parameters"] = parameters
+    document["outputs"] = described
+    try:
+        head = _encode(document).encode()
+    except ValueError:
+        _refuse_non_finite(described)
+        document["parameters"] = _finite(parameters)
+        head = _encode(document).encode()
+    if len(chunks) == 1:
+        return head, [_JSON, (b"content-length", b"%d" % len(head))]
+    chunks[0] = head
+    body = b"".join(chunks)
+    return body, [
+        _OCTETS,
+        (b"inference-header-content-length", b"%d" % len(head)),
+        (b"content-length", b"%d" % len(body)),
+    ]
+
+
+def classify(array: NDArray[Any], class_count: int, labels: Sequence[str] = ()) -> NDArray[Any]:
+    """The ``class_count`` highest scores of every item: ``score:index`` or ``score:index:label``.
+
+    Scores have six decimals if they are fractions; equal ones come by index; NaN comes last.
+
+    Args:
+        array: numbers, shape (items, ...); what follows axis 0 counts as the classes.
+
+    Returns:
+        Bytes objects, shape (items, min(class_count, classes)).
+    """
+    if array.dtype.kind not in "iuf":
+        datatype = datatype_of(array)
+        raise invalid("outputs.parameters.classification", datatype, "an output of numbers")
+    items = array.shape[0] if array.ndim else 1
+    rows = array.reshape(items, math.prod(array.shape[1:]))
+    form = "%.6f:%d" if array.dtype.kind == "f" else "%d:%d"
+    found = np.empty((items, min(class_count, rows.shape[1])), np.object_)
+    for item, row in enumerate(rows):
+        if array.dtype.kind == "f":
+            order = np.argsort(-row, kind="stable")
+        else:  # unsigned numbers have no negative: turn the row round, twice
+            order = row.size - 1 - np.argsort(row[::-1], kind="stable")[::-1]
+        for place, index in enumerate(order[: found.shape[1]].tolist()):
+            text = form % (row[index], index)
+            if index < len(labels):
+                text += f":{labels[index]}"
+            found[item, place] = text.encode("utf-8", "replace")
+    return found
+
+
+def render_json(document: object, status: int = 200) -> Reply:
+    """A JSON reply."""
+    body = _encode(document).encode()
+    return Reply(status, body, [_JSON, (b"content-length", b"%d" % len(body))])
+
+
+def render_error(error: Exception) -> Reply:
+    """The reply to a failed request: ``{"error": "..."}`` and the error's status.
+
+    An exception that is no ModellessError is a bug: its text stays inside, the status is 500.
+    """
+    if not isinstance(error, ModellessError):
+        return render_json({"error": "internal error; the server's log says more"}, 500)
+    reply = render_json({"error": str(error)}, error.http_status)
+    if isinstance(error, OverloadedError):
+        wait_s = error.retry_after_s
+        whole_s = math.ceil(min(max(wait_s, 1.0), 86400.0)) if math.isfinite(wait_s) else 60
+        reply.headers.append((b"retry-after", b"%d" % whole_s))
+    if isinstance(error, MethodNotAllowedError):
+        reply.headers.append((b"allow", ", ".join(error.allow).encode()))
+    return reply
+
+
+def _refuse_non_finite(described: list[dict[str, Any]]) -> None:
+    for index, tensor in enumerate(described):
+        if tensor["datatype"] == BYTES or "data" not in tensor:
+            continue
+        odd = next((value for value in tensor["data"] if not math.isfinite(value)), None)
+        if odd is not None:
+            hint = "Ask for this output as binary_data."
+            raise invalid(f"outputs[{index}]", odd, "in JSON, finite numbers", hint)
+
+
+def _finite(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: None if isinstance(value, (float, np.floating)) and not math.isfinite(value) else value
+        for key, value in parameters.items()
+    }
+
+
+__all__ = [
+    "REPLY_PARAMETERS",
+    "Headers",
+    "Reply",
+    "classify",
+    "render_error",
+    "render_infer",
+    "render_json",
+]

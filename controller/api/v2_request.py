@@ -1,0 +1,347 @@
+"""Parsing one inference request: bytes in, tensors and SLO out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from json import JSONDecodeError, JSONDecoder
+from typing import Any
+
+from numpy.typing import NDArray
+
+from modelless.controller.api.v2_errors import (
+    PayloadTooLargeError,
+    Words,
+    invalid,
+    member,
+    nearest,
+)
+from modelless.controller.api.v2_headers import SLO_PARAMETERS, TENANT_PARAMETER
+from modelless.controller.api.v2_limits import DEFAULT_LIMITS, Limits
+from modelless.controller.api.v2_tensors import BYTES, DATATYPES, NUMBERS, from_binary, from_json
+from modelless.variants.errors import InvalidInputError
+from modelless.variants.vocabulary import SLO, check_name
+
+__all__ = [
+    "PROTOCOL_PARAMETERS",
+    "SLO_PARAMETERS",
+    "InferRequest",
+    "Limits",
+    "RequestedOutput",
+    "parse_infer",
+]
+
+PROTOCOL_PARAMETERS = (
+    "binary_data_output",
+    "content_type",
+    "headers",
+    "sequence_end",
+    "sequence_id",
+    "sequence_start",
+    "timeout",
+)
+"""Parameters that v2 clients send by themselves; only ``binary_data_output`` has an effect."""
+
+_OWN = frozenset((*SLO_PARAMETERS, TENANT_PARAMETER))
+_TOLERATED = frozenset(PROTOCOL_PARAMETERS)
+_KNOWN = (*SLO_PARAMETERS, TENANT_PARAMETER, *PROTOCOL_PARAMETERS)
+_ROOT = frozenset({"id", "parameters", "inputs", "outputs", "model_name", "model_version"})
+_INPUT = frozenset({"name", "shape", "datatype", "parameters", "data"})
+_INPUT_PARAMETERS = frozenset({"binary_data_size", "content_type"})
+_OUTPUT = frozenset({"name", "parameters"})
+_OUTPUT_PARAMETERS = frozenset({"binary_data", "classification", "content_type"})
+_NO_PARAMETERS: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedOutput:
+    """One output the client asks for.
+
+    Attributes:
+        binary: as bytes after the JSON instead of inside it.
+        class_count: the this many likeliest classes instead of the tensor; 0 for the tensor.
+    """
+
+    name: str
+    binary: bool = False
+    class_count: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InferRequest:
+    """A parsed request.
+
+    Attributes:
+        id: what the reply must repeat; None if the client gave none.
+        tensors: inputs by name; arrays are views of the request's body wherever they can be.
+        requested_outputs: empty for all outputs, each binary or not as ``binary_default`` says.
+        tenant: who asks, by the client's own word; None if not said.
+        parameters: the protocol's own parameters, as sent; none changes what modelless does.
+    """
+
+    id: str | None
+    slo: SLO
+    tensors: dict[str, NDArray[Any]]
+    requested_outputs: tuple[RequestedOutput, ...]
+    binary_default: bool
+    tenant: str | None
+    parameters: Mapping[str, Any]
+
+
+def parse_infer(
+    body: bytes | memoryview,
+    json_length: int | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+    header_parameters: Mapping[str, Any] = _NO_PARAMETERS,
+) -> InferRequest:
+    """Parse the body of ``POST /v2/models/{name}/infer``.
+
+    Args:
+        body: all of it, decompressed; a memoryview must be flat, of single bytes. Binary tensors
+            stay views of it, so it must not change afterwards.
+        json_length: the ``Inference-Header-Content-Length`` header; None if it was not sent.
+        limits: what is refused as too large.
+        header_parameters: parameters that came as headers (``read_headers``).
+
+    Raises:
+        InvalidInputError: anything malformed, contradictory or unknown; it names the field.
+        PayloadTooLargeError: body or JSON part beyond the limits.
+    """
+    body_bytes = len(body)
+    if json_length is None:
+        json_end = body_bytes
+    elif 0 < json_length <= body_bytes:
+        json_end = json_length
+    else:
+        allowed = f"1 to {body_bytes}, the bytes of the body"
+        hint = "The body is cut off or the header is wrong."
+        raise invalid("inference-header-content-length", json_length, allowed, hint)
+    limits.check_body_bytes(body_bytes)
+    if json_end > limits.max_json_bytes:
+        raise PayloadTooLargeError(
+            f"the body's JSON: got {json_end} bytes; allowed: up to {limits.max_json_bytes}. "
+            "Send tensors as binary data."
+        )
+
+    document = _read_json(body, json_end)
+    if type(document) is not dict:
+        raise invalid("body", document, "a JSON object")
+    if not document.keys() <= _ROOT:
+        raise _unknown("", document, _ROOT)
+
+    request_id = document.get("id")
+    if request_id is not None and type(request_id) is not str:
+        raise invalid("id", request_id, "a string")
+    if request_id is not None and len(request_id) > limits.max_id_chars:
+        raise invalid("id", request_id, f"up to {limits.max_id_chars} characters")
+
+    parameters = document.get("parameters")
+    if parameters is None:
+        parameters = {}
+    elif type(parameters) is not dict:
+        raise invalid("parameters", parameters, "a JSON object")
+    slo, tenant, others = _read_parameters(parameters, header_parameters)
+    binary_default = others.get("binary_data_output", False)
+    if type(binary_default) is not bool:
+        raise invalid("parameters.binary_data_output", binary_default, "true or false")
+
+    return InferRequest(
+        request_id,
+        slo,
+        _read_inputs(document.get("inputs"), body, json_end, json_length is None, limits),
+        _read_outputs(document.get("outputs"), binary_default, limits),
+        binary_default,
+        tenant,
+        others,
+    )
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise invalid("body", key, "each key of a JSON object once")
+            seen.add(key)
+    return found
+
+
+def _refuse_constant(constant: str) -> Any:
+    raise invalid("body", constant, "JSON, which has no NaN or Infinity", "Leave the limit out.")
+
+
+_decode = JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_refuse_constant).decode
+
+
+def _read_json(body: bytes | memoryview, end: int) -> Any:
+    try:
+        return _decode(str(body[:end], "utf-8"))
+    except JSONDecodeError as error:
+        near = error.doc[max(0, error.pos - 20) : error.pos + 20]
+        place = f"valid JSON ({error.msg}, at character {error.pos})"
+        part = "" if end == len(body) else f"By Inference-Header-Content-Length it has {end} bytes."
+        raise invalid("body", near, place, part) from None
+    except ValueError as error:  # not UTF-8, or an integer of thousands of digits
+        raise invalid("body", Words(error), "valid JSON in UTF-8") from None
+    except RecursionError:
+        raise invalid(
+            "body", Words("JSON nested too deeply"), "as deep as a tensor's shape"
+        ) from None
+
+
+def _read_parameters(
+    given: dict[str, Any], from_headers: Mapping[str, Any]
+) -> tuple[SLO, str | None, dict[str, Any]]:
+    own: dict[str, Any] = {}
+    others: dict[str, Any] = {}
+    for key, value in given.items():
+        if value is None:
+            continue
+        if key in _OWN:
+            own[key] = value
+        elif key in _TOLERATED or key.startswith("triton_"):
+            others[key] = value
+        else:
+            raise _unknown("parameters", (key,), _KNOWN)
+    for key, value in from_headers.items():
+        if own.setdefault(key, value) != value:
+            header = f"x-modelless-{key.replace('_', '-')}"
+            both = Words(f"{own[key]!r:.40} and, in the header {header}, {value!r:.40}")
+            raise invalid(f"parameters.{key}", both, "one value", "Leave one of them out.")
+    tenant = own.pop(TENANT_PARAMETER, None)
+    if tenant is not None:
+        if type(tenant) is not str or len(tenant) > 64:
+            raise invalid("parameters.tenant", tenant, "a name of up to 64 characters")
+        check_name("parameters.tenant", tenant)
+    for key, value in own.items():
+        if type(value) is not float and type(value) is not int:
+            raise invalid(f"parameters.{key}", value, "a number", "Leave it out for no limit.")
+    return SLO(**own), tenant, others
+
+
+def _read_inputs(
+    inputs: object, body: bytes | memoryview, offset: int, all_json: bool, limits: Limits
+) -> dict[str, NDArray[Any]]:
+    if type(inputs) is not list or not 0 < len(inputs) <= limits.max_tensors:
+        raise invalid("inputs", inputs, f"a list of 1 to {limits.max_tensors} tensors")
+    tensors: dict[str, NDArray[Any]] = {}
+    for index, entry in enumerate(inputs):
+        field = f"inputs[{index}]"
+        if type(entry) is not dict:
+            raise invalid(field, entry, "a JSON object")
+        if not entry.keys() <= _INPUT:
+            raise _unknown(field, entry, _INPUT)
+        name = _read_name(field, entry, tensors)
+        datatype = entry.get("datatype")
+        if type(datatype) is not str or datatype not in DATATYPES:
+            raise invalid(f"{field}.datatype", datatype, ", ".join(DATATYPES))
+        shape: Any = entry.get("shape")
+        count = _count_elements(field, shape, limits)
+        if datatype == BYTES and count > limits.max_strings:
+            raise invalid(f"{field}.shape", shape, f"up to {limits.max_strings} strings")
+        size = _read_binary_size(field, entry.get("parameters"))
+        data = entry.get("data")
+        if size is None:
+            if data is None:
+                raise invalid(field, Words("no data"), "data, or parameters.binary_data_size")
+            tensors[name] = from_json(f"{field}.data", data, datatype, shape, count)
+            continue
+        field += ".parameters.binary_data_size"
+        if data is not None:
+            raise invalid(field, size, "data or a binary size, not both")
+        if all_json:
+            hint = "Send the header Inference-Header-Content-Length with the length of the JSON."
+            raise invalid(field, size, "binary data only after the JSON", hint)
+        dtype = NUMBERS.get(datatype)
+        if dtype is not None and size != count * dtype.itemsize:
+            raise invalid(field, size, f"{count * dtype.itemsize}, as {datatype} {shape} takes")
+        if size > len(body) - offset:
+            allowed = f"up to {len(body) - offset}, the bytes left in the body"
+            raise invalid(field, size, allowed, "The body is cut off or a size is wrong.")
+        tensors[name] = from_binary(field, body, offset, size, datatype, shape)
+        offset += size
+    if offset != len(body):
+        hint = "A binary_data_size or Inference-Header-Content-Length is wrong."
+        left = Words(f"{len(body) - offset} bytes after the last tensor")
+        raise invalid("body", left, "none", hint)
+    return tensors
+
+
+def _read_name(field: str, entry: Mapping[str, Any], earlier: Collection[str]) -> str:
+    name = entry.get("name")
+    if type(name) is not str or not 0 < len(name) <= 256:
+        raise invalid(f"{field}.name", name, "a string of 1 to 256 characters")
+    if name in earlier:
+        raise invalid(f"{field}.name", name, "each name once")
+    return name
+
+
+def _count_elements(field: str, shape: object, limits: Limits) -> int:
+    if type(shape) is not list or len(shape) > limits.max_dims:
+        raise invalid(f"{field}.shape", shape, f"a list of up to {limits.max_dims} whole numbers")
+    count = extent = 1
+    for size in shape:
+        if type(size) is not int or size < 0:
+            raise invalid(f"{field}.shape", shape, "whole numbers from 0")
+        count *= size
+        extent *= size or 1
+    if extent > limits.max_body_bytes:
+        raise invalid(f"{field}.shape", shape, f"up to {limits.max_body_bytes} elements")
+    return count
+
+
+def _read_binary_size(field: str, parameters: object) -> int | None:
+    if parameters is None:
+        return None
+    field += ".parameters"
+    if type(parameters) is not dict:
+        raise invalid(field, parameters, "a JSON object")
+    if not parameters.keys() <= _INPUT_PARAMETERS:
+        raise _unknown(field, parameters, _INPUT_PARAMETERS)
+    size = parameters.get("binary_data_size")
+    if size is not None and (type(size) is not int or size < 0):
+        raise invalid(f"{field}.binary_data_size", size, "a whole number of bytes")
+    return size
+
+
+def _read_outputs(
+    outputs: object, binary_default: bool, limits: Limits
+) -> tuple[RequestedOutput, ...]:
+    if outputs is None:
+        return ()
+    if type(outputs) is not list or len(outputs) > limits.max_tensors:
+        raise invalid("outputs", outputs, f"a list of up to {limits.max_tensors} outputs")
+    requested: dict[str, RequestedOutput] = {}
+    for index, entry in enumerate(outputs):
+        field = f"outputs[{index}]"
+        if type(entry) is not dict:
+            raise invalid(field, entry, "a JSON object")
+        if not entry.keys() <= _OUTPUT:
+            raise _unknown(field, entry, _OUTPUT)
+        name = _read_name(field, entry, requested)
+        parameters = entry.get("parameters")
+        if parameters is None:
+            requested[name] = RequestedOutput(name, binary_default)
+            continue
+        field += ".parameters"
+        if type(parameters) is not dict:
+            raise invalid(field, parameters, "a JSON object")
+        if not parameters.keys() <= _OUTPUT_PARAMETERS:
+            raise _unknown(field, parameters, _OUTPUT_PARAMETERS)
+        binary = parameters.get("binary_data", binary_default)
+        if type(binary) is not bool:
+            raise invalid(f"{field}.binary_data", binary, "true or false")
+        class_count = parameters.get("classification", 0)
+        if type(class_count) is not int or not 0 <= class_count < 1 << 31:
+            raise invalid(f"{field}.classification", class_count, "a whole number of classes")
+        requested[name] = RequestedOutput(name, binary, class_count)
+    return tuple(requested.values())
+
+
+def _unknown(parent: str, keys: Collection[str], known: Collection[str]) -> InvalidInputError:
+    key = next(key for key in keys if key not in known)
+    words = sorted(known)
+    if key.startswith("shared_memory"):
+        return invalid(member(parent, key), key, "tensors inside the request and the reply")
+    return invalid(member(parent, key), key, f"only {', '.join(words)}", nearest(key, words))

@@ -1,0 +1,193 @@
+"""Tensors in and out of bytes and JSON: the datatypes of the protocol as NumPy knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from struct import Struct
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelless.controller.api.v2_errors import Words, invalid
+
+NUMBERS: Mapping[str, np.dtype[Any]] = {
+    "BOOL": np.dtype(np.bool_),
+    "UINT8": np.dtype("<u1"),
+    "UINT16": np.dtype("<u2"),
+    "UINT32": np.dtype("<u4"),
+    "UINT64": np.dtype("<u8"),
+    "INT8": np.dtype("<i1"),
+    "INT16": np.dtype("<i2"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+}
+"""Datatype to dtype, for those of a fixed size. Binary tensors are little-endian, row-major."""
+
+BYTES = "BYTES"
+DATATYPES = (*NUMBERS, BYTES)
+
+_NAMES: Mapping[np.dtype[Any], str] = {dtype: name for name, dtype in NUMBERS.items()}
+_JSON_KINDS: Mapping[str, tuple[frozenset[type], str]] = {
+    "b": (frozenset({bool}), "true and false"),
+    "u": (frozenset({int}), "whole numbers"),
+    "i": (frozenset({int}), "whole numbers"),
+    "f": (frozenset({int, float}), "numbers"),
+}
+_LENGTH = Struct("<I")
+_IN_BINARY = "Send it as binary data."
+
+
+def datatype_of(array: NDArray[Any]) -> str | None:
+    """The protocol's name of the array's dtype; None if it has none."""
+    name = _NAMES.get(array.dtype)
+    if name is not None:
+        return name
+    if array.dtype.kind in "OSU":
+        return BYTES
+    return _NAMES.get(array.dtype.newbyteorder("<"))
+
+
+def from_binary(
+    field: str, body: bytes | memoryview, offset: int, size: int, datatype: str, shape: list[int]
+) -> NDArray[Any]:
+    """The tensor in ``body[offset : offset + size]``, of shape ``shape``.
+
+    A read-only view of ``body``; a copy only where an item of several bytes would lie across
+    its own alignment (native code may not read it there), or the datatype is BYTES.
+    ``size`` must already be known to fit shape and body, except for BYTES.
+    """
+    dtype = NUMBERS.get(datatype)
+    if dtype is None:
+        return _bytes_from_binary(field, body[offset : offset + size], shape)
+    if size == 0:
+        return np.empty(shape, dtype)
+    array = np.frombuffer(body, dtype, size // dtype.itemsize, offset).reshape(shape)
+    if dtype.itemsize > 1:
+        return array if array.flags.aligned else array.copy()
+    if dtype.kind == "b" and array.view(np.uint8).max() > 1:
+        raise invalid(field, int(array.view(np.uint8).max()), "bytes 0 (false) and 1 (true)")
+    return array
+
+
+def from_json(
+    field: str, data: object, datatype: str, shape: list[int], count: int
+) -> NDArray[Any]:
+    """The tensor of ``shape`` and ``count`` elements in ``data``, flat or nested as the shape says.
+
+    JSON types must be the datatype's own: no rounding, no wrapping round, no reading of strings.
+    """
+    flat = _flatten(field, data, shape, count)
+    if datatype == BYTES:
+        return _bytes_from_json(field, flat, shape)
+    dtype = NUMBERS[datatype]
+    kinds, called = _JSON_KINDS[dtype.kind]
+    if not kinds.issuperset(map(type, flat)):
+        odd = next(value for value in flat if type(value) not in kinds)
+        raise invalid(field, odd, f"{called} only, as {datatype} is")
+    try:
+        with np.errstate(over="ignore"):
+            array = np.array(flat, dtype)
+        if dtype.kind != "f" or np.isfinite(array).all():
+            return array.reshape(shape)
+    except OverflowError:
+        pass
+    low, high = _range(dtype)
+    odd = next(value for value in flat if not low <= value <= high)
+    raise invalid(field, odd, f"numbers that fit {datatype}")
+
+
+def to_binary(array: NDArray[Any]) -> bytes | NDArray[Any]:
+    """The array's bytes as the protocol wants them: the array itself where they already are."""
+    if array.dtype.kind in "OSU":
+        parts: list[bytes] = []
+        for value in array.ravel().tolist():
+            raw = value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
+            parts += (_LENGTH.pack(len(raw)), raw)
+        return b"".join(parts)
+    if array.dtype not in _NAMES:
+        array = array.astype(array.dtype.newbyteorder("<"))
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def to_json(field: str, array: NDArray[Any]) -> list[Any]:
+    """The array's elements as a flat list for JSON, row-major."""
+    values: list[Any] = array.ravel().tolist()
+    if array.dtype.kind not in "OSU":
+        return values
+    try:
+        return [v.decode() if isinstance(v, bytes) else str(v) for v in values]
+    except UnicodeDecodeError:
+        raise invalid(
+            field, Words("bytes that are not UTF-8"), "text in a JSON reply", "Ask for binary_data."
+        ) from None
+
+
+def _range(dtype: np.dtype[Any]) -> tuple[float, float]:
+    if dtype.kind == "f":
+        return float(np.finfo(dtype).min), float(np.finfo(dtype).max)
+    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+
+
+def _flatten(field: str, data: object, shape: Sequence[int], count: int) -> list[Any]:
+    if type(data) is not list:
+        raise invalid(field, data, "a list of numbers or strings, flat or nested", _IN_BINARY)
+    if data and type(data[0]) is list and len(shape) > 1:
+        level: list[Any] = [data]
+        for axis, size in enumerate(shape):
+            if axis and set(map(type, level)) - {list}:
+                raise invalid(
+                    field, Words("lists of differing depth"), f"nested as shape {shape} says"
+                )
+            lengths = set(map(len, level))
+            if lengths - {size}:
+                odd = next(iter(lengths - {size}))
+                raise invalid(field, Words(f"{odd} items on axis {axis}"), f"{size}, as shape says")
+            level = list(chain.from_iterable(level))
+        return level
+    if len(data) != count:
+        raise invalid(field, Words(f"{len(data)} items"), f"{count}, as shape {shape} says")
+    return data
+
+
+def _bytes_from_json(field: str, flat: list[Any], shape: list[int]) -> NDArray[Any]:
+    array = np.empty(len(flat), np.object_)
+    for index, value in enumerate(flat):
+        if type(value) is not str:
+            raise invalid(field, value, "strings only, as BYTES is", _IN_BINARY)
+        try:
+            array[index] = value.encode()
+        except UnicodeEncodeError:
+            raise invalid(field, value, "text with no lone surrogate", _IN_BINARY) from None
+    return array.reshape(shape)
+
+
+def _bytes_from_binary(field: str, raw: bytes | memoryview, shape: list[int]) -> NDArray[Any]:
+    count = 1
+    for size in shape:
+        count *= size
+    if 4 * count > len(raw):
+        raise invalid(field, Words(f"{len(raw)} bytes"), f"4 or more for each of {count} elements")
+    array = np.empty(count, np.object_)
+    offset = 0
+    for index in range(count):
+        if offset + 4 > len(raw):
+            raise invalid(field, Words(f"{index} elements"), f"{count}, as shape {shape} says")
+        (length,) = _LENGTH.unpack_from(raw, offset)
+        offset += 4 + length
+        if offset > len(raw):
+            raise invalid(
+                field,
+                Words(f"element {index} of {length} bytes"),
+                f"up to {len(raw) - offset + length}",
+            )
+        array[index] = bytes(raw[offset - length : offset])
+    if offset != len(raw):
+        raise invalid(
+            field, Words(f"{len(raw) - offset} bytes more"), f"{count} elements and no more"
+        )
+    return array.reshape(shape)

@@ -1,0 +1,69 @@
+"""docs/api.md against the code it describes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import modelless.controller.api.v2_errors  # noqa: F401  (its errors are walked below)
+from modelless.controller.api.v2_headers import SLO_HEADERS
+from modelless.controller.api.v2_reply import REPLY_PARAMETERS
+from modelless.controller.api.v2_request import PROTOCOL_PARAMETERS, parse_infer
+from modelless.controller.api.v2_routes import Endpoint, route
+from modelless.controller.api.v2_tensors import DATATYPES
+from modelless.variants.errors import ModellessError
+from modelless.variants.vocabulary import SLO
+
+PAGE = (Path(__file__).parents[3] / "docs" / "api.md").read_text(encoding="utf-8")
+
+
+def statuses(error: type[ModellessError]) -> set[int]:
+    return {error.http_status}.union(*(statuses(kind) for kind in error.__subclasses__()))
+
+
+@pytest.mark.parametrize("word", [*PROTOCOL_PARAMETERS, *DATATYPES])
+def test_words_are_explained(word: str) -> None:
+    assert f"`{word}`" in PAGE
+
+
+def test_limits_and_their_headers_are_tabled() -> None:
+    for header, parameter in SLO_HEADERS.items():
+        assert f"| `{parameter}` | `{header.decode()}` |" in PAGE
+
+
+def test_reply_parameters_are_tabled_as_the_code_means_them() -> None:
+    for parameter, meaning in REPLY_PARAMETERS.items():
+        assert f"| `{parameter}` | {meaning} |" in PAGE
+
+
+def test_statuses_are_tabled() -> None:
+    tabled = {int(status) for status in re.findall(r"^\| (\d{3}) \|", PAGE, re.MULTILINE)}
+    assert tabled == statuses(ModellessError)
+
+
+def test_endpoints_are_tabled() -> None:
+    tabled = re.findall(r"^\| `(GET|POST) (/v2[^`]*)` \|", PAGE, re.MULTILINE)
+    found = {route(method, path.replace("{name}", "imagenet")).endpoint for method, path in tabled}
+    assert found == set(Endpoint) - {Endpoint.NOT_FOUND, Endpoint.METHOD_NOT_ALLOWED}
+
+
+def test_the_curl_example_is_a_valid_request() -> None:
+    (body,) = re.findall(r"/infer -d '(.*?)'\n```", PAGE, re.DOTALL)
+    request = parse_infer(body.encode())
+    assert request.slo == SLO(latency_ms=40, min_accuracy=74)
+    assert request.tensors["image"].shape == (1, 2, 2, 3)
+
+
+def test_the_python_example_compiles() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    compile(code, "docs/api.md", "exec")
+
+
+def test_the_error_shown_is_the_error_given() -> None:
+    tensor = '{"name": "x", "shape": [1, 224, 224, 3], "datatype": "UINT8", '
+    body = b'{"inputs": [' + tensor.encode() + b'"parameters": {"binary_data_size": 12}}]}'
+    with pytest.raises(ModellessError) as caught:
+        parse_infer(body + bytes(12), len(body))
+    assert f"`{caught.value}`" in PAGE
