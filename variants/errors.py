@@ -45,7 +45,7 @@ class NotFoundError(ModellessError):
 class InfeasibleError(ModellessError):
     """No placement can meet the SLO. The message says what is the nearest feasible one."""
 
-    http_status = 409
+    http_status = 422
     exit_code = 4
 
 
@@ -77,6 +77,12 @@ class OverloadedError(ModellessError):
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class UnavailableError(OverloadedError):
+    """Nothing can serve it just now, through no fault of the client's. ``retry_after_s`` says when."""
+
+    http_status = 503
 
 
 class DeadlineExceededError(ModellessError):

@@ -1,0 +1,378 @@
+"""The registry: which tasks, models and variants there are, in which versions."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import URL, func, select
+from sqlalchemy.orm import Session
+
+from modelless.variants.artifacts import ArtifactStore
+from modelless.variants.catalog import Catalog, Scope
+from modelless.variants.errors import InvalidInputError, StoreError
+from modelless.variants.paths import ScopePath, not_found, parse_path
+from modelless.variants.store import (
+    ArtifactRow,
+    HistoryRow,
+    ModelRow,
+    Store,
+    StoreConflictError,
+    TaskRow,
+    VariantRow,
+    open_store,
+)
+from modelless.variants.store.conversion import (
+    accuracy_columns,
+    model_of,
+    task_of,
+    task_row,
+    variant_of,
+    variant_row,
+)
+from modelless.variants.vocabulary import (
+    Accuracy,
+    Engine,
+    Model,
+    Precision,
+    Task,
+    Variant,
+    check_name,
+)
+
+_ADD: Final = "add some with: modelless zoo add"
+_T = TypeVar("_T")
+
+
+class Registry:
+    """Tasks, models and variants over a store and its artifacts; several threads may use it."""
+
+    def __init__(self, store: Store, artifacts: ArtifactStore) -> None:
+        self.store = store
+        self.artifacts = artifacts
+
+    def close(self) -> None:
+        """Give the store's connections back."""
+        self.store.close()
+
+    def add_task(self, task: Task) -> None:
+        """Add a task, or find that it is there already and equal.
+
+        Raises:
+            InvalidInputError: there is a different task of that name.
+            StoreError: the store refused.
+        """
+
+        def add(session: Session) -> None:
+            row = session.get(TaskRow, task.name)
+            if row is None:
+                session.add(task_row(task))
+            else:
+                _must_equal(f"task {task.name!r}", task_of(row), task)
+
+        self._write(add)
+
+    def add_model(self, model: Model) -> None:
+        """Add a model, or find that it is there already and equal.
+
+        Raises:
+            NotFoundError: its task is not there.
+            InvalidInputError: there is a different model of that name.
+            StoreError: the store refused.
+        """
+
+        def add(session: Session) -> None:
+            _find_task(session, model.task)
+            row = session.get(ModelRow, (model.task, model.name))
+            if row is None:
+                session.add(ModelRow(**dataclasses.asdict(model)))
+            else:
+                _must_equal(f"model {model.task}/{model.name}", model_of(row), model)
+
+        self._write(add)
+
+    def register_variant(
+        self,
+        *,
+        task: str,
+        model: str,
+        name: str,
+        precision: Precision,
+        engine: Engine,
+        accuracy: Accuracy,
+        artifact: bytes,
+        resolution_px: int | None = None,
+        parameter_count: int | None = None,
+        multiply_adds: int | None = None,
+        inspect: bool = True,
+    ) -> Variant:
+        """Store a variant's file and give it a version.
+
+        The same bytes again get the version they have; other bytes get the next one.
+
+        Args:
+            task, model: must be there.
+            name: of the variant, e.g. ``int8-224``.
+            precision, engine, accuracy, resolution_px: what it is.
+            artifact: the whole file.
+            parameter_count, multiply_adds: taken from the graph where left out.
+            inspect: refuse a file that is not ONNX, not allowed, or not of the task's signature.
+                False only for bytes that were inspected just before.
+
+        Raises:
+            NotFoundError: the task or the model is not there.
+            IntegrityError: the file is not what may be run.
+            InvalidInputError: its signature is not the task's, or these bytes are registered under
+                this name with other facts.
+            StoreError: the store refused.
+        """
+        check_name("variant.name", name)
+        with self.store.session() as session:
+            known_task = _find_task(session, task)
+            _find_model(session, task, model)
+        if inspect:
+            # onnx is slow to import, and only registering needs it.
+            from modelless.variants.inspection import check_signature, inspect_onnx
+
+            facts = inspect_onnx(artifact, max_bytes=self.artifacts.max_bytes)
+            check_signature(facts, known_task)
+            parameter_count = facts.parameter_count if parameter_count is None else parameter_count
+            multiply_adds = facts.multiply_adds if multiply_adds is None else multiply_adds
+        variant = Variant(
+            task=task,
+            model=model,
+            name=name,
+            version=1,
+            precision=precision,
+            resolution_px=resolution_px,
+            engine=engine,
+            artifact_sha256=hashlib.sha256(artifact).hexdigest(),
+            artifact_bytes=len(artifact),
+            accuracy=accuracy,
+            parameter_count=parameter_count,
+            multiply_adds=multiply_adds,
+        )
+        self.artifacts.put(artifact)  # first: a row never speaks of a file that is not there
+        return self._write(lambda session: _add_variant(session, variant))
+
+    def revise_accuracy(self, variant_id: str, accuracy: Accuracy, reason: str) -> Variant:
+        """Replace what is known of a variant's accuracy, and note why in the history.
+
+        Raises:
+            NotFoundError: no such variant.
+            StoreError: the store refused.
+        """
+        path = parse_path(variant_id)
+
+        def revise(session: Session) -> Variant:
+            before = _one_variant(session, path)
+            row = session.get_one(VariantRow, before.id)
+            for field, value in accuracy_columns(accuracy).items():
+                setattr(row, field, value)
+            session.add(
+                HistoryRow(
+                    kind="accuracy-revised",
+                    subject=before.id,
+                    reason=reason,
+                    details={
+                        "before": dataclasses.asdict(before.accuracy),
+                        "after": dataclasses.asdict(accuracy),
+                    },
+                )
+            )
+            return variant_of(row)
+
+        return self._write(revise)
+
+    def tasks(self) -> tuple[Task, ...]:
+        """Every task, by name."""
+        with self.store.session() as session:
+            return tuple(map(task_of, session.scalars(select(TaskRow).order_by(TaskRow.name))))
+
+    def models(self, task: str) -> tuple[Model, ...]:
+        """The task's models, by name. NotFoundError if there is no such task."""
+        with self.store.session() as session:
+            _find_task(session, task)
+            rows = session.scalars(
+                select(ModelRow).where(ModelRow.task == task).order_by(ModelRow.name)
+            )
+            return tuple(map(model_of, rows))
+
+    def variants(
+        self,
+        task: str | None = None,
+        model: str | None = None,
+        name: str | None = None,
+        version: int | None = None,
+        *,
+        latest_only: bool = True,
+    ) -> tuple[Variant, ...]:
+        """Variants by task, model, name and version, in that order; empty if none fits.
+
+        Args:
+            task, model, name: narrow it down; None is any.
+            version: this version; None is the latest one.
+            latest_only: False for every version, where ``version`` is None.
+        """
+        with self.store.session() as session:
+            return _variants(session, task, model, name, version, latest_only)
+
+    def variant(self, variant_id: str) -> Variant:
+        """The variant of that id, ``task/model/name@version``; NotFoundError if there is none."""
+        with self.store.session() as session:
+            return _one_variant(session, parse_path(variant_id))
+
+    def catalog(self) -> Catalog:
+        """Everything that is registered now, as one snapshot that needs the store no more."""
+        with self.store.session() as session:
+            return Catalog(
+                map(task_of, session.scalars(select(TaskRow).order_by(TaskRow.name))),
+                map(model_of, session.scalars(select(ModelRow).order_by(ModelRow.name))),
+                _variants(session, None, None, None, None, False),
+            )
+
+    def resolve(self, path: str, version: str | int | None = None) -> Scope:
+        """What ``path`` stands for now. Who resolves often keeps a ``catalog``.
+
+        Args:
+            path: ``task``, ``task/model``, ``task/model/variant`` or ``task/model/variant@2``.
+            version: of the variant, if it is given apart from the path.
+
+        Raises:
+            InvalidInputError: the path is malformed.
+            NotFoundError: no such task, model, variant or version, or no variant in scope; says
+                which names are near and what there is.
+        """
+        return self.catalog().resolve(str(parse_path(path, version)))
+
+    def _write(self, work: Callable[[Session], _T]) -> _T:
+        """Run ``work`` in a transaction, once more if another process wrote the same row first."""
+        try:
+            with self.store.transaction() as session:
+                return work(session)
+        except StoreConflictError:
+            with self.store.transaction() as session:
+                return work(session)
+
+
+def open_registry(home: Path | None = None) -> Registry:
+    """The registry of a home folder, which is made if need be.
+
+    Args:
+        home: None for $MODELLESS_HOME, else ``~/.modelless``. Its store is ``store.db``, unless
+            $MODELLESS_STORE_URL names another; its artifacts lie in ``artifacts``.
+
+    Raises:
+        StoreError: the folder cannot be made, or the store cannot be opened.
+        InvalidInputError: $MODELLESS_STORE_URL is malformed.
+    """
+    folder = (home or Path(os.environ.get("MODELLESS_HOME") or "~/.modelless")).expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"The home folder {folder} cannot be made ({error.strerror}). "
+            "Name another one in MODELLESS_HOME."
+        ) from error
+    folder = folder.resolve()
+    default = URL.create("sqlite", database=str(folder / "store.db"))
+    store = open_store(os.environ.get("MODELLESS_STORE_URL") or default)
+    return Registry(store, ArtifactStore(str(folder / "artifacts")))
+
+
+def _find_task(session: Session, name: str) -> Task:
+    row = session.get(TaskRow, name)
+    if row is None:
+        raise not_found("task", name, session.scalars(select(TaskRow.name)), f"{_ADD}.")
+    return task_of(row)
+
+
+def _find_model(session: Session, task: str, name: str) -> Model:
+    row = session.get(ModelRow, (task, name))
+    if row is None:
+        known = session.scalars(select(ModelRow.name).where(ModelRow.task == task))
+        raise not_found(f"model of task {task!r}", name, known, f"{_ADD} {task}.")
+    return model_of(row)
+
+
+def _one_variant(session: Session, path: ScopePath) -> Variant:
+    """The variant that a whole path names: its version, or the latest."""
+    if path.model is None or path.variant is None:
+        raise InvalidInputError.of("variant", str(path), "task/model/variant@version")
+    found = _variants(session, path.task, path.model, path.variant, path.version, True)
+    if found:
+        return found[0]
+    _find_model(session, _find_task(session, path.task).name, path.model)
+    every = _variants(session, path.task, path.model, None, None, False)
+    versions = [str(variant.version) for variant in every if variant.name == path.variant]
+    if versions:
+        what = f"version of variant {path.task}/{path.model}/{path.variant}"
+        raise not_found(what, str(path.version), versions, "")
+    names = {variant.name for variant in every}
+    raise not_found(
+        f"variant of model {path.task}/{path.model}", path.variant, names, f"{_ADD} {path.task}."
+    )
+
+
+def _variants(
+    session: Session,
+    task: str | None,
+    model: str | None,
+    name: str | None,
+    version: int | None,
+    latest_only: bool,
+) -> tuple[Variant, ...]:
+    key = (VariantRow.task, VariantRow.model, VariantRow.name)
+    query = select(VariantRow).order_by(*key, VariantRow.version)
+    for column, value in zip(key, (task, model, name), strict=True):
+        if value is not None:
+            query = query.where(column == value)
+    if version is not None:
+        query = query.where(VariantRow.version == version)
+    elif latest_only:
+        latest = (
+            select(*key, func.max(VariantRow.version).label("version")).group_by(*key).subquery()
+        )
+        query = query.join(
+            latest,
+            (VariantRow.task == latest.c.task)
+            & (VariantRow.model == latest.c.model)
+            & (VariantRow.name == latest.c.name)
+            & (VariantRow.version == latest.c.version),
+        )
+    return tuple(map(variant_of, session.scalars(query)))
+
+
+def _add_variant(session: Session, variant: Variant) -> Variant:
+    # The model's row is locked, so that two processes cannot take the same version number.
+    # (SQLite, which has no row locks, has the whole store locked by now.)
+    session.get(ModelRow, (variant.task, variant.model), with_for_update=True)
+    every = _variants(session, variant.task, variant.model, variant.name, None, False)
+    for known in every:
+        if known.artifact_sha256 == variant.artifact_sha256:
+            again = dataclasses.replace(variant, version=known.version)
+            _must_equal(f"variant {known.id} of the same bytes", known, again)
+            return known
+    new = dataclasses.replace(variant, version=every[-1].version + 1 if every else 1)
+    if session.get(ArtifactRow, new.artifact_sha256) is None:
+        session.add(ArtifactRow(sha256=new.artifact_sha256, bytes=new.artifact_bytes))
+        session.flush()
+    session.add(variant_row(new))
+    return new
+
+
+def _must_equal(what: str, known: Any, given: Any) -> None:
+    """Raise InvalidInputError for the first field in which two frozen values differ."""
+    for field in dataclasses.fields(known):
+        before, now = getattr(known, field.name), getattr(given, field.name)
+        if before != now:
+            hint = "It is registered already: register this one under another name."
+            if field.name == "accuracy":
+                hint = (
+                    "It is registered already: use revise_accuracy to change what is known of it."
+                )
+            raise InvalidInputError.of(f"{what}: {field.name}", now, repr(before), hint)

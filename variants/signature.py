@@ -1,0 +1,145 @@
+"""Holding tensors against a task's signature, on the hot path: no copy where nothing is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelless.variants.errors import InvalidInputError
+from modelless.variants.vocabulary import Task, TensorSpec
+
+MAX_ITEMS: Final = 1024
+"""Most items that one query may carry, by default."""
+
+DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
+    "BOOL": np.dtype(np.bool_),
+    "UINT8": np.dtype(np.uint8),
+    "UINT16": np.dtype(np.uint16),
+    "UINT32": np.dtype(np.uint32),
+    "UINT64": np.dtype(np.uint64),
+    "INT8": np.dtype(np.int8),
+    "INT16": np.dtype(np.int16),
+    "INT32": np.dtype(np.int32),
+    "INT64": np.dtype(np.int64),
+    "FP16": np.dtype(np.float16),
+    "FP32": np.dtype(np.float32),
+    "FP64": np.dtype(np.float64),
+}
+"""Open Inference Protocol datatype -> numpy dtype. BYTES (strings) is not supported yet."""
+
+DATATYPES: Final[Mapping[np.dtype[Any], str]] = {dtype: name for name, dtype in DTYPES.items()}
+"""The same, the other way round."""
+
+_FLOATS: Final = frozenset({"FP16", "FP32", "FP64"})
+
+
+def dtype_of(datatype: str) -> np.dtype[Any]:
+    """The numpy dtype of an Open Inference Protocol datatype; InvalidInputError if it has none."""
+    dtype = DTYPES.get(datatype)
+    if dtype is None:
+        raise InvalidInputError.of("datatype", datatype, f"one of {', '.join(DTYPES)}")
+    return dtype
+
+
+def check_inputs(
+    task: Task, tensors: Mapping[str, NDArray[Any]], *, max_items: int = MAX_ITEMS
+) -> tuple[dict[str, NDArray[Any]], int]:
+    """The tensors as a variant of ``task`` takes them, and how many items they hold.
+
+    A tensor that fits is passed on as it is. FP32 is taken for UINT8 if every value lies within 0
+    to 255; it is rounded to the nearest whole number, a half to the even one.
+
+    Args:
+        task: whose inputs they must be.
+        tensors: arrays by name, items along axis 0.
+        max_items: most items allowed.
+
+    Returns:
+        C-contiguous arrays of the task's dtypes and shapes, by name, and the number of items.
+
+    Raises:
+        InvalidInputError: names the tensor, what it was and what is allowed.
+    """
+    specs = task.inputs
+    if len(tensors) != len(specs) or any(spec.name not in tensors for spec in specs):
+        raise _wrong_names(specs, tensors)
+    clean: dict[str, NDArray[Any]] = {}
+    items = -1
+    for spec in specs:
+        array = tensors[spec.name]
+        shape = array.shape
+        if len(shape) != len(spec.shape):
+            raise _wrong_shape(spec, shape)
+        for wanted, size in zip(spec.shape, shape, strict=True):
+            if (wanted != size and wanted != -1) or size == 0:
+                raise _wrong_shape(spec, shape)
+        if items != shape[0]:
+            if items != -1:
+                raise InvalidInputError.of(
+                    f"inputs.{spec.name}: items along axis 0",
+                    shape[0],
+                    f"{items}, as many as the other inputs hold",
+                )
+            items = shape[0]
+            if items > max_items:
+                raise InvalidInputError.of(
+                    f"inputs.{spec.name}: items along axis 0",
+                    items,
+                    f"1 to {max_items}",
+                    "Send them in several queries.",
+                )
+        clean[spec.name] = _clean(spec, array)
+    return clean, items
+
+
+def _clean(spec: TensorSpec, array: NDArray[Any]) -> NDArray[Any]:
+    wanted = dtype_of(spec.datatype)
+    if array.dtype != wanted:
+        if spec.datatype == "UINT8" and array.dtype == np.float32:
+            return _as_uint8(spec, array)
+        found = DATATYPES.get(array.dtype, str(array.dtype))
+        also = " (or FP32 with values of 0 to 255)" if spec.datatype == "UINT8" else ""
+        raise InvalidInputError.of(f"inputs.{spec.name}: datatype", found, spec.datatype + also)
+    # The minimum of an array that holds a NaN is NaN: one pass, no temporary array.
+    if spec.datatype in _FLOATS and np.isnan(array.min()):
+        raise _bad_value(spec, array, np.isnan(array), "any number, but not NaN")
+    return np.ascontiguousarray(array)
+
+
+def _as_uint8(spec: TensorSpec, array: NDArray[Any]) -> NDArray[Any]:
+    if not (array.min() >= 0.0 and array.max() <= 255.0):  # NaN makes both comparisons false
+        bad = ~((array >= 0.0) & (array <= 255.0))
+        raise _bad_value(spec, array, bad, "0 to 255, as the task takes UINT8")
+    rounded: NDArray[np.uint8] = np.rint(array).astype(np.uint8, order="C")
+    return rounded
+
+
+def _bad_value(
+    spec: TensorSpec, array: NDArray[Any], bad: NDArray[np.bool_], allowed: str
+) -> InvalidInputError:
+    index = tuple(int(axis) for axis in np.unravel_index(int(np.argmax(bad)), bad.shape))
+    return InvalidInputError.of(f"inputs.{spec.name}{list(index)}", float(array[index]), allowed)
+
+
+def _wrong_names(
+    specs: tuple[TensorSpec, ...], tensors: Mapping[str, NDArray[Any]]
+) -> InvalidInputError:
+    known = {spec.name for spec in specs}
+    missing = sorted(known - set(tensors))
+    extra = sorted(set(tensors) - known)
+    hint = " ".join(
+        f"{what}: {', '.join(names)}."
+        for what, names in (("Missing", missing), ("Unknown", extra))
+        if names
+    )
+    allowed = ", ".join(f"{spec.name} ({spec.datatype} {list(spec.shape)})" for spec in specs)
+    return InvalidInputError.of("inputs", sorted(tensors), allowed, hint)
+
+
+def _wrong_shape(spec: TensorSpec, shape: tuple[int, ...]) -> InvalidInputError:
+    return InvalidInputError.of(
+        f"inputs.{spec.name}: shape", list(shape), f"{list(spec.shape)}, where -1 is 1 or more"
+    )

@@ -1,0 +1,34 @@
+"""The SQL store: registry, profiles, device classes and history, in SQLite or PostgreSQL."""
+
+from modelless.variants.store.database import Store, open_store
+from modelless.variants.store.errors import StoreConflictError
+from modelless.variants.store.tables import (
+    ArtifactRow,
+    Base,
+    DeviceClassRow,
+    HistoryRow,
+    MeasurementRow,
+    ModelRow,
+    SchemaVersionRow,
+    TaskRow,
+    UtcDateTime,
+    VariantRow,
+    utc_now,
+)
+
+__all__ = [
+    "ArtifactRow",
+    "Base",
+    "DeviceClassRow",
+    "HistoryRow",
+    "MeasurementRow",
+    "ModelRow",
+    "SchemaVersionRow",
+    "Store",
+    "StoreConflictError",
+    "TaskRow",
+    "UtcDateTime",
+    "VariantRow",
+    "open_store",
+    "utc_now",
+]

@@ -1,0 +1,111 @@
+"""Rows to words and back: the only place that knows how the vocabulary lies in the tables."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from modelless.variants.errors import StoreError
+from modelless.variants.store.tables import ModelRow, TaskRow, VariantRow
+from modelless.variants.vocabulary import (
+    Accuracy,
+    Engine,
+    Model,
+    Precision,
+    Provenance,
+    Task,
+    TensorSpec,
+    Variant,
+)
+
+
+def task_row(task: Task) -> TaskRow:
+    """A new row that holds ``task``."""
+    return TaskRow(
+        name=task.name,
+        inputs=[dataclasses.asdict(spec) for spec in task.inputs],
+        outputs=[dataclasses.asdict(spec) for spec in task.outputs],
+        accuracy_metric=task.accuracy_metric,
+        description=task.description,
+        labels=list(task.labels),
+    )
+
+
+def task_of(row: TaskRow) -> Task:
+    """The task that a row holds."""
+    return Task(
+        name=row.name,
+        inputs=tuple(map(_spec, row.inputs)),
+        outputs=tuple(map(_spec, row.outputs)),
+        accuracy_metric=row.accuracy_metric,
+        description=row.description,
+        labels=tuple(row.labels),
+    )
+
+
+def _spec(fields: dict[str, Any]) -> TensorSpec:
+    return TensorSpec(fields["name"], fields["datatype"], tuple(fields["shape"]))
+
+
+def model_of(row: ModelRow) -> Model:
+    """The model that a row holds."""
+    return Model(row.task, row.name, row.family, row.source, row.licence)
+
+
+def accuracy_columns(accuracy: Accuracy) -> dict[str, Any]:
+    """An accuracy as columns of ``VariantRow``."""
+    fields = dataclasses.asdict(accuracy)
+    fields["provenance"] = accuracy.provenance.value
+    return {f"accuracy_{name}": value for name, value in fields.items()}
+
+
+def variant_row(variant: Variant) -> VariantRow:
+    """A new row that holds ``variant``; its artifact needs a row of its own."""
+    return VariantRow(
+        id=variant.id,
+        task=variant.task,
+        model=variant.model,
+        name=variant.name,
+        version=variant.version,
+        precision=variant.precision.value,
+        resolution_px=variant.resolution_px,
+        engine=variant.engine.value,
+        artifact_sha256=variant.artifact_sha256,
+        parameter_count=variant.parameter_count,
+        multiply_adds=variant.multiply_adds,
+        **accuracy_columns(variant.accuracy),
+    )
+
+
+def variant_of(row: VariantRow) -> Variant:
+    """The variant that a row holds; StoreError if this modelless knows not what it says."""
+    try:
+        precision, engine = Precision(row.precision), Engine(row.engine)
+        provenance = Provenance(row.accuracy_provenance)
+    except ValueError as error:
+        raise StoreError(
+            f"The store's variant {row.id} was registered by a newer modelless ({error}). "
+            "Upgrade with: pip install --upgrade modelless"
+        ) from error
+    return Variant(
+        task=row.task,
+        model=row.model,
+        name=row.name,
+        version=row.version,
+        precision=precision,
+        resolution_px=row.resolution_px,
+        engine=engine,
+        artifact_sha256=row.artifact_sha256,
+        artifact_bytes=row.artifact.bytes,
+        accuracy=Accuracy(
+            percent=row.accuracy_percent,
+            metric=row.accuracy_metric,
+            provenance=provenance,
+            source=row.accuracy_source,
+            low_percent=row.accuracy_low_percent,
+            high_percent=row.accuracy_high_percent,
+            sample_count=row.accuracy_sample_count,
+        ),
+        parameter_count=row.parameter_count,
+        multiply_adds=row.multiply_adds,
+    )
