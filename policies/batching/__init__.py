@@ -1,0 +1,1 @@
+"""Batching policies: one file each."""

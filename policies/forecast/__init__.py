@@ -1,0 +1,1 @@
+"""Forecasters: one file each."""

@@ -1,0 +1,37 @@
+"""Why something was decided: a closed list, because reasons are counted, tested and explained."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """The reason that comes with every decision of a policy or a core."""
+
+    # choosing
+    CHEAPEST_FEASIBLE = "cheapest-feasible"
+    MOST_ACCURATE_FEASIBLE = "most-accurate-feasible"
+    DEFERRED = "deferred"
+    # refusing
+    NOTHING_READY = "nothing-ready"
+    TOO_INACCURATE = "too-inaccurate"
+    TOO_SLOW = "too-slow"
+    TOO_DEAR = "too-dear"
+    LIMITS_CONFLICT = "limits-conflict"
+    QUEUE_TOO_LONG = "queue-too-long"
+    QUEUE_FULL = "queue-full"
+    DEADLINE_PASSED = "deadline-passed"
+    WORKER_LOST = "worker-lost"
+    EXECUTION_FAILED = "execution-failed"
+    CANCELLED = "cancelled"
+    SHUTTING_DOWN = "shutting-down"
+    # batching
+    EARLIEST_DEADLINE_FIRST = "earliest-deadline-first"
+    NOTHING_QUEUED = "nothing-queued"
+    # planning
+    WANTED = "wanted"
+    UNWANTED = "unwanted"
+    ROOM_NEEDED = "room-needed"
+    NO_ROOM = "no-room"
+    LEAST_RECENTLY_USED = "least-recently-used"
+    FIXED_SIZE = "fixed-size"

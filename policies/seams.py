@@ -1,0 +1,118 @@
+"""The seams: what a researcher swaps. One abstract method or two, one signature each.
+
+Policies are pure: time and randomness come in as arguments, views are frozen, decisions go out.
+Settings are keyword arguments of ``__init__``; they come from YAML and are checked by name.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from modelless.policies.reasons import Reason
+from modelless.policies.views import (
+    Candidates,
+    Choice,
+    ClusterView,
+    Defer,
+    Instance,
+    QueryView,
+    QueueView,
+    Reject,
+    Run,
+    Targets,
+    Wait,
+    WorkerState,
+    WorkerView,
+)
+
+
+class BatchingPolicy(ABC):
+    """Which queued queries an idle worker runs next, together."""
+
+    @abstractmethod
+    def next_batch(
+        self, worker: WorkerView, queues: Sequence[QueueView], now_s: float
+    ) -> Run | Wait:
+        """Form a batch from one of ``queues`` (bound ones only), or wait."""
+
+
+class SelectionPolicy(ABC):
+    """Which variant, on which device class, serves a query.
+
+    A policy that binds on arrival overrides ``on_arrival`` and leaves batching to a BatchingPolicy.
+    One that binds late leaves ``on_arrival`` alone and overrides ``on_idle``.
+    """
+
+    def __init__(self, batching: BatchingPolicy) -> None:
+        self.batching = batching
+
+    def on_arrival(
+        self, query: QueryView, candidates: Candidates, rng: np.random.Generator
+    ) -> Choice:
+        """Bind the query now, defer to ``on_idle``, or reject it. Defers unless overridden."""
+        del query, candidates, rng
+        return Defer(Reason.DEFERRED)
+
+    def on_late(self, query: QueryView, candidates: Candidates, rng: np.random.Generator) -> Choice:
+        """A bound query can no longer be in time with what it is bound to: bind anew, or reject.
+
+        Rejects unless overridden, which is what binding for good means.
+        """
+        del query, candidates, rng
+        return Reject(Reason.DEADLINE_PASSED)
+
+    def on_idle(
+        self,
+        worker: WorkerView,
+        queues: Sequence[QueueView],
+        now_s: float,
+        rng: np.random.Generator,
+    ) -> Run | Wait:
+        """Give the idle worker a batch, or let it wait. Asks the batching policy unless overridden.
+
+        ``queues`` holds the worker's bound queues and every deferred queue it could serve.
+        """
+        del rng
+        return self.batching.next_batch(worker, queues, now_s)
+
+
+class Forecaster(ABC):
+    """Demand to come, from demand that was."""
+
+    @abstractmethod
+    def observe(self, now_s: float, arrivals_per_s: Mapping[str, float]) -> None:
+        """Learn the rates by scope since the last call."""
+
+    @abstractmethod
+    def forecast(self, horizon_s: float) -> Mapping[str, float]:
+        """Rates by scope expected over the next ``horizon_s`` seconds, a second."""
+
+
+class ScalingPolicy(ABC):
+    """How many workers and instances there should be."""
+
+    @abstractmethod
+    def targets(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> Targets:
+        """What is wanted now."""
+
+
+class PlacementPolicy(ABC):
+    """On which worker a wanted instance goes."""
+
+    @abstractmethod
+    def rank(
+        self, variant_id: str, memory_bytes: int, workers: Sequence[WorkerState]
+    ) -> Sequence[WorkerState]:
+        """The workers of the right class that do not hold it yet, best first."""
+
+
+class EvictionPolicy(ABC):
+    """Which instances leave when memory is short. It only ranks: the core decides how many leave,
+    and never touches one that is in use or pinned."""
+
+    @abstractmethod
+    def rank(self, residents: Sequence[Instance], view: ClusterView) -> Sequence[Instance]:
+        """A permutation of ``residents``: the first leaves first."""

@@ -1,0 +1,1 @@
+"""Selection policies: one file each."""

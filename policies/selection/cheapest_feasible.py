@@ -1,0 +1,48 @@
+"""Cheapest feasible: of all that meets the query's limits, what takes least device time's worth.
+
+What model-less serving promises its users since INFaaS (Romero et al., USENIX ATC 2021) (here
+without that system's caches of past choices and its thresholds).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
+from modelless.policies.reasons import Reason
+from modelless.policies.seams import BatchingPolicy, SelectionPolicy
+from modelless.policies.selection.feasibility import (
+    check_quantile,
+    feasible_rows,
+    latency_column,
+    why_infeasible,
+)
+from modelless.policies.views import Bind, Candidates, Choice, QueryView, Reject
+
+
+class CheapestFeasible(SelectionPolicy):
+    """Least cost; among equals the more accurate.
+
+    Args:
+        quantile: the latency quantile that must fit before the deadline: p50, p90 or p99.
+        batching: how bound queries share batches.
+    """
+
+    def __init__(self, quantile: str = "p99", batching: BatchingPolicy | None = None) -> None:
+        super().__init__(batching or EarliestDeadlineFirst())
+        self.quantile = check_quantile(quantile)
+
+    def on_arrival(
+        self, query: QueryView, candidates: Candidates, rng: np.random.Generator
+    ) -> Choice:
+        latency_s = latency_column(candidates.estimates, self.quantile)
+        feasible = feasible_rows(query, candidates, latency_s)
+        if not feasible.any():
+            return Reject(why_infeasible(query, candidates, latency_s))
+        cost = np.where(feasible, candidates.cost_usd, np.inf)
+        cheapest = cost == cost.min()
+        row = int(np.where(cheapest, candidates.accuracy_percent, -1.0).argmax())
+        return Bind(row, Reason.CHEAPEST_FEASIBLE)
+
+    def on_late(self, query: QueryView, candidates: Candidates, rng: np.random.Generator) -> Choice:
+        return self.on_arrival(query, candidates, rng)

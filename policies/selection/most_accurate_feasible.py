@@ -1,0 +1,48 @@
+"""Most accurate feasible: the best answer that still comes in time, as the queue stands.
+
+A load-aware ladder: as queues grow, what is feasible shrinks, and the choice steps down to quicker
+variants by itself; the idea of Model-Switching (Zhang et al., HotCloud 2020), per query.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
+from modelless.policies.reasons import Reason
+from modelless.policies.seams import BatchingPolicy, SelectionPolicy
+from modelless.policies.selection.feasibility import (
+    check_quantile,
+    feasible_rows,
+    latency_column,
+    why_infeasible,
+)
+from modelless.policies.views import Bind, Candidates, Choice, QueryView, Reject
+
+
+class MostAccurateFeasible(SelectionPolicy):
+    """Highest accuracy; among equals the soonest finished.
+
+    Args:
+        quantile: the latency quantile that must fit before the deadline: p50, p90 or p99.
+        batching: how bound queries share batches.
+    """
+
+    def __init__(self, quantile: str = "p99", batching: BatchingPolicy | None = None) -> None:
+        super().__init__(batching or EarliestDeadlineFirst())
+        self.quantile = check_quantile(quantile)
+
+    def on_arrival(
+        self, query: QueryView, candidates: Candidates, rng: np.random.Generator
+    ) -> Choice:
+        latency_s = latency_column(candidates.estimates, self.quantile)
+        feasible = feasible_rows(query, candidates, latency_s)
+        if not feasible.any():
+            return Reject(why_infeasible(query, candidates, latency_s))
+        accuracy = np.where(feasible, candidates.accuracy_percent, -1.0)
+        best = accuracy == accuracy.max()
+        row = int(np.where(best, candidates.free_at_s + latency_s, np.inf).argmin())
+        return Bind(row, Reason.MOST_ACCURATE_FEASIBLE)
+
+    def on_late(self, query: QueryView, candidates: Candidates, rng: np.random.Generator) -> Choice:
+        return self.on_arrival(query, candidates, rng)

@@ -1,0 +1,247 @@
+"""What policies see. Frozen: a policy reads these and returns decisions, and changes nothing.
+
+Rows of arrays stand for placements, in no particular order; every array is read-only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelless.policies.reasons import Reason
+from modelless.variants.estimates import Estimates
+from modelless.variants.vocabulary import DeviceClass, Placement
+
+FloatArray = NDArray[np.float64]
+
+
+class QueryView(NamedTuple):
+    """One query, without its tensors.
+
+    Attributes:
+        query_id: unique in its dispatcher.
+        scope: the task, or the part of it the client narrowed to: ``task/model[/variant]``.
+        arrival_s, deadline_s: on the driver's clock, seconds; deadline ``inf`` if none was given.
+        min_accuracy_percent: 0 if none was given.
+        max_cost_usd: inf if none was given.
+        priority: 0 to 9; more is more urgent.
+        items: items in the query's tensors, 1 or more.
+        batch_key: only queries with equal keys may share a batch (their tensors' shapes).
+        tenant: who asks.
+    """
+
+    query_id: int
+    scope: str
+    arrival_s: float
+    deadline_s: float
+    min_accuracy_percent: float = 0.0
+    max_cost_usd: float = float("inf")
+    priority: int = 0
+    items: int = 1
+    batch_key: Hashable = None
+    tenant: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """The placements that are ready to serve a query, as columns of shape (n,).
+
+    Attributes:
+        placements: variant and device class of each row.
+        accuracy_percent: float64.
+        cost_usd: price of the device time the query's items take, float64.
+        estimates: latency quantiles for the query's items as one batch, hop included.
+        free_at_s: when the least busy worker holding the row is predicted to fall idle; never
+            before ``now_s``.
+        now_s: the time of asking.
+    """
+
+    placements: tuple[Placement, ...]
+    accuracy_percent: FloatArray
+    cost_usd: FloatArray
+    estimates: Estimates
+    free_at_s: FloatArray
+    now_s: float
+
+
+class Bind(NamedTuple):
+    """Serve the query with row ``row`` of the candidates."""
+
+    row: int
+    reason: Reason
+
+
+class Defer(NamedTuple):
+    """Choose when a worker falls idle."""
+
+    reason: Reason = Reason.DEFERRED
+
+
+class Reject(NamedTuple):
+    """Refuse the query now."""
+
+    reason: Reason
+
+
+Choice = Bind | Defer | Reject
+
+
+class ResidentView(NamedTuple):
+    """A variant that is ready on the worker being asked about.
+
+    Attributes:
+        variant_id: its id.
+        accuracy_percent: its accuracy.
+        p50_s, p99_s: max_batch + 1 figures: predicted seconds of a batch of b items at index b;
+            index 0 is 0.
+    """
+
+    variant_id: str
+    accuracy_percent: float
+    p50_s: Sequence[float]
+    p99_s: Sequence[float]
+
+
+class QueueView(NamedTuple):
+    """Queries that may share a batch, earliest deadline first.
+
+    Attributes:
+        scope: of all its queries.
+        variant_id: what they are bound to; None if they were deferred.
+        batch_key: equal for all.
+        queries: sorted by (priority, deadline): the most urgent first.
+    """
+
+    scope: str
+    variant_id: str | None
+    batch_key: Hashable
+    queries: Sequence[QueryView]
+
+
+class WorkerView(NamedTuple):
+    """The worker that has fallen idle.
+
+    Attributes:
+        worker_id: its id.
+        device_class: what it owns.
+        residents: its ready variants by id.
+        max_batch: most items it takes in one batch.
+    """
+
+    worker_id: str
+    device_class: str
+    residents: Mapping[str, ResidentView]
+    max_batch: int
+
+
+class Run(NamedTuple):
+    """Run these queries as one batch with this variant."""
+
+    variant_id: str
+    queries: tuple[QueryView, ...]
+    reason: Reason
+
+
+class Wait(NamedTuple):
+    """Stay idle until ``until_s`` or the next arrival, whichever is first."""
+
+    reason: Reason
+    until_s: float = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A variant loaded in a worker.
+
+    Attributes:
+        worker_id, variant_id: where and what.
+        memory_bytes: measured.
+        load_s: what loading it again would take.
+        last_used_s, use_count: when and how often it served a batch.
+        in_use: a batch runs or is queued on it, or it is still loading: it may not be unloaded.
+        pinned: an operator wants it kept.
+    """
+
+    worker_id: str
+    variant_id: str
+    memory_bytes: int
+    load_s: float
+    last_used_s: float
+    use_count: int
+    in_use: bool = False
+    pinned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """A worker as the control plane sees it."""
+
+    worker_id: str
+    device_class: str
+    memory_bytes: int
+    instances: tuple[Instance, ...]
+
+    @property
+    def free_bytes(self) -> int:
+        """Memory budget less what its instances take."""
+        return self.memory_bytes - sum(instance.memory_bytes for instance in self.instances)
+
+
+@dataclass(frozen=True, slots=True)
+class VariantFacts:
+    """What planning needs to know of a variant that could be loaded.
+
+    Attributes:
+        variant_id, task: names.
+        accuracy_percent: 0 to 100.
+        memory_bytes, load_s, latency_s: by device class name; absent where it cannot run.
+            latency_s is the p50 of a batch of one item.
+    """
+
+    variant_id: str
+    task: str
+    accuracy_percent: float
+    memory_bytes: Mapping[str, float]
+    load_s: Mapping[str, float]
+    latency_s: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """All that the control plane decides on, at one instant.
+
+    Attributes:
+        now_s: the driver's clock.
+        device_classes: by name.
+        workers: alive and reporting.
+        variants: what may be served.
+        arrivals_per_s: measured by scope since the last view.
+        unmet_per_s: queries by scope that found nothing ready, since the last view.
+    """
+
+    now_s: float
+    device_classes: Mapping[str, DeviceClass]
+    workers: tuple[WorkerState, ...]
+    variants: tuple[VariantFacts, ...]
+    arrivals_per_s: Mapping[str, float]
+    unmet_per_s: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What a scaling policy wants.
+
+    Attributes:
+        instances: wanted instances by placement; what is not named is not wanted.
+            In order of importance: when memory is short the first are served first.
+        workers: wanted workers by device class; a class that is not named is left alone.
+        reason: why.
+    """
+
+    instances: Mapping[Placement, int]
+    workers: Mapping[str, int]
+    reason: Reason
