@@ -1,0 +1,138 @@
+"""Settings: one YAML file, every key checked, every default said here.
+
+``modelless up --config FILE`` reads it; without one the defaults hold.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from modelless.variants.errors import InvalidInputError
+
+PolicySpecification = str | dict[str, Any]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class HttpSettings(_Section):
+    """Where clients come in."""
+
+    host: str = Field(
+        "127.0.0.1", description="address to listen on; loopback unless you change it"
+    )
+    port: int = Field(8080, ge=1, le=65535, description="port of the Open Inference Protocol")
+    max_body_bytes: int = Field(64 * 2**20, ge=1024, description="largest request body, bytes")
+
+
+class GatewaySettings(_Section):
+    """Where queries are dispatched; each gateway owns a device of its own."""
+
+    count: int | None = Field(None, ge=1, le=256, description="gateways; default: one a CPU core")
+    device_class: str = Field("cpu-1", description="device each gateway owns and runs on")
+    memory_bytes: int | None = Field(
+        None, ge=2**20, description="what variants may fill in each gateway; default: by machine"
+    )
+
+
+class PoolSettings(_Section):
+    """Workers of one device class, reached from the gateways by one call a batch."""
+
+    device_class: str = Field(description="device class of its workers")
+    workers: int = Field(1, ge=0, le=1024, description="workers to begin with")
+    min_workers: int = Field(0, ge=0, description="fewest workers that scaling may leave")
+    max_workers: int = Field(8, ge=0, description="most workers that scaling may start")
+    resources: dict[str, float] = Field(
+        default_factory=dict, description="Ray resources each worker needs, e.g. {GPU: 1}"
+    )
+
+
+class PolicySettings(_Section):
+    """Who decides: a policy's name, or a mapping of `policy` and its settings."""
+
+    selection: PolicySpecification = Field("most-accurate-feasible", description="chooses variants")
+    scaling: PolicySpecification = Field("fixed", description="wants instances and workers")
+    placement: PolicySpecification = Field("most-free-memory", description="puts instances")
+    eviction: PolicySpecification = Field(
+        "lru", description="ranks what leaves when memory is short"
+    )
+    forecast: PolicySpecification = Field("last-value", description="expects demand")
+
+
+class LimitSettings(_Section):
+    """Bounds that hold whatever a policy says."""
+
+    default_latency_ms: float = Field(
+        10_000.0, gt=0, le=3.6e6, description="deadline of queries that name none"
+    )
+    max_queued: int = Field(2048, ge=1, description="queries waiting in one gateway; more get 429")
+    max_batch: int = Field(8, ge=1, le=1024, description="most items in one batch or query")
+    max_connections: int = Field(4096, ge=1, description="client connections a gateway holds open")
+
+
+class Settings(_Section):
+    """Everything `modelless up` can be told."""
+
+    http: HttpSettings = Field(default_factory=HttpSettings)
+    gateways: GatewaySettings = Field(default_factory=GatewaySettings)
+    pools: tuple[PoolSettings, ...] = Field((), description="workers of other device classes")
+    policies: PolicySettings = Field(default_factory=PolicySettings)
+    limits: LimitSettings = Field(default_factory=LimitSettings)
+    tasks: tuple[str, ...] = Field(
+        (), description="tasks to serve; default: all that are registered"
+    )
+    seed: int = Field(0, description="seed of the policies' randomness")
+    ingress: Literal["haproxy", "serve"] = Field(
+        "haproxy", description="haproxy, or serve for Ray Serve's own Python proxy"
+    )
+
+    @field_validator("pools")
+    @classmethod
+    def _one_pool_a_class(cls, pools: tuple[PoolSettings, ...]) -> tuple[PoolSettings, ...]:
+        names = [pool.device_class for pool in pools]
+        if len(names) != len(set(names)):
+            raise ValueError("one pool a device class")
+        return pools
+
+
+def load_settings(path: Path | None) -> Settings:
+    """Read and check a settings file; None gives the defaults.
+
+    Raises:
+        InvalidInputError: no such file, not YAML, an unknown key or a value out of range; names
+            the key.
+    """
+    if path is None:
+        return Settings()
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidInputError.of(
+            "config", str(path), "a readable YAML file", str(error)
+        ) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InvalidInputError(f"config {path}: not YAML: {error}") from None
+    return parse_settings(document if document is not None else {}, source=str(path))
+
+
+def parse_settings(document: object, source: str = "config") -> Settings:
+    """Check a settings document already read."""
+    try:
+        return Settings.model_validate(document)
+    except ValidationError as error:
+        lines = []
+        for problem in error.errors():
+            field = ".".join(str(part) for part in problem["loc"]) or "(top)"
+            lines.append(f"{field}: got {problem.get('input')!r:.80}; {problem['msg']}")
+        raise InvalidInputError(f"{source}: " + "; ".join(lines)) from None
+
+
+def default_home() -> Path:
+    """Where the store, the artifacts and the logs live: $MODELLESS_HOME or ~/.modelless."""
+    return Path(os.environ.get("MODELLESS_HOME") or Path.home() / ".modelless")

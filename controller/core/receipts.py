@@ -1,0 +1,138 @@
+"""Receipts: the record of each decision, kept in a bounded ring, so that anyone can ask why."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+from modelless.policies.reasons import Reason
+from modelless.policies.views import Candidates, QueryView
+
+
+@dataclass(slots=True)
+class Receipt:
+    """One query's decision and what came of it.
+
+    Attributes:
+        query: as it came in.
+        candidates: what there was to choose from at the last choice; None if it was never asked.
+        row: the chosen row of ``candidates``; None if refused or deferred.
+        reason: of the choice or the refusal.
+        variant_id, device_class, worker_id: what served it, once it is bound.
+        predicted_latency_s: from arrival to answer, the median, as predicted when it was bound.
+        observed_latency_s: from arrival to answer; None until it is answered.
+        batch_items: items of the batch it ran in; 0 until it ran.
+        attempts: times it was handed to a worker.
+        rebinds: times it was chosen for anew because it would have been late.
+        outcome: ``waiting``, ``running``, ``served``, ``served-late`` or ``refused``.
+    """
+
+    query: QueryView
+    candidates: Candidates | None = None
+    row: int | None = None
+    reason: Reason | None = None
+    variant_id: str = ""
+    device_class: str = ""
+    worker_id: str = ""
+    predicted_latency_s: float = float("nan")
+    observed_latency_s: float | None = None
+    batch_items: int = 0
+    attempts: int = 0
+    rebinds: int = 0
+    outcome: str = "waiting"
+
+    def explain(self) -> dict[str, Any]:
+        """The receipt as plain data, every candidate with why it could or could not serve."""
+        query = self.query
+        out: dict[str, Any] = {
+            "query_id": query.query_id,
+            "scope": query.scope,
+            "tenant": query.tenant,
+            "latency_ms": (query.deadline_s - query.arrival_s) * 1e3,
+            "min_accuracy": query.min_accuracy_percent,
+            "max_cost_usd": None if query.max_cost_usd == float("inf") else query.max_cost_usd,
+            "items": query.items,
+            "outcome": self.outcome,
+            "reason": self.reason.value if self.reason else None,
+            "variant": self.variant_id or None,
+            "device_class": self.device_class or None,
+            "worker": self.worker_id or None,
+            "predicted_latency_ms": _ms(self.predicted_latency_s),
+            "observed_latency_ms": _ms(self.observed_latency_s),
+            "batch_items": self.batch_items,
+            "attempts": self.attempts,
+        }
+        if self.candidates is not None:
+            out["candidates"] = explain_candidates(query, self.candidates, self.row)
+        return out
+
+
+def explain_candidates(
+    query: QueryView, candidates: Candidates, chosen: int | None
+) -> list[dict[str, Any]]:
+    """Each candidate, its estimates, and which of the query's limits it would miss."""
+    rows = []
+    for row, placement in enumerate(candidates.placements):
+        p99_s = float(candidates.estimates.p99_s[row])
+        wait_s = float(candidates.free_at_s[row]) - candidates.now_s
+        misses = []
+        if candidates.accuracy_percent[row] < query.min_accuracy_percent:
+            misses.append(Reason.TOO_INACCURATE.value)
+        if candidates.now_s + p99_s > query.deadline_s:
+            misses.append(Reason.TOO_SLOW.value)
+        elif candidates.now_s + wait_s + p99_s > query.deadline_s:
+            misses.append(Reason.QUEUE_TOO_LONG.value)
+        if candidates.cost_usd[row] > query.max_cost_usd:
+            misses.append(Reason.TOO_DEAR.value)
+        rows.append(
+            {
+                "variant": placement.variant_id,
+                "device_class": placement.device_class,
+                "accuracy": float(candidates.accuracy_percent[row]),
+                "p50_ms": _ms(float(candidates.estimates.p50_s[row])),
+                "p99_ms": _ms(p99_s),
+                "wait_ms": _ms(wait_s),
+                "cost_usd": float(candidates.cost_usd[row]),
+                "misses": misses,
+                "chosen": row == chosen,
+            }
+        )
+    return rows
+
+
+class ReceiptBook:
+    """The last receipts by query id, bounded by rows of candidates held rather than by count.
+
+    Args:
+        max_rows: candidate rows (about 16 bytes each) all receipts together may hold.
+    """
+
+    def __init__(self, max_rows: int = 1_000_000) -> None:
+        self.max_rows = max_rows
+        self._receipts: OrderedDict[int, Receipt] = OrderedDict()
+        self._rows = 0
+
+    def add(self, receipt: Receipt) -> None:
+        """Keep a finished receipt; the oldest leave when there are too many."""
+        self._receipts[receipt.query.query_id] = receipt
+        self._rows += _weight(receipt)
+        while self._rows > self.max_rows and len(self._receipts) > 1:
+            _, oldest = self._receipts.popitem(last=False)
+            self._rows -= _weight(oldest)
+
+    def get(self, query_id: int) -> Receipt | None:
+        """The receipt of a query, if it is still here."""
+        return self._receipts.get(query_id)
+
+    def __len__(self) -> int:
+        return len(self._receipts)
+
+
+def _weight(receipt: Receipt) -> int:
+    return 32 + (len(receipt.candidates.placements) if receipt.candidates is not None else 0)
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None or not math.isfinite(seconds) else seconds * 1e3

@@ -1,0 +1,352 @@
+"""Bringing the cluster up on this machine, and down again, leaving nothing behind.
+
+One process, the supervisor, owns everything: Ray's daemons and workers end with it, however it
+ends. Its process id and address stand in ``run/up.json`` for the other commands.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from modelless.controller.config import PoolSettings, Settings
+from modelless.controller.core.effects import ScalePool
+from modelless.variants.errors import EnvironmentUnfitError
+
+logger = logging.getLogger(__name__)
+
+OnStage = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class UpState:
+    """What ``run/up.json`` says of a running modelless.
+
+    Attributes:
+        pid: of the supervisor.
+        url: where clients go.
+        started_at: seconds since the epoch.
+    """
+
+    pid: int
+    url: str
+    started_at: float
+
+
+def read_state(home: Path) -> UpState | None:
+    """The running modelless of this home, or None."""
+    try:
+        state = UpState(**json.loads((home / "run" / "up.json").read_text()))
+        os.kill(state.pid, 0)
+    except (OSError, ValueError, TypeError):
+        return None
+    return state
+
+
+class Cluster:
+    """A cluster on this machine. Use as a context manager: leaving it takes everything down.
+
+    Args:
+        home: store, artifacts and run files.
+        settings: checked settings.
+        on_stage: told what is being done, for people.
+
+    Raises (on entering):
+        EnvironmentUnfitError: the port is taken, or modelless is already up.
+        NotFoundError: nothing is registered or profiled.
+        StoreError: the store cannot be read.
+    """
+
+    def __init__(self, home: Path, settings: Settings, on_stage: OnStage | None = None) -> None:
+        self._home = home.resolve()
+        self._settings = settings
+        self._on_stage = on_stage or (lambda _: None)
+        self._run = self._home / "run"
+        self._signals = _FirstSignal()
+
+    @property
+    def url(self) -> str:
+        """Where clients go."""
+        return f"http://{self._settings.http.host}:{self._settings.http.port}"
+
+    def __enter__(self) -> Cluster:
+        from modelless.controller.live.knowledge import read_knowledge
+
+        running = read_state(self._home)
+        if running is not None:
+            raise EnvironmentUnfitError(
+                f"modelless is already up at {running.url} (process {running.pid}); "
+                "'modelless down' takes it down"
+            )
+        _check_port(self._settings.http.host, self._settings.http.port)
+        read_knowledge(self._home, self._settings)  # fail here, with a clear error, not in a worker
+        self._run.mkdir(parents=True, exist_ok=True)
+        try:
+            self._signals.install()
+            self._start()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop()
+
+    def wait_ready(self, most_s: float = 120.0) -> None:
+        """Wait until every task is served; EnvironmentUnfitError if that takes too long."""
+        end_s = time.monotonic() + most_s
+        while time.monotonic() < end_s:
+            if _is_ready(self.url):
+                return
+            time.sleep(0.05)
+        raise EnvironmentUnfitError(
+            f"modelless did not become ready within {most_s:.0f} s; "
+            f"GET {self.url}/modelless/status says what could not be loaded"
+        )
+
+    # -- parts --------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        settings = self._settings
+        doors = self._run / "doors"
+        doors.mkdir(mode=0o700, exist_ok=True)
+        shutil.rmtree(self._run / "logs", ignore_errors=True)
+        for left_over in doors.glob("*.door"):
+            left_over.unlink()
+        self._on_stage("starting Ray")
+        self._start_ray(doors)
+        from ray import serve
+
+        from modelless.controller.live import serve_app
+
+        self._on_stage("starting the control loop")
+        self._start_control()
+        self._on_stage("starting Ray Serve")
+        serve.start(
+            http_options={"host": settings.http.host, "port": settings.http.port},
+            logging_config={"log_level": "WARNING", "enable_access_log": False},
+        )
+        pools = {}
+        for pool in settings.pools:
+            self._on_stage(f"starting the pool of {pool.device_class}")
+            pools[pool.device_class] = self._start_pool(pool)
+        self._on_stage("starting the gateways")
+        count = settings.gateways.count or _cores()
+        serve.run(
+            serve_app.gateway_app(self._home, settings, doors, count, pools),
+            name=serve_app.GATEWAY_APP,
+            route_prefix="/",
+        )
+        state = UpState(os.getpid(), self.url, time.time())
+        temporary = self._run / "up.json.new"
+        temporary.write_text(json.dumps(asdict(state)))
+        temporary.replace(self._run / "up.json")
+
+    def _start_ray(self, doors: Path) -> None:
+        from modelless.controller.live.loopback import ray_environment, write_haproxy_launcher
+
+        if "ray" in sys.modules:
+            ray_module: Any = sys.modules["ray"]
+            if ray_module.is_initialized():
+                raise EnvironmentUnfitError(
+                    "this process is already connected to a Ray cluster; modelless starts its own: "
+                    "call ray.shutdown() first, or run 'modelless up' as a process of its own"
+                )
+        host = self._settings.http.host
+        launcher = None
+        if self._settings.ingress == "haproxy":
+            launcher = write_haproxy_launcher(self._run, host, doors)
+        environment = ray_environment(host, haproxy=launcher)
+        for name, port in zip(
+            ("RAY_SERVE_HAPROXY_STATS_PORT", "RAY_SERVE_HAPROXY_METRICS_PORT"),
+            _free_ports(host, 2),
+            strict=True,
+        ):
+            environment[name] = str(port)
+        os.environ.update(environment)
+        os.environ.pop("RAY_ADDRESS", None)
+        import ray
+
+        ray.init(
+            address="local",
+            num_cpus=1,
+            include_dashboard=False,
+            object_store_memory=128 * 2**20,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            namespace="modelless",
+        )
+        self._signals.install()  # Ray has put its own handler in place
+
+    def _start_control(self) -> None:
+        import ray
+
+        from modelless.controller.live.control import ControlLoop
+        from modelless.controller.live.serve_app import CONTROL_NAME, NAMESPACE
+
+        actor = ray.remote(ControlLoop)
+        handle = actor.options(
+            name=CONTROL_NAME,
+            namespace=NAMESPACE,
+            lifetime="detached",  # nobody here keeps its handle
+            max_restarts=-1,
+            max_task_retries=0,
+            num_cpus=0,
+            max_concurrency=256,
+        ).remote(self._home, self._settings, _scale_pool)
+        ray.get(handle.status.remote(), timeout=60)
+
+    def _start_pool(self, pool: PoolSettings) -> Any:
+        from ray import serve
+
+        from modelless.controller.live import serve_app
+
+        return serve.run(
+            serve_app.pool_app(self._home, self._settings, pool),
+            name=serve_app.pool_app_name(pool.device_class),
+            route_prefix=None,
+            external_scaler_enabled=True,
+        )
+
+    def _stop(self) -> None:
+        self._signals.mute()  # a second Ctrl-C must not leave half of it behind
+        (self._run / "up.json").unlink(missing_ok=True)
+        ray_module: Any = sys.modules.get("ray")
+        if ray_module is not None:
+            if ray_module.is_initialized():
+                self._on_stage("draining the gateways")
+                try:
+                    from ray import serve
+
+                    from modelless.controller.live.serve_app import GATEWAY_APP
+
+                    serve.delete(GATEWAY_APP)
+                except Exception as error:  # noqa: BLE001  (Ray itself goes down next, whatever)
+                    logger.warning("the gateways did not drain cleanly: %s", error)
+                self._on_stage("stopping Ray")
+            ray_module.shutdown()
+        self._signals.restore()
+
+
+def _scale_pool(effect: ScalePool) -> None:
+    """Bring a pool to a number of workers through Serve's external scaler."""
+    import ray
+    from ray.serve._private.common import DeploymentID
+    from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
+
+    from modelless.controller.live.serve_app import POOL_DEPLOYMENT, pool_app_name
+
+    controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
+    deployment = DeploymentID(POOL_DEPLOYMENT, pool_app_name(effect.device_class))
+    controller.update_deployment_replicas.remote(deployment, effect.workers)
+
+
+def take_down(home: Path, most_s: float = 60.0) -> bool:
+    """Ask the running supervisor to stop and wait for it; False if nothing was up.
+
+    Raises:
+        EnvironmentUnfitError: it did not stop in time.
+    """
+    state = read_state(home)
+    if state is None:
+        return False
+    os.kill(state.pid, signal.SIGTERM)
+    end_s = time.monotonic() + most_s
+    while time.monotonic() < end_s:
+        try:
+            os.kill(state.pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    raise EnvironmentUnfitError(
+        f"process {state.pid} did not stop within {most_s:.0f} s; 'kill -9 {state.pid}' ends it "
+        "and everything it started"
+    )
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _check_port(host: str, port: int) -> None:
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        raise EnvironmentUnfitError(
+            f"http.port: {host}:{port} cannot be listened on ({error.strerror}); "
+            "free it, or choose another with --port or http.port"
+        ) from None
+
+
+def _free_ports(host: str, count: int) -> list[int]:
+    probes = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind((host, 0))
+        return [probe.getsockname()[1] for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/v2/health/ready", timeout=2.0) as reply:  # noqa: S310
+            return bool(reply.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+class _FirstSignal:
+    """The first Ctrl-C or SIGTERM raises KeyboardInterrupt; those that follow do nothing.
+
+    Works in the main thread only, the one that Python gives signals to; elsewhere it does nothing.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[signal.Signals, Any] = {}
+        self._muted = False
+
+    def install(self) -> None:
+        """Take the signals over, or back from whoever took them since."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before = signal.signal(number, self._on_signal)
+            self._before.setdefault(number, before)
+
+    def mute(self) -> None:
+        """From now on they do nothing."""
+        self._muted = True
+
+    def restore(self) -> None:
+        """Give the signals back."""
+        while self._before:
+            signal.signal(*self._before.popitem())
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        del number, frame
+        if not self._muted:
+            self._muted = True
+            raise KeyboardInterrupt

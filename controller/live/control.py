@@ -1,0 +1,159 @@
+"""The control loop: takes everyone's reports, asks the planner, hands out orders.
+
+An actor of its own, outside Serve's controller, so that neither can stall the other. It keeps
+nothing that the next reports do not bring again: killed and restarted, it knows all within seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from modelless.controller.config import Settings
+from modelless.controller.core.effects import LoadInstance, PlanEffect, ScalePool, UnloadInstance
+from modelless.controller.core.plan import PlanLimits, Planner
+from modelless.controller.core.roster import WorkerReport
+from modelless.controller.live.knowledge import read_knowledge
+from modelless.controller.live.logs import log_to
+from modelless.controller.live.messages import Orders, Report
+from modelless.policies.discovery import build_policy
+from modelless.policies.seams import EvictionPolicy, Forecaster, PlacementPolicy, ScalingPolicy
+from modelless.policies.views import ClusterView
+
+logger = logging.getLogger(__name__)
+
+FORGET_S = 5.0
+"""A member that was silent this long is gone."""
+
+
+@dataclass(slots=True)
+class _Member:
+    report: Report
+    heard_s: float
+    orders: list[PlanEffect] = field(default_factory=list)
+
+
+class ControlLoop:
+    """See the module. Its one way in is ``exchange``, called by every member once a second.
+
+    Args:
+        home: where the store is.
+        settings: as given to ``modelless up``.
+        scale_pool: brings a pool to a number of workers.
+    """
+
+    def __init__(self, home: Path, settings: Settings, scale_pool: Any) -> None:
+        log_to(home, "control")
+        knowledge = read_knowledge(home, settings)
+        self._scale_pool = scale_pool
+        self._device_classes = knowledge.device_classes
+        self._variants = knowledge.variant_facts()
+        policies = settings.policies
+        self._planner = Planner(
+            build_policy(ScalingPolicy, policies.scaling),  # type: ignore[type-abstract]
+            build_policy(PlacementPolicy, policies.placement),  # type: ignore[type-abstract]
+            build_policy(EvictionPolicy, policies.eviction),  # type: ignore[type-abstract]
+            build_policy(Forecaster, policies.forecast),  # type: ignore[type-abstract]
+            PlanLimits(
+                {pool.device_class: pool.min_workers for pool in settings.pools},
+                {pool.device_class: pool.max_workers for pool in settings.pools},
+            ),
+        )
+        self._members: dict[str, _Member] = {}
+        self._ticked_s = -float("inf")
+        self._totals: dict[str, int] = {}
+        self._served: dict[str, int] = {}
+        self._started_s = time.time()
+
+    async def exchange(self, report: Report) -> Orders:
+        """Take a member's report; answer with its orders and with who else is there."""
+        now_s = time.monotonic()
+        member = self._members.get(report.member_id)
+        is_new = member is None
+        if member is None:
+            member = self._members[report.member_id] = _Member(report, now_s)
+        member.report, member.heard_s = report, now_s
+        for outcome, count in report.outcomes.items():
+            self._totals[outcome] = self._totals.get(outcome, 0) + count
+        for variant_id, count in report.served.items():
+            self._served[variant_id] = self._served.get(variant_id, 0) + count
+        if is_new or now_s - self._ticked_s >= 1.0:
+            self._tick(now_s)
+        orders, member.orders = tuple(member.orders), []
+        return Orders(orders, self._directory(), self.status())
+
+    def status(self) -> Mapping[str, Any]:
+        """The cluster in a few figures, as plain data."""
+        members = []
+        for member in self._members.values():
+            report = member.report
+            instances = report.state.instances if report.state is not None else ()
+            members.append(
+                {
+                    "id": report.member_id,
+                    "role": "gateway" if report.is_gateway else "worker",
+                    "device_class": report.state.device_class if report.state else None,
+                    "loaded": sorted(i.variant_id for i in instances if i.memory_bytes),
+                    "loading": sorted(i.variant_id for i in instances if not i.memory_bytes),
+                    "failed_loads": dict(report.failed_loads),
+                    "memory_bytes": sum(i.memory_bytes for i in instances),
+                    "memory_budget_bytes": report.state.memory_bytes if report.state else 0,
+                    "resident_bytes": report.resident_bytes,
+                    "queued": report.queued,
+                    "arrivals_per_s": _rate(report.arrivals, report.interval_s),
+                }
+            )
+        return {
+            "members": members,
+            "outcomes": dict(self._totals),
+            "served_by_variant": dict(self._served),
+            "up_s": round(time.time() - self._started_s, 1),
+        }
+
+    def _tick(self, now_s: float) -> None:
+        self._ticked_s = now_s
+        for name in [n for n, m in self._members.items() if now_s - m.heard_s > FORGET_S]:
+            logger.warning("%s has not reported for %.0f s: forgotten", name, FORGET_S)
+            del self._members[name]
+        for effect in self._planner.tick(self._view(now_s)):
+            if isinstance(effect, (LoadInstance, UnloadInstance)):
+                orders = self._members[effect.worker_id].orders
+                if effect not in orders:
+                    orders.append(effect)
+            elif isinstance(effect, ScalePool):
+                self._scale_pool(effect)
+
+    def _view(self, now_s: float) -> ClusterView:
+        arrivals: dict[str, float] = {}
+        unmet: dict[str, float] = {}
+        workers = []
+        for member in self._members.values():
+            report = member.report
+            if report.state is not None:
+                workers.append(report.state)
+            for rates, counts in ((arrivals, report.arrivals), (unmet, report.unmet)):
+                for scope, count in counts.items():
+                    rates[scope] = rates.get(scope, 0.0) + count / max(report.interval_s, 1e-3)
+        return ClusterView(
+            now_s, self._device_classes, tuple(workers), self._variants, arrivals, unmet
+        )
+
+    def _directory(self) -> tuple[WorkerReport, ...]:
+        workers = [m.report for m in self._members.values() if not m.report.is_gateway]
+        return tuple(
+            WorkerReport(
+                report.member_id,
+                report.state.device_class,
+                tuple(i.variant_id for i in report.state.instances if i.memory_bytes),
+            )
+            for report in workers
+            if report.state is not None
+        )
+
+
+def _rate(counts: Mapping[str, int], interval_s: float) -> float:
+    return round(sum(counts.values()) / interval_s, 1) if interval_s > 0.0 else 0.0

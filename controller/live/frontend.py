@@ -1,0 +1,328 @@
+"""From HTTP to the core and back: resolves names, checks tensors, turns effects into replies."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from modelless.controller.api import v2_metadata as metadata
+from modelless.controller.api.v2_errors import MethodNotAllowedError
+from modelless.controller.api.v2_headers import decode_body, read_headers
+from modelless.controller.api.v2_limits import Limits
+from modelless.controller.api.v2_reply import (
+    Headers,
+    Reply,
+    render_error,
+    render_infer,
+    render_json,
+)
+from modelless.controller.api.v2_request import InferRequest, parse_infer
+from modelless.controller.api.v2_routes import Endpoint, Route, route
+from modelless.controller.core.dispatch import Dispatcher
+from modelless.controller.core.effects import Complete, DispatchEffect, Execute, Refuse
+from modelless.controller.core.nearest import is_infeasible
+from modelless.controller.core.receipts import Receipt
+from modelless.policies.reasons import Reason
+from modelless.policies.views import QueryView
+from modelless.variants.catalog import Catalog, Scope
+from modelless.variants.errors import (
+    DeadlineExceededError,
+    InfeasibleError,
+    ModellessError,
+    NotFoundError,
+    OverloadedError,
+    UnavailableError,
+)
+from modelless.variants.signature import check_inputs
+
+logger = logging.getLogger(__name__)
+
+Tensors = Mapping[str, NDArray[Any]]
+Respond = Callable[[Reply], None]
+_TRY_AGAIN_ELSEWHERE = {Reason.NOTHING_READY, Reason.SHUTTING_DOWN, Reason.WORKER_LOST}
+
+
+class RunBatch(NamedTuple):
+    """A batch for a worker, tensors and all."""
+
+    batch_id: int
+    worker_id: str
+    variant_id: str
+    inputs: Sequence[Tensors]
+
+
+@dataclass(slots=True)
+class _Open:
+    request: InferRequest
+    scope: Scope
+    model_name: str
+    tensors: Tensors
+    respond: Respond
+
+
+class V2Frontend:
+    """The Open Inference Protocol on top of a dispatcher.
+
+    Args:
+        catalog: what is registered.
+        dispatcher: the core.
+        run_batch: hands a batch to a worker.
+        clock: seconds, the dispatcher's time.
+        limits: bounds on requests.
+        default_latency_s: deadline of queries that name none.
+        gateway_id: begins receipt ids.
+        status: what ``GET /modelless/status`` answers.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        dispatcher: Dispatcher,
+        run_batch: Callable[[RunBatch], None],
+        clock: Callable[[], float],
+        limits: Limits,
+        default_latency_s: float,
+        gateway_id: str,
+        status: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        self.limits = limits
+        self._catalog = catalog
+        self._dispatcher = dispatcher
+        self._run_batch = run_batch
+        self._clock = clock
+        self._default_latency_s = default_latency_s
+        self._gateway_id = gateway_id
+        self._status = status
+        self._scopes: dict[tuple[str, str | None], Scope] = {}
+        self._open: dict[int, _Open] = {}
+        self._outputs: dict[int, Tensors] = {}
+        self._next_query_id = 0
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def on_request(
+        self,
+        method: str,
+        path: bytes,
+        headers: Headers,
+        body: bytes | bytearray,
+        arrival_s: float,
+        respond: Respond,
+    ) -> int | None:
+        """Answer one HTTP request; see ``door.Frontend``."""
+        try:
+            found = route(method, path)
+            if found.endpoint is Endpoint.INFER:
+                return self._infer(found, headers, body, arrival_s, respond)
+            respond(self._describe(found, method, path))
+        except ModellessError as error:
+            respond(render_error(error))
+        except Exception as error:
+            logger.exception("a request could not be answered")
+            respond(render_error(error))
+        return None
+
+    def on_abandoned(self, query_id: int) -> None:
+        """The client went away before its answer."""
+        if self._open.pop(query_id, None) is not None:
+            self._dispatcher.on_cancel(query_id, self._clock())
+
+    def _infer(
+        self,
+        found: Route,
+        headers: Headers,
+        body: bytes | bytearray,
+        arrival_s: float,
+        respond: Respond,
+    ) -> int:
+        said = read_headers(headers, self.limits)
+        if said.content_encoding is not None:
+            body = decode_body(bytes(body), said.content_encoding, self.limits)
+        request = parse_infer(memoryview(body), said.json_length, self.limits, said.parameters)
+        scope = self._resolve(found)
+        tensors, items = check_inputs(scope.task, request.tensors)
+        slo = request.slo
+        latency_s = slo.latency_ms / 1e3 if slo.latency_ms is not None else self._default_latency_s
+        self._next_query_id += 1
+        query = QueryView(
+            query_id=self._next_query_id,
+            scope=scope.name,
+            arrival_s=arrival_s,
+            deadline_s=arrival_s + latency_s,
+            min_accuracy_percent=slo.min_accuracy or 0.0,
+            max_cost_usd=slo.max_cost_usd if slo.max_cost_usd is not None else float("inf"),
+            priority=slo.priority,
+            items=items,
+            batch_key=tuple(array.shape[1:] for array in tensors.values()),
+            tenant=request.tenant or "",
+        )
+        self._open[query.query_id] = _Open(request, scope, found.name, tensors, respond)
+        try:
+            effects = self._dispatcher.on_query(query, self._clock())
+        except Exception:
+            self._open.pop(query.query_id, None)
+            raise
+        self.carry_out(effects)
+        return query.query_id
+
+    def _resolve(self, found: Route) -> Scope:
+        key = (found.name, found.version)
+        scope = self._scopes.get(key)
+        if scope is None:
+            scope = self._look_up(*key)
+            if len(self._scopes) < 4096:
+                self._scopes[key] = scope
+        return scope
+
+    def _look_up(self, name: str, version: str | None) -> Scope:
+        if version is None:
+            return self._catalog.resolve(name)
+        if name.count("/") == 2:
+            scope = self._catalog.resolve(name, version)
+            return Scope(f"{name.partition('@')[0]}@{version}", scope.task, scope.variants)
+        if version != "1":  # of the interface, which is all that a task or a model has
+            raise NotFoundError(
+                f"unknown version of {name!r}: {version!r}; there is: 1. "
+                "Variants have versions: name task/model/variant."
+            )
+        return self._catalog.resolve(name)
+
+    def _describe(self, found: Route, method: str, path: bytes) -> Reply:
+        endpoint = found.endpoint
+        if endpoint is Endpoint.SERVER_METADATA:
+            return metadata.server_metadata()
+        if endpoint is Endpoint.HEALTH_LIVE:
+            return metadata.server_live()
+        if endpoint is Endpoint.HEALTH_READY:
+            return metadata.server_ready(self.is_ready)
+        if endpoint is Endpoint.METHOD_NOT_ALLOWED:
+            raise MethodNotAllowedError(method, found.allow)
+        if endpoint is Endpoint.REPOSITORY_INDEX:
+            return metadata.repository_index(
+                metadata.ModelEntry(name, "", self._is_served(name)) for name in self._catalog.tasks
+            )
+        if endpoint is Endpoint.NOT_FOUND:
+            if path.partition(b"?")[0] == b"/modelless/status" and method == "GET":
+                return render_json(dict(self._status()))
+            raise NotFoundError(f"no such path: {path.decode('latin-1')[:120]!r}")
+        scope = self._resolve(found)
+        if endpoint is Endpoint.MODEL_READY:
+            return metadata.model_ready(found.name, self._is_served(scope.name))
+        if endpoint is Endpoint.MODEL_CONFIG:
+            return metadata.model_config(found.name, scope.task, self._dispatcher.limits.max_batch)
+        narrowed = scope.name.count("/") == 2
+        versions = [str(variant.version) for variant in scope.variants] if narrowed else ["1"]
+        return metadata.model_metadata(found.name, scope.task, versions)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every task has something ready to serve it."""
+        return all(self._is_served(name) for name in self._catalog.tasks)
+
+    def _is_served(self, scope: str) -> bool:
+        reports = self._dispatcher.roster.reports
+        return any(self._dispatcher.roster.serves(worker, scope) for worker in reports)
+
+    # -- effects ------------------------------------------------------------------------------
+
+    def carry_out(self, effects: Sequence[DispatchEffect]) -> None:
+        """Carry out what was decided: batches first, devices should not wait for replies."""
+        for effect in effects:
+            if isinstance(effect, Execute):
+                inputs = [self._open_tensors(query_id) for query_id in effect.query_ids]
+                self._run_batch(
+                    RunBatch(effect.batch_id, effect.worker_id, effect.variant_id, inputs)
+                )
+        for effect in effects:
+            if isinstance(effect, Complete):
+                self._complete(effect)
+            elif isinstance(effect, Refuse):
+                self._refuse(effect)
+
+    def on_batch_done(
+        self, batch_id: int, busy_s: float, result: Sequence[Tensors] | Exception, *, lost: bool
+    ) -> None:
+        """A worker has finished a batch, or failed to (``lost``: the worker itself is gone)."""
+        now_s = self._clock()
+        if isinstance(result, Exception):
+            logger.error("batch %d failed: %s", batch_id, result)
+            self.carry_out(self._dispatcher.on_batch_failed(batch_id, now_s, worker_lost=lost))
+            return
+        members = self._dispatcher.members(batch_id)
+        outputs = dict(zip(members, result, strict=True)) if members else {}
+        self._outputs.update(outputs)
+        try:
+            self.carry_out(self._dispatcher.on_batch_done(batch_id, now_s, busy_s))
+        finally:
+            for query_id in members:
+                self._outputs.pop(query_id, None)
+
+    def _open_tensors(self, query_id: int) -> Tensors:
+        return self._open[query_id].tensors
+
+    def _complete(self, effect: Complete) -> None:
+        found = self._open.pop(effect.query_id, None)
+        receipt = self._dispatcher.receipt(effect.query_id)
+        if found is None or receipt is None:
+            return
+        variant = self._catalog.versions[receipt.variant_id]
+        try:
+            body, headers = render_infer(
+                found.request,
+                self._outputs[effect.query_id],
+                model_name=found.model_name,
+                model_version=str(variant.version),
+                parameters=self._reply_parameters(receipt),
+                labels=found.scope.task.labels,
+            )
+            reply = Reply(200, body, headers)
+        except ModellessError as error:
+            reply = render_error(error)
+        except Exception as error:
+            logger.exception("a reply could not be rendered")
+            reply = render_error(error)
+        found.respond(reply)
+
+    def _reply_parameters(self, receipt: Receipt) -> dict[str, Any]:
+        accuracy = self._catalog.versions[receipt.variant_id].accuracy
+        cost_usd = None
+        if receipt.candidates is not None and receipt.row is not None:
+            cost_usd = float(receipt.candidates.cost_usd[receipt.row])
+        parameters = {
+            "variant": receipt.variant_id,
+            "device": receipt.device_class,
+            "predicted_latency_ms": _ms(receipt.predicted_latency_s),
+            "observed_latency_ms": _ms(receipt.observed_latency_s or 0.0),
+            "accuracy": accuracy.percent,
+            "accuracy_provenance": accuracy.provenance.value,
+            "receipt_id": f"{self._gateway_id}-{receipt.query.query_id}",
+        }
+        if cost_usd is not None:
+            parameters["cost_usd"] = cost_usd
+        return parameters
+
+    def _refuse(self, effect: Refuse) -> None:
+        found = self._open.pop(effect.query_id, None)
+        if found is not None:
+            found.respond(render_error(error_of(effect)))
+
+
+def error_of(refusal: Refuse) -> ModellessError:
+    """The error a client gets for a refusal."""
+    if is_infeasible(refusal.reason):
+        return InfeasibleError(refusal.message)
+    if refusal.reason in (Reason.QUEUE_TOO_LONG, Reason.QUEUE_FULL):
+        return OverloadedError(refusal.message, refusal.retry_after_s or 1.0)
+    if refusal.reason is Reason.DEADLINE_PASSED:
+        return DeadlineExceededError(refusal.message)
+    if refusal.reason in _TRY_AGAIN_ELSEWHERE:
+        return UnavailableError(refusal.message, refusal.retry_after_s or 1.0)
+    return ModellessError(refusal.message)
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1e3, 3)

