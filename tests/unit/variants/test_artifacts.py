@@ -1,0 +1,171 @@
+"""Content-addressed files, and what is done to them behind the store's back."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from modelless.variants import artifacts
+from modelless.variants.artifacts import ArtifactStore, read_verified
+from modelless.variants.errors import IntegrityError, InvalidInputError, StoreError
+
+DATA = bytes(range(256)) * 40
+SHA256 = hashlib.sha256(DATA).hexdigest()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ArtifactStore:
+    return ArtifactStore(str(tmp_path / "artifacts"))
+
+
+def rewrite(path: Path, data: bytes) -> None:
+    """Replace a read-only file's content."""
+    path.chmod(0o644)
+    path.write_bytes(data)
+
+
+def test_round_trip(store: ArtifactStore) -> None:
+    assert SHA256 not in store
+    assert store.put(DATA) == SHA256
+    assert SHA256 in store
+    assert store.fetch(SHA256).read_bytes() == DATA
+    assert store.read(SHA256) == DATA
+
+
+def test_putting_again_writes_nothing(store: ArtifactStore) -> None:
+    path = store.fetch(store.put(DATA))
+    before = path.stat()
+    store.put(DATA)
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_a_file_url_is_a_folder(tmp_path: Path) -> None:
+    assert ArtifactStore(f"file://{tmp_path}/a").put(DATA) in ArtifactStore(str(tmp_path / "a"))
+
+
+@pytest.mark.parametrize(
+    "damaged", [DATA[:-1], b"", DATA[:100] + b"\0" + DATA[101:], b"another model"]
+)
+def test_damage_is_found_and_mended(store: ArtifactStore, damaged: bytes) -> None:
+    path = store.fetch(store.put(DATA))
+    rewrite(path, damaged)
+    for look in (store.fetch, store.read):
+        with pytest.raises(IntegrityError, match="modelless zoo add") as caught:
+            look(SHA256)
+        assert str(path) in str(caught.value)
+    store.put(DATA)
+    assert store.read(SHA256) == DATA
+
+
+def test_truncation_is_called_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(DATA[:-7])
+    with pytest.raises(IntegrityError, match=f"truncated: it has {len(DATA) - 7} bytes"):
+        read_verified(tmp_path / "a", SHA256, size_bytes=len(DATA))
+    (tmp_path / "a").write_bytes(DATA + b"!")
+    with pytest.raises(IntegrityError, match="swapped"):
+        read_verified(tmp_path / "a", SHA256, size_bytes=len(DATA))
+
+
+def test_a_missing_artifact(store: ArtifactStore) -> None:
+    with pytest.raises(IntegrityError, match=r"No such file.*modelless zoo add"):
+        store.fetch(SHA256)
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+def test_no_regular_file_hangs_nothing(store: ArtifactStore, kind: str) -> None:
+    path = store.fetch(store.put(DATA))
+    path.unlink()
+    path.mkdir() if kind == "folder" else os.mkfifo(path)
+    with pytest.raises(IntegrityError, match="not a regular file"):
+        store.fetch(SHA256)
+
+
+@pytest.mark.parametrize("name", ["", "abc", SHA256.upper(), "../" + SHA256[3:], SHA256 + "\n"])
+def test_only_hashes_are_names(store: ArtifactStore, name: str) -> None:
+    for look in (store.fetch, store.read, store.__contains__):
+        with pytest.raises(InvalidInputError, match="64 digits"):
+            look(name)
+
+
+def test_sizes_are_bounded(tmp_path: Path) -> None:
+    small = ArtifactStore(str(tmp_path), max_bytes=len(DATA) - 1)
+    for data in (DATA, b""):
+        with pytest.raises(InvalidInputError, match=f"1 to {len(DATA) - 1}"):
+            small.put(data)
+    ArtifactStore(str(tmp_path)).put(DATA)
+    with pytest.raises(IntegrityError, match="too large"):
+        small.fetch(SHA256)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "artifacts").write_text("a file where the folder should be")
+    with pytest.raises(StoreError, match="cannot be written"):
+        ArtifactStore(str(tmp_path / "artifacts")).put(DATA)
+
+
+def test_a_full_disk_leaves_nothing_half_written(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(artifacts.os, "fsync", full)
+    with pytest.raises(StoreError, match="No space left on device"):
+        store.put(DATA)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_ctrl_c_leaves_nothing_half_written(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def interrupt(_descriptor: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(artifacts.os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        store.put(DATA)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+class TestRemote:
+    """A store behind fsspec that is no local folder."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> ArtifactStore:
+        store = ArtifactStore(f"memory://{tmp_path}", cache=tmp_path / "cache")
+        assert store.put(DATA) == SHA256
+        return store
+
+    def test_round_trip_through_the_cache(self, store: ArtifactStore, tmp_path: Path) -> None:
+        assert SHA256 in store
+        path = store.fetch(SHA256)
+        assert path.is_relative_to(tmp_path / "cache")
+        assert path.read_bytes() == DATA
+        assert store.put(DATA) == SHA256
+
+    def test_a_damaged_copy_is_fetched_again(self, store: ArtifactStore) -> None:
+        rewrite(store.fetch(SHA256), DATA[:-1])
+        assert store.read(SHA256) == DATA
+
+    def test_a_damaged_original_is_refused_and_mended(self, store: ArtifactStore) -> None:
+        store._fs.pipe_file(store._remote(SHA256), DATA[:-1])
+        with pytest.raises(IntegrityError, match="corrupted or swapped"):
+            store.fetch(SHA256)
+        store.put(DATA)
+        assert store.read(SHA256) == DATA
+
+    def test_missing_and_too_large(self, store: ArtifactStore, tmp_path: Path) -> None:
+        with pytest.raises(IntegrityError, match="cannot be read"):
+            store.fetch("0" * 64)
+        store.max_bytes = 10
+        with pytest.raises(IntegrityError, match="too large"):
+            store.fetch(SHA256)
+
+
+def test_an_unknown_kind_of_store() -> None:
+    with pytest.raises(InvalidInputError, match="artifact store URL"):
+        ArtifactStore("nonsense://somewhere")

@@ -1,0 +1,412 @@
+"""The SQL store: opening, migrating, refusing; every failure on a real database."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import event, select, text
+from sqlalchemy.exc import StatementError
+
+import modelless
+from modelless.variants.artifacts import ArtifactStore
+from modelless.variants.errors import (
+    EnvironmentUnfitError,
+    InvalidInputError,
+    ModellessError,
+    StoreError,
+)
+from modelless.variants.registry import Registry
+from modelless.variants.store import (
+    Base,
+    HistoryRow,
+    ModelRow,
+    SchemaVersionRow,
+    Store,
+    StoreConflictError,
+    database,
+    open_store,
+    schema,
+)
+from modelless.variants.vocabulary import Engine, Precision
+
+from .tiny_models import ACCURACY, MODEL, TASK
+
+POSTGRESQL = os.environ.get("MODELLESS_TEST_POSTGRESQL_URL", "")
+
+# Imports first, so that four processes reach the empty store within a moment.
+OPEN_AT_ONCE = """
+import os, sys
+import alembic.command
+from modelless.variants.store import open_store
+children = []
+for _ in range(4):
+    child = os.fork()
+    if child == 0:
+        open_store(sys.argv[1]).close()
+        os._exit(0)
+    children.append(child)
+sys.exit(any([os.waitpid(child, 0)[1] for child in children]))
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    with open_store(f"sqlite:///{path}") as store:
+        yield store
+
+
+def note(subject: str = "x", **more: object) -> HistoryRow:
+    return HistoryRow(kind="test", subject=subject, reason="because", details={}, **more)
+
+
+def add(store: Store, *rows: Base) -> None:
+    """Write ``rows`` in one transaction."""
+    with store.transaction() as session:
+        session.add_all(rows)
+
+
+def subjects(store: Store) -> list[str]:
+    with store.session() as session:
+        return list(session.scalars(select(HistoryRow.subject).order_by(HistoryRow.id)))
+
+
+def differences(store: Store) -> list[object]:
+    """How the store's schema differs from ``tables.py``."""
+    with store.engine.connect() as connection:
+        options = {"version_table": schema.VERSION_TABLE, "compare_type": True}
+        return list(
+            compare_metadata(MigrationContext.configure(connection, opts=options), Base.metadata)
+        )
+
+
+class TestSchema:
+    def test_migrations_lead_to_the_tables(self, store: Store) -> None:
+        assert differences(store) == []
+
+    def test_the_list_of_revisions_is_the_folder_of_migrations(self) -> None:
+        folder = Path(schema.__file__).parent / "migrations"
+        config = Config()
+        config.set_main_option("script_location", str(folder))
+        found = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
+        assert tuple(reversed(found)) == schema.REVISIONS
+
+    def test_it_says_who_wrote_it(self, store: Store) -> None:
+        with store.session() as session:
+            row = session.scalars(select(SchemaVersionRow)).one()
+        assert (row.revision, row.modelless_version) == ("0001", modelless.__version__)
+        assert datetime.now(UTC) - row.applied_at < timedelta(minutes=5)
+
+    def test_a_current_store_is_not_migrated_again(
+        self, store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delattr(schema, "_upgrade")
+        open_store(f"sqlite:///{path}").close()
+
+    def test_an_interrupted_migration_leaves_nothing(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def interrupt() -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(schema, "utc_now", interrupt)  # called after the last table is made
+            with pytest.raises(KeyboardInterrupt):
+                open_store(f"sqlite:///{path}")
+        with closing(sqlite3.connect(path)) as raw:
+            assert raw.execute("SELECT name FROM sqlite_master").fetchall() == []
+        with open_store(f"sqlite:///{path}") as store:
+            assert differences(store) == []
+
+    def test_processes_opening_at_once(self, path: Path) -> None:
+        command = [sys.executable, "-c", OPEN_AT_ONCE, f"sqlite:///{path}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        with open_store(f"sqlite:///{path}") as store:
+            assert differences(store) == []
+
+    def test_a_newer_store_says_which_version_wrote_it(self, store: Store, path: Path) -> None:
+        with store.transaction() as session:
+            session.execute(text("UPDATE modelless_revision SET version_num = '0099'"))
+            session.add(SchemaVersionRow(revision="0099", modelless_version="7.8.9"))
+        before = path.read_bytes()
+        with pytest.raises(StoreError) as caught:
+            open_store(f"sqlite:///{path}")
+        assert "written by modelless 7.8.9 (schema 0099)" in str(caught.value)
+        assert "pip install --upgrade modelless" in str(caught.value)
+        assert path.read_bytes() == before
+
+    def test_a_newer_store_that_does_not_say_who_wrote_it(self, store: Store, path: Path) -> None:
+        with store.transaction() as session:
+            session.execute(text("UPDATE modelless_revision SET version_num = '0099'"))
+            session.execute(text("DROP TABLE schema_versions"))
+        with pytest.raises(StoreError, match="of an unknown version"):
+            open_store(f"sqlite:///{path}")
+
+    def test_another_application_s_database_is_left_alone(self, path: Path) -> None:
+        with closing(sqlite3.connect(path)) as raw:
+            raw.execute("CREATE TABLE bookmarks (url)")
+        with pytest.raises(StoreError, match="another application: it holds the tables bookmarks"):
+            open_store(f"sqlite:///{path}")
+
+
+class TestTransactions:
+    def test_sqlite_runs_as_documented(self, store: Store) -> None:
+        with store.engine.connect() as connection:
+            found = {
+                name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+                for name in ("journal_mode", "foreign_keys", "synchronous", "busy_timeout")
+            }
+        assert found == {
+            "journal_mode": "wal",
+            "foreign_keys": 1,
+            "synchronous": 1,
+            "busy_timeout": 10_000,
+        }
+
+    @pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, SystemExit])
+    def test_any_exception_undoes_the_block(self, store: Store, kind: type[BaseException]) -> None:
+        def write_and_fail() -> None:
+            with store.transaction() as session:
+                session.add(note())
+                session.flush()
+                raise kind
+
+        with pytest.raises(kind):
+            write_and_fail()
+        assert subjects(store) == []
+
+    def test_a_reading_session_writes_nothing(self, store: Store) -> None:
+        with store.session() as session:
+            session.add(note())
+            session.flush()
+        assert subjects(store) == []
+
+    def test_a_reader_sees_one_state_while_another_writes(self, store: Store) -> None:
+        query = select(HistoryRow.subject)
+        with store.session() as session:
+            assert session.scalars(query).all() == []
+            add(store, note("later"))
+            assert session.scalars(query).all() == []
+        assert subjects(store) == ["later"]
+
+    def test_foreign_keys_are_checked(self, store: Store) -> None:
+        row = ModelRow(task="no-such", name="m", family="f", source="", licence="")
+        with pytest.raises(StoreConflictError, match="FOREIGN KEY"):
+            add(store, row)
+
+    def test_threads_wait_for_one_another(self, store: Store) -> None:
+        def write(number: int) -> None:
+            with store.transaction() as session:
+                count = len(session.scalars(select(HistoryRow.id)).all())
+                session.add(note(f"{count}"))
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(write, range(24)))
+        assert subjects(store) == [str(number) for number in range(24)]
+
+    def test_times_are_utc_whatever_zone_they_came_in(self, store: Store) -> None:
+        noon = datetime(2024, 7, 1, 12, 30, tzinfo=timezone(timedelta(hours=2)))
+        add(store, note(at=noon))
+        with store.session() as session:
+            found = session.scalars(select(HistoryRow.at)).one()
+        assert found == noon
+        assert found.tzinfo is UTC
+
+    def test_a_time_without_a_zone_is_refused(self, store: Store) -> None:
+        with (
+            pytest.raises(StatementError, match="has no time zone"),
+            store.transaction() as session,
+        ):
+            session.add(note(at=datetime(2024, 7, 1, 12, 30)))
+
+    def test_a_store_in_memory(self) -> None:
+        with open_store("sqlite://") as store:
+            add(store, note("here"))
+            assert subjects(store) == ["here"]
+
+
+class TestRefusals:
+    """Each failure is provoked so that it strikes the superuser as well."""
+
+    def test_a_read_only_store_can_be_read(self, store: Store, path: Path) -> None:
+        add(store, note("before"))
+        with open_store(f"sqlite:///file:{path}?mode=ro&uri=true") as read_only:
+            assert subjects(read_only) == ["before"]
+            with pytest.raises(StoreError, match=r"is read-only.*MODELLESS_STORE_URL"):
+                add(read_only, note("after"))
+        assert subjects(store) == ["before"]
+
+    def test_a_read_only_store_that_would_have_to_be_made(self, path: Path) -> None:
+        sqlite3.connect(path).close()
+        with pytest.raises(StoreError, match="is read-only"):
+            open_store(f"sqlite:///file:{path}?mode=ro&uri=true")
+
+    def test_a_full_disk_leaves_nothing_half_written(self, store: Store, path: Path) -> None:
+        with open_store(f"sqlite:///{path}") as full:
+            event.listen(
+                full.engine, "connect", lambda raw, _: raw.execute("PRAGMA max_page_count=1")
+            )
+            full.close()  # SQLite keeps the limit to the pages that there are
+            with pytest.raises(StoreError, match=r"disk is full.*nothing was half-written"):
+                add(full, *(note("x" * 5000) for _ in range(100)))
+        assert subjects(store) == []
+
+    def test_a_locked_store(self, store: Store, path: Path) -> None:
+        with open_store(f"sqlite:///{path}", busy_timeout_s=0.02) as other, store.transaction():
+            with pytest.raises(StoreError, match="is locked by another process"):
+                add(other, note())
+            assert subjects(other) == []
+
+    def test_a_file_that_is_no_database(self, path: Path) -> None:
+        path.write_bytes(b"this is not a database, but it is long enough to be looked at\n" * 50)
+        with pytest.raises(StoreError, match="is not a SQLite database"):
+            open_store(f"sqlite:///{path}")
+
+    def test_a_damaged_database(self, store: Store, path: Path) -> None:
+        with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+        store.close()
+        content = path.read_bytes()
+        path.write_bytes(content[:4096] + b"\xa5" * (len(content) - 4096))
+        with pytest.raises(StoreError, match=r"is damaged.*backup"):
+            open_store(f"sqlite:///{path}")
+
+    def test_a_missing_folder(self, tmp_path: Path) -> None:
+        with pytest.raises(StoreError, match=f"there is no folder {tmp_path}/no/such"):
+            open_store(f"sqlite:///{tmp_path}/no/such/store.db")
+
+    def test_a_file_in_place_of_the_folder(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(StoreError, match="is not a folder"):
+            open_store(f"sqlite:///{tmp_path}/file/store.db")
+
+    def test_a_folder_in_place_of_the_file(self, tmp_path: Path) -> None:
+        with pytest.raises(StoreError, match="is a folder"):
+            open_store(f"sqlite:///{tmp_path}")
+
+    @pytest.mark.parametrize(
+        "url", ["", "store.db", "mysql://h/d", "sqlite+aiosqlite:///a.db", "x://"]
+    )
+    def test_other_urls(self, url: str) -> None:
+        with pytest.raises(InvalidInputError, match="store URL"):
+            open_store(url)
+
+    def test_a_missing_driver_names_the_extra(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(database.importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(EnvironmentUnfitError, match=r"modelless\[postgresql\]"):
+            open_store("postgresql://localhost/modelless")
+
+    def test_passwords_are_not_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("psycopg", reason="psycopg is not installed")
+        with pytest.raises(ModellessError, match="cannot be reached") as caught:
+            open_store("postgresql://ann:s3cret@127.0.0.1:1/modelless", busy_timeout_s=2.0)
+        assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.skipif(not POSTGRESQL, reason="MODELLESS_TEST_POSTGRESQL_URL names no PostgreSQL")
+class TestPostgreSQL:
+    """The same store on a PostgreSQL server, each test in a schema of its own."""
+
+    @pytest.fixture
+    def url(self) -> Iterator[str]:
+        with open_store(POSTGRESQL) as server:
+            name = f"modelless_{uuid.uuid4().hex[:12]}"
+            with server.engine.begin() as connection:
+                connection.execute(text(f"CREATE SCHEMA {name}"))
+            yield f"{POSTGRESQL}?options=-csearch_path%3D{name}"
+            with server.engine.begin() as connection:
+                connection.execute(text(f"DROP SCHEMA {name} CASCADE"))
+
+    def test_schema(self, url: str) -> None:
+        with open_store(url) as store:
+            assert differences(store) == []
+        open_store(url).close()
+
+    def test_processes_opening_at_once(self, url: str) -> None:
+        command = [sys.executable, "-c", OPEN_AT_ONCE, url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        with open_store(url) as store:
+            assert differences(store) == []
+
+    def test_registering_at_once_gives_each_its_own_version(self, url: str, tmp_path: Path) -> None:
+        def register(number: int) -> int:
+            variant = registry.register_variant(
+                task=TASK.name,
+                model=MODEL.name,
+                name="v",
+                precision=Precision.FP32,
+                engine=Engine.ONNXRUNTIME_CPU,
+                accuracy=ACCURACY,
+                artifact=b"%d" % (number % 6),
+                inspect=False,
+            )
+            return variant.version
+
+        def add_task_and_model(_: int) -> None:
+            registry.add_task(TASK)
+            registry.add_model(MODEL)
+
+        with open_store(url) as store, ThreadPoolExecutor(8) as pool:
+            registry = Registry(store, ArtifactStore(str(tmp_path)))
+            list(pool.map(add_task_and_model, range(8)))
+            versions = list(pool.map(register, range(12)))
+            assert sorted(set(versions)) == [1, 2, 3, 4, 5, 6]
+            assert registry.resolve("pixels/mean/v").variants[0].version == 6
+            assert registry.tasks() == (TASK,)
+
+    def test_a_newer_store(self, url: str) -> None:
+        with open_store(url) as store, store.transaction() as session:
+            session.execute(text("UPDATE modelless_revision SET version_num = '0099'"))
+            session.add(SchemaVersionRow(revision="0099", modelless_version="7.8.9"))
+        with pytest.raises(StoreError, match=r"written by modelless 7.8.9 \(schema 0099\)"):
+            open_store(url)
+
+    def test_a_read_only_server(self, url: str) -> None:
+        open_store(url).close()
+        with open_store(f"{url}%20-cdefault_transaction_read_only%3Don") as store:
+            assert subjects(store) == []
+            with pytest.raises(StoreError, match="is read-only"):
+                add(store, note())
+
+    def test_a_locked_store(self, url: str) -> None:
+        with open_store(url) as store, store.transaction() as session:
+            session.execute(text("LOCK TABLE history IN ACCESS EXCLUSIVE MODE"))
+            with (
+                open_store(url, busy_timeout_s=0.1) as other,
+                pytest.raises(StoreError, match="is locked by another process"),
+            ):
+                add(other, note())
+
+    def test_a_missing_database(self) -> None:
+        with pytest.raises(StoreError, match="does not exist"):
+            open_store(f"{POSTGRESQL}_no_such")
+
+    def test_times_and_rollback(self, url: str) -> None:
+        noon = datetime(2024, 7, 1, 12, 30, tzinfo=timezone(timedelta(hours=2)))
+        with open_store(url) as store:
+            add(store, note(at=noon))
+            with pytest.raises(StoreConflictError):
+                add(store, note(), ModelRow(task="-", name="m", family="f", source="", licence=""))
+            assert subjects(store) == ["x"]
+            with store.session() as session:
+                assert session.scalars(select(HistoryRow.at)).one() == noon

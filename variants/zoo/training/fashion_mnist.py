@@ -1,0 +1,397 @@
+"""Train the Fashion-MNIST networks, write their ONNX files and measure them.
+
+    python -m modelless.variants.zoo.training.fashion_mnist --data DIR --out DIR [--check]
+
+``--data`` holds the four ``*-ubyte.gz`` files (Debian: ``dataset-fashion-mnist``, under
+``/usr/share/datasets/fashion-mnist``). Needs PyTorch and ONNX Runtime and, on one core, about ten
+minutes. ``--check`` writes nothing: it trains again and compares with what is in ``--out``; on the
+platform the manifest names, files must be bit-identical, elsewhere accuracies must agree within
+``TOLERANCE_POINTS``. ``--check --sizes xs,s`` takes a minute.
+
+The test split is touched only to measure; settings were chosen on held-out training images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import logging
+import math
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError, ModellessError
+from modelless.variants.vocabulary import Precision
+from modelless.variants.zoo import fashion_mnist as shipped
+from modelless.variants.zoo.training import fashion_mnist_graph as graph
+from modelless.variants.zoo.training.fashion_mnist_graph import Conv, Folded, Layer, Pool
+
+log = logging.getLogger("fashion-mnist")
+
+TRAIN_IMAGES = "train-images-idx3-ubyte.gz"
+TRAIN_LABELS = "train-labels-idx1-ubyte.gz"
+TRAIN_COUNT = 60_000
+HELD_OUT = 5_000
+CALIBRATION_COUNT = 1_000
+BATCH = 128
+TOLERANCE_POINTS = 1.0
+Z_95 = 1.959963984540054
+
+Images = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One network and how to train it.
+
+    Attributes:
+        layers: what comes before the dense layer.
+        epochs: passes over the 55,000 images that are not held out.
+        learning_rate: the peak of the one-cycle schedule.
+        weight_decay: AdamW's.
+        seed: of the weights, the order of the images and the mirroring.
+    """
+
+    layers: tuple[Layer, ...]
+    epochs: int
+    learning_rate: float
+    weight_decay: float = 0.05
+    seed: int = 20_170_825
+
+
+RECIPES: dict[str, Recipe] = {
+    "xs": Recipe((Conv(8, 2), Conv(16, 2), Pool()), 8, 1e-2, 1e-2),
+    "s": Recipe((Conv(16, 2), Conv(32, 2)), 6, 6e-3),
+    "m": Recipe((Conv(16), Pool(), Conv(32), Pool(), Conv(64), Pool()), 4, 6e-3),
+    "l": Recipe((Conv(32, 2), Conv(64), Pool(), Conv(128), Pool()), 4, 5e-3),
+    "xl": Recipe((Conv(32), Pool(), Conv(64), Conv(64), Pool(), Conv(128), Pool()), 4, 5e-3),
+}
+
+TRAINING = (
+    f"first {TRAIN_COUNT - HELD_OUT} training images; the last {HELD_OUT} held out for validation",
+    "AdamW, one-cycle schedule rising for 20 % of the steps, cross-entropy",
+    "each image mirrored left to right with probability 1/2",
+    "one thread, deterministic algorithms; the last epoch's weights are taken",
+    f"int8: static QDQ per channel, uint8 activations, 7-bit weights, min-max ranges of the first "
+    f"{CALIBRATION_COUNT} training images",
+    "accuracy: ONNX Runtime on CPU, all 10000 test images, Wilson 95 % interval",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Fashion-MNIST: images UINT8 [count, 28, 28], labels UINT8 [count], and the files' hashes."""
+
+    train_images: Images
+    train_labels: NDArray[np.uint8]
+    test_images: Images
+    test_labels: NDArray[np.uint8]
+    files: dict[str, shipped.FileRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """One trained network: its record, and a file's name, bytes and record for each precision."""
+
+    model: str
+    record: shipped.ModelRecord
+    variants: tuple[tuple[bytes, shipped.VariantRecord], ...]
+
+
+def wilson_percent(correct: int, count: int) -> tuple[float, float]:
+    """Wilson's 95 % score interval, in per cent, of a proportion ``correct / count``."""
+    share, z2 = correct / count, Z_95 * Z_95
+    centre = (share + z2 / (2 * count)) / (1 + z2 / count)
+    spread = math.sqrt(share * (1 - share) / count + z2 / (4 * count * count))
+    half = Z_95 * spread / (1 + z2 / count)
+    return 100 * max(0.0, centre - half), 100 * min(1.0, centre + half)
+
+
+def file_record(content: bytes) -> shipped.FileRecord:
+    """Hash and length of ``content``."""
+    return shipped.FileRecord(sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
+
+
+def load_data(folder: Path) -> Data:
+    """Read both splits from ``folder``; IntegrityError if a file is not what it should be."""
+    files: dict[str, shipped.FileRecord] = {}
+
+    def read(name: str, *shape: int) -> NDArray[np.uint8]:
+        path = folder / name
+        if not path.is_file():
+            raise InvalidInputError.of(
+                "--data", str(folder), f"a folder with {name}", "apt install dataset-fashion-mnist"
+            )
+        content = path.read_bytes()
+        files[name] = file_record(content)
+        return shipped.decode_idx(content, shape, name)
+
+    side = shipped.SIDE_PX
+    return Data(
+        read(TRAIN_IMAGES, TRAIN_COUNT, side, side),
+        read(TRAIN_LABELS, TRAIN_COUNT),
+        read(shipped.TEST_IMAGES, shipped.TEST_COUNT, side, side),
+        read(shipped.TEST_LABELS, shipped.TEST_COUNT),
+        files,
+    )
+
+
+def predict(onnx_bytes: bytes, images: Images) -> NDArray[np.float32]:
+    """Probabilities FP32 [count, 10] of ``images`` UINT8 [count, 28, 28], on one thread."""
+    ort = import_module("onnxruntime")
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(onnx_bytes, options, providers=["CPUExecutionProvider"])
+    parts = [
+        session.run(None, {"image": images[start : start + 250]})[0]
+        for start in range(0, len(images), 250)
+    ]
+    return np.concatenate(parts)
+
+
+def count_correct(onnx_bytes: bytes, images: Images, labels: NDArray[np.uint8]) -> int:
+    """How many of ``images`` UINT8 [count, 28, 28] the model assigns to their label."""
+    return int(np.count_nonzero(predict(onnx_bytes, images).argmax(axis=1) == labels))
+
+
+def _network(torch: Any, layers: Sequence[Layer]) -> Any:
+    nn = torch.nn
+    parts: list[Any] = []
+    channels = 1
+    for layer in layers:
+        if isinstance(layer, Pool):
+            parts.append(nn.MaxPool2d(2))
+        else:
+            parts += [
+                nn.Conv2d(channels, layer.channels, 3, layer.stride, 1, bias=False),
+                nn.BatchNorm2d(layer.channels),
+                nn.ReLU(),
+            ]
+            channels = layer.channels
+    features = channels * graph.side_after(layers) ** 2
+    network = nn.Sequential(*parts, nn.Flatten(), nn.Linear(features, graph.CLASSES))
+    return network.to(memory_format=torch.channels_last)
+
+
+def _fit(torch: Any, recipe: Recipe, images: Images, labels: NDArray[np.uint8]) -> Any:
+    """Train a network on ``images`` UINT8 [count, 28, 28] and return it in evaluation mode."""
+    torch.manual_seed(recipe.seed)
+    network = _network(torch, recipe.layers)
+    order = torch.Generator().manual_seed(recipe.seed + 1)
+    pixels = torch.from_numpy(images.copy()).unsqueeze(1)
+    targets = torch.from_numpy(labels.astype(np.int64))
+    steps = len(images) // BATCH
+    optimiser = torch.optim.AdamW(
+        network.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay
+    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, recipe.learning_rate, total_steps=steps * recipe.epochs, pct_start=0.2
+    )
+    for _ in range(recipe.epochs):
+        shuffled = torch.randperm(len(images), generator=order)
+        for step in range(steps):
+            chosen = shuffled[step * BATCH : (step + 1) * BATCH]
+            batch = pixels[chosen].float() * float(graph.PIXEL_SCALE)
+            mirror = torch.rand(BATCH, generator=order) < 0.5
+            batch = torch.where(mirror[:, None, None, None], batch.flip(3), batch)
+            batch = batch.contiguous(memory_format=torch.channels_last)
+            optimiser.zero_grad()
+            torch.nn.functional.cross_entropy(network(batch), targets[chosen]).backward()
+            optimiser.step()
+            schedule.step()
+    return network.eval()
+
+
+def _fold(torch: Any, network: Any) -> Folded:
+    def array(tensor: Any) -> NDArray[np.float32]:
+        return np.ascontiguousarray(tensor.detach().numpy(), dtype=np.float32)
+
+    kernels: list[NDArray[np.float32]] = []
+    biases: list[NDArray[np.float32]] = []
+    parts = list(network)
+    for part, following in pairwise(parts):
+        if isinstance(part, torch.nn.Conv2d):
+            kernel, bias = graph.fold_batch_norm(
+                array(part.weight),
+                gamma=array(following.weight),
+                beta=array(following.bias),
+                mean=array(following.running_mean),
+                variance=array(following.running_var),
+                epsilon=following.eps,
+            )
+            kernels.append(kernel)
+            biases.append(bias)
+    return Folded(tuple(kernels), tuple(biases), array(parts[-1].weight), array(parts[-1].bias))
+
+
+def _check_parity(torch: Any, network: Any, onnx_bytes: bytes, images: Images) -> None:
+    with torch.no_grad():
+        planes = torch.from_numpy(images.copy()).unsqueeze(1).float() * float(graph.PIXEL_SCALE)
+        expected = torch.softmax(network(planes), dim=1).numpy()
+    worst = float(np.abs(expected - predict(onnx_bytes, images)).max())
+    if not worst < 1e-4:
+        raise ArithmeticError(f"the exported graph differs from the network by {worst:.2g}")
+
+
+def make(size: str, recipe: Recipe, data: Data) -> Made:
+    """Train one size, export it in both precisions and measure both on the test split."""
+    try:
+        torch = import_module("torch")
+    except ImportError as error:
+        raise EnvironmentUnfitError(
+            f"PyTorch is not installed ({error}): pip install torch"
+        ) from error
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    model, fit_count = f"cnn-{size}", TRAIN_COUNT - HELD_OUT
+    begun_s = time.process_time()
+    network = _fit(torch, recipe, data.train_images[:fit_count], data.train_labels[:fit_count])
+    cpu_s = time.process_time() - begun_s
+    weights = _fold(torch, network)
+    contents = {
+        Precision.FP32: graph.fp32_graph(f"{model}-fp32", recipe.layers, weights),
+        Precision.INT8: graph.int8_graph(
+            f"{model}-int8", recipe.layers, weights, data.train_images[:CALIBRATION_COUNT]
+        ),
+    }
+    _check_parity(torch, network, contents[Precision.FP32], data.train_images[:100])
+    held_images, held_labels = data.train_images[fit_count:], data.train_labels[fit_count:]
+    validation = {
+        precision: 100 * count_correct(content, held_images, held_labels) / HELD_OUT
+        for precision, content in contents.items()
+    }
+    log.info("%s: %.0f CPU s; held-out accuracy %s", model, cpu_s, validation)
+    record = shipped.ModelRecord(
+        layers=(*map(str, recipe.layers), f"dense, {graph.CLASSES}", "softmax"),
+        epochs=recipe.epochs,
+        batch_size=BATCH,
+        learning_rate=recipe.learning_rate,
+        weight_decay=recipe.weight_decay,
+        seed=recipe.seed,
+        validation_percent=validation[Precision.FP32],
+        training_cpu_s=round(cpu_s, 1),
+    )
+    variants = []
+    for precision, content in contents.items():
+        correct = count_correct(content, data.test_images, data.test_labels)
+        low, high = wilson_percent(correct, shipped.TEST_COUNT)
+        variant = shipped.VariantRecord(
+            model=model,
+            precision=precision,
+            file=f"{model}-{precision.value}.onnx",
+            artifact=file_record(content),
+            accuracy=shipped.AccuracyRecord(
+                percent=100 * correct / shipped.TEST_COUNT,
+                low_percent=round(low, 3),
+                high_percent=round(high, 3),
+                sample_count=shipped.TEST_COUNT,
+            ),
+            parameter_count=weights.parameter_count,
+            multiply_adds=graph.multiply_adds(recipe.layers),
+        )
+        measured = f"{variant.accuracy.percent:.2f} % ({low:.2f} to {high:.2f})"
+        log.info("%s: %s, %d bytes", variant.file, measured, len(content))
+        variants.append((content, variant))
+    return Made(model, record, tuple(variants))
+
+
+def _processor() -> str:
+    facts = Path("/proc/cpuinfo")
+    if not facts.is_file():
+        return platform.processor() or platform.machine()
+    first = facts.read_text().partition("\n\n")[0]
+    fields = (line.partition(":") for line in first.splitlines())
+    pairs = {key.strip(): value.strip() for key, _, value in fields}
+    named = ("model name", "cpu family", "model", "stepping")
+    return ", ".join(f"{name} {pairs[name]}" for name in named if name in pairs)
+
+
+def _tools() -> dict[str, str]:
+    named = {name: version(name) for name in ("torch", "onnx", "onnxruntime", "numpy")}
+    system = f"{platform.system()} {platform.machine()}"
+    return {**named, "system": system, "processor": _processor()}
+
+
+def write(made: Sequence[Made], data: Data, source: Path, out: Path) -> None:
+    """Write the ONNX files, the test split and the manifest into ``out``."""
+    out.mkdir(parents=True, exist_ok=True)
+    for one in made:
+        for content, variant in one.variants:
+            (out / variant.file).write_bytes(content)
+    for name in (shipped.TEST_IMAGES, shipped.TEST_LABELS):
+        shutil.copyfile(source / name, out / name)
+    manifest = shipped.Manifest(
+        task=shipped.TASK.name,
+        data_source="Fashion-MNIST, Debian package dataset-fashion-mnist 0.0~git20200523.55506a9-1",
+        data_licence="MIT; see LICENSE-fashion-mnist.txt",
+        data_files=data.files,
+        training=TRAINING,
+        tools=_tools(),
+        models={one.model: one.record for one in made},
+        variants=tuple(variant for one in made for _, variant in one.variants),
+    )
+    (out / "manifest.json").write_text(manifest.model_dump_json(indent=2) + "\n")
+
+
+def same(made: Made, manifest: shipped.Manifest, same_platform: bool) -> bool:
+    """Whether a network made anew is the one of ``manifest``; says how it differs."""
+    known = {(record.model, record.precision): record for record in manifest.variants}
+    agree = True
+    for _, new in made.variants:
+        old = known[new.model, new.precision]
+        apart = abs(new.accuracy.percent - old.accuracy.percent)
+        identical = new.artifact == old.artifact
+        fine = identical if same_platform else identical or apart <= TOLERANCE_POINTS
+        agree = agree and fine
+        verdict = "reproduced" if fine else "NOT reproduced"
+        how = "bit-identical" if identical else f"bytes differ, accuracy {apart:.2f} points apart"
+        log.info("%s: %s (%s)", new.file, verdict, how)
+    return agree
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Train, or with ``--check`` compare; the process's exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder of the *-ubyte.gz files")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the manifest")
+    parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    parser.add_argument("--sizes", default=",".join(RECIPES), help="with --check: e.g. xs,s")
+    given = parser.parse_args(arguments)
+    sizes = given.sizes.split(",")
+    if unknown := [size for size in sizes if size not in RECIPES]:
+        raise InvalidInputError.of("--sizes", unknown[0], ", ".join(RECIPES))
+    if not given.check and sizes != list(RECIPES):
+        raise InvalidInputError.of("--sizes", given.sizes, "all of them", "Or add --check.")
+    data = load_data(given.data)
+    if not given.check:
+        made = [make(size, RECIPES[size], data) for size in sizes]
+        write(made, data, given.data, given.out)
+        return 0
+    manifest = shipped.read_manifest(given.out)
+    if manifest.data_files != data.files:
+        raise InvalidInputError.of("--data", str(given.data), "the files the manifest lists")
+    same_platform = manifest.tools == _tools()
+    log.info("platform %s the manifest's", "is" if same_platform else "is not")
+    results = [same(make(size, RECIPES[size], data), manifest, same_platform) for size in sizes]
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    try:
+        sys.exit(run())
+    except ModellessError as error:
+        log.error("%s", error)
+        sys.exit(error.exit_code)
