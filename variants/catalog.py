@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from modelless.variants.errors import NotFoundError
+from modelless.variants.paths import not_found, parse_path
 from modelless.variants.vocabulary import Model, Task, Variant
 
 
@@ -47,7 +47,7 @@ class Catalog:
                 newest[key] = variant
         self.variants: tuple[Variant, ...] = tuple(newest.values())
 
-    def resolve(self, name: str, version: str | None = None) -> Scope:
+    def resolve(self, name: str, version: str | int | None = None) -> Scope:
         """What ``task``, ``task/model`` or ``task/model/variant[@version]`` stands for.
 
         Args:
@@ -55,49 +55,33 @@ class Catalog:
             version: from the URL or the command line, instead of ``@version``; needs a variant.
 
         Raises:
+            InvalidInputError: malformed, or a version of what has none.
             NotFoundError: says which part is unknown, what there is, and what was probably meant.
         """
-        task_name, model_name, variant_name, *rest = [*name.split("/"), None, None]
-        task = self.tasks.get(task_name or "")
+        path = parse_path(name, version)
+        task = self.tasks.get(path.task)
         if task is None:
-            raise _unknown("task", task_name, self.tasks)
+            raise not_found("task", path.task, self.tasks, "'modelless zoo add imagenet' adds one.")
         mine = [variant for variant in self.variants if variant.task == task.name]
-        if model_name is not None:
-            models = {variant.model for variant in mine}
-            if model_name not in models:
-                raise _unknown(f"model of task {task.name!r}", model_name, models)
-            mine = [variant for variant in mine if variant.model == model_name]
-        if variant_name is not None:
-            bare, _, written = variant_name.partition("@")
-            names = {variant.name for variant in mine}
-            if bare not in names or any(rest):
-                extra = "/".join([variant_name, *(part for part in rest if part)])
-                raise _unknown(f"variant of model {model_name!r}", extra, names)
-            mine = [variant for variant in mine if variant.name == bare]
-            version = written or version
-        if version is not None:
-            mine = [self._version(variant, version) for variant in mine]
         if not mine:
-            raise NotFoundError(f"task {task.name!r} has no variants yet: register one first")
-        return Scope(name, task, tuple(mine))
+            raise NotFoundError(f"Task {task.name!r} has no variants yet: register one.")
+        if path.model is not None:
+            models = {variant.model for variant in mine}
+            if path.model not in models:
+                raise not_found(f"model of task {task.name}", path.model, models, "")
+            mine = [variant for variant in mine if variant.model == path.model]
+        if path.variant is not None:
+            names = {variant.name for variant in mine}
+            if path.variant not in names:
+                raise not_found(f"variant of model {path.model}", path.variant, names, "")
+            mine = [variant for variant in mine if variant.name == path.variant]
+        if path.version is not None:
+            mine = [self._version(mine[0], path.version)]
+        return Scope(str(path), task, tuple(mine))
 
-    def _version(self, newest: Variant, version: str) -> Variant:
-        of_it = {
-            str(variant.version): variant
-            for variant in self.versions.values()
-            if (variant.task, variant.model, variant.name)
-            == (newest.task, newest.model, newest.name)
-        }
-        if version not in of_it:
-            raise _unknown(f"version of variant {newest.name!r}", version, of_it)
-        return of_it[version]
-
-
-def _unknown(kind: str, name: str | None, known: Iterable[str]) -> NotFoundError:
-    names = sorted(known)
-    near = difflib.get_close_matches(name or "", names, n=1)
-    shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
-    return NotFoundError(
-        f"unknown {kind}: {(name or '')[:80]!r}; there is: {shown or '(nothing)'}."
-        + (f" Did you mean {near[0]!r}?" if near else "")
-    )
+    def _version(self, newest: Variant, version: int) -> Variant:
+        found = self.versions.get(f"{newest.task}/{newest.model}/{newest.name}@{version}")
+        if found is None:
+            known = (str(number) for number in range(1, newest.version + 1))
+            raise not_found(f"version of variant {newest.name}", str(version), known, "")
+        return found

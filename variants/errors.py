@@ -1,4 +1,4 @@
-"""The errors a person can cause. Each names the field, the value, what is allowed and the next step.
+"""The errors a person can cause: each names the field, the value, what is allowed, what to do.
 
 Drivers translate them once, at the edge: the API to an HTTP status, the CLI to an exit code.
 """
@@ -63,7 +63,7 @@ class StoreError(ModellessError):
 
 
 class EnvironmentUnfitError(ModellessError):
-    """The machine cannot do what was asked: a port taken, an engine missing, Ray already running."""
+    """The machine cannot do what was asked: a port is taken, an engine missing."""
 
     exit_code = 7
 
@@ -80,7 +80,7 @@ class OverloadedError(ModellessError):
 
 
 class UnavailableError(OverloadedError):
-    """Nothing can serve it just now, through no fault of the client's. ``retry_after_s`` says when."""
+    """Nothing can serve it just now, whoever asks. ``retry_after_s`` says when it may."""
 
     http_status = 503
 

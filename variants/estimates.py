@@ -13,6 +13,9 @@ from modelless.variants.vocabulary import Placement
 
 FloatArray = NDArray[np.float64]
 
+_LEVELS = (0.10, 0.50, 0.90, 0.99, 1.0)
+_NARROWEST = 1e-9
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -30,7 +33,7 @@ class Estimates:
     """Predictions for n placements at one batch size and load, as columns of shape (n,), float64.
 
     Attributes:
-        p50_s, p90_s, p99_s: latency quantiles of the whole batch, seconds; inf where nothing is known.
+        p50_s, p90_s, p99_s: latency quantiles of the whole batch, seconds; inf where unknown.
         memory_bytes: resident growth when loaded; inf where unknown.
         load_s: from artifact on disk to warm, seconds; inf where unknown.
     """
@@ -42,34 +45,35 @@ class Estimates:
     load_s: FloatArray
 
     def deadline_probability(self, budget_s: float) -> FloatArray:
-        """P(latency <= budget_s), shape (n,): linear between the quantiles, in log latency."""
-        levels = (0.50, 0.90, 0.99)
-        out = np.zeros_like(self.p50_s)
+        """P(latency <= budget_s), shape (n,).
+
+        Linear in log latency through the three quantiles, and beyond them as far again as between
+        the outer two: 0.1 at the mirror of p90 below the median, 1 past p99.
+        """
         if not budget_s > 0.0:
-            return out
-        log_budget = np.log(budget_s)
+            return np.zeros_like(self.p50_s)
         with np.errstate(divide="ignore", invalid="ignore"):
-            knots = np.log(np.stack([self.p50_s, self.p90_s, self.p99_s]))
-            for low, high, p_low, p_high in (
-                (knots[0], knots[1], levels[0], levels[1]),
-                (knots[1], knots[2], levels[1], levels[2]),
+            p50, p90, p99 = np.log(np.stack([self.p50_s, self.p90_s, self.p99_s]))
+            low = p50 - np.maximum(p90 - p50, _NARROWEST)
+            mid = np.maximum(p90, p50 + _NARROWEST)
+            high = np.maximum(p99, mid + _NARROWEST)
+            knots = (low, p50, mid, high, 2.0 * high - mid)
+            log_budget = np.log(budget_s)
+            probability = np.zeros_like(self.p50_s)
+            for start, end, p_start, p_end in zip(
+                knots, knots[1:], _LEVELS, _LEVELS[1:], strict=False
             ):
-                share = np.clip((log_budget - low) / np.maximum(high - low, 1e-9), 0.0, 1.0)
-                out = np.where(log_budget >= low, p_low + share * (p_high - p_low), out)
-            # Below the median the curve is mirrored; above p99 it runs out to 1 over as far again.
-            below = np.clip((log_budget - (2 * knots[0] - knots[1])) / np.maximum(knots[1] - knots[0], 1e-9), 0.0, 1.0)
-            out = np.where(log_budget < knots[0], 0.10 + 0.40 * below, out)
-            out = np.where(below <= 0.0, 0.0, out)
-            beyond = np.clip((log_budget - knots[2]) / np.maximum(knots[2] - knots[1], 1e-9), 0.0, 1.0)
-            out = np.where(log_budget >= knots[2], 0.99 + 0.01 * beyond, out)
-        return np.where(np.isfinite(self.p50_s), out, 0.0)
+                share = np.clip((log_budget - start) / (end - start), 0.0, 1.0)
+                inside = p_start + share * (p_end - p_start)
+                probability = np.where(log_budget >= start, inside, probability)
+        return np.where(np.isfinite(self.p50_s), probability, 0.0)
 
 
 class CostModel(Protocol):
     """Predicts what a placement costs and learns from what it is told."""
 
     def estimate(self, placements: Sequence[Placement], batch: int, load: Load) -> Estimates:
-        """Predict latency, memory and load time of each placement for batches of ``batch`` items."""
+        """Predict latency, memory and load time of each placement at ``batch`` items a batch."""
         ...
 
     def observe(self, placement: Placement, batch: int, load: Load, latency_s: float) -> None:

@@ -247,7 +247,7 @@ class Registry:
             NotFoundError: no such task, model, variant or version, or no variant in scope; says
                 which names are near and what there is.
         """
-        return self.catalog().resolve(str(parse_path(path, version)))
+        return self.catalog().resolve(path, version)
 
     def _write(self, work: Callable[[Session], _T]) -> _T:
         """Run ``work`` in a transaction, once more if another process wrote the same row first."""

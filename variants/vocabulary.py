@@ -13,7 +13,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
 def check_name(field: str, value: str) -> str:
-    """Return ``value`` if it can stand in a URL path and a file name, else raise InvalidInputError."""
+    """Return ``value`` if it can stand in a URL and a file name, else raise InvalidInputError."""
     if not isinstance(value, str) or not _NAME.fullmatch(value) or ".." in value:
         raise InvalidInputError.of(
             field, value, "1 to 64 of a-z, 0-9, '.', '_', '-', beginning with a letter or digit"
@@ -129,7 +129,7 @@ class Variant:
     Attributes:
         task, model, name: ``imagenet``, ``efficientnet-lite0``, ``int8-224``.
         version: 1, 2, ...; an artifact never changes under a version.
-        resolution_px: side of the network's own input after its in-graph resize; None if it has none.
+        resolution_px: side of the network's input after its in-graph resize; None without one.
         artifact_sha256: hex digest of the artifact; the key under which it is stored.
         artifact_bytes: its size.
         parameter_count, multiply_adds: of the graph, multiply-adds an item; None if unknown.

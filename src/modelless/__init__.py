@@ -1,4 +1,4 @@
-"""Model-less inference serving: clients name a task and its limits, modelless chooses what runs it."""
+"""Model-less inference serving: clients name a task and limits, modelless chooses what runs it."""
 
 from importlib.metadata import PackageNotFoundError, version
 

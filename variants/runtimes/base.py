@@ -62,12 +62,12 @@ class Runtime(Protocol):
 
 
 _ENGINES: dict[Engine, tuple[str, str, str]] = {
-    Engine.ONNXRUNTIME_CPU: ("modelless.variants.runtimes.onnxruntime_cpu", "OnnxRuntimeCpu", "cpu"),
+    Engine.ONNXRUNTIME_CPU: (f"{__package__}.onnxruntime_cpu", "OnnxRuntimeCpu", "cpu"),
 }
 
 
 def find_runtime(engine: Engine) -> Runtime:
-    """The runtime of ``engine``; EnvironmentUnfitError says which extra to install if it is absent."""
+    """The runtime of ``engine``; EnvironmentUnfitError says which extra brings an absent one."""
     module, attribute, extra = _ENGINES[engine]
     try:
         runtime: Runtime = getattr(import_module(module), attribute)()

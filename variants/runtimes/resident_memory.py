@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 from pathlib import Path
 from typing import Final
@@ -21,8 +20,10 @@ def resident_bytes() -> int:
 
 
 def give_back_freed() -> None:
-    """Return freed memory to the kernel, so that a model loaded into it shows as growth."""
-    gc.collect()
+    """Return freed memory to the kernel, so that a model loaded into it shows as growth.
+
+    Garbage is not collected: in a serving process that would stop every query for its while.
+    """
     if _malloc_trim is not None:
         _malloc_trim(0)
 

@@ -1,0 +1,69 @@
+"""Unit tests cannot start Ray and cannot sleep: time is an argument, and so is whatever waits."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import NoReturn
+
+import pytest
+
+_NO_RAY = "unit tests start no Ray: test the core, or move this test to tests/live"
+_NO_SLEEP = "unit tests do not sleep: hand in the clock or the sleep function, as the house does"
+_SLEEP = time.sleep
+_ASYNC_SLEEP = asyncio.sleep
+
+
+def _start_ray(*args: object, **kwargs: object) -> NoReturn:
+    raise AssertionError(_NO_RAY)
+
+
+def _sleep(seconds: float) -> None:
+    # The standard library's own waiting (subprocess.wait polls) is not a test's doing.
+    caller = sys._getframe(1).f_globals.get("__name__", "").partition(".")[0]
+    if caller not in sys.stdlib_module_names:
+        raise AssertionError(_NO_SLEEP)
+    _SLEEP(seconds)
+
+
+async def _async_sleep(delay: float, result: object = None) -> object:
+    if delay > 0:
+        raise AssertionError(_NO_SLEEP)
+    return await _ASYNC_SLEEP(delay, result)
+
+
+class _DisarmedRay:
+    """Lets a unit test import Ray, if it must, but takes its starter away until the test ends."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.monkeypatch = monkeypatch
+
+    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name) if name == "ray" else None
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def execute_and_disarm(module: ModuleType) -> None:
+            execute(module)
+            self.monkeypatch.setattr(module, "init", _start_ray)
+
+        spec.loader.exec_module = execute_and_disarm  # type: ignore[method-assign]
+        return spec
+
+
+@pytest.fixture(autouse=True)
+def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    if "ray" in sys.modules:
+        monkeypatch.setattr(sys.modules["ray"], "init", _start_ray)
+    else:
+        monkeypatch.setattr(sys, "meta_path", [_DisarmedRay(monkeypatch), *sys.meta_path])
+
+
+@pytest.fixture(autouse=True)
+def _no_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", _sleep)
+    monkeypatch.setattr(asyncio, "sleep", _async_sleep)
