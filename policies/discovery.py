@@ -42,6 +42,8 @@ BUILT_IN: Mapping[type, Mapping[str, str]] = {
     Forecaster: {"last-value": f"{_HOME}.forecast.last_value:LastValue"},
 }
 
+_DEFAULT_BATCHING = "earliest-deadline-first"
+
 Seam = TypeVar("Seam")
 
 
@@ -53,22 +55,26 @@ def find_policy(seam: type[Seam], name: str) -> type[Seam]:
         InvalidInputError: it is there, but is no policy of this seam.
     """
     built_in = BUILT_IN[seam]
-    if name in built_in:
-        found = _import(built_in[name])
-    elif ":" in name:
-        found = _import(name)
+    outside = {point.name: f"{point.module}:{point.attr}" for point in entry_points(group=GROUP)}
+    others = {other: path for names in BUILT_IN.values() for other, path in names.items()}
+    if name in built_in or ":" in name:
+        found = _import(built_in.get(name, name))
+    elif name in outside or name in others:
+        found = _import(outside.get(name) or others[name])
     else:
-        outside = {point.name: point for point in entry_points(group=GROUP)}
-        if name not in outside:
-            raise NotFoundError(_unknown(seam, name, [*built_in, *outside]))
-        found = outside[name].load()
+        raise NotFoundError(_unknown(seam, name, [*built_in, *outside]))
     if not (isinstance(found, type) and issubclass(found, seam)):
-        raise InvalidInputError.of("policy", name, f"a class derived from {seam.__name__}")
+        raise InvalidInputError.of(
+            "policy", name, f"a class derived from {seam.__name__}", f"It is {_kind(found)}."
+        )
     return found
 
 
 def build_policy(seam: type[Seam], specification: str | Mapping[str, Any]) -> Seam:
     """The policy a specification describes, with its settings; see the module's docstring.
+
+    A policy that takes a ``batching`` policy gets the one its settings describe; if it cannot do
+    without and they describe none, ``earliest-deadline-first``.
 
     Raises:
         NotFoundError: no such policy.
@@ -76,35 +82,61 @@ def build_policy(seam: type[Seam], specification: str | Mapping[str, Any]) -> Se
     """
     if isinstance(specification, str):
         specification = {"policy": specification}
+    if not isinstance(specification, Mapping):
+        raise InvalidInputError.of(
+            "policy", specification, "a name, or a mapping of 'policy' and its settings"
+        )
     settings = dict(specification)
     name = settings.pop("policy", None)
     if not isinstance(name, str):
-        raise InvalidInputError.of("policy", name, "the name of a policy")
+        raise InvalidInputError.of(
+            "policy", name, "the name of a policy", f"There are: {', '.join(BUILT_IN[seam])}."
+        )
     policy = find_policy(seam, name)
     parameters = inspect.signature(policy).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    known = [
+        key for key, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+    ]
     for key in settings:
-        if key not in parameters:
-            near = difflib.get_close_matches(key, parameters, n=1)
+        if key not in known and not takes_any:
+            near = difflib.get_close_matches(str(key), known, n=1)
             raise InvalidInputError.of(
                 f"{name}.{key}",
                 settings[key],
-                "the settings " + (", ".join(parameters) or "(none)"),
+                "the settings " + (", ".join(known) or "(none)"),
                 f"Did you mean {near[0]!r}?" if near else "",
             )
-    if "batching" in settings:
-        settings["batching"] = build_policy(BatchingPolicy, settings["batching"])  # type: ignore[type-abstract]
+    if "batching" in known:
+        if "batching" in settings:
+            settings["batching"] = build_policy(BatchingPolicy, settings["batching"])  # type: ignore[type-abstract]
+        elif parameters["batching"].default is inspect.Parameter.empty:
+            settings["batching"] = build_policy(BatchingPolicy, _DEFAULT_BATCHING)  # type: ignore[type-abstract]
     try:
         return policy(**settings)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise InvalidInputError(f"{name}: its settings do not fit: {error}") from error
 
 
 def _import(path: str) -> Any:
     module, _, attribute = path.partition(":")
     try:
-        return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise NotFoundError(f"policy {path!r} cannot be imported: {error}") from error
+        found: Any = import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # (whatever somebody else's module raises is told)
+        raise NotFoundError(
+            f"policy {path!r} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    return found
+
+
+def _kind(found: object) -> str:
+    """What was found instead, for people."""
+    if not isinstance(found, type):
+        return f"{found!r:.80}, and no class"
+    seams = [seam.__name__ for seam in BUILT_IN if issubclass(found, seam)]
+    return f"of the seam {seams[0]}" if seams else f"the class {found.__qualname__}, of no seam"
 
 
 def _unknown(seam: type, name: str, known: list[str]) -> str:

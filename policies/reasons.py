@@ -14,15 +14,18 @@ class Reason(StrEnum):
     DEFERRED = "deferred"
     # refusing
     NOTHING_READY = "nothing-ready"
+    NOTHING_KNOWN = "nothing-known"
     TOO_INACCURATE = "too-inaccurate"
     TOO_SLOW = "too-slow"
     TOO_DEAR = "too-dear"
     LIMITS_CONFLICT = "limits-conflict"
+    BAD_ITEM_COUNT = "bad-item-count"
     QUEUE_TOO_LONG = "queue-too-long"
     QUEUE_FULL = "queue-full"
     DEADLINE_PASSED = "deadline-passed"
     WORKER_LOST = "worker-lost"
     EXECUTION_FAILED = "execution-failed"
+    POLICY_FAILED = "policy-failed"
     CANCELLED = "cancelled"
     SHUTTING_DOWN = "shutting-down"
     # batching

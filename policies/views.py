@@ -58,6 +58,8 @@ class Candidates:
         free_at_s: when the least busy worker holding the row is predicted to fall idle; never
             before ``now_s``.
         now_s: the time of asking.
+        shortlist: rows worth looking at for a policy that minds only accuracy, cost, latency and
+            the wait: every row left out is no better in any of these than one of them. None: all.
     """
 
     placements: tuple[Placement, ...]
@@ -66,6 +68,7 @@ class Candidates:
     estimates: Estimates
     free_at_s: FloatArray
     now_s: float
+    shortlist: NDArray[np.intp] | None = None
 
 
 class Bind(NamedTuple):

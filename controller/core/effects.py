@@ -56,7 +56,7 @@ class LoadInstance(NamedTuple):
 
 
 class UnloadInstance(NamedTuple):
-    """Unload the variant from the worker; ``for_variant_id`` is what needed the room, if anything."""
+    """Unload the variant from it; ``for_variant_id`` is what needed the room, if any."""
 
     worker_id: str
     variant_id: str

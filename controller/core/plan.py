@@ -6,8 +6,9 @@ nothing in use is ever unloaded, bounds on the number of workers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from modelless.controller.core.effects import (
     LoadInstance,
@@ -15,15 +16,15 @@ from modelless.controller.core.effects import (
     ScalePool,
     UnloadInstance,
 )
+from modelless.controller.core.stock import Stock, in_scope_id
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import EvictionPolicy, Forecaster, PlacementPolicy, ScalingPolicy
-from modelless.policies.views import (
-    ClusterView,
-    Instance,
-    Targets,
-    VariantFacts,
-    WorkerState,
-)
+from modelless.policies.views import ClusterView, Instance, Targets, WorkerState
+from modelless.variants.vocabulary import Placement
+
+_Answer = TypeVar("_Answer")
+_Key = TypeVar("_Key", bound=Hashable)
+_NOTHING = Targets({}, {}, Reason.POLICY_FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,61 @@ class PlanLimits:
     forecast_horizon_s: float = 10.0
 
 
+@dataclass(slots=True)
+class _Draft:
+    """A plan in the making."""
+
+    view: ClusterView
+    wanted: Mapping[Placement, int]
+    stock: Stock
+    effects: list[PlanEffect] = field(default_factory=list)
+
+    def is_asked_in_vain(self, variant_id: str) -> bool:
+        """Whether clients ask for what is served nowhere and what the variant could serve."""
+        return any(self.stock.copies(scope) == 0 for scope in self._unmet_by(variant_id))
+
+    def is_last_answer(self, variant_id: str, replacement_id: str) -> bool:
+        """Whether clients who just asked in vain would do so again with the replacement."""
+        return any(
+            self.stock.copies(scope) == 1 and not in_scope_id(replacement_id, scope)
+            for scope in self._unmet_by(variant_id)
+        )
+
+    def _unmet_by(self, variant_id: str) -> list[str]:
+        """The scopes that clients asked for in vain and that the variant could serve."""
+        unmet = self.view.unmet_per_s
+        return [
+            scope for scope, rate in unmet.items() if rate > 0.0 and in_scope_id(variant_id, scope)
+        ]
+
+    def is_spare(self, instance: Instance, worker: WorkerState) -> bool:
+        """Whether there are more copies of it than anybody wants."""
+        placement = Placement(instance.variant_id, worker.device_class)
+        return self.stock.count(placement) > self.wanted.get(placement, 0)
+
+    def load(self, worker_id: str, variant_id: str, memory_bytes: int) -> None:
+        """Load the variant."""
+        self.stock.load(worker_id, variant_id, memory_bytes)
+        self.effects.append(LoadInstance(worker_id, variant_id, Reason.WANTED))
+
+    def unload(self, worker_id: str, variant_id: str, for_variant_id: str) -> None:
+        """Unload the variant, for another's sake."""
+        self.stock.unload(worker_id, variant_id)
+        self.effects.append(
+            UnloadInstance(worker_id, variant_id, Reason.ROOM_NEEDED, for_variant_id)
+        )
+
+
 class Planner:
     """One control loop's decisions.
 
     Args:
         scaling, placement, eviction, forecaster: the policies.
         limits: bounds on the number of workers.
+
+    Attributes:
+        problems: what policies did wrong in the last tick, for the log: one that raises or answers
+            nonsense is done without.
     """
 
     def __init__(
@@ -61,98 +111,168 @@ class Planner:
         self.eviction = eviction
         self.forecaster = forecaster
         self.limits = limits
+        self.problems: list[str] = []
 
     def tick(self, view: ClusterView) -> list[PlanEffect]:
         """Decide on one view. Effects are to be carried out in order, each worker's one by one."""
+        self.problems = []
+        no_forecast: Mapping[str, float] = {}
+        forecast_per_s = self._ask(self.forecaster, lambda: self._forecast(view), no_forecast)
+        targets: object = self._ask(
+            self.scaling, lambda: self.scaling.targets(view, forecast_per_s), _NOTHING
+        )
+        if not isinstance(targets, Targets):
+            self._complain(self.scaling, f"returned {targets!r:.80}; allowed: Targets")
+            targets = _NOTHING
+        instances = self._counts(targets.instances, Placement)
+        return self._scale(view, targets) + self._place(view, instances)
+
+    def _forecast(self, view: ClusterView) -> Mapping[str, float]:
         self.forecaster.observe(view.now_s, view.arrivals_per_s)
-        forecast_per_s = self.forecaster.forecast(self.limits.forecast_horizon_s)
-        targets = self.scaling.targets(view, forecast_per_s)
-        return self._scale(view, targets) + self._place(view, targets)
+        return self.forecaster.forecast(self.limits.forecast_horizon_s)
+
+    # -- workers ------------------------------------------------------------------------------
 
     def _scale(self, view: ClusterView, targets: Targets) -> list[PlanEffect]:
         effects: list[PlanEffect] = []
-        for name, wanted in targets.workers.items():
-            low = self.limits.min_workers.get(name, 0)
-            count = min(max(wanted, low), self.limits.max_workers.get(name, wanted))
+        for name, wanted in self._counts(targets.workers, str).items():
+            count = max(wanted, self.limits.min_workers.get(name, 0))
+            count = min(count, self.limits.max_workers.get(name, count))
             present = sum(worker.device_class == name for worker in view.workers)
             if name in view.device_classes and count != present:
                 effects.append(ScalePool(name, count, targets.reason))
         return effects
 
-    def _place(self, view: ClusterView, targets: Targets) -> list[PlanEffect]:
-        facts = {variant.variant_id: variant for variant in view.variants}
-        workers = {worker.worker_id: worker for worker in view.workers}
-        effects: list[PlanEffect] = []
+    # -- instances ----------------------------------------------------------------------------
+
+    def _place(self, view: ClusterView, wanted: Mapping[Placement, int]) -> list[PlanEffect]:
+        draft = _Draft(view, wanted, Stock(view))
+        for placement, count in wanted.items():
+            if count > 0 and draft.is_asked_in_vain(placement.variant_id):
+                self._add(placement, 1, draft, set(), in_vain=True)
         full: set[str] = set()  # later, less important instances do not overtake one without room
-        for placement, count in targets.instances.items():
-            variant = facts.get(placement.variant_id)
-            if variant is None or placement.device_class not in variant.memory_bytes:
-                continue
-            of_class = [w for w in workers.values() if w.device_class == placement.device_class]
-            without = [w for w in of_class if not _holds(w, placement.variant_id)]
-            missing = count - (len(of_class) - len(without))
-            if missing <= 0:
-                continue
-            needed = int(variant.memory_bytes[placement.device_class])
-            for worker in self.placement.rank(placement.variant_id, needed, without)[:missing]:
-                if worker.worker_id in full:
-                    continue
-                moved = self._make_room(workers[worker.worker_id], variant, needed, targets, view)
-                if moved is None:
-                    full.add(worker.worker_id)
-                    continue
-                changed, evictions = moved
-                effects += evictions
-                load_s = variant.load_s.get(placement.device_class, 0.0)
-                arriving = Instance(
-                    worker.worker_id, variant.variant_id, needed, load_s, view.now_s, 0, in_use=True
-                )
-                workers[worker.worker_id] = replace(
-                    changed, instances=(*changed.instances, arriving)
-                )
-                effects.append(LoadInstance(worker.worker_id, variant.variant_id, Reason.WANTED))
-        return effects
+        for placement, count in wanted.items():
+            self._add(placement, count - draft.stock.count(placement), draft, full, in_vain=False)
+        return draft.effects
 
-    def _make_room(
-        self,
-        worker: WorkerState,
-        variant: VariantFacts,
-        needed_bytes: int,
-        targets: Targets,
-        view: ClusterView,
-    ) -> tuple[WorkerState, list[PlanEffect]] | None:
-        """The worker after evictions that make room, and the evictions; None if room cannot be made.
+    def _add(
+        self, placement: Placement, missing: int, draft: _Draft, full: set[str], *, in_vain: bool
+    ) -> None:
+        """Load the variant into as many workers more as are ``missing``, room allowing.
 
-        Only instances that nobody wants leave, unless clients ask in vain for what is to be
-        loaded: then any idle one may.
+        Workers in ``full`` are left out; those that have no room now, but may one day, are added.
         """
-        if worker.free_bytes >= needed_bytes:
-            return worker, []
-        asked_in_vain = any(
-            rate > 0.0 and f"{variant.variant_id}/".startswith((f"{scope}/", f"{scope}@"))
-            for scope, rate in view.unmet_per_s.items()
+        needed_bytes = draft.stock.needed_bytes(placement)
+        if needed_bytes is None or missing <= 0:
+            return
+        without_room = []
+        for worker in self._ranked(placement, needed_bytes, draft.stock):
+            if worker.worker_id in full:
+                continue
+            if self._put(placement, worker, needed_bytes, draft, in_vain):
+                missing -= 1
+                if missing == 0:
+                    return
+            elif needed_bytes <= _most_bytes(worker):
+                without_room.append(worker.worker_id)
+        full.update(without_room)
+
+    def _put(
+        self,
+        placement: Placement,
+        worker: WorkerState,
+        needed_bytes: int,
+        draft: _Draft,
+        in_vain: bool,
+    ) -> bool:
+        """Load the variant into the worker, after evictions if need be; False if it does not fit.
+
+        Only spare instances leave, unless clients ask in vain for what is to be loaded: then any
+        idle one may that is not itself all that others have just asked for. They leave in the
+        eviction policy's order, but spare ones before others.
+        """
+        free_bytes = worker.free_bytes
+        victims = []
+        if free_bytes < needed_bytes:
+            movable = [
+                instance
+                for instance in worker.instances
+                if not (instance.in_use or instance.pinned)
+                and (in_vain or draft.is_spare(instance, worker))
+                and not draft.is_last_answer(instance.variant_id, placement.variant_id)
+            ]
+            ranked = self._ranked_for_eviction(movable, draft.view) if movable else []
+            for instance in sorted(ranked, key=lambda i: not draft.is_spare(i, worker)):
+                victims.append(instance.variant_id)
+                free_bytes += instance.memory_bytes
+                if free_bytes >= needed_bytes:
+                    break
+        if free_bytes < needed_bytes:
+            return False
+        for victim in victims:
+            draft.unload(worker.worker_id, victim, placement.variant_id)
+        draft.load(worker.worker_id, placement.variant_id, needed_bytes)
+        return True
+
+    def _ranked(self, placement: Placement, needed: int, stock: Stock) -> list[WorkerState]:
+        """The workers as the placement policy ranks them, without what it made up."""
+        given = stock.without(placement)
+        if not given:
+            return []
+        answer = self._ask(
+            self.placement,
+            lambda: list(self.placement.rank(placement.variant_id, needed, given)),
+            list(given),
         )
-        wanted = {p.variant_id for p in targets.instances if p.device_class == worker.device_class}
-        movable = [
-            instance
-            for instance in worker.instances
-            if not (instance.in_use or instance.pinned)
-            and (asked_in_vain or instance.variant_id not in wanted)
+        left = {worker.worker_id: worker for worker in given}
+        ranked = [
+            left.pop(worker.worker_id)
+            for worker in answer
+            if isinstance(worker, WorkerState) and worker.worker_id in left
         ]
-        evictions: list[PlanEffect] = []
-        for victim in self.eviction.rank(tuple(movable), view):
-            evictions.append(
-                UnloadInstance(
-                    worker.worker_id, victim.variant_id, Reason.ROOM_NEEDED, variant.variant_id
-                )
-            )
-            worker = replace(
-                worker, instances=tuple(i for i in worker.instances if i is not victim)
-            )
-            if worker.free_bytes >= needed_bytes:
-                return worker, evictions
-        return None
+        if len(ranked) != len(answer):
+            self._complain(self.placement, "ranked workers that it was not given, or twice")
+        return ranked
+
+    def _ranked_for_eviction(self, movable: list[Instance], view: ClusterView) -> list[Instance]:
+        """A permutation of ``movable``: the eviction policy's, made good where it is none."""
+        answer = self._ask(
+            self.eviction, lambda: list(self.eviction.rank(tuple(movable), view)), movable
+        )
+        left = {instance.variant_id: instance for instance in movable}
+        ranked = [
+            left.pop(instance.variant_id)
+            for instance in answer
+            if isinstance(instance, Instance) and instance.variant_id in left
+        ]
+        if left or len(ranked) != len(answer):
+            self._complain(self.eviction, "did not return a permutation of what it was given")
+        return ranked + list(left.values())
+
+    # -- policies' mistakes -------------------------------------------------------------------
+
+    def _ask(self, policy: object, ask: Callable[[], _Answer], otherwise: _Answer) -> _Answer:
+        try:
+            return ask()
+        except Exception as error:  # noqa: BLE001  (whatever a policy raises, the plan goes on)
+            self._complain(policy, f"raised {type(error).__name__}: {error!s:.200}")
+            return otherwise
+
+    def _counts(self, counts: Mapping[_Key, int], key_type: type[_Key]) -> dict[_Key, int]:
+        """The entries of ``counts`` that can be carried out."""
+        sound: dict[_Key, int] = {}
+        nothing: list[tuple[_Key, int]] = []
+        for key, count in self._ask(self.scaling, lambda: list(counts.items()), nothing):
+            if isinstance(key, key_type) and type(count) is int and count >= 0:
+                sound[key] = count
+            else:
+                self._complain(self.scaling, f"wanted {count!r:.80} of {key!r:.80}")
+        return sound
+
+    def _complain(self, policy: object, problem: str) -> None:
+        self.problems.append(f"{type(policy).__qualname__} {problem}")
 
 
-def _holds(worker: WorkerState, variant_id: str) -> bool:
-    return any(instance.variant_id == variant_id for instance in worker.instances)
+def _most_bytes(worker: WorkerState) -> int:
+    """What could be free on the worker one day."""
+    return worker.memory_bytes - sum(i.memory_bytes for i in worker.instances if i.pinned)

@@ -20,19 +20,23 @@ class Receipt:
         candidates: what there was to choose from at the last choice; None if it was never asked.
         row: the chosen row of ``candidates``; None if refused or deferred.
         reason: of the choice or the refusal.
-        variant_id, device_class, worker_id: what served it, once it is bound.
+        problem: what a policy did wrong, for people; empty if nothing.
+        variant_id, device_class, worker_id: what it was last bound to, and at the end what served
+            it; empty before.
         predicted_latency_s: from arrival to answer, the median, as predicted when it was bound.
         observed_latency_s: from arrival to answer; None until it is answered.
         batch_items: items of the batch it ran in; 0 until it ran.
         attempts: times it was handed to a worker.
         rebinds: times it was chosen for anew because it would have been late.
-        outcome: ``waiting``, ``running``, ``served``, ``served-late`` or ``refused``.
+        outcome: ``waiting``, ``running``, ``served``, ``served-late``, ``refused`` or
+            ``cancelled``.
     """
 
     query: QueryView
     candidates: Candidates | None = None
     row: int | None = None
     reason: Reason | None = None
+    problem: str = ""
     variant_id: str = ""
     device_class: str = ""
     worker_id: str = ""
@@ -44,15 +48,19 @@ class Receipt:
     outcome: str = "waiting"
 
     def explain(self) -> dict[str, Any]:
-        """The receipt as plain data, every candidate with why it could or could not serve."""
+        """The receipt as plain JSON, every candidate with why it could or could not serve.
+
+        What is not limited or not known is None.
+        """
         query = self.query
         out: dict[str, Any] = {
             "query_id": query.query_id,
             "scope": query.scope,
             "tenant": query.tenant,
-            "latency_ms": (query.deadline_s - query.arrival_s) * 1e3,
+            "latency_ms": _ms(query.deadline_s - query.arrival_s),
             "min_accuracy": query.min_accuracy_percent,
-            "max_cost_usd": None if query.max_cost_usd == float("inf") else query.max_cost_usd,
+            "max_cost_usd": _finite(query.max_cost_usd),
+            "priority": query.priority,
             "items": query.items,
             "outcome": self.outcome,
             "reason": self.reason.value if self.reason else None,
@@ -63,7 +71,10 @@ class Receipt:
             "observed_latency_ms": _ms(self.observed_latency_s),
             "batch_items": self.batch_items,
             "attempts": self.attempts,
+            "rebinds": self.rebinds,
         }
+        if self.problem:
+            out["problem"] = self.problem
         if self.candidates is not None:
             out["candidates"] = explain_candidates(query, self.candidates, self.row)
         return out
@@ -72,29 +83,37 @@ class Receipt:
 def explain_candidates(
     query: QueryView, candidates: Candidates, chosen: int | None
 ) -> list[dict[str, Any]]:
-    """Each candidate, its estimates, and which of the query's limits it would miss."""
+    """Each candidate, its estimates, and which of the query's limits it would miss.
+
+    As plain JSON; latencies are of the query alone, milliseconds. ``too-slow`` is what would be
+    late even if it had begun on arrival, ``queue-too-long`` what is late only for having to wait.
+    """
     rows = []
     for row, placement in enumerate(candidates.placements):
+        accuracy_percent = float(candidates.accuracy_percent[row])
+        cost_usd = float(candidates.cost_usd[row])
         p99_s = float(candidates.estimates.p99_s[row])
-        wait_s = float(candidates.free_at_s[row]) - candidates.now_s
+        free_at_s = float(candidates.free_at_s[row])
         misses = []
-        if candidates.accuracy_percent[row] < query.min_accuracy_percent:
+        if accuracy_percent < query.min_accuracy_percent:
             misses.append(Reason.TOO_INACCURATE.value)
-        if candidates.now_s + p99_s > query.deadline_s:
+        if not math.isfinite(p99_s):
+            misses.append(Reason.NOTHING_KNOWN.value)
+        elif query.arrival_s + p99_s > query.deadline_s:
             misses.append(Reason.TOO_SLOW.value)
-        elif candidates.now_s + wait_s + p99_s > query.deadline_s:
+        elif not free_at_s + p99_s <= query.deadline_s:
             misses.append(Reason.QUEUE_TOO_LONG.value)
-        if candidates.cost_usd[row] > query.max_cost_usd:
+        if cost_usd > query.max_cost_usd:
             misses.append(Reason.TOO_DEAR.value)
         rows.append(
             {
                 "variant": placement.variant_id,
                 "device_class": placement.device_class,
-                "accuracy": float(candidates.accuracy_percent[row]),
+                "accuracy": accuracy_percent,
                 "p50_ms": _ms(float(candidates.estimates.p50_s[row])),
                 "p99_ms": _ms(p99_s),
-                "wait_ms": _ms(wait_s),
-                "cost_usd": float(candidates.cost_usd[row]),
+                "wait_ms": _ms(free_at_s - candidates.now_s),
+                "cost_usd": _finite(cost_usd),
                 "misses": misses,
                 "chosen": row == chosen,
             }
@@ -116,8 +135,9 @@ class ReceiptBook:
 
     def add(self, receipt: Receipt) -> None:
         """Keep a finished receipt; the oldest leave when there are too many."""
+        before = self._receipts.pop(receipt.query.query_id, None)
         self._receipts[receipt.query.query_id] = receipt
-        self._rows += _weight(receipt)
+        self._rows += _weight(receipt) - (_weight(before) if before is not None else 0)
         while self._rows > self.max_rows and len(self._receipts) > 1:
             _, oldest = self._receipts.popitem(last=False)
             self._rows -= _weight(oldest)
@@ -132,6 +152,10 @@ class ReceiptBook:
 
 def _weight(receipt: Receipt) -> int:
     return 32 + (len(receipt.candidates.placements) if receipt.candidates is not None else 0)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _ms(seconds: float | None) -> float | None:

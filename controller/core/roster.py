@@ -13,9 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from modelless.controller.core.shortlist import find_shortlist
 from modelless.policies.views import Candidates, FloatArray, ResidentView
 from modelless.variants.estimates import CostModel, Estimates, Load
 from modelless.variants.vocabulary import DeviceClass, Placement, Variant
+
+_ANSWERS_KEPT = 4096
 
 
 class WorkerReport(NamedTuple):
@@ -35,14 +38,33 @@ class WorkerReport(NamedTuple):
 
 @dataclass(slots=True)
 class _ScopeTable:
-    """The rows of one scope: everything that does not depend on the queues."""
+    """The rows of one scope: everything that does not depend on the queues.
+
+    Rows that are ready on the same workers wait alike; ``workers_of`` numbers these sets, and
+    ``holders`` and ``detour_s`` tell of each set: its workers' indices, and how much further away
+    each is than the nearest of them. Rows of them are padded with the last slot, never free.
+    """
 
     placements: tuple[Placement, ...]
-    accuracy_percent: FloatArray
-    price_usd_per_s: FloatArray
+    accuracy_percent: FloatArray  # (n,)
+    price_usd_per_s: FloatArray  # (n,)
+    hop_s: FloatArray  # (n,): to the nearest holder
+    workers_of: NDArray[np.intp]  # (n,)
+    holders: NDArray[np.intp]  # (sets, most holders)
+    detour_s: FloatArray  # (sets, most holders)
+    by_items: dict[int, _Predicted] = field(default_factory=dict)
+
+
+class _Predicted(NamedTuple):
+    estimates: Estimates
+    cost_usd: FloatArray
+    shortlist: NDArray[np.intp] | None
+
+
+class _Holders(NamedTuple):
+    names: tuple[str, ...]
+    indices: NDArray[np.intp]
     hop_s: FloatArray
-    holders: NDArray[np.intp]  # (n, most holders): worker indices, padded with the last, inf, slot
-    by_items: dict[int, tuple[Estimates, FloatArray]] = field(default_factory=dict)
 
 
 class Roster:
@@ -70,13 +92,22 @@ class Roster:
         self._index: dict[str, int] = {}
         self._scopes: dict[str, _ScopeTable] = {}
         self._residents: dict[str, dict[str, ResidentView]] = {}
-        self._free_at_s: FloatArray = np.full(1, np.inf)
+        self._served: dict[tuple[str, str], bool] = {}
+        self._holders: dict[Placement, _Holders] = {}
+        # By worker, and one slot more, of a worker that is never free.
+        self._busy_until_s: FloatArray = np.full(1, np.inf)
+        self._backlog_s: FloatArray = np.zeros(1)
         self._load = Load()
 
     @property
     def reports(self) -> Mapping[str, WorkerReport]:
         """The workers by id."""
         return self._reports
+
+    @property
+    def load(self) -> Load:
+        """The load that estimates are made for."""
+        return self._load
 
     def update(self, report: WorkerReport) -> bool:
         """Take in a worker's report; True if it changed anything."""
@@ -94,21 +125,31 @@ class Roster:
     def refresh(self, load: Load) -> None:
         """Ask the cost model anew: it has learned since, and the load is another."""
         self._load = load
-        self._scopes.clear()
         self._residents.clear()
+        for table in self._scopes.values():
+            table.by_items.clear()
 
-    def set_free_at(self, worker_id: str, free_at_s: float) -> None:
-        """When the worker is predicted to fall idle."""
-        self._free_at_s[self._index[worker_id]] = free_at_s
+    def set_busy(self, worker_id: str, busy_until_s: float, backlog_s: float) -> None:
+        """What a worker has to do: until when its batch runs, and for how long what waits will."""
+        index = self._index.get(worker_id)
+        if index is not None:
+            self._busy_until_s[index] = busy_until_s
+            self._backlog_s[index] = backlog_s
 
-    def holders(self, placement: Placement) -> list[str]:
-        """The workers on which the placement is ready."""
-        return [
-            report.worker_id
-            for report in self._reports.values()
-            if report.device_class == placement.device_class
-            and placement.variant_id in report.variant_ids
-        ]
+    def soonest(self, placement: Placement, now_s: float) -> str:
+        """Of the workers that hold the placement, the one to begin soonest, hop and all.
+
+        There must be one. Of equals it is the first by id.
+        """
+        holders = self._holders.get(placement)
+        if holders is None:
+            holders = self._holders[placement] = self._find_holders(placement)
+        if len(holders.names) == 1:
+            return holders.names[0]
+        starts_s = np.maximum(self._busy_until_s.take(holders.indices), now_s)
+        starts_s += self._backlog_s.take(holders.indices)
+        starts_s += holders.hop_s
+        return holders.names[int(starts_s.argmin())]
 
     def residents(self, worker_id: str) -> Mapping[str, ResidentView]:
         """The worker's ready variants with their predicted latency by batch size."""
@@ -119,11 +160,15 @@ class Roster:
 
     def serves(self, worker_id: str, scope: str) -> bool:
         """Whether the worker holds a ready variant of the scope."""
-        report = self._reports[worker_id]
-        return any(
-            name in self.variants and in_scope(self.variants[name], scope)
-            for name in report.variant_ids
-        )
+        known = self._served.get((worker_id, scope))
+        if known is None:
+            known = any(
+                name in self.variants and in_scope(self.variants[name], scope)
+                for name in self._reports[worker_id].variant_ids
+            )
+            if len(self._served) < _ANSWERS_KEPT:
+                self._served[worker_id, scope] = known
+        return known
 
     def candidates(self, scope: str, items: int, now_s: float) -> Candidates:
         """The rows for a query of ``items`` items; no rows if nothing is ready."""
@@ -134,56 +179,87 @@ class Roster:
                 self._scopes[scope] = table
         known = table.by_items.get(items)
         if known is None:
-            known = self._estimate(table, items)
+            known = self._predict(table, items)
             if len(table.by_items) < 64:
                 table.by_items[items] = known
-        estimates, cost_usd = known
-        free_at_s = np.maximum(self._free_at_s, now_s)
+        free_at_s = np.maximum(self._busy_until_s, now_s)
+        free_at_s += self._backlog_s
         if table.holders.shape[1] == 1:
-            free_at_s = free_at_s[table.holders[:, 0]]
+            free_at_s = free_at_s.take(table.holders[:, 0])
         else:
-            free_at_s = free_at_s[table.holders].min(axis=1)
+            free_at_s = (free_at_s.take(table.holders) + table.detour_s).min(axis=1)
+        free_at_s = free_at_s.take(table.workers_of)
+        free_at_s.flags.writeable = False
         return Candidates(
-            table.placements, table.accuracy_percent, cost_usd, estimates, free_at_s, now_s
+            table.placements,
+            table.accuracy_percent,
+            known.cost_usd,
+            known.estimates,
+            free_at_s,
+            now_s,
+            known.shortlist,
         )
+
+    def _in_order(self) -> list[WorkerReport]:
+        return [self._reports[name] for name in self._index]
+
+    def _find_holders(self, placement: Placement) -> _Holders:
+        reports = [
+            report
+            for report in self._in_order()
+            if report.device_class == placement.device_class
+            and placement.variant_id in report.variant_ids
+        ]
+        names = tuple(report.worker_id for report in reports)
+        indices = np.array([self._index[name] for name in names], dtype=np.intp)
+        return _Holders(names, indices, _column(report.hop_s for report in reports))
 
     def _rebuild(self) -> None:
-        free_at_s = {name: self._free_at_s[i] for name, i in self._index.items()}
-        self._index = {name: i for i, name in enumerate(self._reports)}
-        self._free_at_s = np.array(
-            [free_at_s.get(name, -np.inf) for name in self._index] + [np.inf], dtype=np.float64
-        )
-        self._scopes.clear()
-        self._residents.clear()
+        before = {
+            name: (self._busy_until_s[i], self._backlog_s[i]) for name, i in self._index.items()
+        }
+        self._index = {name: i for i, name in enumerate(sorted(self._reports))}
+        state = [before.get(name, (-np.inf, 0.0)) for name in self._index]
+        self._busy_until_s = np.array([busy for busy, _ in state] + [np.inf], dtype=np.float64)
+        self._backlog_s = np.array([backlog for _, backlog in state] + [0.0], dtype=np.float64)
+        for cache in (self._scopes, self._residents, self._served, self._holders):
+            cache.clear()
 
     def _build_scope(self, scope: str) -> _ScopeTable:
-        rows: dict[Placement, list[int]] = {}
-        hops: dict[Placement, float] = {}
-        for report in self._reports.values():
+        rows: dict[Placement, list[str]] = {}
+        for report in self._in_order():
             for variant_id in report.variant_ids:
                 variant = self.variants.get(variant_id)
                 if variant is not None and in_scope(variant, scope):
                     placement = Placement(variant_id, report.device_class)
-                    rows.setdefault(placement, []).append(self._index[report.worker_id])
-                    hops[placement] = min(report.hop_s, hops.get(placement, np.inf))
+                    rows.setdefault(placement, []).append(report.worker_id)
         placements = tuple(rows)
-        most = max((len(workers) for workers in rows.values()), default=1)
-        holders = np.full((len(rows), most), len(self._free_at_s) - 1, dtype=np.intp)
-        for row, workers in enumerate(rows.values()):
-            holders[row, : len(workers)] = workers
+        sets: dict[tuple[str, ...], int] = {}
+        workers_of = [sets.setdefault(tuple(workers), len(sets)) for workers in rows.values()]
+        most = max((len(workers) for workers in sets), default=1)
+        holders = np.full((len(sets), most), len(self._busy_until_s) - 1, dtype=np.intp)
+        hops = np.full((len(sets), most), np.inf)
+        for workers, number in sets.items():
+            holders[number, : len(workers)] = [self._index[name] for name in workers]
+            hops[number, : len(workers)] = [self._reports[name].hop_s for name in workers]
+        nearest_s = hops.min(axis=1, initial=np.inf)
         return _ScopeTable(
             placements,
             _column(self.variants[p.variant_id].accuracy.percent for p in placements),
             _column(self._device_classes[p.device_class].cost_usd(1.0) for p in placements),
-            _column(hops[p] for p in placements),
+            _column(nearest_s[number] for number in workers_of),
+            np.array(workers_of, dtype=np.intp),
             holders,
+            hops - nearest_s[:, None],
         )
 
-    def _estimate(self, table: _ScopeTable, items: int) -> tuple[Estimates, FloatArray]:
+    def _predict(self, table: _ScopeTable, items: int) -> _Predicted:
         raw = self.cost_model.estimate(table.placements, items, self._load)
         cost_usd = table.price_usd_per_s * raw.p50_s
         cost_usd.flags.writeable = False
-        return _plus(raw, table.hop_s), cost_usd
+        estimates = _plus(raw, table.hop_s)
+        shortlist = find_shortlist(table.accuracy_percent, cost_usd, estimates, table.workers_of)
+        return _Predicted(estimates, cost_usd, shortlist)
 
     def _build_residents(self, report: WorkerReport) -> dict[str, ResidentView]:
         ids = [name for name in report.variant_ids if name in self.variants]
@@ -219,11 +295,13 @@ def _column(values: Iterable[float]) -> FloatArray:
 
 
 def _plus(estimates: Estimates, hop_s: FloatArray) -> Estimates:
-    p50_s, p90_s, p99_s = (
+    columns = (
         estimates.p50_s + hop_s,
         estimates.p90_s + hop_s,
         estimates.p99_s + hop_s,
+        estimates.memory_bytes.view(),  # of the cost model's own arrays: theirs stay as they are
+        estimates.load_s.view(),
     )
-    for column in (p50_s, p90_s, p99_s):
+    for column in columns:
         column.flags.writeable = False
-    return Estimates(p50_s, p90_s, p99_s, estimates.memory_bytes, estimates.load_s)
+    return Estimates(*columns)

@@ -50,14 +50,14 @@ class EarliestDeadlineFirst(BatchingPolicy):
             if total > most:
                 break
             earliest_s = min(earliest_s, query.deadline_s)
-            if now_s + latency_s[total] > earliest_s:
+            if not now_s + latency_s[total] <= earliest_s:  # nor if that is unknown
                 break
-            if typical_s[total] / total > (1.0 - self.min_gain) * typical_s[items] / items:
+            if not typical_s[total] / total <= (1.0 - self.min_gain) * typical_s[items] / items:
                 break
             members.append(query)
             items = total
         return Run(chosen.variant_id, tuple(members), Reason.EARLIEST_DEADLINE_FIRST)
 
 
-def _urgency(query: QueryView) -> tuple[int, float]:
-    return (-query.priority, query.deadline_s)
+def _urgency(query: QueryView) -> tuple[int, float, int]:
+    return (-query.priority, query.deadline_s, query.query_id)

@@ -6,11 +6,14 @@ better in one).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from math import inf, isfinite
 
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import ScalingPolicy
 from modelless.policies.views import ClusterView, Targets, VariantFacts
+from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import Placement
 
 
@@ -26,33 +29,37 @@ class Fixed(ScalingPolicy):
         self, workers: Mapping[str, int] | None = None, keep_dominated: bool = True
     ) -> None:
         self.workers = dict(workers or {})
+        for name, count in self.workers.items():
+            if type(count) is not int or count < 0:
+                raise InvalidInputError.of(f"workers.{name}", count, "a whole number, 0 or more")
         self.keep_dominated = keep_dominated
 
     def targets(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> Targets:
         instances: dict[Placement, int] = {}
-        for name in sorted({worker.device_class for worker in view.workers}):
-            count = sum(worker.device_class == name for worker in view.workers)
-            runnable = [v for v in view.variants if name in v.latency_s]
-            on_frontier = [v for v in runnable if not _dominated(v, runnable, name)]
-            ordered = sorted(on_frontier, key=lambda v: (v.latency_s[name], v.variant_id))
+        for name, count in sorted(Counter(w.device_class for w in view.workers).items()):
+            runnable = [v for v in view.variants if isfinite(v.latency_s.get(name, inf))]
+            frontier = _frontier(runnable, name)
+            ordered = sorted(frontier, key=lambda v: (v.latency_s[name], v.variant_id))
             if self.keep_dominated:
-                rest = set(map(_id, runnable)) - set(map(_id, ordered))
-                ordered += sorted((v for v in runnable if v.variant_id in rest), key=_id)
+                held = {variant.variant_id for variant in frontier}
+                rest = [variant for variant in runnable if variant.variant_id not in held]
+                ordered += sorted(rest, key=lambda variant: variant.variant_id)
             for variant in ordered:
                 instances[Placement(variant.variant_id, name)] = count
         return Targets(instances, self.workers, Reason.FIXED_SIZE)
 
 
-def _id(variant: VariantFacts) -> str:
-    return variant.variant_id
-
-
-def _dominated(variant: VariantFacts, others: list[VariantFacts], device_class: str) -> bool:
-    mine = (variant.accuracy_percent, -variant.latency_s[device_class])
-    for other in others:
-        if other.task != variant.task or other is variant:
-            continue
-        theirs = (other.accuracy_percent, -other.latency_s[device_class])
-        if theirs[0] >= mine[0] and theirs[1] >= mine[1] and theirs != mine:
-            return True
-    return False
+def _frontier(variants: Sequence[VariantFacts], device_class: str) -> list[VariantFacts]:
+    """Those that no other of their task equals in accuracy and latency and betters in one."""
+    frontier: list[VariantFacts] = []
+    quickest: dict[str, VariantFacts] = {}  # by task, of those at least as accurate
+    for variant in sorted(variants, key=lambda v: (-v.accuracy_percent, v.latency_s[device_class])):
+        best = quickest.get(variant.task)
+        if best is None or variant.latency_s[device_class] < best.latency_s[device_class]:
+            quickest[variant.task] = best = variant
+        if (variant.accuracy_percent, variant.latency_s[device_class]) == (
+            best.accuracy_percent,
+            best.latency_s[device_class],
+        ):
+            frontier.append(variant)
+    return frontier

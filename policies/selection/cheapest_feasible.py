@@ -12,9 +12,9 @@ from modelless.policies.batching.earliest_deadline_first import EarliestDeadline
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.feasibility import (
+    best,
     check_quantile,
-    feasible_rows,
-    latency_column,
+    look,
     why_infeasible,
 )
 from modelless.policies.views import Bind, Candidates, Choice, QueryView, Reject
@@ -35,13 +35,10 @@ class CheapestFeasible(SelectionPolicy):
     def on_arrival(
         self, query: QueryView, candidates: Candidates, rng: np.random.Generator
     ) -> Choice:
-        latency_s = latency_column(candidates.estimates, self.quantile)
-        feasible = feasible_rows(query, candidates, latency_s)
-        if not feasible.any():
-            return Reject(why_infeasible(query, candidates, latency_s))
-        cost = np.where(feasible, candidates.cost_usd, np.inf)
-        cheapest = cost == cost.min()
-        row = int(np.where(cheapest, candidates.accuracy_percent, -1.0).argmax())
+        options = look(query, candidates, self.quantile)
+        row = best(candidates, options, options.cost_usd, -options.accuracy_percent)
+        if row is None:
+            return Reject(why_infeasible(query, options))
         return Bind(row, Reason.CHEAPEST_FEASIBLE)
 
     def on_late(self, query: QueryView, candidates: Candidates, rng: np.random.Generator) -> Choice:

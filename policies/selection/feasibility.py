@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,6 +14,30 @@ from modelless.variants.errors import InvalidInputError
 from modelless.variants.estimates import Estimates
 
 QUANTILES = ("p50", "p90", "p99")
+_MOST_S = sys.float_info.max
+
+
+class Options(NamedTuple):
+    """The rows worth looking at for one query, as columns of shape (m,).
+
+    Attributes:
+        rows: their numbers among the candidates; None if they are all of them, in order.
+        accuracy_percent, cost_usd: float64.
+        latency_s: at the quantile the policy plans with, float64; inf or NaN where unknown.
+        finish_s: when the query would be answered at that latency, the wait included, float64.
+        feasible: accurate, cheap and soon enough; never where the latency is unknown.
+    """
+
+    rows: NDArray[np.intp] | None
+    accuracy_percent: FloatArray
+    cost_usd: FloatArray
+    latency_s: FloatArray
+    finish_s: FloatArray
+    feasible: NDArray[np.bool_]
+
+    def row_of(self, option: int) -> int:
+        """The candidates' row of an option."""
+        return option if self.rows is None else int(self.rows[option])
 
 
 def check_quantile(value: str) -> str:
@@ -22,29 +49,40 @@ def check_quantile(value: str) -> str:
 
 def latency_column(estimates: Estimates, quantile: str) -> FloatArray:
     """The column of ``estimates`` a policy plans with, shape (n,), seconds."""
-    return {"p50": estimates.p50_s, "p90": estimates.p90_s, "p99": estimates.p99_s}[quantile]
+    if quantile == "p99":
+        return estimates.p99_s
+    return estimates.p90_s if quantile == "p90" else estimates.p50_s
 
 
-def feasible_rows(
-    query: QueryView, candidates: Candidates, latency_s: FloatArray
-) -> NDArray[np.bool_]:
-    """Rows accurate, cheap and soon enough, counting the wait for the worker. Shape (n,)."""
-    feasible = (candidates.free_at_s + latency_s) <= query.deadline_s
+def look(query: QueryView, candidates: Candidates, quantile: str) -> Options:
+    """What there is to choose from, and which of it is feasible."""
+    rows = candidates.shortlist
+    accuracy_percent, cost_usd = candidates.accuracy_percent, candidates.cost_usd
+    latency_s, free_at_s = latency_column(candidates.estimates, quantile), candidates.free_at_s
+    if rows is not None:
+        accuracy_percent, cost_usd = accuracy_percent.take(rows), cost_usd.take(rows)
+        latency_s, free_at_s = latency_s.take(rows), free_at_s.take(rows)
+    finish_s = free_at_s + latency_s
+    feasible = finish_s <= min(query.deadline_s, _MOST_S)  # no deadline does not mean never
     if query.min_accuracy_percent > 0.0:
-        feasible &= candidates.accuracy_percent >= query.min_accuracy_percent
+        feasible &= accuracy_percent >= query.min_accuracy_percent
     if query.max_cost_usd != np.inf:
-        feasible &= candidates.cost_usd <= query.max_cost_usd
-    feasible &= latency_s != np.inf
-    return feasible
+        feasible &= cost_usd <= query.max_cost_usd
+    return Options(rows, accuracy_percent, cost_usd, latency_s, finish_s, feasible)
 
 
-def why_infeasible(query: QueryView, candidates: Candidates, latency_s: FloatArray) -> Reason:
-    """The reason for which no row is feasible: the limit that alone rules out every row, if one does."""
-    if not len(candidates.placements) or not np.isfinite(latency_s).any():
+def why_infeasible(query: QueryView, options: Options) -> Reason:
+    """The reason for which nothing is feasible: the limit that alone rules out all, if one does.
+
+    The deadline rules out what could not meet it even if it had begun on arrival; what could have
+    is ruled out by the queue. Limits that only together rule out all are in conflict.
+    """
+    known = np.isfinite(options.latency_s)
+    if not known.any():
         return Reason.NOTHING_READY
-    accurate = candidates.accuracy_percent >= query.min_accuracy_percent
-    cheap = candidates.cost_usd <= query.max_cost_usd
-    quick = latency_s <= query.deadline_s - candidates.now_s
+    accurate = known & (options.accuracy_percent >= query.min_accuracy_percent)
+    quick = known & (options.latency_s <= query.deadline_s - query.arrival_s)
+    cheap = known & (options.cost_usd <= query.max_cost_usd)
     if not accurate.any():
         return Reason.TOO_INACCURATE
     if not quick.any():
@@ -54,3 +92,45 @@ def why_infeasible(query: QueryView, candidates: Candidates, latency_s: FloatArr
     if not (accurate & quick & cheap).any():
         return Reason.LIMITS_CONFLICT
     return Reason.QUEUE_TOO_LONG
+
+
+def best(
+    candidates: Candidates, options: Options, first: FloatArray, second: FloatArray
+) -> int | None:
+    """The row of the feasible option least in ``first``, then in ``second``, then by name.
+
+    The name decides between equals so that the order of the candidates does not.
+
+    Args:
+        first, second: shape (m,); what is NaN there comes last.
+
+    Returns:
+        A row of ``candidates``; None if nothing is feasible.
+    """
+    if not len(first):
+        return None
+    least = np.where(options.feasible, first, np.inf)
+    option = int(least.argmin())
+    value = least[option]
+    if value < np.inf:
+        equals = least == value
+        if np.count_nonzero(equals) == 1:
+            return options.row_of(option)
+        tied = np.flatnonzero(equals)
+    else:  # nothing is feasible, or ``first`` holds no use
+        tied = np.flatnonzero(options.feasible)
+
+    def key(option: int) -> tuple[float, float, str, str]:
+        placement = candidates.placements[options.row_of(option)]
+        return (
+            _last_if_nan(first[option]),
+            _last_if_nan(second[option]),
+            placement.variant_id,
+            placement.device_class,
+        )
+
+    return options.row_of(min(tied.tolist(), key=key)) if len(tied) else None
+
+
+def _last_if_nan(value: float) -> float:
+    return float(value) if value == value else np.inf

@@ -12,9 +12,9 @@ from modelless.policies.batching.earliest_deadline_first import EarliestDeadline
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.feasibility import (
+    best,
     check_quantile,
-    feasible_rows,
-    latency_column,
+    look,
     why_infeasible,
 )
 from modelless.policies.views import Bind, Candidates, Choice, QueryView, Reject
@@ -35,13 +35,10 @@ class MostAccurateFeasible(SelectionPolicy):
     def on_arrival(
         self, query: QueryView, candidates: Candidates, rng: np.random.Generator
     ) -> Choice:
-        latency_s = latency_column(candidates.estimates, self.quantile)
-        feasible = feasible_rows(query, candidates, latency_s)
-        if not feasible.any():
-            return Reject(why_infeasible(query, candidates, latency_s))
-        accuracy = np.where(feasible, candidates.accuracy_percent, -1.0)
-        best = accuracy == accuracy.max()
-        row = int(np.where(best, candidates.free_at_s + latency_s, np.inf).argmin())
+        options = look(query, candidates, self.quantile)
+        row = best(candidates, options, -options.accuracy_percent, options.finish_s)
+        if row is None:
+            return Reject(why_infeasible(query, options))
         return Bind(row, Reason.MOST_ACCURATE_FEASIBLE)
 
     def on_late(self, query: QueryView, candidates: Candidates, rng: np.random.Generator) -> Choice:

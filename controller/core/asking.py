@@ -1,0 +1,171 @@
+"""Asking the selection policy: the one place that does, and where its answers are checked.
+
+A policy is somebody else's code. If it raises, or answers what cannot be carried out, that costs
+the queries it was asked about and nobody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from modelless.controller.core.roster import Roster, in_scope
+from modelless.controller.core.waiting import WaitingRoom, Worker, urgency
+from modelless.policies.reasons import Reason
+from modelless.policies.seams import SelectionPolicy
+from modelless.policies.views import (
+    Bind,
+    Candidates,
+    Choice,
+    Defer,
+    QueryView,
+    QueueView,
+    Reject,
+    Run,
+    Wait,
+    WorkerView,
+)
+
+
+class PolicyFailure(NamedTuple):
+    """A policy raised, or answered nonsense.
+
+    Attributes:
+        problem: which policy did what, for people.
+        query_ids: waiting queries it happened with; at least one.
+    """
+
+    problem: str
+    query_ids: tuple[int, ...]
+
+
+def ask_on_query(
+    selection: SelectionPolicy,
+    query: QueryView,
+    candidates: Candidates,
+    rng: np.random.Generator,
+    *,
+    late: bool,
+) -> Choice | PolicyFailure:
+    """What the policy chooses for one query: on arrival, or because it would be late."""
+    hook = selection.on_late if late else selection.on_arrival
+    try:
+        choice: object = hook(query, candidates, rng)
+        problem = _problem_of_choice(choice, len(candidates.placements))
+    except Exception as error:  # noqa: BLE001  (whatever a policy raises, the gateway goes on)
+        problem = _raised(error)
+    if problem is not None:
+        return PolicyFailure(f"{_name(hook)} {problem}", (query.query_id,))
+    return choice  # type: ignore[return-value]  # checked above
+
+
+def ask_on_idle(
+    selection: SelectionPolicy,
+    worker: Worker,
+    waiting: WaitingRoom,
+    roster: Roster,
+    max_batch: int,
+    now_s: float,
+    rng: np.random.Generator,
+) -> Run | Wait | PolicyFailure | None:
+    """What the policy gives an idle worker; None if nothing it could run is waiting."""
+    queues = [QueueView(k[0], k[1], k[2], tuple(q)) for k, q in worker.queues.items()]
+    for key, queue in waiting.deferred.items():
+        if roster.serves(worker.worker_id, key[0]):
+            queues.append(QueueView(key[0], None, key[2], tuple(queue)))
+    if not queues:
+        return None
+    residents = roster.residents(worker.worker_id)
+    view = WorkerView(worker.worker_id, worker.device_class, residents, max_batch)
+    named: tuple[int, ...] = ()
+    try:
+        decision: object = selection.on_idle(view, queues, now_s, rng)
+        if isinstance(decision, Run):
+            ids = tuple(query.query_id for query in decision.queries)
+            named = _within_reach(ids, worker, waiting)
+            problem = _problem_of_run(decision, ids, view, waiting, roster)
+        elif isinstance(decision, Wait):
+            problem = _problem_of_reason(decision.reason)
+            float(decision.until_s)
+        else:
+            problem = f"returned {decision!r:.80}; allowed: a Run or a Wait"
+    except Exception as error:  # noqa: BLE001  (whatever a policy raises, the gateway goes on)
+        problem = _raised(error)
+    if problem is not None:
+        blamed = named or (_most_urgent(queues).query_id,)
+        return PolicyFailure(f"{_name(selection.on_idle)} {problem}", blamed)
+    return decision  # type: ignore[return-value]  # checked above
+
+
+def _within_reach(
+    query_ids: Sequence[int], worker: Worker, waiting: WaitingRoom
+) -> tuple[int, ...]:
+    """Those of the queries that wait for the worker or for anyone."""
+    reached = []
+    for query_id in dict.fromkeys(query_ids):
+        place = waiting.place(query_id)
+        if place is not None and place.worker in (None, worker):
+            reached.append(query_id)
+    return tuple(reached)
+
+
+def _problem_of_choice(choice: object, rows: int) -> str | None:
+    if not isinstance(choice, (Bind, Defer, Reject)):
+        return f"returned {choice!r:.80}; allowed: a Bind, a Defer or a Reject"
+    if isinstance(choice, Bind):
+        row: object = choice.row
+        if not isinstance(row, (int, np.integer)) or not 0 <= row < rows:
+            return f"bound row {row!r:.80}; allowed: 0 to {rows - 1}"
+    return _problem_of_reason(choice.reason)
+
+
+def _problem_of_run(
+    run: Run, query_ids: Sequence[int], worker: WorkerView, waiting: WaitingRoom, roster: Roster
+) -> str | None:
+    """What keeps the batch from being run on the worker as it is; None if nothing does."""
+    if run.variant_id not in worker.residents:
+        return f"chose {run.variant_id!r:.80}, which is not ready on {worker.worker_id!r}"
+    if not query_ids or len(set(query_ids)) != len(query_ids):
+        return f"gave a batch of the queries {query_ids!r:.80}; allowed: 1 or more, each once"
+    items = 0
+    batch_keys = set()
+    for query_id in query_ids:
+        place = waiting.place(query_id)
+        if place is None:
+            return f"named query {query_id!r:.80}, which is not waiting"
+        if place.worker is not None:
+            fits = (place.worker.worker_id, place.key[1]) == (worker.worker_id, run.variant_id)
+        else:
+            fits = in_scope(roster.variants[run.variant_id], place.query.scope)
+        if not fits:
+            return (
+                f"named query {query_id}, which may not be served by {run.variant_id!r} on "
+                f"{worker.worker_id!r}"
+            )
+        items += place.query.items
+        batch_keys.add(place.key[2])
+    if len(batch_keys) != 1:
+        return f"put queries of different shapes in one batch: {query_ids!r:.80}"
+    if items > worker.max_batch:
+        return f"gave a batch of {items} items; allowed: 1 to {worker.max_batch}"
+    return _problem_of_reason(run.reason)
+
+
+def _problem_of_reason(reason: object) -> str | None:
+    if isinstance(reason, Reason):
+        return None
+    return f"gave the reason {reason!r:.80}; allowed: a member of Reason"
+
+
+def _most_urgent(queues: Sequence[QueueView]) -> QueryView:
+    return min((queue.queries[0] for queue in queues), key=urgency)
+
+
+def _raised(error: Exception) -> str:
+    return f"raised {type(error).__name__}: {error!s:.200}"
+
+
+def _name(hook: object) -> str:
+    return getattr(hook, "__qualname__", repr(hook))

@@ -1,0 +1,30 @@
+"""What no policy may overstep on the way of a query."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchLimits:
+    """Bounds that hold whatever a policy says.
+
+    Attributes:
+        max_queued: queries waiting in all; more that come in are refused. Those that come back
+            from a lost worker are not.
+        max_batch: items in one batch.
+        max_attempts: times a query is handed to a worker: 2 is one retry elsewhere.
+        max_rebinds: times a late query is chosen for anew; after that it runs or expires.
+        min_wait_s: a policy that lets a worker wait is not asked again before this, seconds, unless
+            something happens.
+        overdue_factor, overdue_s: a batch that runs longer than ``overdue_factor`` x its p99 plus
+            ``overdue_s`` seconds is given up, and its worker with it.
+    """
+
+    max_queued: int = 2048
+    max_batch: int = 8
+    max_attempts: int = 2
+    max_rebinds: int = 3
+    min_wait_s: float = 0.0005
+    overdue_factor: float = 20.0
+    overdue_s: float = 5.0

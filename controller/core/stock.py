@@ -1,0 +1,84 @@
+"""What the workers hold, as the effects decided so far will leave it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+from modelless.policies.views import ClusterView, Instance, WorkerState
+from modelless.variants.vocabulary import Placement
+
+
+class Stock:
+    """A copy of a view's workers that changes as a plan is made.
+
+    An instance that is still loading may report no memory yet; what it is expected to take counts.
+    """
+
+    def __init__(self, view: ClusterView) -> None:
+        self._facts = {variant.variant_id: variant for variant in view.variants}
+        self._now_s = view.now_s
+        self._workers: dict[str, WorkerState] = {}
+        self._held: dict[str, set[str]] = {}
+        self._of_class: dict[str, list[str]] = {}
+        self._counts: Counter[Placement] = Counter()
+        self._copies: Counter[str] = Counter()
+        for worker in view.workers:
+            instances = tuple(self._weighed(i, worker.device_class) for i in worker.instances)
+            self._workers[worker.worker_id] = replace(worker, instances=instances)
+            self._of_class.setdefault(worker.device_class, []).append(worker.worker_id)
+            self._held[worker.worker_id] = held = {i.variant_id for i in instances}
+            self._counts.update(Placement(name, worker.device_class) for name in held)
+            self._copies.update(held)
+
+    def needed_bytes(self, placement: Placement) -> int | None:
+        """Memory an instance takes; None if it cannot run there or that is unknown."""
+        facts = self._facts.get(placement.variant_id)
+        size = facts.memory_bytes.get(placement.device_class) if facts is not None else None
+        return math.ceil(size) if size is not None and math.isfinite(size) else None
+
+    def count(self, placement: Placement) -> int:
+        """How many workers of the class hold the variant, or are loading it."""
+        return self._counts[placement]
+
+    def without(self, placement: Placement) -> tuple[WorkerState, ...]:
+        """The workers of the class that do not hold the variant."""
+        return tuple(
+            self._workers[worker_id]
+            for worker_id in self._of_class.get(placement.device_class, ())
+            if placement.variant_id not in self._held[worker_id]
+        )
+
+    def copies(self, scope: str) -> int:
+        """How many instances of the scope's variants there are anywhere, loading ones too."""
+        return sum(n for name, n in self._copies.items() if in_scope_id(name, scope))
+
+    def load(self, worker_id: str, variant_id: str, memory_bytes: int) -> None:
+        """The variant will be loaded there, and in use from now on."""
+        worker = self._workers[worker_id]
+        arriving = Instance(worker_id, variant_id, memory_bytes, 0.0, self._now_s, 0, in_use=True)
+        self._workers[worker_id] = replace(worker, instances=(*worker.instances, arriving))
+        self._held[worker_id].add(variant_id)
+        self._counts[Placement(variant_id, worker.device_class)] += 1
+        self._copies[variant_id] += 1
+
+    def unload(self, worker_id: str, variant_id: str) -> None:
+        """The variant will be unloaded there."""
+        worker = self._workers[worker_id]
+        left = tuple(i for i in worker.instances if i.variant_id != variant_id)
+        self._workers[worker_id] = replace(worker, instances=left)
+        self._held[worker_id].discard(variant_id)
+        self._counts[Placement(variant_id, worker.device_class)] -= 1
+        self._copies[variant_id] -= 1
+
+    def _weighed(self, instance: Instance, device_class: str) -> Instance:
+        if instance.memory_bytes > 0:
+            return instance
+        expected = self.needed_bytes(Placement(instance.variant_id, device_class))
+        return replace(instance, memory_bytes=expected or 0)
+
+
+def in_scope_id(variant_id: str, scope: str) -> bool:
+    """Whether ``scope`` (``task[/model[/name[@version]]]``) takes the variant of that id in."""
+    return f"{variant_id}/".startswith((f"{scope}/", f"{scope}@"))

@@ -1,0 +1,92 @@
+"""What every case checks of every policy."""
+
+# ruff: noqa: S101  (this is a test suite)
+
+from __future__ import annotations
+
+import pickle
+import timeit
+from typing import Any, ClassVar
+
+import pytest
+
+from modelless.policies.testing.plain import freeze, plain
+from modelless.policies.testing.process import Question, answers, answers_elsewhere
+
+
+class PolicyConformance:
+    """The checks that are the same for all seams. Subclass the case of your seam instead.
+
+    Declarations:
+        order_matters: the answer may depend on the order in which options are given.
+        budget_s: seconds that a call with 1,000 options may take, at best of several.
+    """
+
+    seam: ClassVar[type]
+    order_matters: ClassVar[bool] = False
+    budget_s: ClassVar[float] = 0.05
+
+    @pytest.fixture
+    def policy(self) -> Any:
+        """The policy to be checked: new, with the settings to be checked."""
+        raise NotImplementedError(
+            f"{type(self).__name__}: supply a fixture 'policy' that returns the policy to check"
+        )
+
+    def questions(self) -> list[Question]:
+        """The series of calls that the checks below make, in this order."""
+        raise NotImplementedError
+
+    def large_question(self) -> Question:
+        """A call with 1,000 options."""
+        raise NotImplementedError
+
+    def test_is_of_the_seam(self, policy: Any) -> None:
+        assert isinstance(policy, self.seam), (
+            f"{type(policy).__name__} is not derived from {self.seam.__name__}"
+        )
+
+    def test_leaves_its_inputs_untouched(self, policy: Any) -> None:
+        for hook, arguments in self.questions():
+            before = plain(arguments)
+            getattr(policy, hook)(*freeze(arguments))
+            assert plain(arguments) == before, f"{hook} changed what it was given"
+
+    def test_same_seed_same_answer(self, policy: Any) -> None:
+        questions = self._pickled()
+        assert answers(copy_of(policy), questions) == answers(copy_of(policy), questions), (
+            "two copies of the policy, asked the same with the same seeds, answered differently: "
+            "randomness comes only from the generator that is passed in"
+        )
+
+    def test_same_answer_in_another_process(self, policy: Any) -> None:
+        questions = self._pickled()
+        assert answers_elsewhere(policy, questions) == answers(copy_of(policy), questions), (
+            "the answer was another in another process: does it depend on the order of a set, on "
+            "hash(), on id() or on a global?"
+        )
+
+    def test_pickles_with_all_it_has_learned(self, policy: Any) -> None:
+        questions = self._pickled()
+        half = len(questions) // 2 + 1
+        answers(policy, questions[:half])
+        copy = copy_of(policy)
+        assert answers(copy, questions[half:]) == answers(policy, questions[half:])
+
+    def test_answers_within_its_budget(self, policy: Any) -> None:
+        hook, arguments = self.large_question()
+        freeze(arguments)
+        call = getattr(policy, hook)
+        took_s = min(timeit.repeat(lambda: call(*arguments), number=1, repeat=7))
+        assert took_s <= self.budget_s, (
+            f"{hook} with 1,000 options took {took_s * 1e3:.2f} ms; allowed: "
+            f"{self.budget_s * 1e3:g} ms (declare another budget_s if that is meant)"
+        )
+
+    def _pickled(self) -> list[bytes]:
+        return [pickle.dumps(question) for question in self.questions()]
+
+
+def copy_of(policy: Any) -> Any:
+    """The policy as another process would get it, with all it has learned."""
+    return pickle.loads(pickle.dumps(policy))  # noqa: S301  (our own)

@@ -1,0 +1,191 @@
+"""What a selection policy must do."""
+
+# ruff: noqa: S101  (this is a test suite)
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from modelless.policies.seams import SelectionPolicy
+from modelless.policies.testing.case import PolicyConformance
+from modelless.policies.testing.options import (
+    NOW_S,
+    make_candidates,
+    make_query,
+    make_queues,
+    make_worker,
+    reorder,
+)
+from modelless.policies.testing.process import Question
+from modelless.policies.testing.rules import check_choice, check_decision, check_within_limits
+from modelless.policies.views import Bind, Candidates, Choice, Defer, QueryView, Reject, Run
+
+HOOKS = ("on_arrival", "on_late")
+
+
+class SelectionConformance(PolicyConformance):
+    """Declarations, besides ``PolicyConformance``'s:
+
+    keeps_limits: what it binds is within the query's limits, as estimated.
+    looser_deadline_never_costs_more: with more time a query gets no dearer variant.
+    looser_deadline_never_less_accurate: with more time a query gets no less accurate variant.
+    """
+
+    seam = SelectionPolicy
+    budget_s: ClassVar[float] = 0.005
+    keeps_limits: ClassVar[bool] = True
+    looser_deadline_never_costs_more: ClassVar[bool] = False
+    looser_deadline_never_less_accurate: ClassVar[bool] = False
+
+    def questions(self) -> list[Question]:
+        rng = np.random.default_rng(11)
+        asked: list[Question] = []
+        for number in range(40):
+            rows, unknown = int(rng.choice([0, 1, 2, 30, 200])), float(rng.choice([0.0, 0.3]))
+            candidates = make_candidates(rng, rows, unknown=unknown)
+            query = make_query(rng, number)
+            hook = HOOKS[number % 2]
+            asked.append((hook, (query, candidates, np.random.default_rng(number))))
+        for number in range(10):
+            worker = make_worker(rng, 5)
+            queues = make_queues(rng, worker, 3, 20)
+            asked.append(("on_idle", (worker, queues, NOW_S, np.random.default_rng(number))))
+        return asked
+
+    def large_question(self) -> Question:
+        rng = np.random.default_rng(12)
+        query = make_query(rng, 1)._replace(deadline_s=NOW_S + 0.05)
+        return "on_arrival", (query, make_candidates(rng, 1000), rng)
+
+    # -- on arrival, and when late ------------------------------------------------------------
+
+    @pytest.mark.parametrize("hook", HOOKS)
+    @pytest.mark.parametrize("rows", [0, 1, 2, 30, 1000])
+    @pytest.mark.parametrize("unknown", [0.0, 0.3, 1.0])
+    def test_chooses_among_the_options(
+        self, policy: Any, hook: str, rows: int, unknown: float
+    ) -> None:
+        """Rows whose estimates are inf or NaN included, which a good policy does not bind to."""
+        rng = np.random.default_rng(13)
+        for number in range(30):
+            candidates = make_candidates(rng, rows, unknown=unknown)
+            query = make_query(rng, number)
+            choice = getattr(policy, hook)(query, candidates, rng)
+            check_choice(choice, candidates)
+            if self.keeps_limits:
+                check_within_limits(query, choice, candidates)
+
+    def test_serves_what_anything_could_serve(self, policy: Any) -> None:
+        """A query without limits is not turned away from an idle system."""
+        rng = np.random.default_rng(14)
+        for rows in (1, 30, 1000):
+            candidates = make_candidates(rng, rows, idle=True)
+            choice = policy.on_arrival(make_query(rng, rows, limited=False), candidates, rng)
+            assert not isinstance(choice, Reject), f"rejected, of {rows} rows: {choice.reason}"
+
+    def test_the_order_of_the_options_does_not_matter(self, policy: Any) -> None:
+        if self.order_matters:
+            pytest.skip("declared: order_matters")
+        rng = np.random.default_rng(15)
+        for number in range(60):
+            candidates = make_candidates(rng, int(rng.choice([2, 30, 300])))
+            shuffled = reorder(candidates, rng.permutation(len(candidates.placements)))
+            query = make_query(rng, number)
+            first = policy.on_arrival(query, candidates, np.random.default_rng(number))
+            second = policy.on_arrival(query, shuffled, np.random.default_rng(number))
+            assert _chosen(first, candidates) == _chosen(second, shuffled), (
+                "another order of the same options, another choice"
+            )
+
+    def test_a_shortlist_of_everything_changes_nothing(self, policy: Any) -> None:
+        rng = np.random.default_rng(16)
+        for number in range(30):
+            candidates = make_candidates(rng, 50)
+            everything = replace(candidates, shortlist=np.arange(50))
+            query = make_query(rng, number)
+            first = policy.on_arrival(query, candidates, np.random.default_rng(number))
+            second = policy.on_arrival(query, everything, np.random.default_rng(number))
+            assert _chosen(first, candidates) == _chosen(second, everything)
+
+    def test_a_looser_deadline(self, policy: Any) -> None:
+        """Loosens the deadline step by step, and holds the policy to what it declares."""
+        cheaper = self.looser_deadline_never_costs_more
+        more_accurate = self.looser_deadline_never_less_accurate
+        if not (cheaper or more_accurate):
+            pytest.skip("declared: neither looser_deadline_never_costs_more nor _less_accurate")
+        rng = np.random.default_rng(17)
+        for number in range(40):
+            candidates = make_candidates(rng, int(rng.choice([3, 30, 300])))
+            query = make_query(rng, number)
+            bound: Bind | None = None
+            for budget_s in (*np.geomspace(0.001, 2.0, 12).tolist(), np.inf):
+                looser = query._replace(deadline_s=NOW_S + budget_s)
+                choice = policy.on_arrival(looser, candidates, np.random.default_rng(number))
+                if bound is not None:
+                    assert isinstance(choice, Bind), "served with less time, not with more"
+                    if cheaper:
+                        cost_usd = candidates.cost_usd
+                        assert cost_usd[choice.row] <= cost_usd[bound.row], "more time, dearer"
+                    if more_accurate:
+                        accuracy = candidates.accuracy_percent
+                        assert accuracy[choice.row] >= accuracy[bound.row], (
+                            "more time, less accurate"
+                        )
+                bound = choice if isinstance(choice, Bind) else bound
+
+    # -- when a worker is idle ----------------------------------------------------------------
+
+    @pytest.mark.parametrize("queries", [1, 30, 1000])
+    @pytest.mark.parametrize("unknown", [0.0, 0.3])
+    def test_gives_an_idle_worker_what_it_can_run(
+        self, policy: Any, queries: int, unknown: float
+    ) -> None:
+        rng = np.random.default_rng(18)
+        for _ in range(10 if queries < 1000 else 2):
+            worker = make_worker(rng, 5, unknown=unknown)
+            queues = make_queues(rng, worker, min(queries, 8), queries)
+            if _binds_late(policy):
+                queues += make_queues(rng, worker, 2, 10, deferred=True)
+                queues = _renumbered(queues)
+            decision = policy.on_idle(worker, queues, NOW_S, rng)
+            check_decision(decision, worker, queues, NOW_S)
+
+    def test_takes_up_again_what_it_deferred(self, policy: Any) -> None:
+        rng = np.random.default_rng(19)
+        query = make_query(rng, 1, limited=False)
+        if not isinstance(policy.on_arrival(query, make_candidates(rng, 5), rng), Defer):
+            pytest.skip("binds on arrival")
+        worker = make_worker(rng, 5)
+        (queue,) = make_queues(rng, worker, 1, 1, deferred=True)
+        queue = queue._replace(queries=(query._replace(batch_key=queue.batch_key),))
+        decision = policy.on_idle(worker, [queue], NOW_S, rng)
+        check_decision(decision, worker, [queue], NOW_S)
+        if not isinstance(decision, Run):  # it may wait, but not for ever
+            decision = policy.on_idle(worker, [queue], decision.until_s + 60.0, rng)
+        assert isinstance(decision, Run), "a deferred query was left waiting for ever"
+
+
+def _chosen(choice: Choice, candidates: Candidates) -> tuple[object, ...]:
+    what = candidates.placements[choice.row] if isinstance(choice, Bind) else type(choice)
+    return what, choice.reason
+
+
+def _binds_late(policy: Any) -> bool:
+    return type(policy).on_idle is not SelectionPolicy.on_idle
+
+
+def _renumbered(queues: list[Any]) -> list[Any]:
+    """The queues with ids of their own for all queries, sorted as before."""
+    next_id = 0
+    out = []
+    for queue in queues:
+        members: list[QueryView] = []
+        for query in queue.queries:
+            members.append(query._replace(query_id=next_id))
+            next_id += 1
+        out.append(queue._replace(queries=tuple(members)))
+    return out
