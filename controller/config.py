@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from modelless.variants.errors import InvalidInputError
 
@@ -35,7 +35,9 @@ class GatewaySettings(_Section):
     """Where queries are dispatched; each gateway owns a device of its own."""
 
     count: int | None = Field(None, ge=1, le=256, description="gateways; default: one a CPU core")
-    device_class: str = Field("cpu-1", description="device each gateway owns and runs on")
+    device_class: str | None = Field(
+        "cpu-1", description="device each gateway owns and runs on; null: none, all runs in pools"
+    )
     memory_bytes: int | None = Field(
         None, ge=2**20, description="what variants may fill in each gateway; default: by machine"
     )
@@ -91,6 +93,12 @@ class Settings(_Section):
     ingress: Literal["haproxy", "serve"] = Field(
         "haproxy", description="haproxy, or serve for Ray Serve's own Python proxy"
     )
+
+    @model_validator(mode="after")
+    def _something_runs(self) -> Settings:
+        if self.gateways.device_class is None and not self.pools:
+            raise ValueError("gateways without a device need a pool: nothing would run")
+        return self
 
     @field_validator("pools")
     @classmethod

@@ -12,11 +12,13 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +27,7 @@ from typing import Any
 
 from modelless.controller.config import PoolSettings, Settings
 from modelless.controller.core.effects import ScalePool
+from modelless.controller.live import reaper
 from modelless.variants.errors import EnvironmentUnfitError
 
 logger = logging.getLogger(__name__)
@@ -77,6 +80,7 @@ class Cluster:
         self._on_stage = on_stage or (lambda _: None)
         self._run = self._home / "run"
         self._signals = _FirstSignal()
+        self._reaper: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
@@ -132,6 +136,7 @@ class Cluster:
         shutil.rmtree(self._run / "logs", ignore_errors=True)
         for left_over in doors.glob("*.door"):
             left_over.unlink()
+        self._reaper = _start_reaper()
         self._on_stage("starting Ray")
         self._start_ray(doors)
         from ray import serve
@@ -196,6 +201,13 @@ class Cluster:
             namespace="modelless",
         )
         self._signals.install()  # Ray has put its own handler in place
+        self._tell_reaper(ray._private.worker.global_worker.node.get_session_dir_path())
+
+    def _tell_reaper(self, session: str) -> None:
+        assert self._reaper is not None  # noqa: S101  (started before Ray)
+        assert self._reaper.stdin is not None  # noqa: S101  (it is a pipe)
+        self._reaper.stdin.write(session.encode())
+        self._reaper.stdin.flush()
 
     def _start_control(self) -> None:
         import ray
@@ -220,12 +232,15 @@ class Cluster:
 
         from modelless.controller.live import serve_app
 
-        return serve.run(
+        name = serve_app.pool_app_name(pool.device_class)
+        serve.run(
             serve_app.pool_app(self._home, self._settings, pool),
-            name=serve_app.pool_app_name(pool.device_class),
+            name=name,
             route_prefix=None,
             external_scaler_enabled=True,
         )
+        _scale(name, serve_app.POOL_HEAD, 0)
+        return serve.get_deployment_handle(serve_app.POOL_DEPLOYMENT, app_name=name)
 
     def _stop(self) -> None:
         self._signals.mute()  # a second Ctrl-C must not leave half of it behind
@@ -244,20 +259,36 @@ class Cluster:
                     logger.warning("the gateways did not drain cleanly: %s", error)
                 self._on_stage("stopping Ray")
             ray_module.shutdown()
+        if self._reaper is not None:
+            self._reaper.communicate()  # closes the pipe: what is left of the cluster ends now
+            os.environ.pop(reaper.MARK, None)
         self._signals.restore()
 
 
+def _start_reaper() -> subprocess.Popen[bytes]:
+    """Mark this process and all that it starts from here on, and have the mark watched."""
+    cluster_id = uuid.uuid4().hex
+    command = [sys.executable, "-I", "-S", reaper.__file__, cluster_id]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    os.environ[reaper.MARK] = cluster_id
+    return process
+
+
 def _scale_pool(effect: ScalePool) -> None:
-    """Bring a pool to a number of workers through Serve's external scaler."""
+    """Bring a pool to a number of workers."""
+    from modelless.controller.live.serve_app import POOL_DEPLOYMENT, pool_app_name
+
+    _scale(pool_app_name(effect.device_class), POOL_DEPLOYMENT, effect.workers)
+
+
+def _scale(app: str, deployment: str, replicas: int) -> None:
+    """Set a number of replicas through Serve's external scaler, which has no public Python call."""
     import ray
     from ray.serve._private.common import DeploymentID
     from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 
-    from modelless.controller.live.serve_app import POOL_DEPLOYMENT, pool_app_name
-
     controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
-    deployment = DeploymentID(POOL_DEPLOYMENT, pool_app_name(effect.device_class))
-    controller.update_deployment_replicas.remote(deployment, effect.workers)
+    controller.update_deployment_replicas.remote(DeploymentID(deployment, app), replicas)
 
 
 def take_down(home: Path, most_s: float = 60.0) -> bool:

@@ -22,6 +22,7 @@ from modelless.controller.api.v2_reply import (
 )
 from modelless.controller.api.v2_request import InferRequest, parse_infer
 from modelless.controller.api.v2_routes import Endpoint, Route, route
+from modelless.controller.api.v2_signature import check_outputs
 from modelless.controller.core.dispatch import Dispatcher
 from modelless.controller.core.effects import Complete, DispatchEffect, Execute, Refuse
 from modelless.controller.core.nearest import is_infeasible
@@ -144,6 +145,7 @@ class V2Frontend:
             body = decode_body(bytes(body), said.content_encoding, self.limits)
         request = parse_infer(memoryview(body), said.json_length, self.limits, said.parameters)
         scope = self._resolve(found)
+        check_outputs(request, scope.task)
         tensors, items = check_inputs(scope.task, request.tensors)
         slo = request.slo
         latency_s = slo.latency_ms / 1e3 if slo.latency_ms is not None else self._default_latency_s
@@ -179,17 +181,14 @@ class V2Frontend:
         return scope
 
     def _look_up(self, name: str, version: str | None) -> Scope:
-        if version is None:
-            return self._catalog.resolve(name)
-        if name.count("/") == 2:
-            scope = self._catalog.resolve(name, version)
-            return Scope(f"{name.partition('@')[0]}@{version}", scope.task, scope.variants)
-        if version != "1":  # of the interface, which is all that a task or a model has
-            raise NotFoundError(
-                f"unknown version of {name!r}: {version!r}; there is: 1. "
-                "Variants have versions: name task/model/variant."
-            )
-        return self._catalog.resolve(name)
+        if version is not None and name.count("/") < 2:
+            if version != "1":  # of the interface, which is all that a task or a model has
+                raise NotFoundError(
+                    f"No version of {name!r} is called {version!r}. There is: 1. "
+                    "Variants have versions: name task/model/variant."
+                )
+            version = None
+        return self._catalog.resolve(name, version)
 
     def _describe(self, found: Route, method: str, path: bytes) -> Reply:
         endpoint = found.endpoint

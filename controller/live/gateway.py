@@ -25,6 +25,7 @@ from modelless.controller.live.messages import Orders, Report
 from modelless.controller.live.remote import RemoteWorkers
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import SelectionPolicy
+from modelless.policies.views import WorkerState
 from modelless.variants.estimates import Load
 from modelless.variants.runtimes.resident_memory import resident_bytes
 
@@ -67,7 +68,6 @@ class Gateway:
         self._remote = remote
         self._control = control
         self._loop = asyncio.get_running_loop()
-        device_class = knowledge.device_class(settings.gateways.device_class)
         roster = Roster(
             knowledge.catalog.versions,
             knowledge.device_classes,
@@ -83,14 +83,7 @@ class Gateway:
                 max_queued=settings.limits.max_queued, max_batch=settings.limits.max_batch
             ),
         )
-        self.device = LocalDevice(
-            gateway_id,
-            device_class,
-            settings.gateways.memory_bytes or device_class.memory_bytes,
-            knowledge.fetch,
-            knowledge.catalog.tasks,
-            self._on_device_change,
-        )
+        self._device = self._open_device()
         self.frontend = V2Frontend(
             knowledge.catalog,
             self._dispatcher,
@@ -115,7 +108,7 @@ class Gateway:
 
     def check_health(self) -> None:
         """Raise if this gateway cannot serve any more."""
-        if not self.device.is_alive:
+        if self._device is not None and not self._device.is_alive:
             raise RuntimeError("the device's thread has died")
         for task in self._tasks:
             if task.done():
@@ -133,7 +126,8 @@ class Gateway:
         for task in self._tasks:
             task.cancel()
         self.frontend.carry_out(self._dispatcher.shut_down(time.monotonic()))
-        self.device.close()
+        if self._device is not None:
+            self._device.close()
 
     def status(self) -> Mapping[str, Any]:
         """The cluster in a few figures, as the control loop last told."""
@@ -142,8 +136,8 @@ class Gateway:
     # -- batches ------------------------------------------------------------------------------
 
     def _run_batch(self, batch: RunBatch) -> None:
-        if batch.worker_id == self.gateway_id:
-            self.device.run(batch.batch_id, batch.variant_id, batch.inputs, self._on_local_batch)
+        if self._device is not None and batch.worker_id == self.gateway_id:
+            self._device.run(batch.batch_id, batch.variant_id, batch.inputs, self._on_local_batch)
         else:
             self._remote.run(batch, self._on_remote_batch)
 
@@ -182,11 +176,28 @@ class Gateway:
                 if not silent:
                     logger.warning("the control loop does not answer: %s", error, exc_info=True)
                 silent = True
-            busy = any(instance.in_use for instance in self._state().instances)
-            await asyncio.sleep(EXCHANGE_S if busy or self.frontend.is_ready else 0.1)
+            state = self._state()
+            settled = self.frontend.is_ready or (state is not None and state.instances)
+            await asyncio.sleep(EXCHANGE_S if settled else 0.1)
 
-    def _state(self) -> Any:
-        return self.device.state(self._dispatcher.in_use(self.gateway_id))
+    def _open_device(self) -> LocalDevice | None:
+        settings = self._settings.gateways
+        if settings.device_class is None:
+            return None
+        device_class = self._knowledge.device_class(settings.device_class)
+        return LocalDevice(
+            self.gateway_id,
+            device_class,
+            settings.memory_bytes or device_class.memory_bytes,
+            self._knowledge.fetch,
+            self._knowledge.catalog.tasks,
+            self._on_device_change,
+        )
+
+    def _state(self) -> WorkerState | None:
+        if self._device is None:
+            return None
+        return self._device.state(self._dispatcher.in_use(self.gateway_id))
 
     def _report(self) -> Report:
         now_s = time.monotonic()
@@ -199,7 +210,7 @@ class Gateway:
             member_id=self.gateway_id,
             is_gateway=True,
             state=self._state(),
-            failed_loads=dict(self.device.failed_loads),
+            failed_loads=dict(self._device.failed_loads) if self._device is not None else {},
             interval_s=interval_s,
             arrivals=counters.arrivals,
             unmet=counters.unmet,
@@ -224,18 +235,21 @@ class Gateway:
         self._directory = directory
 
     def _carry_out(self, effect: PlanEffect) -> None:
+        if self._device is None:
+            return
         if isinstance(effect, LoadInstance):
             variant = self._knowledge.catalog.versions.get(effect.variant_id)
             if variant is not None:
-                self.device.load(variant)
+                self._device.load(variant)
         elif isinstance(effect, UnloadInstance):
             in_use = self._dispatcher.in_use(self.gateway_id)
             if effect.variant_id not in in_use:  # a query may have come since the decision
-                self.device.unload(effect.variant_id)
+                self._device.unload(effect.variant_id)
 
     def _on_device_change(self) -> None:
-        now_s = time.monotonic()
-        self.frontend.carry_out(self._dispatcher.on_worker_report(self.device.report(), now_s))
+        if self._device is not None:
+            report = self._device.report()
+            self.frontend.carry_out(self._dispatcher.on_worker_report(report, time.monotonic()))
 
 
 def door_path(folder: Path, replica_id: str) -> Path:

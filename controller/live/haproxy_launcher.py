@@ -14,10 +14,14 @@ Standard library only, so that starting it costs little.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import signal
 import sys
 from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
 
 _BIND = re.compile(r"^(\s*bind\s+)(?:\*|0\.0\.0\.0|\[::\])?:(\d+)", re.MULTILINE)
 _SERVER = re.compile(
@@ -47,6 +51,20 @@ def route_through_doors(configuration: str, doors: dict[str, str]) -> str:
     return _SERVER.sub(through_door, configuration)
 
 
+def end_with_parent() -> None:
+    """Have the kernel end this process when the one that started it ends, however it ends.
+
+    Linux only, and kept across exec; elsewhere Serve alone sees to it.
+    """
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    except (OSError, AttributeError):
+        return
+    if os.getppid() == 1:  # it ended before the call
+        sys.exit(0)
+
+
 def main() -> None:
     """Take HAProxy's arguments, edit the file that ``-f`` names into a sibling, become HAProxy."""
     host, binary, doors_folder, *arguments = sys.argv[1:]
@@ -57,6 +75,7 @@ def main() -> None:
     text = route_through_doors(hold_to_host(written.read_text(), host), doors)
     edited.write_text(text)
     arguments[place] = str(edited)
+    end_with_parent()
     os.execv(binary, [binary, *arguments])  # noqa: S606  (a fixed binary, no shell)
 
 

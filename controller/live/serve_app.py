@@ -34,6 +34,7 @@ NAMESPACE = "modelless"
 CONTROL_NAME = "modelless-control"
 GATEWAY_APP = "modelless"
 POOL_DEPLOYMENT = "PoolReplica"
+POOL_HEAD = "PoolHead"
 DRAIN_S = 5.0
 
 _here: dict[str, Frontend] = {}
@@ -157,6 +158,16 @@ class PoolReplica:
         return await self._worker.run_batch(variant_id, inputs, worker_id)
 
 
+@serve.deployment
+class PoolHead:
+    """The root that Serve wants of an application: under HAProxy a root cannot have a router of
+    its own, so the workers hang below it. It does nothing, and is scaled to nothing once it is up.
+    """
+
+    def __init__(self, workers: Any) -> None:
+        del workers
+
+
 def gateway_app(
     home: Path, settings: Settings, doors: Path, count: int, pools: Mapping[str, Any]
 ) -> Any:
@@ -174,7 +185,7 @@ def gateway_app(
 
 def pool_app(home: Path, settings: Settings, pool: PoolSettings) -> Any:
     """The application of one pool."""
-    return PoolReplica.options(  # type: ignore[attr-defined]
+    workers = PoolReplica.options(  # type: ignore[attr-defined]
         num_replicas=pool.workers,
         max_ongoing_requests=16,
         health_check_period_s=1,
@@ -184,3 +195,5 @@ def pool_app(home: Path, settings: Settings, pool: PoolSettings) -> Any:
         request_router_config={"request_router_class": PinnedRouter},
         ray_actor_options={"num_cpus": 0.01, "resources": dict(pool.resources)},
     ).bind(str(home), settings.model_dump(mode="json"), pool.device_class)
+    head = PoolHead.options(ray_actor_options={"num_cpus": 0.01})  # type: ignore[attr-defined]
+    return head.bind(workers)

@@ -235,7 +235,7 @@ def test_error_says_its_words() -> None:
 
 def test_statuses() -> None:
     assert render_error(InvalidInputError("x")).status == 400
-    assert render_error(InfeasibleError("x")).status == 409
+    assert render_error(InfeasibleError("x")).status == 422
     assert render_error(PayloadTooLargeError("x")).status == 413
 
 

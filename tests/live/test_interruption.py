@@ -1,0 +1,55 @@
+"""Ctrl-C at any moment leaves no process behind, and neither does the supervisor's sudden death."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from .running import Running, modelless, start, wait_ready
+
+
+def wait_gone(running: Running, most_s: float) -> None:
+    end_s = time.monotonic() + most_s
+    while time.monotonic() < end_s:
+        if not running.processes():
+            return
+        time.sleep(0.1)
+    pytest.fail(f"still there: {list(running.processes().values())}")
+
+
+@pytest.mark.parametrize("after_s", [0.5, 4.0, 9.0])
+def test_ctrl_c_while_starting(live_home: Path, after_s: float) -> None:
+    running = start(live_home, config="", marker=f"interrupt-{after_s}")
+    time.sleep(after_s)
+    running.process.send_signal(signal.SIGINT)
+    running.process.wait(90)
+    # In the first moments it is Python itself, still importing, that ends by the signal.
+    assert running.process.returncode in (130, -signal.SIGINT)
+    wait_gone(running, 20.0)
+    if after_s > 1.0:
+        assert "Traceback" not in (live_home / f"{running.marker}.log").read_text()
+
+
+def test_a_killed_supervisor_takes_everything_with_it(live_home: Path) -> None:
+    running = start(live_home, config="gateways: {count: 1}\n", marker="killed")
+    wait_ready(running)
+    running.process.kill()
+    running.process.wait()
+    wait_gone(running, 20.0)
+    status = modelless(live_home, "status")
+    assert status.returncode == 1
+
+
+def test_a_port_that_is_taken(live_home: Path) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = modelless(live_home, "up", "--port", str(port))
+    assert done.returncode == 7
+    assert str(port) in done.stderr
