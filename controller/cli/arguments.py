@@ -1,0 +1,91 @@
+"""Reading what was written on the command line: times, lists, limits, policies."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from modelless.variants.errors import InvalidInputError
+
+LatencyMs = Annotated[
+    float | None, typer.Option("--latency-ms", help="Deadline, milliseconds from arrival.")
+]
+MinAccuracy = Annotated[
+    float | None, typer.Option("--min-accuracy", help="Least accuracy, per cent.")
+]
+MaxCostUsd = Annotated[
+    float | None, typer.Option("--max-cost-usd", help="Highest price of one query.")
+]
+TaskName = Annotated[
+    str, typer.Option("--task", "-t", help="Task, or task/model, or task/model/variant[@version].")
+]
+DeviceClasses = Annotated[
+    str, typer.Option("--device-class", metavar="NAME,...", help="Kinds of device, with commas.")
+]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="Settings, a YAML file.")
+]
+
+_UNITS_S: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|min|m|h)")
+
+
+def seconds_of(field: str, text: str) -> float:
+    """``60``, ``60s``, ``2m``, ``1m30s``, ``500ms`` in seconds; InvalidInputError if it is none."""
+    bare = text.strip().lower()
+    parts = _PART.findall(bare)
+    if parts and "".join(number + unit for number, unit in parts) == bare:
+        total_s = sum(float(number) * _UNITS_S[unit] for number, unit in parts)
+    elif re.fullmatch(r"\d+(\.\d+)?", bare):
+        total_s = float(bare)
+    else:
+        total_s = 0.0
+    if not 0.0 < total_s <= 7 * 86400.0:
+        raise InvalidInputError.of(field, text, "a time such as 60s, 2m or 1m30s, up to 7 days")
+    return total_s
+
+
+def batches_of(text: str) -> tuple[int, ...]:
+    """``1,2,4,8`` as ascending numbers; InvalidInputError if it is no such list."""
+    words = names_of("batches", text)
+    if not all(word.isascii() and word.isdigit() and 1 <= int(word) <= 1024 for word in words):
+        raise InvalidInputError.of("batches", text, "whole numbers of 1 to 1024, with commas")
+    return tuple(sorted({int(word) for word in words}))
+
+
+def names_of(field: str, text: str) -> tuple[str, ...]:
+    """``a,b`` as names, each once, in their order; InvalidInputError if there is none."""
+    names = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    if not names:
+        raise InvalidInputError.of(field, text, "names, with commas between them")
+    return names
+
+
+def policy_of(text: str) -> str | dict[str, Any]:
+    """A policy's specification: a name, YAML such as ``{policy: NAME, quantile: p90}``, or a file.
+
+    Raises:
+        InvalidInputError: not YAML, or neither a name nor a mapping.
+    """
+    import yaml
+
+    source = text
+    if text.endswith((".yaml", ".yml")):
+        try:
+            source = Path(text).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidInputError.of("policy", text, "a readable YAML file", str(error)) from None
+    elif not text.lstrip().startswith("{"):
+        return text
+    try:
+        found = yaml.safe_load(source)
+    except yaml.YAMLError as error:
+        raise InvalidInputError.of("policy", text, f"YAML ({error})") from None
+    if isinstance(found, str):
+        return found
+    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+        raise InvalidInputError.of("policy", found, "a name, or a mapping with the key 'policy'")
+    return found

@@ -1,0 +1,231 @@
+"""``modelless up``, ``down`` and ``status``."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from modelless.controller.cli.arguments import ConfigFile
+from modelless.controller.cli.screen import (
+    Json,
+    duration,
+    emit,
+    home_of,
+    mebibytes,
+    say,
+    show_table,
+)
+from modelless.controller.cli.stopping import Stopped, StopSignals
+from modelless.variants.errors import EnvironmentUnfitError
+
+if TYPE_CHECKING:
+    from modelless.controller.config import Settings
+
+UP_EPILOG = "Example: modelless up --port 8080 --detach"
+DOWN_EPILOG = "Example: modelless down"
+STATUS_EPILOG = "Example: modelless status --json"
+
+
+def up(
+    ctx: typer.Context,
+    config: ConfigFile = None,
+    host: Annotated[
+        str | None, typer.Option("--host", help="Address to listen on; loopback by default.")
+    ] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Port to listen on.")] = None,
+    gateways: Annotated[
+        int | None, typer.Option("--gateways", help="Gateways; default: one a CPU core.")
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Go on in the background once it is ready.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Start serving on this machine.
+
+    Stays in the foreground until Ctrl-C or 'modelless down', and then takes everything down; with
+    --detach it goes on in the background.
+    """
+    home = home_of(ctx)
+    settings = read_settings(config, host, port, gateways)
+    if detach:
+        from modelless.controller.cli.detached import start_detached
+
+        url, pid, log = start_detached(home, _own_words(config, host, port, gateways))
+        _announce(home, settings, url, pid, as_json=as_json)
+        say(f"process {pid} in the background; 'modelless down' ends it; log: {log}")
+        return
+    _serve(home, settings, as_json=as_json)
+
+
+def down(ctx: typer.Context, as_json: Json = False) -> None:
+    """Take the running modelless down, and wait until it is."""
+    from modelless.controller.live.cluster import read_state, take_down
+
+    home = home_of(ctx)
+    state = read_state(home)
+    was_up = take_down(home)
+    if as_json:
+        emit({"was_up": was_up, "url": state.url if state else None})
+    elif was_up and state is not None:
+        typer.echo(f"{state.url} is down")
+    else:
+        typer.echo("nothing was up")
+
+
+def status(
+    ctx: typer.Context,
+    url: Annotated[
+        str | None, typer.Option("--url", help="Server; default: the one that is up here.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what is up, what it holds and how busy it is.
+
+    Gateways and workers, loaded variants, memory, what waits, and what became of queries. Exit
+    code 1 if nothing is up.
+    """
+    from modelless.controller.cli.server import find_url, get_json
+
+    address = find_url(home_of(ctx), url)
+    found = get_json(address, "/modelless/status")
+    if as_json:
+        emit({"url": address, **found})
+    else:
+        _show_status(address, found)
+
+
+def read_settings(
+    config: Path | None, host: str | None, port: int | None, gateways: int | None
+) -> Settings:
+    """The settings file with what the command line says put over it, all checked.
+
+    Raises:
+        InvalidInputError: an unknown key, or a value out of range.
+    """
+    from modelless.controller.config import load_settings, parse_settings
+
+    document = load_settings(config).model_dump()
+    for section, key, value in (
+        ("http", "host", host),
+        ("http", "port", port),
+        ("gateways", "count", gateways),
+    ):
+        if value is not None:
+            document[section][key] = value
+    return parse_settings(document, "modelless up")
+
+
+def _serve(home: Path, settings: Settings, *, as_json: bool) -> None:
+    """Bring it up, wait for a signal, take it down."""
+    from modelless.controller.live.cluster import Cluster
+
+    with StopSignals() as signals:
+
+        def on_stage(stage: str) -> None:
+            signals.arm()  # Ray puts a handler of its own in place as it starts
+            say(f"{stage} ...")
+
+        try:
+            with Cluster(home, settings, on_stage) as cluster:
+                signals.arm()
+                say("loading variants ...")
+                cluster.wait_ready()
+                _announce(home, settings, cluster.url, os.getpid(), as_json=as_json)
+                signals.wait()
+        except Stopped:
+            pass
+        except SystemExit as end:
+            if end.code != signal.SIGTERM:  # Ray's own handler, for a moment in place of ours
+                raise
+        except Exception as error:
+            if not _is_rays(error):
+                raise
+            raise EnvironmentUnfitError(
+                f"Ray could not start or serve: {error}; its logs lie in "
+                "session_latest/logs of its temporary folder. Usually the machine is short of "
+                "memory, or too busy with something else: try again."
+            ) from error
+    say("down")
+
+
+def _is_rays(error: Exception) -> bool:
+    """Whether it is one of Ray's own, or the RuntimeError with which Serve gives a start up."""
+    return type(error) is RuntimeError or type(error).__module__.partition(".")[0] == "ray"
+
+
+def _announce(home: Path, settings: Settings, url: str, pid: int, *, as_json: bool) -> None:
+    if as_json:
+        emit({"url": url, "pid": pid, "ready": True})
+        return
+    from modelless.controller.cli.greeting import greeting
+
+    for line in greeting(home, settings, url):
+        typer.echo(line)
+
+
+def _own_words(
+    config: Path | None, host: str | None, port: int | None, gateways: int | None
+) -> list[str]:
+    words = ["up"]
+    for option, value in (
+        ("--config", config.resolve() if config is not None else None),
+        ("--host", host),
+        ("--port", port),
+        ("--gateways", gateways),
+    ):
+        if value is not None:
+            words += [option, str(value)]
+    return words
+
+
+def _show_status(url: str, found: Mapping[str, Any]) -> None:
+    members = found.get("members", [])
+    queued = sum(member["queued"] for member in members)
+    arrivals = sum(member["arrivals_per_s"] for member in members)
+    up_for = f", up for {duration(found['up_s'])}" if "up_s" in found else ""
+    typer.echo(f"{url}{up_for}: {arrivals:.1f} queries/s, {queued} waiting")
+    show_table(
+        ["member", "role", "device", "loaded", "loading", "MiB used / may", "process MiB",
+         "waiting", "queries/s"],
+        [
+            (
+                member["id"],
+                member["role"],
+                member["device_class"] or "",
+                str(len(member["loaded"])),
+                str(len(member["loading"])),
+                f"{mebibytes(member['memory_bytes'])} / {mebibytes(member['memory_budget_bytes'])}",
+                mebibytes(member["resident_bytes"]),
+                str(member["queued"]),
+                f"{member['arrivals_per_s']:.1f}",
+            )
+            for member in members
+        ],
+        right=range(3, 9),
+    )  # fmt: skip
+    served = found.get("served_by_variant", {})
+    holders: dict[str, int] = dict.fromkeys(served, 0)
+    for member in members:
+        for variant in member["loaded"]:
+            holders[variant] = holders.get(variant, 0) + 1
+    if holders:
+        show_table(
+            ["variant", "loaded in", "batches served"],
+            [(name, str(holders[name]), str(served.get(name, 0))) for name in sorted(holders)],
+            right=[1, 2],
+            whole=0,
+        )
+    outcomes = found.get("outcomes", {})
+    if outcomes:
+        typer.echo(
+            "queries: " + ", ".join(f"{count} {name}" for name, count in sorted(outcomes.items()))
+        )
+    for member in members:
+        for variant, reason in member.get("failed_loads", {}).items():
+            say(f"{member['id']} could not load {variant}: {reason}")

@@ -1,0 +1,240 @@
+"""``modelless profile``: measures what variants cost on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from modelless.controller.cli.arguments import (
+    DeviceClasses,
+    batches_of,
+    names_of,
+    seconds_of,
+)
+from modelless.controller.cli.screen import Json, Steps, emit, home_of, say
+from modelless.variants.errors import (
+    IntegrityError,
+    InvalidInputError,
+    ModellessError,
+    NoisyMachineError,
+)
+from modelless.variants.vocabulary import DeviceClass, Placement, Variant
+
+if TYPE_CHECKING:
+    from modelless.profiler.campaign import CampaignResult, CampaignSettings
+    from modelless.profiler.device import DeviceFacts
+    from modelless.profiler.jobs import Job, MeasurementSink
+    from modelless.profiler.measurement import Measurement
+    from modelless.profiler.progress import ProgressEvent
+    from modelless.variants.catalog import Catalog
+    from modelless.variants.registry import Registry
+
+EPILOG = "Example: modelless profile imagenet --budget 90s --csv imagenet.csv"
+
+
+def profile(
+    ctx: typer.Context,
+    scopes: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SCOPE", help="task, task/model or task/model/variant; default: everything"
+        ),
+    ] = None,
+    device_class: DeviceClasses = "cpu-1",
+    batches: Annotated[
+        str, typer.Option("--batches", metavar="N,...", help="Batch sizes to measure.")
+    ] = "1,2,4,8",
+    budget: Annotated[
+        str | None, typer.Option("--budget", metavar="TIME", help="Time for all of it, e.g. 60s.")
+    ] = None,
+    accept_noise: Annotated[
+        bool,
+        typer.Option(
+            "--accept-noise", help="Measure on a noisy machine too; marked as not trusted."
+        ),
+    ] = False,
+    csv_file: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="Write the measurements as CSV.")
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Measure what is measured already, too.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure what variants cost on this machine.
+
+    Latency by batch, throughput, memory, load time. What was measured here before is not measured
+    again, so an interrupted run goes on where it was left. A machine too noisy to be trusted is
+    refused with exit code 10.
+    """
+    sizes = batches_of(batches)
+    budget_s = None if budget is None else seconds_of("budget", budget)
+    class_names = names_of("device-class", device_class)
+    if csv_file is not None:
+        _check_writable(csv_file)
+
+    from modelless.controller.cli import profile_report
+    from modelless.profiler.campaign import CampaignSettings
+    from modelless.profiler.device import default_device_classes
+    from modelless.profiler.host import read_facts
+    from modelless.profiler.records import Records
+    from modelless.variants.registry import open_registry
+
+    facts = read_facts()
+    devices = pick_device_classes(class_names, default_device_classes(facts))
+    with closing(open_registry(home_of(ctx))) as registry:
+        catalog = registry.catalog()
+        variants = in_scopes(catalog, scopes or [])
+        records = Records(registry.store)
+        jobs, damaged = _jobs(registry, catalog, variants, devices)
+        settings = CampaignSettings(batches=sizes, budget_s=budget_s, accept_noise=accept_noise)
+        result = _measure(jobs, _Anew(records) if again else records, facts, settings)
+        wanted = {Placement(v.id, device.name) for v in variants for device in devices}
+        kinds = sorted({device.kind for device in devices})
+        rows = [
+            row
+            for kind in kinds
+            for row in records.current(facts.fingerprint_of(kind))
+            if row.placement in wanted
+        ]
+    failed = {**damaged, **result.failed}
+    report = profile_report.Report(
+        {variant.id: variant for variant in variants},
+        {device.name: device for device in devices},
+        {f"{model.task}/{model.name}": model.family for model in catalog.models.values()},
+        rows,
+        result,
+        failed,
+    )
+    if csv_file is not None:
+        report.write_csv(csv_file)
+        say(f"wrote {len(rows)} rows to {csv_file}")
+    if as_json:
+        emit(report.document())
+    else:
+        report.show()
+    for line in report.remarks():
+        say(line)
+    if failed:
+        raise typer.Exit(1)
+
+
+def in_scopes(catalog: Catalog, scopes: Sequence[str]) -> tuple[Variant, ...]:
+    """The variants that the names take in, each once; all of them without names.
+
+    Raises:
+        NotFoundError: an unknown name, or nothing is registered.
+    """
+    names = list(scopes) or list(catalog.tasks)
+    if not names:
+        from modelless.variants.errors import NotFoundError
+
+        raise NotFoundError(
+            "nothing is registered yet: 'modelless zoo list' shows what can be added"
+        )
+    found = {variant.id: variant for name in names for variant in catalog.resolve(name).variants}
+    return tuple(found.values())
+
+
+def pick_device_classes(
+    names: Sequence[str], known: Sequence[DeviceClass]
+) -> tuple[DeviceClass, ...]:
+    """The device classes of those names; InvalidInputError says which this machine has."""
+    by_name = {device.name: device for device in known}
+    for name in names:
+        if name not in by_name:
+            raise InvalidInputError.of("device-class", name, ", ".join(by_name))
+    return tuple(by_name[name] for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class _Anew:
+    """Records that seem empty, so that everything is measured; what was there stays until then."""
+
+    records: MeasurementSink
+
+    def current(self, fingerprint: str) -> Sequence[Measurement]:
+        """Nothing."""
+        del fingerprint
+        return ()
+
+    def add(self, measurement: Measurement) -> object:
+        """See ``Records.add``."""
+        return self.records.add(measurement)
+
+
+def _jobs(
+    registry: Registry,
+    catalog: Catalog,
+    variants: Sequence[Variant],
+    devices: Sequence[DeviceClass],
+) -> tuple[list[Job], Mapping[Placement, str]]:
+    """The placements to measure, and those whose file is damaged, with what is wrong with it.
+
+    Raises:
+        IntegrityError: every file is damaged.
+    """
+    from modelless.profiler.inputs import sample_inputs
+    from modelless.profiler.jobs import Job
+
+    jobs: list[Job] = []
+    damaged: dict[Placement, str] = {}
+    error: ModellessError | None = None
+    for variant in variants:
+        try:
+            artifact = registry.artifacts.fetch(variant.artifact_sha256)
+        except IntegrityError as damage:
+            error = damage
+            damaged.update({Placement(variant.id, d.name): str(damage) for d in devices})
+            continue
+        inputs = partial(sample_inputs, catalog.tasks[variant.task].inputs)
+        jobs += [Job(variant, device, artifact, inputs) for device in devices]
+    if error is not None and not jobs:
+        raise error
+    return jobs, damaged
+
+
+def _measure(
+    jobs: Sequence[Job],
+    records: MeasurementSink,
+    facts: DeviceFacts,
+    settings: CampaignSettings,
+) -> CampaignResult:
+    """Run the campaign with progress on stderr."""
+    from modelless.profiler.campaign import run_campaign
+
+    with Steps("profiling") as steps:
+        try:
+            return run_campaign(jobs, records, facts, settings, partial(_show, steps))
+        except NoisyMachineError as error:
+            raise NoisyMachineError(f"{error} (--accept-noise)") from None
+        except KeyboardInterrupt:
+            steps.note("what was measured so far is kept; the same command goes on from here")
+            raise
+
+
+def _show(steps: Steps, event: ProgressEvent) -> None:
+    now = ""
+    if event.placement is not None:
+        now = f"{event.placement.variant_id} on {event.placement.device_class}"
+        if event.batch is not None:
+            now += f", batch {event.batch}"
+        if event.measurement is not None:
+            now += f": {event.measurement.p50_s * 1e3:.2f} ms"
+    if event.message:
+        steps.note(f"failed: {now}: {event.message}")
+    steps.at(event.done, event.total, now, event.eta_s)
+
+
+def _check_writable(path: Path) -> None:
+    """Raise now, not after a minute of measuring, if the file cannot be written."""
+    folder = path.parent
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise InvalidInputError.of("--csv", str(path), "a file in a folder that can be written")

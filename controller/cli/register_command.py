@@ -1,0 +1,238 @@
+"""``modelless register``: an ONNX file becomes a variant."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from modelless.controller.cli.screen import (
+    Json,
+    accuracy_fields,
+    accuracy_text,
+    emit,
+    home_of,
+    say,
+)
+from modelless.variants.errors import InvalidInputError
+from modelless.variants.vocabulary import (
+    Accuracy,
+    Engine,
+    Model,
+    Precision,
+    Provenance,
+    Task,
+    Variant,
+    check_name,
+)
+
+if TYPE_CHECKING:
+    from modelless.variants.registry import Registry
+
+EPILOG = (
+    "Example: modelless register net.onnx --task imagenet --model mynet --name fp32-224 "
+    "--precision fp32 --resolution 224 --accuracy 75.1 --provenance published "
+    '--accuracy-source "the paper, table 2"'
+)
+UNKNOWN_SOURCE = "not stated when it was registered; counts as 0 until it is"
+
+
+def register(
+    ctx: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE.onnx", help="The ONNX file.")],
+    model: Annotated[str, typer.Option("--model", help="Model it is a form of; made if new.")],
+    name: Annotated[str, typer.Option("--name", help="Name of the variant, e.g. int8-224.")],
+    precision: Annotated[Precision, typer.Option("--precision", help="Its number format.")],
+    task: Annotated[str | None, typer.Option("--task", "-t", help="Task it performs.")] = None,
+    task_file: Annotated[
+        Path | None,
+        typer.Option("--task-file", metavar="FILE", help="A new task, described in YAML."),
+    ] = None,
+    resolution: Annotated[
+        int | None, typer.Option("--resolution", metavar="PX", help="Side of the network's input.")
+    ] = None,
+    accuracy: Annotated[
+        float | None, typer.Option("--accuracy", help="Per cent, in the task's metric.")
+    ] = None,
+    accuracy_source: Annotated[
+        str | None,
+        typer.Option("--accuracy-source", help="Validation set, page, or how it was derived."),
+    ] = None,
+    accuracy_samples: Annotated[
+        int | None,
+        typer.Option(
+            "--accuracy-samples", help="Items it was measured on; they give its interval."
+        ),
+    ] = None,
+    provenance: Annotated[
+        Provenance | None, typer.Option("--provenance", help="How the accuracy is known.")
+    ] = None,
+    revise: Annotated[
+        str | None,
+        typer.Option(
+            "--revise-accuracy",
+            metavar="REASON",
+            help="Replace the accuracy that these very bytes are registered with.",
+        ),
+    ] = None,
+    family: Annotated[str, typer.Option("--family", help="A new model's architecture.")] = "",
+    source: Annotated[str, typer.Option("--source", help="Where a new model comes from.")] = "",
+    licence: Annotated[str, typer.Option("--licence", help="A new model's licence.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Register an ONNX file as a variant of a task.
+
+    The file is inspected and held against the task's inputs and outputs before anything is stored.
+    The same bytes again get the version they have; other bytes under the same name the next one.
+    """
+    from modelless.controller.cli.task_files import read_task
+    from modelless.variants.inspection import check_signature, inspect_onnx, read_onnx
+    from modelless.variants.registry import open_registry
+
+    check_name("name", name)
+    new_task = read_task(task_file) if task_file is not None else None
+    with closing(open_registry(home_of(ctx))) as registry:
+        of_task = _find_task(registry, task, new_task)
+        of_model = _find_model(registry, of_task, model, family, source, licence)
+        known_accuracy = _accuracy(of_task, accuracy, provenance, accuracy_source, accuracy_samples)
+        if resolution is not None and not 1 <= resolution <= 65_536:
+            raise InvalidInputError.of("resolution", resolution, "1 to 65536 (pixels)")
+        data = read_onnx(file)
+        facts = inspect_onnx(data)
+        check_signature(facts, of_task)
+
+        variant = _revise(registry, of_task, model, name, data, known_accuracy, revise)
+        if variant is None:
+            registry.add_task(of_task)
+            registry.add_model(of_model)
+            variant = registry.register_variant(
+                task=of_task.name,
+                model=model,
+                name=name,
+                precision=precision,
+                engine=Engine.ONNXRUNTIME_CPU,
+                accuracy=known_accuracy,
+                artifact=data,
+                resolution_px=resolution,
+                parameter_count=facts.parameter_count,
+                multiply_adds=facts.multiply_adds,
+                inspect=False,
+            )
+    if accuracy is None:
+        say(
+            "note: no --accuracy was given, so it counts as 0 %: it is never chosen for a query "
+            "that asks for any"
+        )
+    if as_json:
+        emit(variant_fields(variant))
+        return
+    typer.echo(
+        f"registered {variant.id}: {variant.artifact_bytes} bytes, "
+        f"sha256 {variant.artifact_sha256[:12]}, accuracy {accuracy_text(variant.accuracy)}"
+    )
+    say(f"next: modelless profile {variant.task}/{variant.model}/{variant.name}")
+
+
+def variant_fields(variant: Variant) -> dict[str, object]:
+    """A variant as plain data."""
+    return {
+        "variant": variant.id,
+        "task": variant.task,
+        "model": variant.model,
+        "name": variant.name,
+        "version": variant.version,
+        "precision": variant.precision.value,
+        "resolution_px": variant.resolution_px,
+        "engine": variant.engine.value,
+        "sha256": variant.artifact_sha256,
+        "bytes": variant.artifact_bytes,
+        "parameters": variant.parameter_count,
+        "multiply_adds": variant.multiply_adds,
+        **accuracy_fields(variant.accuracy),
+    }
+
+
+def _find_task(registry: Registry, name: str | None, new: Task | None) -> Task:
+    if new is not None:
+        if name is not None and name != new.name:
+            raise InvalidInputError.of("--task", name, f"{new.name!r}, as the task file says")
+        return new
+    if name is None:
+        raise InvalidInputError("--task: say which task it performs, or describe it: --task-file")
+    tasks = {task.name: task for task in registry.tasks()}
+    if name not in tasks:
+        from modelless.variants.paths import not_found
+
+        raise not_found("task", name, tasks, "describe one in a file and give --task-file.")
+    return tasks[name]
+
+
+def _find_model(
+    registry: Registry, task: Task, name: str, family: str, source: str, licence: str
+) -> Model:
+    known = {}
+    if any(found.name == task.name for found in registry.tasks()):
+        known = {model.name: model for model in registry.models(task.name)}
+    if name in known and not (family or source or licence):
+        return known[name]
+    return Model(task.name, name, family or name, source, licence)
+
+
+def _accuracy(
+    task: Task,
+    percent: float | None,
+    provenance: Provenance | None,
+    source: str | None,
+    samples: int | None,
+) -> Accuracy:
+    if percent is None:
+        if provenance is not None or source is not None or samples is not None:
+            raise InvalidInputError("--accuracy: give it too, or leave out what describes it")
+        return Accuracy(0.0, task.accuracy_metric, Provenance.DERIVED, UNKNOWN_SOURCE)
+    if provenance is None or not source:
+        raise InvalidInputError(
+            f"--accuracy {percent:g}: say how it is known: --provenance measured, published or "
+            "derived, and --accuracy-source"
+        )
+    stated = Accuracy(percent, task.accuracy_metric, provenance, source)
+    if provenance is not Provenance.MEASURED:
+        if samples is not None:
+            raise InvalidInputError("--accuracy-samples: only a measured accuracy has them")
+        return stated
+    if samples is None or samples < 1:
+        raise InvalidInputError.of(
+            "--accuracy-samples", samples, "1 or more", "They give what was measured its interval."
+        )
+    from modelless.controller.demo.answers import wilson_percent
+
+    low, high = wilson_percent(round(percent / 100.0 * samples), samples)
+    return replace(stated, low_percent=low, high_percent=high, sample_count=samples)
+
+
+def _revise(
+    registry: Registry,
+    task: Task,
+    model: str,
+    name: str,
+    data: bytes,
+    accuracy: Accuracy,
+    reason: str | None,
+) -> Variant | None:
+    """The variant of these very bytes, its accuracy replaced; None if that was not asked for."""
+    if reason is None:
+        return None
+    import hashlib
+
+    sha256 = hashlib.sha256(data).hexdigest()
+    for variant in registry.variants(task.name, model, name, latest_only=False):
+        if variant.artifact_sha256 == sha256:
+            return registry.revise_accuracy(variant.id, accuracy, reason)
+    raise InvalidInputError.of(
+        "--revise-accuracy",
+        f"{task.name}/{model}/{name}",
+        "a variant that was registered from these very bytes",
+        "Leave it out to register a new one.",
+    )

@@ -1,0 +1,195 @@
+"""What a person sees: tables on stdout, words and progress on stderr; and JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Any, Final
+
+import typer
+
+from modelless.variants.vocabulary import Accuracy
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for programs.")]
+
+PIPED_WIDTH: Final = 200
+"""Columns of a table that does not go to a terminal: nothing is cut off or folded."""
+
+PLAIN_EVERY_S: Final = 5.0
+
+
+def say(message: str) -> None:
+    """A message for a person, on stderr."""
+    typer.echo(message, err=True)
+
+
+def emit(document: Mapping[str, Any]) -> None:
+    """The command's whole answer as JSON, on stdout."""
+    typer.echo(json.dumps(document, indent=2, allow_nan=False))
+
+
+def show_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    title: str = "",
+    caption: str = "",
+    right: Iterable[int] = (),
+    whole: int | None = None,
+) -> None:
+    """A table on stdout.
+
+    Args:
+        columns: headings.
+        rows: a cell a column.
+        title, caption: above and below it.
+        right: numbers of the columns to be aligned to the right.
+        whole: number of the column that is not folded where the terminal is narrow.
+    """
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    numbers = set(right)
+    table = Table(
+        title=title or None,
+        caption=caption or None,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+        pad_edge=False,
+    )
+    for number, column in enumerate(columns):
+        table.add_column(
+            column,
+            justify="right" if number in numbers else "left",
+            overflow="fold",
+            no_wrap=number == whole,
+        )
+    for row in rows:
+        table.add_row(*row)
+    width = None if sys.stdout.isatty() else PIPED_WIDTH
+    Console(width=width, markup=False, highlight=False, emoji=False).print(table)
+
+
+class Steps:
+    """Progress through a number of steps, on stderr.
+
+    A bar with the time left where stderr is a terminal; a line every few seconds where it is not.
+
+    Args:
+        what: is being done, e.g. ``profiling``.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, what: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._what = what
+        self._clock = clock
+        self._bar: Any = None
+        self._bar_task: Any = None
+        self._started_s = clock()
+        self._said_s = -float("inf")
+        self._said_done = -1
+
+    def __enter__(self) -> Steps:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+            self._bar = Progress(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[left]}", markup=False),
+                TextColumn("{task.fields[now]}", markup=False),
+                console=Console(stderr=True, highlight=False),
+                transient=True,
+                auto_refresh=False,  # a thread that draws would disturb what is being measured
+            )
+            self._bar_task = self._bar.add_task(self._what, total=None, left="", now="")
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def at(self, done: int, total: int, now: str = "", eta_s: float | None = None) -> None:
+        """``done`` of ``total`` steps are done; ``now`` is being done or was done last.
+
+        Args:
+            eta_s: seconds the rest will take; None to reckon it from the time so far.
+        """
+        passed_s = self._clock() - self._started_s
+        if eta_s is None and 0 < done < total:
+            eta_s = passed_s / done * (total - done)
+        left = (
+            f"about {duration(eta_s)} left"
+            if eta_s is not None and eta_s >= 1.0 and done < total
+            else ""
+        )
+        if self._bar is not None:
+            self._bar.update(self._bar_task, completed=done, total=total, left=left, now=now)
+            self._bar.refresh()
+            return
+        is_last = done == total and done != self._said_done
+        if is_last or self._clock() - self._said_s >= PLAIN_EVERY_S:
+            self._said_s, self._said_done = self._clock(), done
+            say(": ".join(part for part in (f"{self._what} {done}/{total}", left, now) if part))
+
+    def note(self, message: str) -> None:
+        """A message beside the progress."""
+        if self._bar is not None:
+            self._bar.console.print(message, markup=False)
+        else:
+            say(message)
+
+
+def duration(seconds: float) -> str:
+    """``8 s``, ``2 min 5 s``, ``1 h 4 min``."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min" + (f" {whole % 60} s" if whole % 60 else "")
+    return f"{whole // 3600} h" + (f" {whole % 3600 // 60} min" if whole % 3600 >= 60 else "")
+
+
+def mebibytes(size_bytes: float) -> str:
+    """``24.1``."""
+    return f"{size_bytes / 2**20:.1f}"
+
+
+def accuracy_text(accuracy: Accuracy) -> str:
+    """``91.2 % measured (90.6 to 91.8)``."""
+    text = f"{accuracy.percent:.1f} % {accuracy.provenance.value}"
+    if accuracy.low_percent is not None and accuracy.high_percent is not None:
+        text += f" ({accuracy.low_percent:.1f} to {accuracy.high_percent:.1f})"
+    return text
+
+
+def accuracy_fields(accuracy: Accuracy) -> dict[str, Any]:
+    """An accuracy as plain data, how it is known beside it."""
+    return {
+        "accuracy": accuracy.percent,
+        "accuracy_metric": accuracy.metric,
+        "accuracy_provenance": accuracy.provenance.value,
+        "accuracy_source": accuracy.source,
+        "accuracy_low": accuracy.low_percent,
+        "accuracy_high": accuracy.high_percent,
+    }
+
+
+def home_of(ctx: typer.Context) -> Path:
+    """The home folder that the global options name."""
+    home: Path = ctx.obj
+    return home

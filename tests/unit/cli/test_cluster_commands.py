@@ -1,0 +1,374 @@
+"""``modelless up``, ``down`` and ``status`` without a cluster: fakes at the seams."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modelless.controller.cli import detached
+from modelless.controller.cli.greeting import curl_line
+from modelless.controller.cli.stopping import Stopped, StopSignals
+from modelless.variants.vocabulary import Task, TensorSpec
+
+from .conftest import Run
+from .servers import Server, no_json, running
+from .tiny import TASK
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A server that answers as modelless would."""
+    with running() as server:
+        yield server
+
+
+def is_up(home: Path, url: str, pid: int | None = None) -> None:
+    """Leave the note by which the other commands find what is up."""
+    (home / "run").mkdir(parents=True, exist_ok=True)
+    state = {"pid": pid or os.getpid(), "url": url, "started_at": time.time()}
+    (home / "run" / "up.json").write_text(json.dumps(state))
+
+
+class FakeCluster:
+    """Stands in for ``Cluster``: up at once; ``ending`` is raised while it is up."""
+
+    ending: BaseException | None = None
+    events: list[str]
+    settings: Any
+
+    def __init__(self, home: Path, settings: Any, on_stage: Callable[[str], None]) -> None:
+        self.url = f"http://{settings.http.host}:{settings.http.port}"
+        self.on_stage = on_stage
+        type(self).settings = settings
+        type(self).events = []
+
+    def __enter__(self) -> FakeCluster:
+        self.on_stage("starting")
+        self.events.append("up")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.events.append("down")
+
+    def wait_ready(self) -> None:
+        self.events.append("ready")
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> type[FakeCluster]:
+    """No Ray: ``up`` is told to stop as soon as it is up."""
+    monkeypatch.setattr("modelless.controller.live.cluster.Cluster", FakeCluster)
+
+    def wait(_: StopSignals) -> None:
+        if FakeCluster.ending is not None:
+            raise FakeCluster.ending
+
+    monkeypatch.setattr(StopSignals, "wait", wait)
+    return FakeCluster
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [(Stopped(), 0), (KeyboardInterrupt(), 130), (SystemExit(int(signal.SIGTERM)), 0)],
+)
+def test_up_serves_until_it_is_told_to_stop(
+    run: Run,
+    registered: Path,
+    cluster: type[FakeCluster],
+    monkeypatch: pytest.MonkeyPatch,
+    ending: BaseException,
+    code: int,
+) -> None:
+    monkeypatch.setattr(cluster, "ending", ending)
+    ran = run("up", "--port", 9123, "--gateways", 3)
+    assert ran.code == code
+    assert cluster.events == ["up", "ready", "down"]
+    assert (cluster.settings.http.port, cluster.settings.gateways.count) == (9123, 3)
+    assert "ready: http://127.0.0.1:9123" in ran.out
+    assert "curl -s http://127.0.0.1:9123/v2/models/pixels/infer -d '{" in ran.out
+    assert "starting ..." in ran.err
+
+
+def test_up_says_when_ray_fails(
+    run: Run, registered: Path, cluster: type[FakeCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind in (
+        RuntimeError,
+        type("ActorDiedError", (Exception,), {"__module__": "ray.exceptions"}),
+    ):
+        monkeypatch.setattr(cluster, "ending", kind("the actor\nis dead"))
+        ran = run("up")
+        assert (ran.code, cluster.events[-1]) == (7, "down")
+        assert "error: Ray could not start or serve: the actor is dead" in ran.err
+    monkeypatch.setattr(cluster, "ending", ZeroDivisionError("a bug"))
+    assert run("up").code == 70
+
+
+def test_up_speaks_json(
+    run: Run, registered: Path, cluster: type[FakeCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "ending", Stopped())
+    ran = run("up", "--json")
+    assert ran.document == {"url": "http://127.0.0.1:8080", "pid": os.getpid(), "ready": True}
+
+
+def test_the_command_line_is_put_over_the_settings_file(
+    run: Run,
+    registered: Path,
+    cluster: type[FakeCluster],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(cluster, "ending", Stopped())
+    config = tmp_path / "config.yaml"
+    config.write_text("http: {port: 9000, max_body_bytes: 4096}\nseed: 7\n")
+    assert run("up", "--config", config, "--port", 9001, "--host", "127.0.0.2").code == 0
+    assert cluster.settings.http.model_dump() == {
+        "host": "127.0.0.2",
+        "port": 9001,
+        "max_body_bytes": 4096,
+    }
+    assert cluster.settings.seed == 7
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--port", "0"], 2, "http.port"),
+        (["--port", "70000"], 2, "http.port"),
+        (["--gateways", "0"], 2, "gateways.count"),
+        (["--config", "none.yaml"], 2, "none.yaml"),
+        ([], 3, "registered"),
+    ],
+)
+def test_up_refuses_what_is_wrong(run: Run, words: list[str], code: int, said: str) -> None:
+    ran = run("up", *words)
+    assert (ran.code, ran.out, said in ran.err) == (code, "", True), ran.err
+    assert "ray" not in ran.err
+
+
+def test_up_refuses_what_has_no_profile(run: Run, registered: Path) -> None:
+    ran = run("up", "--port", _free_port())
+    assert (ran.code, "modelless profile" in ran.err) == (3, True)
+
+
+def test_up_refuses_a_port_that_is_taken(run: Run, profiled: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        ran = run("up", "--port", taken.getsockname()[1], "--json")
+    assert (ran.code, ran.document["exit_code"]) == (7, 7)
+    assert "--port" in ran.err
+
+
+def test_up_refuses_to_be_up_twice(run: Run, home: Path, registered: Path) -> None:
+    is_up(home, "http://127.0.0.1:9")
+    for words in (["up"], ["up", "--detach"]):
+        ran = run(*words)
+        assert (ran.code, "already up at http://127.0.0.1:9" in ran.err) == (7, True)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+# -- in the background ------------------------------------------------------------------------
+
+
+class FakeProcess:
+    """Stands in for ``subprocess.Popen``: what the background process says and how it ends."""
+
+    words: list[str]
+    says = b""
+    code: int | None = None
+    terminated = False
+    on_start: Callable[[int], None] = staticmethod(lambda pid: None)
+
+    def __init__(self, command: list[str], *, stdout: Any, **settings: Any) -> None:
+        type(self).words = command
+        type(self).terminated = False
+        assert settings["start_new_session"]
+        self.pid = os.getpid()  # a process that is alive
+        stdout.write(self.says)
+        self.on_start(self.pid)
+
+    def poll(self) -> int | None:
+        return self.code
+
+    def terminate(self) -> None:
+        type(self).terminated = True
+
+    def wait(self, timeout: float | None = None) -> int:
+        return 0
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcess]:
+    """No process is started."""
+
+    class Fresh(FakeProcess):
+        pass
+
+    monkeypatch.setattr("subprocess.Popen", Fresh)
+    return Fresh
+
+
+def test_the_background_process_is_waited_for(
+    run: Run, registered: Path, home: Path, process: type[FakeProcess], server: Server
+) -> None:
+    process.says = b"starting Ray ...\nWARNING something\nloading variants ...\n"
+    process.on_start = staticmethod(lambda pid: is_up(home, server.url, pid))
+    ran = run("up", "--detach", "--port", 9001, "--gateways", 2)
+    assert ran.code == 0, ran.err
+    assert process.words[:3] == [sys.executable, "-m", "modelless.controller.cli"]
+    assert process.words[3:] == ["--home", str(home), "up", "--port", "9001", "--gateways", "2"]
+    assert f"ready: {server.url}" in ran.out
+    assert ran.err.startswith("starting Ray ...\nloading variants ...\n")
+    assert str(home / "run" / "up.log") in ran.err
+    assert not process.terminated
+    (home / "run" / "up.json").unlink()
+    found = run("up", "--detach", "--json").document
+    assert found == {"url": server.url, "pid": os.getpid(), "ready": True}
+
+
+def test_the_background_process_passes_on_why_it_failed(
+    run: Run, home: Path, process: type[FakeProcess]
+) -> None:
+    process.says = b"starting Ray ...\nerror: http.port: it is taken\n"
+    process.code = 7
+    ran = run("up", "--detach", "--json")
+    assert ran.code == 7
+    assert ran.document["error"].startswith("http.port: it is taken")
+    assert ran.document["exit_code"] == 7
+
+
+def test_interrupted_it_takes_the_background_process_down(
+    run: Run, home: Path, process: type[FakeProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", interrupt)
+    ran = run("up", "--detach")
+    assert (ran.code, process.terminated) == (130, True)
+
+
+@pytest.mark.parametrize(
+    ("log", "error"),
+    [
+        ("a\nerror: one\nerror: two\nb\n", "two"),
+        ("a\nKilled\n\n", "Killed"),
+        ("", "no word"),
+    ],
+)
+def test_the_last_error_of_a_log(log: str, error: str) -> None:
+    assert detached.last_error(log) == error
+
+
+# -- signals ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "raised"),
+    [
+        (signal.SIGINT, KeyboardInterrupt),
+        (signal.SIGTERM, Stopped),
+        (signal.SIGHUP, Stopped),
+    ],
+)
+def test_the_first_signal_counts_and_the_others_are_ignored(
+    number: signal.Signals, raised: type[BaseException]
+) -> None:
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    with StopSignals() as signals:
+        signal.signal(number, signal.SIG_DFL)  # as a library might
+        signals.arm()
+        with pytest.raises(raised):
+            signal.raise_signal(number)
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.raise_signal(each)
+        signals.arm()
+        signal.raise_signal(signal.SIGTERM)
+    assert {each: signal.getsignal(each) for each in before} == before
+
+
+def test_what_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with StopSignals():
+            signal.raise_signal(signal.SIGHUP)
+            with pytest.raises(Stopped):
+                signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+# -- status and down --------------------------------------------------------------------------
+
+
+def test_status_shows_what_is_up(run: Run, home: Path, server: Server) -> None:
+    is_up(home, server.url)
+    ran = run("status")
+    assert ran.code == 0
+    assert f"{server.url}, up for 1 min 5 s: 12.5 queries/s, 2 waiting" in ran.out
+    assert "3.0 / 100.0" in ran.out
+    assert "queries: 2 refused, 40 served" in ran.out
+    assert "abc could not load pixels/mean/large@1: no room" in ran.err
+    found = run("status", "--json").document
+    assert found["url"] == server.url
+    assert found["members"][0]["id"] == "abc"
+    assert found["outcomes"] == {"served": 40, "refused": 2}
+
+
+def test_status_of_a_server_elsewhere(run: Run, server: Server) -> None:
+    assert run("status", "--url", server.url.removeprefix("http://")).code == 0
+
+
+def test_status_with_nothing_up(run: Run, home: Path) -> None:
+    ran = run("status")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == "error: nothing is up: start it with 'modelless up'\n"
+    assert run("status", "--json").document["exit_code"] == 1
+
+
+def test_status_of_what_does_not_answer(run: Run, home: Path, server: Server) -> None:
+    is_up(home, f"http://127.0.0.1:{_free_port()}")
+    ran = run("status")
+    assert (ran.code, "does not answer" in ran.err) == (8, True)
+    server.answers["/modelless/status"] = no_json()
+    assert run("status", "--url", server.url).code == 8
+
+
+def test_down_takes_down_what_is_up(run: Run, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("down").out == "nothing was up\n"
+    assert run("down", "--json").document == {"was_up": False, "url": None}
+    is_up(home, "http://127.0.0.1:9")
+    monkeypatch.setattr("modelless.controller.live.cluster.take_down", lambda home: True)
+    assert run("down").out == "http://127.0.0.1:9 is down\n"
+    assert run("down", "--json").document == {"was_up": True, "url": "http://127.0.0.1:9"}
+
+
+# -- what to type next ------------------------------------------------------------------------
+
+
+def test_the_curl_line_asks_for_an_answer_where_it_is_short() -> None:
+    line = curl_line("http://x:1", TASK)
+    url, _, body = line.removeprefix("curl -s ").partition(" -d ")
+    assert url == "http://x:1/v2/models/pixels/infer"
+    request = json.loads(body.strip("'"))
+    assert request["inputs"][0]["shape"] == [1, 2, 2, 3]
+    assert len(request["inputs"][0]["data"]) == 12
+    large = Task("big", (TensorSpec("image", "UINT8", (-1, 28, 28)),), TASK.outputs, "top-1")
+    assert curl_line("http://x:1", large) == "curl -s http://x:1/v2/models/big"

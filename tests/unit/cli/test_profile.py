@@ -1,0 +1,165 @@
+"""``modelless profile``: what is measured, what is left alone, what is refused."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modelless.profiler.noise import HostNoise, Noise
+from modelless.profiler.records import Records
+from modelless.profiler.table import read_table
+from modelless.variants.registry import open_registry
+
+from .conftest import Run
+from .tiny import host_facts, measurement
+
+QUICK = ("--batches", "1", "--budget", "100ms", "--accept-noise")
+SMALL = "pixels/mean/small@1"
+
+
+def artifact(home: Path, variant_id: str) -> Path:
+    """The variant's file."""
+    with closing(open_registry(home)) as registry:
+        sha256 = registry.variant(variant_id).artifact_sha256
+    return home / "artifacts" / sha256[:2] / sha256
+
+
+def spoil(file: Path) -> None:
+    """Put something else in the file's place."""
+    file.unlink()
+    file.write_bytes(b"something else")
+
+
+def test_variants_are_measured_and_kept(run: Run, registered: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    ran = run("profile", "pixels/mean/small", *QUICK, "--json", "--csv", tmp_path / "out.csv")
+    assert ran.code == 0, ran.err
+    found = ran.document
+    assert (found["measured"], found["failed"], found["skipped"]) == (1, [], [])
+    assert found["fingerprint"] == host_facts().fingerprint
+    (placement,) = found["placements"]
+    assert (placement["variant"], placement["device_class"]) == (SMALL, "cpu-1")
+    assert (placement["accuracy"], placement["accuracy_provenance"]) == (70.0, "published")
+    (point,) = placement["batches"]
+    assert (point["batch"], point["measured_now"]) == (1, True)
+    assert 0 < point["p50_ms"] <= point["p90_ms"] <= point["p99_ms"]
+    assert point["throughput_per_s"] > 0
+    with closing(open_registry(registered)) as registry:
+        (row,) = Records(registry.store).current(host_facts().fingerprint)
+    assert row.p50_s * 1e3 == pytest.approx(point["p50_ms"])
+    (line,) = read_table(tmp_path / "out.csv")
+    assert (line.model, line.family, line.batch) == ("mean", "tiny", 1)
+    assert "profiling 1/1" in ran.err
+    assert "measured 1 points" in ran.err
+
+
+def test_what_is_known_is_not_measured_again(run: Run, profiled: Path) -> None:
+    ran = run("profile", "--json")
+    assert ran.code == 0
+    found = ran.document
+    assert found["measured"] == 0
+    assert {skip["reason"] for skip in found["skipped"]} == {"already-measured"}
+    assert len(found["skipped"]) == 12
+    assert [p["variant"] for p in found["placements"]] == [
+        "pixels/mean/large@1",
+        "pixels/mean/medium@1",
+        SMALL,
+    ]
+    table = run("profile").out
+    assert "5.00/6.00" in table
+    assert "batch 8" in table
+    assert "not trusted" not in table
+
+
+def test_again_means_again(run: Run, profiled: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    found = run("profile", SMALL, *QUICK, "--again", "--json").document
+    assert found["measured"] == 1
+    (placement,) = found["placements"]
+    assert [point["batch"] for point in placement["batches"]] == [1, 2, 4, 8]  # the others stay
+
+
+def test_a_noisy_machine_is_refused(
+    run: Run, registered: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HostNoise, "probe", lambda *_: Noise(contention=0.9))
+    ran = run("profile", "--json")
+    assert ran.code == 10
+    assert ran.document["exit_code"] == 10
+    assert "--accept-noise" in ran.err
+
+
+def test_what_is_not_trusted_is_marked(run: Run, registered: Path) -> None:
+    with closing(open_registry(registered)) as registry:
+        Records(registry.store).add(measurement(SMALL, 1, 5.0, trusted=False))
+        Records(registry.store).add(measurement(SMALL, 2, 10.0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("modelless.profiler.campaign.run_campaign", _measured_nothing)
+        ran = run("profile", SMALL)
+    assert "5.00/6.00 *" in ran.out
+    assert "10.0/12.0  " in ran.out
+    assert "*: not trusted" in ran.out
+
+
+def _measured_nothing(*_: Any) -> Any:
+    from modelless.profiler.campaign import CampaignResult
+
+    return CampaignResult((), {}, {}, 0.0)
+
+
+def test_an_interruption_keeps_what_was_measured(
+    run: Run, registered: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(jobs: Any, records: Any, *_: Any) -> None:
+        records.add(measurement(SMALL, 1, 5.0))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("modelless.profiler.campaign.run_campaign", interrupted)
+    ran = run("profile")
+    assert (ran.code, ran.out) == (130, "")
+    assert "goes on from here" in ran.err
+    with closing(open_registry(registered)) as registry:
+        assert len(Records(registry.store).current(host_facts().fingerprint)) == 1
+
+
+def test_a_damaged_file_does_not_stop_the_others(run: Run, profiled: Path) -> None:
+    spoil(artifact(profiled, SMALL))
+    ran = run("profile", "--json")
+    assert ran.code == 1
+    (failed,) = ran.document["failed"]
+    assert failed["variant"] == SMALL
+    assert "sha256" in failed["error"]
+    assert len(ran.document["skipped"]) == 8
+    assert run("profile", SMALL).code == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["pixel"], 3, "Did you mean pixels"),
+        (["pixels/median"], 3, "mean"),
+        (["pixels/mean/smal"], 3, "small"),
+        (["pixels/mean/small@9"], 3, "9"),
+        (["--device-class", "cpu-64"], 2, "cpu-1"),
+        (["--device-class", ","], 2, "device-class"),
+        (["--batches", "0"], 2, "batches"),
+        (["--budget", "soon"], 2, "1m30s"),
+        (["--csv", "nowhere/out.csv"], 2, "nowhere"),
+        (["--csv", "."], 2, "--csv"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    run: Run, profiled: Path, words: list[str], code: int, said: str
+) -> None:
+    ran = run("profile", *words)
+    assert (ran.code, ran.out) == (code, "")
+    assert said in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_with_nothing_registered_there_is_nothing_to_measure(run: Run) -> None:
+    ran = run("profile")
+    assert (ran.code, "zoo list" in ran.err) == (3, True)
