@@ -1,0 +1,230 @@
+"""Write the tables that come from the code into the pages that hold them.
+
+``python docs/generate.py`` writes them; with ``--check`` it only says which are out of date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import typer.main
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from modelless.controller.cli.app import app
+from modelless.controller.config import Settings
+from modelless.policies.discovery import BUILT_IN
+from modelless.variants import errors
+
+ROOT: Final = Path(__file__).parents[1]
+_BEGIN: Final = "<!-- begin generated: {} (make docs) -->"
+_END: Final = "<!-- end generated -->"
+_WORDS: Final = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}
+
+
+def settings_tables() -> str:
+    """Every key of the settings file, a table a section."""
+    return "\n".join(_sections(Settings, ""))
+
+
+def policy_tables() -> str:
+    """Every built-in policy with its settings, a table a seam."""
+    parts = []
+    for seam, known in BUILT_IN.items():
+        lines = [f"### {seam.__name__}", "", _sentence(seam), ""]
+        rows = (_policy_row(name, path) for name, path in sorted(known.items()))
+        lines += _table(("policy", "what it does", "settings"), rows)
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def command_table() -> str:
+    """Every command with the first sentence of its help."""
+    rows = ((f"`modelless {name}`", _sentence(command)) for name, command in commands().items())
+    return "\n".join(_table(("command", "what it does"), rows))
+
+
+def exit_code_table() -> str:
+    """Every exit code that an error of the package has."""
+    found = {
+        error.exit_code: error
+        for _, error in inspect.getmembers(errors, inspect.isclass)
+        if error in errors.ModellessError.__subclasses__() and "exit_code" in vars(error)
+    }
+    rows = ((str(code), _sentence(found[code]).partition(". ")[0]) for code in sorted(found))
+    return "\n".join(_table(("exit code", "meaning"), rows))
+
+
+def commands() -> dict[str, Any]:
+    """Command objects by name, those of groups as ``group command``."""
+
+    def walk(group: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+        is_plain = {name: not hasattr(each, "commands") for name, each in group.commands.items()}
+        for name in sorted(is_plain, key=lambda name: is_plain[name]):
+            command = group.commands[name]
+            if hasattr(command, "commands"):
+                yield from walk(command, f"{prefix}{name} ")
+            elif not command.hidden:
+                yield prefix + name, command
+
+    return dict(walk(typer.main.get_command(app), ""))
+
+
+BLOCKS: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
+    "commands": ("README.md", command_table),
+    "exit codes": ("README.md", exit_code_table),
+    "settings": ("docs/configuration.md", settings_tables),
+    "policies": ("docs/policies.md", policy_tables),
+}
+
+
+def rewritten(page: str, name: str, body: str) -> str:
+    """``page`` with the block ``name`` replaced; ValueError if it has no such block."""
+    begin = _BEGIN.format(name)
+    pattern = re.compile(re.escape(begin) + r"\n.*?" + re.escape(_END), re.DOTALL)
+    if not pattern.search(page):
+        raise ValueError(f"no block {begin!r} to fill")
+    return pattern.sub(lambda _: f"{begin}\n\n{body}\n\n{_END}", page)
+
+
+def stale() -> dict[str, str]:
+    """New text by page, for pages that are out of date."""
+    before = {page: (ROOT / page).read_text(encoding="utf-8") for page, _ in BLOCKS.values()}
+    after = dict(before)
+    for name, (page, render) in BLOCKS.items():
+        after[page] = rewritten(after[page], name, render())
+    return {page: text for page, text in after.items() if text != before[page]}
+
+
+def main() -> None:
+    """Write the pages, or check them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if out of date")
+    check = parser.parse_args().check
+    pages = stale()
+    for page, text in pages.items():
+        if not check:
+            (ROOT / page).write_text(text, encoding="utf-8")
+        print(f"{page}: {'out of date' if check else 'written'}")
+    sys.exit(1 if check and pages else 0)
+
+
+def _sections(section: type[BaseModel], prefix: str) -> Iterator[str]:
+    """The plain keys of ``section`` as a table, then its subsections."""
+    inner = {name: _section_in(field) for name, field in section.model_fields.items()}
+    rows = [
+        (f"`{prefix}{name}`", _default(field), _allowed(field), field.description or "")
+        for name, field in section.model_fields.items()
+        if inner[name] is None
+    ]
+    yield f"### {prefix.rstrip('.') or 'At the top'}\n"
+    yield f"{_sentence(section)}\n"
+    yield from _table(("key", "default", "allowed", "meaning"), rows)
+    for name, found in inner.items():
+        if found is not None:
+            listed = not isinstance(section.model_fields[name].annotation, type)
+            yield ""
+            yield from _sections(found, f"{prefix}{name}[]." if listed else f"{prefix}{name}.")
+
+
+def _section_in(field: FieldInfo) -> type[BaseModel] | None:
+    for part in (field.annotation, *get_args(field.annotation)):
+        if isinstance(part, type) and issubclass(part, BaseModel):
+            return part
+    return None
+
+
+def _default(field: FieldInfo) -> str:
+    default = field.get_default(call_default_factory=True)
+    if default is PydanticUndefined:
+        return "(must be given)"
+    if default is None:
+        return "`null`"
+    if isinstance(default, tuple):
+        default = list(default)
+    return f"`{default}`"
+
+
+def _allowed(field: FieldInfo) -> str:
+    """A type and its bounds, in words."""
+    words = str(field.annotation)
+    if "Literal" in words:
+        return " or ".join(f"`{value}`" for value in get_args(field.annotation))
+    if "dict[str, typing.Any]" in words:
+        return "a name, or a mapping of `policy` and its settings"
+    if words.startswith("tuple"):
+        return "a list of names"
+    if words.startswith("dict"):
+        return "a mapping of names to numbers"
+    kinds = [_WORDS[part] for part in re.findall(r"\b(str|int|float|bool)\b", words)]
+    null = ["or `null`"] if type(None) in get_args(field.annotation) else []
+    return ", ".join([*kinds, *map(_bound, field.metadata), *null])
+
+
+def _bound(bound: object) -> str:
+    """``Ge(ge=1)`` as ``at least 1``."""
+    for kind, words in {Ge: "at least", Gt: "more than", Le: "at most", Lt: "less than"}.items():
+        if isinstance(bound, kind):
+            value = getattr(bound, kind.__name__.lower())
+            return f"{words} {int(value) if value == int(value) else value}"
+    raise TypeError(f"no words for {bound!r}")
+
+
+def _policy_row(name: str, path: str) -> tuple[str, str, str]:
+    module_name, _, attribute = path.partition(":")
+    module = import_module(module_name)
+    policy = getattr(module, attribute)
+    meanings = _arguments(policy)
+    settings = [
+        f"`{parameter.name}` (`{_shown(parameter.default)}`): {meanings.get(parameter.name, '')}"
+        for parameter in inspect.signature(policy).parameters.values()
+    ]
+    return f"`{name}`", _paragraph(module), "<br>".join(settings) or "none"
+
+
+def _shown(default: object) -> str:
+    """A default as YAML writes it."""
+    return "null" if default is None else json.dumps(default)
+
+
+def _arguments(documented: object) -> dict[str, str]:
+    """Descriptions by name, from the ``Args:`` of a docstring."""
+    text = inspect.getdoc(documented) or ""
+    _, _, section = text.partition("Args:\n")
+    found = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", section, re.MULTILINE)
+    return {name: _flat(meaning) for name, meaning in found}
+
+
+def _sentence(documented: object) -> str:
+    """The first line of a docstring, or of a command's help."""
+    help_text = getattr(documented, "help", None)
+    text = help_text if isinstance(help_text, str) else inspect.getdoc(documented) or ""
+    return _flat(text.partition("\n\n")[0])
+
+
+def _paragraph(documented: object) -> str:
+    """A docstring's first paragraph with the second, where the source is cited."""
+    return _flat(" ".join((inspect.getdoc(documented) or "").split("\n\n")[:2]))
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("``", "`")
+
+
+def _table(head: tuple[str, ...], rows: Any) -> list[str]:
+    lines = [head, ("---",) * len(head), *rows]
+    return ["| " + " | ".join(line) + " |" for line in lines]
+
+
+if __name__ == "__main__":
+    main()

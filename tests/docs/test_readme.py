@@ -1,0 +1,140 @@
+"""What the pages tell a reader to type exists, and what they link to is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import typer.main
+import yaml
+from packaging.requirements import Requirement
+
+from modelless.controller.api.v2_request import parse_infer
+from modelless.controller.api.v2_routes import Endpoint, route
+from modelless.controller.cli.app import app
+from modelless.controller.config import HttpSettings, parse_settings
+
+from .pages import PAGES, ROOT, Block, blocks, read
+
+SHELL = blocks("bash", "sh", "console")
+PYTHON = blocks("python")
+
+
+def commands_in(text: str) -> Iterator[list[str]]:
+    """The words of each simple command of a shell block."""
+    for line in text.replace("\\\n", " ").splitlines() if "'{" not in text else [text]:
+        words = shlex.split(line, comments=True)
+        while words:
+            end = next((i for i, word in enumerate(words) if word in ("&&", "||", "|", ";")), None)
+            yield words[:end]
+            words = [] if end is None else words[end + 1 :]
+
+
+def every_command(program: str) -> list[Any]:
+    """Uses of ``program`` in shell blocks, and in inline code, as parameters of a test."""
+    found = [(str(block), words) for block in SHELL for words in commands_in(block.text)]
+    for page in PAGES:
+        outside = re.sub(r"^```.*?^```$", "", read(page), flags=re.MULTILINE | re.DOTALL)
+        codes = re.findall(rf"`({program} [^`\n]+)`", outside)
+        found += [(page, words) for code in codes for words in commands_in(code)]
+    return [
+        pytest.param(words, id=f"{where} {' '.join(words)}"[:100])
+        for where, words in found
+        if words and words[0] == program
+    ]
+
+
+@pytest.mark.parametrize("words", every_command("modelless"))
+def test_command_exists_with_these_options(words: list[str]) -> None:
+    command: Any = typer.main.get_command(app)
+    options = {name: param for param in command.params for name in param.opts}
+    rest = words[1:]
+    while hasattr(command, "commands") and rest:
+        if rest[0].startswith("-"):
+            assert rest[0] in options, f"no option {rest[0]}"
+            rest = rest[1 if options[rest[0]].is_flag else 2 :]
+            continue
+        assert rest[0] in command.commands, f"no command {rest[0]!r}"
+        command, rest = command.commands[rest[0]], rest[1:]
+        options |= {name: param for param in command.params for name in param.opts}
+    takes_words = any(param.param_type_name == "argument" for param in command.params)
+    while rest:
+        word, rest = rest[0], rest[1:]
+        if word in ("--help", "-h"):
+            continue
+        if word.startswith("-"):
+            assert word in options, f"no option {word}"
+            rest = rest if options[word].is_flag else rest[1:]
+        else:
+            assert takes_words, f"takes no {word!r}"
+
+
+@pytest.mark.parametrize("words", every_command("make"))
+def test_make_target_exists(words: list[str]) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for word in words[1:]:
+        name, is_variable, _ = word.partition("=")
+        assert re.search(
+            rf"^{name} \?= |\$\({name}\)" if is_variable else rf"^{name}:", makefile, re.M
+        )
+
+
+@pytest.mark.parametrize("words", every_command("pip"))
+def test_what_is_installed_is_ours_with_extras_it_has(words: list[str]) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    named = {Requirement(line).name for lines in extras.values() for line in lines}
+    assert words[1] == "install"
+    for word in words[2:]:
+        place, _, rest = word.rstrip("]").partition("[")
+        assert place in {".", *named}
+        assert place != "." or set(rest.split(",")) <= extras.keys()
+
+
+@pytest.mark.parametrize("words", every_command("curl"))
+def test_curl_asks_for_something_that_is_there(words: list[str]) -> None:
+    (url,) = (urlsplit(word) for word in words if word.startswith("http"))
+    defaults = HttpSettings()
+    assert (url.hostname, url.port) in {
+        (defaults.host, defaults.port),
+        ("localhost", defaults.port),
+    }
+    body = words[words.index("-d") + 1] if "-d" in words else None
+    endpoint = route("POST" if body else "GET", url.path).endpoint
+    assert endpoint not in {Endpoint.NOT_FOUND, Endpoint.METHOD_NOT_ALLOWED}
+    if body:
+        assert endpoint is Endpoint.INFER
+        assert parse_infer(body.encode()).tensors
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=str)
+def test_python_compiles_and_imports_what_exists(block: Block) -> None:
+    compile(block.text, str(block), "exec")
+    nodes = ast.walk(ast.parse(block.text))
+    imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+    exec(compile(ast.Module([*imports], []), str(block), "exec"), {})  # noqa: S102
+
+
+@pytest.mark.parametrize("block", blocks("yaml"), ids=str)
+def test_yaml_is_a_settings_file(block: Block) -> None:
+    parse_settings(yaml.safe_load(block.text))
+
+
+def test_the_main_ways_in_are_shown() -> None:
+    shown = {tuple(words[:2]) for block in SHELL for words in commands_in(block.text) if words}
+    ways = ("zoo", "profile", "up", "infer", "select")
+    assert {("make", "demo"), ("make", "test")} | {("modelless", way) for way in ways} <= shown
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    text = re.sub(r"^```.*?^```$", "", read(page), flags=re.MULTILINE | re.DOTALL)
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
+    here = [link for link in links if not urlsplit(link).scheme]
+    assert [link for link in here if not (ROOT / page).parent.joinpath(link).exists()] == []

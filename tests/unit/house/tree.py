@@ -1,0 +1,33 @@
+"""Where the house stands, and its modules read and parsed."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+FOLDERS = ("controller", "policies", "profiler", "variants")
+
+
+@dataclass(frozen=True)
+class Module:
+    """One module of the package."""
+
+    name: str
+    text: str
+    tree: ast.Module
+
+
+def read_modules() -> list[Module]:
+    """Every module of the package, in order of name."""
+    inside = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+    paths = [ROOT / "src" / "modelless" / "__init__.py", *inside]
+    return sorted(map(_read, paths), key=lambda module: module.name)
+
+
+def _read(path: Path) -> Module:
+    text = path.read_text(encoding="utf-8")
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts[1:] if parts[0] == "src" else ("modelless", *parts)
+    return Module(".".join(parts).removesuffix(".__init__"), text, ast.parse(text))
