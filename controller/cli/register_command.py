@@ -206,7 +206,7 @@ def _accuracy(
         raise InvalidInputError.of(
             "--accuracy-samples", samples, "1 or more", "They give what was measured its interval."
         )
-    from modelless.controller.demo.answers import wilson_percent
+    from modelless.variants.intervals import wilson_percent
 
     low, high = wilson_percent(round(percent / 100.0 * samples), samples)
     return replace(stated, low_percent=low, high_percent=high, sample_count=samples)

@@ -28,11 +28,12 @@ from typing import Any
 from modelless.controller.config import PoolSettings, Settings
 from modelless.controller.core.effects import ScalePool
 from modelless.controller.live import reaper
-from modelless.variants.errors import EnvironmentUnfitError
+from modelless.variants.errors import EnvironmentUnfitError, ModellessError
 
 logger = logging.getLogger(__name__)
 
 OnStage = Callable[[str], None]
+RAY_LOGS = "/tmp/ray/session_latest/logs"  # noqa: S108  (where Ray writes, by its own choice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Cluster:
         on_stage: told what is being done, for people.
 
     Raises (on entering):
-        EnvironmentUnfitError: the port is taken, or modelless is already up.
+        EnvironmentUnfitError: the port is taken, modelless is already up, or Ray does not start.
         NotFoundError: nothing is registered or profiled.
         StoreError: the store cannot be read.
     """
@@ -102,8 +103,13 @@ class Cluster:
         try:
             self._signals.install()
             self._start()
-        except BaseException:
+        except BaseException as error:
             self._stop()
+            if isinstance(error, Exception) and not isinstance(error, ModellessError):
+                raise EnvironmentUnfitError(
+                    f"Ray could not be started: {error}. Its logs are in {RAY_LOGS}, modelless's "
+                    f"in {self._run / 'logs'}"
+                ) from error
             raise
         return self
 

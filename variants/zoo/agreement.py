@@ -18,15 +18,13 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from math import sqrt
 
 from modelless.variants.errors import InvalidInputError
+from modelless.variants.intervals import wilson
 from modelless.variants.vocabulary import Accuracy, Provenance
 from modelless.variants.zoo.graph import OUTPUT
 from modelless.variants.zoo.inference import Graph
 from modelless.variants.zoo.photos import Crop
-
-_Z = 1.959964  # of a 95 % interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +148,4 @@ def _interval(groups: Sequence[tuple[float, float]]) -> tuple[float, float]:
     variance = len(groups) / (len(groups) - 1) * squares / crops**2
     count = share * (1 - share) / variance if variance > 0 else crops
     count = min(max(count, float(len(groups))), crops)
-    square = _Z * _Z
-    middle = (share + square / (2 * count)) / (1 + square / count)
-    spread = _Z / (1 + square / count) * sqrt(share * (1 - share) / count + square / (4 * count**2))
-    return max(0.0, middle - spread), min(1.0, middle + spread)
+    return wilson(share, count)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import logging
-import math
 import platform
 import shutil
 import sys
@@ -33,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError, ModellessError
+from modelless.variants.intervals import wilson_percent
 from modelless.variants.vocabulary import Precision
 from modelless.variants.zoo import fashion_mnist as shipped
 from modelless.variants.zoo.training import fashion_mnist_graph as graph
@@ -47,7 +47,6 @@ HELD_OUT = 5_000
 CALIBRATION_COUNT = 1_000
 BATCH = 128
 TOLERANCE_POINTS = 1.0
-Z_95 = 1.959963984540054
 
 Images = NDArray[np.uint8]
 
@@ -108,15 +107,6 @@ class Made:
     model: str
     record: shipped.ModelRecord
     variants: tuple[tuple[bytes, shipped.VariantRecord], ...]
-
-
-def wilson_percent(correct: int, count: int) -> tuple[float, float]:
-    """Wilson's 95 % score interval, in per cent, of a proportion ``correct / count``."""
-    share, z2 = correct / count, Z_95 * Z_95
-    centre = (share + z2 / (2 * count)) / (1 + z2 / count)
-    spread = math.sqrt(share * (1 - share) / count + z2 / (4 * count * count))
-    half = Z_95 * spread / (1 + z2 / count)
-    return 100 * max(0.0, centre - half), 100 * min(1.0, centre + half)
 
 
 def file_record(content: bytes) -> shipped.FileRecord:
