@@ -16,9 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 
-@serve.deployment(
-    num_replicas=2, max_ongoing_requests=100, ray_actor_options={"num_cpus": 0.1}
-)
+@serve.deployment(num_replicas=2, max_ongoing_requests=100, ray_actor_options={"num_cpus": 0.1})
 class Classifier:
     """The code of Serve's batching guide, with inference off the event loop."""
 

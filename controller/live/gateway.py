@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 EXCHANGE_S = 1.0
 TICK_S = 0.02
+IDLE_TICK_S = 0.1
+"""How soon a tick comes after the first query since a quiet time: a refusal may be this late."""
 
 
 @dataclass(slots=True)
@@ -152,7 +154,7 @@ class Gateway:
     async def _tick_forever(self) -> None:
         refreshed_s = time.monotonic()
         while True:
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(TICK_S if self._dispatcher.open_queries else IDLE_TICK_S)
             now_s = time.monotonic()
             try:
                 if self._dispatcher.open_queries:

@@ -31,6 +31,11 @@ def ray_environment(host: str, *, haproxy: Path | None) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_DEDUP_LOGS": "0",
         "RAY_SERVE_LOG_TO_STDERR": "0",
+        # A quiet cluster's daemons: these took a quarter off what they use when nothing happens.
+        "RAY_event_stats": "0",
+        "RAY_task_events_report_interval_ms": "0",
+        "RAY_raylet_report_resources_period_milliseconds": "1000",
+        "RAY_gcs_pull_resource_loads_period_milliseconds": "5000",
     }
     if host == LOOPBACK:
         # Named for the platforms where it is the default: the node's address is loopback, and
