@@ -79,12 +79,11 @@ def ask_on_idle(
         return None
     residents = roster.residents(worker.worker_id)
     view = WorkerView(worker.worker_id, worker.device_class, residents, max_batch)
-    named: tuple[int, ...] = ()
+    ids: tuple[int, ...] = ()
     try:
         decision: object = selection.on_idle(view, queues, now_s, rng)
         if isinstance(decision, Run):
-            ids = tuple(query.query_id for query in decision.queries)
-            named = _within_reach(ids, worker, waiting)
+            ids = tuple([query.query_id for query in decision.queries])
             problem = _problem_of_run(decision, ids, view, waiting, roster)
         elif isinstance(decision, Wait):
             problem = _problem_of_reason(decision.reason)
@@ -94,20 +93,20 @@ def ask_on_idle(
     except Exception as error:  # noqa: BLE001  (whatever a policy raises, the gateway goes on)
         problem = _raised(error)
     if problem is not None:
-        blamed = named or (_most_urgent(queues).query_id,)
+        blamed = _within_reach(ids, worker, waiting) or (_most_urgent(queues).query_id,)
         return PolicyFailure(f"{_name(selection.on_idle)} {problem}", blamed)
     return decision  # type: ignore[return-value]  # checked above
 
 
 def _within_reach(
-    query_ids: Sequence[int], worker: Worker, waiting: WaitingRoom
+    query_ids: Sequence[object], worker: Worker, waiting: WaitingRoom
 ) -> tuple[int, ...]:
-    """Those of the queries that wait for the worker or for anyone."""
-    reached = []
-    for query_id in dict.fromkeys(query_ids):
-        place = waiting.place(query_id)
+    """Those of the queries that wait for the worker or for anyone, each once."""
+    reached: dict[int, None] = {}
+    for query_id in query_ids:
+        place = waiting.place(query_id) if isinstance(query_id, int) else None
         if place is not None and place.worker in (None, worker):
-            reached.append(query_id)
+            reached[place.query.query_id] = None
     return tuple(reached)
 
 

@@ -7,6 +7,7 @@ exactly once, as a Complete or a Refuse.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -342,7 +343,8 @@ class Dispatcher:
         )
         self._next_batch_id += 1
         self._batches[batch.batch_id] = worker
-        worker.busy_until_s = now_s + resident.p50_s[items]
+        expected_s = resident.p50_s[items]
+        worker.busy_until_s = now_s + (expected_s if expected_s == expected_s else math.inf)
         self._publish(worker)
         for query in queries:
             receipt = self._books.open[query.query_id]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -91,7 +92,7 @@ class Roster:
         self._reports: dict[str, WorkerReport] = {}
         self._index: dict[str, int] = {}
         self._scopes: dict[str, _ScopeTable] = {}
-        self._residents: dict[str, dict[str, ResidentView]] = {}
+        self._residents: dict[str, Mapping[str, ResidentView]] = {}
         self._served: dict[tuple[str, str], bool] = {}
         self._holders: dict[Placement, _Holders] = {}
         # By worker, and one slot more, of a worker that is never free.
@@ -261,7 +262,7 @@ class Roster:
         shortlist = find_shortlist(table.accuracy_percent, cost_usd, estimates, table.workers_of)
         return _Predicted(estimates, cost_usd, shortlist)
 
-    def _build_residents(self, report: WorkerReport) -> dict[str, ResidentView]:
+    def _build_residents(self, report: WorkerReport) -> Mapping[str, ResidentView]:
         ids = [name for name in report.variant_ids if name in self.variants]
         placements = [Placement(name, report.device_class) for name in ids]
         p50_s, p99_s = [np.zeros(len(ids))], [np.zeros(len(ids))]
@@ -269,12 +270,18 @@ class Roster:
             estimates = self.cost_model.estimate(placements, batch, self._load)
             p50_s.append(estimates.p50_s + report.hop_s)
             p99_s.append(estimates.p99_s + report.hop_s)
-        return {
-            name: ResidentView(name, self.variants[name].accuracy.percent, typical, upper)
-            for name, typical, upper in zip(
-                ids, np.stack(p50_s, axis=1).tolist(), np.stack(p99_s, axis=1).tolist(), strict=True
-            )
-        }
+        columns = zip(ids, np.stack(p50_s, axis=1), np.stack(p99_s, axis=1), strict=True)
+        return MappingProxyType(
+            {
+                name: ResidentView(
+                    name,
+                    self.variants[name].accuracy.percent,
+                    tuple(typical.tolist()),
+                    tuple(upper.tolist()),
+                )
+                for name, typical, upper in columns
+            }
+        )
 
 
 def in_scope(variant: Variant, scope: str) -> bool:

@@ -97,8 +97,8 @@ class Cluster:
                 f"modelless is already up at {running.url} (process {running.pid}); "
                 "'modelless down' takes it down"
             )
-        _check_port(self._settings.http.host, self._settings.http.port)
         read_knowledge(self._home, self._settings)  # fail here, with a clear error, not in a worker
+        _check_port(self._settings.http.host, self._settings.http.port)
         self._run.mkdir(parents=True, exist_ok=True)
         try:
             self._signals.install()

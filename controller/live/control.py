@@ -119,7 +119,10 @@ class ControlLoop:
         for name in [n for n, m in self._members.items() if now_s - m.heard_s > FORGET_S]:
             logger.warning("%s has not reported for %.0f s: forgotten", name, FORGET_S)
             del self._members[name]
-        for effect in self._planner.tick(self._view(now_s)):
+        effects = self._planner.tick(self._view(now_s))
+        for problem in self._planner.problems:
+            logger.error("a policy failed: %s", problem)
+        for effect in effects:
             if isinstance(effect, (LoadInstance, UnloadInstance)):
                 orders = self._members[effect.worker_id].orders
                 if effect not in orders:

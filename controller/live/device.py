@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from modelless.controller.core.effects import LoadInstance, PlanEffect, UnloadInstance
 from modelless.controller.core.roster import WorkerReport
 from modelless.policies.views import Instance, WorkerState
 from modelless.profiler.inputs import sample_inputs
@@ -100,6 +101,26 @@ class LocalDevice:
         slot.last_used_s = time.monotonic()
         slot.use_count += 1
         self._jobs.put(_Job(batch_id, slot.loaded, inputs, callback))
+
+    def obey(
+        self, effects: Sequence[PlanEffect], in_use: set[str], variants: Mapping[str, Variant]
+    ) -> None:
+        """Carry out the control loop's orders, in order.
+
+        A variant that came into use since the decision stays, and then what was to take its room
+        stays out: the next decision sees both.
+        """
+        without_room = set()
+        for effect in effects:
+            if isinstance(effect, UnloadInstance):
+                if effect.variant_id in in_use:
+                    without_room.add(effect.for_variant_id)
+                else:
+                    self.unload(effect.variant_id)
+            elif isinstance(effect, LoadInstance) and effect.variant_id not in without_room:
+                variant = variants.get(effect.variant_id)
+                if variant is not None:
+                    self.load(variant)
 
     def load(self, variant: Variant) -> None:
         """Load in the background, one at a time; asking again for what is there does nothing."""

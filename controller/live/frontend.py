@@ -305,6 +305,8 @@ class V2Frontend:
         return parameters
 
     def _refuse(self, effect: Refuse) -> None:
+        if effect.reason is Reason.POLICY_FAILED:
+            logger.error("query %d: %s", effect.query_id, effect.message)
         found = self._open.pop(effect.query_id, None)
         if found is not None:
             found.respond(render_error(error_of(effect)))

@@ -16,7 +16,6 @@ import numpy as np
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.config import Settings
 from modelless.controller.core.dispatch import Dispatcher, DispatchLimits
-from modelless.controller.core.effects import LoadInstance, PlanEffect, UnloadInstance
 from modelless.controller.core.roster import Roster, WorkerReport
 from modelless.controller.live.device import LocalDevice
 from modelless.controller.live.frontend import RunBatch, V2Frontend
@@ -224,8 +223,9 @@ class Gateway:
 
     def _obey(self, orders: Orders) -> None:
         self._exchange.status = orders.status
-        for effect in orders.effects:
-            self._carry_out(effect)
+        if self._device is not None:
+            in_use = self._dispatcher.in_use(self.gateway_id)
+            self._device.obey(orders.effects, in_use, self._knowledge.catalog.versions)
         now_s = time.monotonic()
         directory = {report.worker_id: report for report in orders.directory}
         for gone in self._directory.keys() - directory.keys():
@@ -235,18 +235,6 @@ class Gateway:
             priced = report._replace(hop_s=self._remote.hop_s(report.worker_id))
             self.frontend.carry_out(self._dispatcher.on_worker_report(priced, now_s))
         self._directory = directory
-
-    def _carry_out(self, effect: PlanEffect) -> None:
-        if self._device is None:
-            return
-        if isinstance(effect, LoadInstance):
-            variant = self._knowledge.catalog.versions.get(effect.variant_id)
-            if variant is not None:
-                self._device.load(variant)
-        elif isinstance(effect, UnloadInstance):
-            in_use = self._dispatcher.in_use(self.gateway_id)
-            if effect.variant_id not in in_use:  # a query may have come since the decision
-                self._device.unload(effect.variant_id)
 
     def _on_device_change(self) -> None:
         if self._device is not None:

@@ -11,7 +11,6 @@ from typing import Any
 from numpy.typing import NDArray
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
-from modelless.controller.core.effects import LoadInstance, UnloadInstance
 from modelless.controller.live.device import LocalDevice
 from modelless.controller.live.knowledge import Knowledge
 from modelless.controller.live.messages import Report
@@ -135,13 +134,7 @@ class PoolWorker:
                     )
                 )
                 self._last_s = now_s
-                for effect in orders.effects:
-                    if isinstance(effect, LoadInstance):
-                        variant = self._knowledge.catalog.versions.get(effect.variant_id)
-                        if variant is not None:
-                            self._device.load(variant)
-                    elif isinstance(effect, UnloadInstance) and effect.variant_id not in in_use:
-                        self._device.unload(effect.variant_id)
+                self._device.obey(orders.effects, in_use, self._knowledge.catalog.versions)
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # noqa: BLE001  (serving goes on without a control loop)

@@ -72,7 +72,7 @@ class RemoteWorkers:
             result, lost = error, True
         except Exception as error:  # noqa: BLE001  (whatever comes back from afar is an answer)
             result = error
-        callback(batch.batch_id, busy_s + self.hop_s(batch.worker_id), result, lost)
+        callback(batch.batch_id, busy_s, result, lost)
 
     def _learn(self, device_class: str, hop_s: float) -> None:
         if hop_s > 0.0:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from modelless.policies.seams import BatchingPolicy
-from modelless.policies.testing.case import PolicyConformance
+from modelless.policies.testing.case import PolicyConformance, copy_of
 from modelless.policies.testing.options import NOW_S, make_queues, make_worker
 from modelless.policies.testing.process import Question
 from modelless.policies.testing.rules import check_deadlines_kept, check_decision
@@ -29,7 +29,7 @@ class BatchingConformance(PolicyConformance):
     never_idles: ClassVar[bool] = True
     keeps_deadlines: ClassVar[bool] = True
 
-    def questions(self) -> list[Question]:
+    def questions(self, policy: Any) -> list[Question]:
         rng = np.random.default_rng(21)
         asked: list[Question] = []
         for number in range(30):
@@ -48,15 +48,15 @@ class BatchingConformance(PolicyConformance):
         decision = policy.next_batch(make_worker(rng, 3), [], NOW_S)
         assert isinstance(decision, Wait), f"a batch of nothing: {decision!r}"
 
-    @pytest.mark.parametrize("queries", [1, 2, 30, 1000])
-    @pytest.mark.parametrize("max_batch", [1, 4, 32])
+    @pytest.mark.parametrize("queries", [1, 30, 1000])
+    @pytest.mark.parametrize("max_batch", [4, 32])
     @pytest.mark.parametrize("unknown", [0.0, 0.3, 1.0])
     def test_makes_batches_that_can_be_run(
         self, policy: Any, queries: int, max_batch: int, unknown: float
     ) -> None:
         rng = np.random.default_rng(24)
         for _ in range(10 if queries < 1000 else 2):
-            worker = make_worker(rng, 5, max_batch=max(max_batch, 3), unknown=unknown)
+            worker = make_worker(rng, 5, max_batch=max_batch, unknown=unknown)
             queues = make_queues(rng, worker, min(queries, 8), queries)
             decision = policy.next_batch(worker, queues, NOW_S)
             check_decision(decision, worker, queues, NOW_S)
@@ -73,5 +73,6 @@ class BatchingConformance(PolicyConformance):
             worker = make_worker(rng, 5)
             queues = make_queues(rng, worker, 8, 40)
             shuffled = [queues[number] for number in rng.permutation(len(queues))]
-            first, second = (policy.next_batch(worker, q, NOW_S) for q in (queues, shuffled))
+            first = copy_of(policy).next_batch(worker, queues, NOW_S)
+            second = copy_of(policy).next_batch(worker, shuffled, NOW_S)
             assert first == second, "another order of the same queues, another batch"

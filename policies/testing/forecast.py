@@ -23,7 +23,7 @@ class ForecasterConformance(PolicyConformance):
 
     seam = Forecaster
 
-    def questions(self) -> list[Question]:
+    def questions(self, policy: Any) -> list[Question]:
         rng = np.random.default_rng(61)
         asked: list[Question] = []
         for number in range(40):

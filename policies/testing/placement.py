@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from modelless.policies.seams import PlacementPolicy
-from modelless.policies.testing.case import PolicyConformance
+from modelless.policies.testing.case import PolicyConformance, copy_of
 from modelless.policies.testing.options import make_cluster, variant_id
 from modelless.policies.testing.process import Question
 
@@ -24,7 +24,7 @@ class PlacementConformance(PolicyConformance):
     seam = PlacementPolicy
     leaves_workers_out: ClassVar[bool] = False
 
-    def questions(self) -> list[Question]:
+    def questions(self, policy: Any) -> list[Question]:
         rng = np.random.default_rng(41)
         asked: list[Question] = []
         for number in range(20):
@@ -57,7 +57,7 @@ class PlacementConformance(PolicyConformance):
             given = make_cluster(rng, 10, 12).workers
             shuffled = tuple(given[number] for number in rng.permutation(len(given)))
             first, second = (
-                [worker.worker_id for worker in policy.rank(variant_id(0), 1000, workers)]
+                [w.worker_id for w in copy_of(policy).rank(variant_id(0), 1000, workers)]
                 for workers in (given, shuffled)
             )
             assert first == second, "another order of the same workers, another ranking"

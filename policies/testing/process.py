@@ -86,7 +86,7 @@ def _child() -> subprocess.Popen[bytes]:
     if not _children:
         _children.append(
             subprocess.Popen(
-                [sys.executable, "-R", "-c", _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+                [sys.executable, "-I", "-c", _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
             )
         )
         atexit.register(_stop)

@@ -57,7 +57,7 @@ def check_decision(
     """A batch that the worker can run, of queries that wait for it, or a wait; with a reason."""
     assert isinstance(decision, (Run, Wait)), f"{decision!r} is no decision"
     assert isinstance(decision.reason, Reason), f"{decision!r} gives no reason"
-    waiting = {query.query_id: queue for queue in queues for query in queue.queries}
+    waiting = {query.query_id: (queue, query) for queue in queues for query in queue.queries}
     if isinstance(decision, Wait):
         assert not waiting or now_s < decision.until_s < float("inf"), (
             f"queries wait, but the worker is to wait until {decision.until_s}; "
@@ -69,11 +69,28 @@ def check_decision(
     assert ids, "an empty batch"
     assert len(set(ids)) == len(ids), f"a query twice in one batch: {ids}"
     assert set(ids) <= set(waiting), f"queries that do not wait: {sorted(set(ids) - set(waiting))}"
-    bound_to = {waiting[query_id].variant_id for query_id in ids} - {None}
+    members = [waiting[query_id] for query_id in ids]  # as they came, whatever it made of them
+    bound_to = {queue.variant_id for queue, _ in members} - {None}
     assert bound_to <= {decision.variant_id}, f"queries bound to {bound_to} run by another variant"
-    assert len({waiting[query_id].batch_key for query_id in ids}) == 1, "shapes are mixed"
-    items = sum(query.items for query in decision.queries)
+    assert len({queue.batch_key for queue, _ in members}) == 1, "shapes are mixed"
+    items = sum(query.items for _, query in members)
     assert items <= worker.max_batch, f"{items} items in a batch of at most {worker.max_batch}"
+
+
+def check_accuracy_kept(
+    decision: Run | Wait, worker: WorkerView, queues: Sequence[QueueView]
+) -> None:
+    """Nobody who left the choice open is served by what is less accurate than was asked for."""
+    if not isinstance(decision, Run):
+        return
+    deferred = [queue for queue in queues if queue.variant_id is None]
+    asked_for = {q.query_id: q.min_accuracy_percent for queue in deferred for q in queue.queries}
+    accuracy = worker.residents[decision.variant_id].accuracy_percent
+    for query in decision.queries:
+        least = asked_for.get(query.query_id, 0.0)
+        assert accuracy >= least, (
+            f"query {query.query_id} run at {accuracy} % though {least} % were asked for"
+        )
 
 
 def check_deadlines_kept(decision: Run | Wait, worker: WorkerView, now_s: float) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import ScalingPolicy
-from modelless.policies.testing.case import PolicyConformance
+from modelless.policies.testing.case import PolicyConformance, copy_of
 from modelless.policies.testing.options import make_cluster
 from modelless.policies.testing.plain import plain
 from modelless.policies.testing.process import Question
@@ -26,7 +26,7 @@ class ScalingConformance(PolicyConformance):
     seam = ScalingPolicy
     budget_s: ClassVar[float] = 0.5
 
-    def questions(self) -> list[Question]:
+    def questions(self, policy: Any) -> list[Question]:
         rng = np.random.default_rng(31)
         asked: list[Question] = []
         for number in range(12):
@@ -70,8 +70,8 @@ class ScalingConformance(PolicyConformance):
                 workers=tuple(view.workers[i] for i in rng.permutation(len(view.workers))),
                 variants=tuple(view.variants[i] for i in rng.permutation(len(view.variants))),
             )
-            first = policy.targets(view, dict(view.arrivals_per_s))
-            second = policy.targets(shuffled, dict(view.arrivals_per_s))
+            first = copy_of(policy).targets(view, dict(view.arrivals_per_s))
+            second = copy_of(policy).targets(shuffled, dict(view.arrivals_per_s))
             assert plain(first) == plain(second), "another order of the same cluster, other targets"
 
 

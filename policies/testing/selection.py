@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from modelless.policies.seams import SelectionPolicy
-from modelless.policies.testing.case import PolicyConformance
+from modelless.policies.testing.case import PolicyConformance, copy_of
 from modelless.policies.testing.options import (
     NOW_S,
     make_candidates,
@@ -21,8 +22,23 @@ from modelless.policies.testing.options import (
     reorder,
 )
 from modelless.policies.testing.process import Question
-from modelless.policies.testing.rules import check_choice, check_decision, check_within_limits
-from modelless.policies.views import Bind, Candidates, Choice, Defer, QueryView, Reject, Run
+from modelless.policies.testing.rules import (
+    check_accuracy_kept,
+    check_choice,
+    check_decision,
+    check_within_limits,
+)
+from modelless.policies.views import (
+    Bind,
+    Candidates,
+    Choice,
+    Defer,
+    QueryView,
+    QueueView,
+    Reject,
+    Run,
+    WorkerView,
+)
 
 HOOKS = ("on_arrival", "on_late")
 
@@ -41,7 +57,7 @@ class SelectionConformance(PolicyConformance):
     looser_deadline_never_costs_more: ClassVar[bool] = False
     looser_deadline_never_less_accurate: ClassVar[bool] = False
 
-    def questions(self) -> list[Question]:
+    def questions(self, policy: Any) -> list[Question]:
         rng = np.random.default_rng(11)
         asked: list[Question] = []
         for number in range(40):
@@ -52,7 +68,7 @@ class SelectionConformance(PolicyConformance):
             asked.append((hook, (query, candidates, np.random.default_rng(number))))
         for number in range(10):
             worker = make_worker(rng, 5)
-            queues = make_queues(rng, worker, 3, 20)
+            queues = _queues_for(policy, rng, worker, 20)
             asked.append(("on_idle", (worker, queues, NOW_S, np.random.default_rng(number))))
         return asked
 
@@ -71,7 +87,7 @@ class SelectionConformance(PolicyConformance):
     ) -> None:
         """Rows whose estimates are inf or NaN included, which a good policy does not bind to."""
         rng = np.random.default_rng(13)
-        for number in range(30):
+        for number in range(30 if rows < 1000 else 8):
             candidates = make_candidates(rng, rows, unknown=unknown)
             query = make_query(rng, number)
             choice = getattr(policy, hook)(query, candidates, rng)
@@ -95,8 +111,8 @@ class SelectionConformance(PolicyConformance):
             candidates = make_candidates(rng, int(rng.choice([2, 30, 300])))
             shuffled = reorder(candidates, rng.permutation(len(candidates.placements)))
             query = make_query(rng, number)
-            first = policy.on_arrival(query, candidates, np.random.default_rng(number))
-            second = policy.on_arrival(query, shuffled, np.random.default_rng(number))
+            first = _answer(policy, query, candidates, number)
+            second = _answer(policy, query, shuffled, number)
             assert _chosen(first, candidates) == _chosen(second, shuffled), (
                 "another order of the same options, another choice"
             )
@@ -107,8 +123,8 @@ class SelectionConformance(PolicyConformance):
             candidates = make_candidates(rng, 50)
             everything = replace(candidates, shortlist=np.arange(50))
             query = make_query(rng, number)
-            first = policy.on_arrival(query, candidates, np.random.default_rng(number))
-            second = policy.on_arrival(query, everything, np.random.default_rng(number))
+            first = _answer(policy, query, candidates, number)
+            second = _answer(policy, query, everything, number)
             assert _chosen(first, candidates) == _chosen(second, everything)
 
     def test_a_looser_deadline(self, policy: Any) -> None:
@@ -124,7 +140,7 @@ class SelectionConformance(PolicyConformance):
             bound: Bind | None = None
             for budget_s in (*np.geomspace(0.001, 2.0, 12).tolist(), np.inf):
                 looser = query._replace(deadline_s=NOW_S + budget_s)
-                choice = policy.on_arrival(looser, candidates, np.random.default_rng(number))
+                choice = _answer(policy, looser, candidates, number)
                 if bound is not None:
                     assert isinstance(choice, Bind), "served with less time, not with more"
                     if cheaper:
@@ -147,12 +163,11 @@ class SelectionConformance(PolicyConformance):
         rng = np.random.default_rng(18)
         for _ in range(10 if queries < 1000 else 2):
             worker = make_worker(rng, 5, unknown=unknown)
-            queues = make_queues(rng, worker, min(queries, 8), queries)
-            if _binds_late(policy):
-                queues += make_queues(rng, worker, 2, 10, deferred=True)
-                queues = _renumbered(queues)
+            queues = _queues_for(policy, rng, worker, queries)
             decision = policy.on_idle(worker, queues, NOW_S, rng)
             check_decision(decision, worker, queues, NOW_S)
+            if self.keeps_limits:
+                check_accuracy_kept(decision, worker, queues)
 
     def test_takes_up_again_what_it_deferred(self, policy: Any) -> None:
         rng = np.random.default_rng(19)
@@ -169,23 +184,36 @@ class SelectionConformance(PolicyConformance):
         assert isinstance(decision, Run), "a deferred query was left waiting for ever"
 
 
+def _answer(policy: Any, query: QueryView, candidates: Candidates, seed: int) -> Choice:
+    """What the policy would answer now; it does not learn from being asked."""
+    choice: Choice = copy_of(policy).on_arrival(query, candidates, np.random.default_rng(seed))
+    return choice
+
+
 def _chosen(choice: Choice, candidates: Candidates) -> tuple[object, ...]:
     what = candidates.placements[choice.row] if isinstance(choice, Bind) else type(choice)
     return what, choice.reason
 
 
-def _binds_late(policy: Any) -> bool:
-    return type(policy).on_idle is not SelectionPolicy.on_idle
+def _queues_for(
+    policy: Any, rng: np.random.Generator, worker: WorkerView, queries: int
+) -> list[QueueView]:
+    """Queues of the kinds that the policy's own choices fill: bound, deferred, or both."""
+    probe = copy_of(policy)
+    candidates, draws = make_candidates(rng, 30), np.random.default_rng(10)
+    made = {
+        type(probe.on_arrival(make_query(draws, number), candidates, draws)) for number in range(30)
+    }
+    queues = []
+    for kind in [kind for kind in (Bind, Defer) if kind in made] or [Bind]:
+        queues += make_queues(rng, worker, min(queries, 8), queries, deferred=kind is Defer)
+    return _renumbered(queues)
 
 
-def _renumbered(queues: list[Any]) -> list[Any]:
-    """The queues with ids of their own for all queries, sorted as before."""
-    next_id = 0
-    out = []
-    for queue in queues:
-        members: list[QueryView] = []
-        for query in queue.queries:
-            members.append(query._replace(query_id=next_id))
-            next_id += 1
-        out.append(queue._replace(queries=tuple(members)))
-    return out
+def _renumbered(queues: list[QueueView]) -> list[QueueView]:
+    """The queues with ids of their own for all queries, each in the order it was."""
+    ids = itertools.count()
+    return [
+        queue._replace(queries=tuple(q._replace(query_id=next(ids)) for q in queue.queries))
+        for queue in queues
+    ]

@@ -377,8 +377,9 @@ def test_a_case_without_its_fixture_says_what_is_missing() -> None:
 
 def test_the_kit_gives_the_seam_what_the_core_gives() -> None:
     """Read-only arrays, so that a policy that writes fails here as it would there."""
-    for case in (testing.SelectionConformance(), testing.BatchingConformance()):
-        for _, arguments in case.questions():
+    cases = (testing.SelectionConformance(), CheapestFeasible())
+    for case, policy in (cases, (testing.BatchingConformance(), EarliestDeadlineFirst())):
+        for _, arguments in case.questions(policy):
             for argument in freeze(arguments):
                 if isinstance(argument, Candidates):
                     assert not argument.cost_usd.flags.writeable

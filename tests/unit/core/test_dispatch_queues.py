@@ -101,6 +101,20 @@ def test_a_batch_stops_growing_before_its_first_deadline() -> None:
     assert world.running["w0"].query_ids == tuple(queries[:3])
 
 
+def test_nor_before_the_deadline_of_anyone_in_it() -> None:
+    """An urgent query may have more time than a later one of less priority."""
+    world = busy_world(max_batch=8)
+    urgent = world.ask(latency_ms=900.0, priority=9)
+    tight = [world.ask(latency_ms=42.0) for _ in range(2)]
+    world.finish()  # 32 ms are left: two fit at p99 (18 ms), three too (24 ms)
+    assert world.running["w0"].query_ids == (urgent, *tight)
+    world = busy_world(max_batch=8)
+    urgent = world.ask(latency_ms=900.0, priority=9)
+    tight = [world.ask(latency_ms=32.5), world.ask(latency_ms=900.0)]
+    world.finish()  # 22.5 ms are left: the third would make the second late
+    assert world.running["w0"].query_ids == (urgent, tight[0])
+
+
 def test_a_batch_that_does_not_pay_is_not_made() -> None:
     world = World(MostAccurateFeasible(batching=EarliestDeadlineFirst(min_gain=0.3)), ONE)
     world.add_worker()

@@ -152,6 +152,18 @@ def test_the_message_of_two_that_must_change_together() -> None:
     )
 
 
+@pytest.mark.parametrize("tenths", [9, 18, 36, 37, 500, 744])
+def test_an_accuracy_just_short_of_a_tenth_is_not_rounded_up_to_it(tenths: int) -> None:
+    accuracy = float(np.nextafter(tenths / 10.0, 0.0))
+    world = World(variants={"imagenet/m/v@1": (0.01, accuracy)})
+    world.add_worker()
+    candidates = world.roster.candidates("imagenet", 1, world.now_s)
+    query = make_query(1, world.now_s, min_accuracy=100.0)
+    (offer,) = nearest_limits(query, candidates)
+    assert offer.min_accuracy is not None
+    assert accuracy - 0.11 < offer.min_accuracy <= accuracy
+
+
 def test_large_latencies_keep_their_digits() -> None:
     assert str(Offer(latency_ms=1234567.9)) == "latency_ms 1234567.9"
     assert str(Offer(max_cost_usd=1.4e-07)) == "max_cost_usd 1.4e-07"
