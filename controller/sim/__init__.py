@@ -1,0 +1,1 @@
+"""The simulator: one more driver of the cores: a virtual clock, devices made of profiles."""

@@ -1,0 +1,136 @@
+"""Who asks for what: streams of arrivals merged, each with its task and its limits."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+import numpy as np
+
+from modelless.controller.sim.randomness import stream
+from modelless.controller.sim.traces import arrivals
+from modelless.controller.sim.world import WorldFile
+from modelless.controller.sim.world_queries import PopularitySettings, QueriesSettings, SloSettings
+from modelless.variants.errors import InvalidInputError
+
+_BLOCK = 1024
+
+
+class Client(NamedTuple):
+    """One kind of client of one stream.
+
+    Attributes:
+        slo: its limits.
+        latency_s: from arrival to deadline.
+        site: where it is.
+        delay_s: one way to the gateway.
+    """
+
+    slo: SloSettings
+    latency_s: float
+    site: str
+    delay_s: float
+
+
+class Asked(NamedTuple):
+    """A query as it leaves its client."""
+
+    arrival_s: float
+    task: str
+    client: Client
+
+
+def queries(file: WorldFile, seed: int) -> Iterator[Asked]:
+    """All queries of the world, ascending in time; ends at ``duration_s``.
+
+    Raises:
+        InvalidInputError: while iterating: see ``traces.arrivals``; names the stream.
+    """
+    world = file.world
+    streams = [_stream(file, number, seed) for number in range(len(world.queries))]
+    merged = streams[0] if len(streams) == 1 else heapq.merge(*streams, key=lambda asked: asked[0])
+    for asked in merged:
+        if world.duration_s is not None and asked.arrival_s >= world.duration_s:
+            return
+        yield asked
+
+
+def _stream(file: WorldFile, number: int, seed: int) -> Iterator[Asked]:
+    world, settings = file.world, file.world.queries[number]
+    place = f"queries.{number}"
+    site = settings.site or world.network.gateway
+    delay_s = world.delay_s(site)
+    clients = [
+        Client(slo, (slo.latency_ms or world.limits.default_latency_ms) / 1e3, site, delay_s)
+        for slo in settings.slos
+    ]
+    picks = _picks([slo.weight for slo in settings.slos], stream(seed, place, "slo"))
+    tasks = _tasks_of(settings, world.task_names)
+    popularity = Popularity(settings.popularity, len(tasks), seed, place)
+    source = arrivals(
+        settings.arrivals,
+        file.folder,
+        settings.rate_scale * world.load,
+        stream(seed, place, "arrivals"),
+    )
+    start_s, time_scale = settings.start_s, settings.time_scale
+    known = set(tasks)
+    try:
+        for at_s, named in source:
+            now_s = start_s + at_s / time_scale
+            if named is None:
+                task = tasks[popularity.pick(now_s)] if len(tasks) > 1 else tasks[0]
+            elif isinstance(named, int):
+                task = tasks[named % len(tasks)]
+            elif named in known:
+                task = named
+            else:
+                raise InvalidInputError.of("arrivals: task", named, ", ".join(tasks[:8]))
+            yield Asked(now_s, task, clients[next(picks)])
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{place}.arrivals: {error}") from None
+
+
+def _tasks_of(settings: QueriesSettings, names: Sequence[str]) -> list[str]:
+    """The tasks that the patterns take in, each once, in the patterns' order."""
+    found = [name for pattern in settings.tasks for name in names if fnmatchcase(name, pattern)]
+    return list(dict.fromkeys(found))
+
+
+def _picks(weights: Sequence[float], rng: np.random.Generator) -> Iterator[int]:
+    """Numbers drawn by weight, for ever."""
+    cumulated = np.cumsum(weights) / np.sum(weights)
+    last = len(weights) - 1
+    while True:
+        if last == 0:
+            yield 0
+            continue
+        drawn = np.searchsorted(cumulated, rng.random(_BLOCK), side="right")
+        yield from np.minimum(drawn, last).tolist()
+
+
+class Popularity:
+    """Which of several tasks an arrival asks for: Zipf by rank; ranks swap as time passes."""
+
+    def __init__(self, settings: PopularitySettings, count: int, seed: int, place: str) -> None:
+        self._settings = settings
+        self._ranked = list(range(count))
+        weights = 1.0 / np.arange(1, count + 1) ** settings.zipf
+        self._picks = _picks(weights.tolist(), stream(seed, place, "popularity"))
+        self._drift = stream(seed, place, "drift")
+        self._next_s = settings.drift_every_s or float("inf")
+
+    def pick(self, now_s: float) -> int:
+        """The number of the task, at a time that never goes back."""
+        while now_s >= self._next_s:
+            self._next_s += self._settings.drift_every_s or float("inf")
+            for _ in range(self._settings.drift_swaps):
+                one, other = self._drift.integers(0, len(self._ranked), 2).tolist()
+                ranked = self._ranked
+                ranked[one], ranked[other] = ranked[other], ranked[one]
+        return self._ranked[next(self._picks)]
+
+
+__all__ = ["Asked", "Client", "Popularity", "queries"]

@@ -1,0 +1,85 @@
+"""The control loop of a simulated cluster: reports in, the planner asked, effects carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from modelless.controller.core.effects import LoadInstance, ScalePool, UnloadInstance
+from modelless.controller.core.plan import Planner
+from modelless.controller.sim.floor import Floor
+from modelless.controller.sim.profiles import Fleet
+from modelless.controller.sim.recorder import Recorder
+from modelless.policies.views import ClusterView
+
+
+class ControlLoop:
+    """Once a second: see the module.
+
+    Args:
+        planner: the core.
+        fleet: what could be loaded.
+        floor: the workers.
+        recorder: the books.
+        in_use: variants of a worker that run or are queued for.
+    """
+
+    def __init__(
+        self,
+        planner: Planner,
+        fleet: Fleet,
+        floor: Floor,
+        recorder: Recorder,
+        in_use: Callable[[str], set[str]],
+    ) -> None:
+        self._planner = planner
+        self._fleet = fleet
+        self._floor = floor
+        self._recorder = recorder
+        self._in_use = in_use
+
+    def tick(
+        self,
+        now_s: float,
+        arrivals_per_s: Mapping[str, float],
+        unmet_per_s: Mapping[str, float],
+        *,
+        at_once: bool = False,
+    ) -> None:
+        """Decide and carry out; ``at_once``: what is to be loaded was loaded before."""
+        view = ClusterView(
+            now_s,
+            self._fleet.device_classes,
+            tuple(
+                worker.state(self._in_use(worker.worker_id))
+                for worker in self._floor.workers.values()
+                if worker.is_reachable and not worker.is_leaving
+            ),
+            self._fleet.facts,
+            arrivals_per_s,
+            unmet_per_s,
+        )
+        effects = self._planner.tick(view)
+        for problem in self._planner.problems:
+            self._recorder.summary.complain(problem)
+            self._recorder.control(now_s, "policy-problem", reason=problem)
+        for effect in effects:
+            if isinstance(effect, LoadInstance):
+                self._floor.load(
+                    effect.worker_id, effect.variant_id, effect.reason.value, at_once=at_once
+                )
+            elif isinstance(effect, UnloadInstance):
+                self._floor.unload(
+                    effect.worker_id, effect.variant_id, effect.reason.value, effect.for_variant_id
+                )
+            else:
+                self._scale(effect, now_s)
+
+    def _scale(self, effect: ScalePool, now_s: float) -> None:
+        self._recorder.control(
+            now_s,
+            "scale",
+            device=effect.device_class,
+            count=effect.workers,
+            reason=effect.reason.value,
+        )
+        self._floor.scale(effect.device_class, effect.workers)

@@ -1,0 +1,326 @@
+"""The simulator: the cores, driven over a virtual clock.
+
+Everything that decides is production's own: dispatcher, planner, roster, cost model, policies.
+What is simulated is what they cannot see: clients, devices, the network, and time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from modelless.controller.core.dispatch import Dispatcher, DispatchLimits
+from modelless.controller.core.effects import Complete, DispatchEffect, Execute, Refuse, WakeAt
+from modelless.controller.core.plan import PlanLimits, Planner
+from modelless.controller.core.receipts import Receipt, ReceiptBook
+from modelless.controller.core.roster import Roster
+from modelless.controller.sim.arrivals import Asked
+from modelless.controller.sim.control import ControlLoop
+from modelless.controller.sim.devices import Running, SimulatedWorker
+from modelless.controller.sim.events import Events
+from modelless.controller.sim.faults import Faults
+from modelless.controller.sim.floor import Floor
+from modelless.controller.sim.profiles import Fleet
+from modelless.controller.sim.randomness import stream
+from modelless.controller.sim.recorder import REFUSED, UNREACHABLE, Recorder
+from modelless.controller.sim.world import World
+from modelless.policies.discovery import build_policy
+from modelless.policies.seams import (
+    EvictionPolicy,
+    Forecaster,
+    PlacementPolicy,
+    ScalingPolicy,
+    SelectionPolicy,
+)
+from modelless.policies.views import QueryView
+from modelless.profiler.measured_model import MeasuredCostModel
+from modelless.variants.estimates import Load
+
+Progress = Callable[[float, int], None]
+"""Called about once a simulated second with the time and the queries so far."""
+
+
+class ClosedReceipts(ReceiptBook):
+    """Hands each finished receipt out once, to the driver that is about to answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._closed: dict[int, Receipt] = {}
+
+    def add(self, receipt: Receipt) -> None:
+        """See ``ReceiptBook``."""
+        self._closed[receipt.query.query_id] = receipt
+
+    def get(self, query_id: int) -> Receipt | None:
+        """See ``ReceiptBook``."""
+        return self._closed.get(query_id)
+
+    def take(self, query_id: int) -> Receipt | None:
+        """The receipt, which is forgotten with this."""
+        return self._closed.pop(query_id, None)
+
+    def __len__(self) -> int:
+        return len(self._closed)
+
+
+class Engine:
+    """One run of a world.
+
+    Args:
+        world: what there is.
+        fleet: variants and profiles.
+        asked: the queries, ascending.
+        seed: of everything random.
+        recorder: the books.
+    """
+
+    def __init__(
+        self, world: World, fleet: Fleet, asked: Iterator[Asked], seed: int, recorder: Recorder
+    ) -> None:
+        limits = world.limits
+        self._world = world
+        self._source = asked
+        self._recorder = recorder
+        self._events = Events()
+        self._receipts = ClosedReceipts()
+        self._dispatcher = Dispatcher(
+            Roster(
+                fleet.variants,
+                fleet.device_classes,
+                MeasuredCostModel(fleet.measurements),
+                limits.max_batch,
+            ),
+            build_policy(SelectionPolicy, world.policies.selection),
+            stream(seed, "policy"),
+            DispatchLimits(max_queued=limits.max_queued, max_batch=limits.max_batch),
+            self._receipts,
+        )
+        self._floor = Floor(world, fleet, seed, self._events, recorder)
+        self._floor.listener = self
+        self._control = ControlLoop(
+            _planner(world), fleet, self._floor, recorder, self._dispatcher.in_use
+        )
+        self._faults = Faults(world.faults, self._floor, self._events, self._deliver)
+        self._asked: dict[int, Asked] = {}
+        self._running: dict[int, Running] = {}
+        self._count = 0
+        self._wake_s = float("inf")
+        self._source_ended = False
+        self._shut_at_s = float("inf")
+        self._began_batches = 0
+        self._neighbours = 0
+
+    def run(self, progress: Progress | None = None) -> None:
+        """Let everything happen, until every query has come out."""
+        self._floor.open()
+        self._control.tick(0.0, {}, {}, at_once=self._world.warm_start)
+        for worker in list(self._floor.workers.values()):
+            self.on_ready(worker)
+        self._faults.plan()
+        limits = self._world.limits
+        self._events.at(limits.tick_ms / 1e3, self._tick)
+        self._events.at(limits.control_s, self._control_tick, progress)
+        events, source = self._events, self._source
+        upcoming = next(source, None)
+        while upcoming is not None:
+            arrival_s = upcoming.arrival_s
+            while events.next_s <= arrival_s:
+                events.happen()
+            events.now_s = arrival_s
+            self._ask(upcoming)
+            upcoming = next(source, None)
+        self._source_ended = True
+        self._recorder.summary.span_s = self._world.duration_s or events.now_s
+        self._shut_at_s = events.now_s + limits.drain_s
+        while self._asked:
+            events.happen()
+        self._recorder.summary.end_s = events.now_s
+        self._floor.close()
+
+    # -- queries ------------------------------------------------------------------------------
+
+    def _ask(self, asked: Asked) -> None:
+        """A query leaves its client."""
+        self._count = query_id = self._count + 1
+        client = asked.client
+        if not client.delay_s:
+            self._arrive((query_id, asked))
+        elif self._floor.is_cut(client.site):
+            self._recorder.fail(query_id, asked, asked.arrival_s, UNREACHABLE, "site-cut")
+        else:
+            self._asked[query_id] = asked  # so that nobody takes it for over
+            at_s = asked.arrival_s + client.delay_s
+            self._events.at(at_s, self._arrive, (query_id, asked))
+
+    def _arrive(self, what: tuple[int, Asked]) -> None:
+        """A query comes in at the gateway."""
+        query_id, asked = what
+        client, now_s = asked.client, self._events.now_s
+        slo = client.slo
+        self._asked[query_id] = asked
+        query = QueryView(
+            query_id,
+            asked.task,
+            asked.arrival_s,
+            asked.arrival_s + client.latency_s - client.delay_s,
+            slo.min_accuracy,
+            float("inf") if slo.max_cost_usd is None else slo.max_cost_usd,
+            slo.priority,
+            slo.items,
+            None,
+            slo.tenant,
+        )
+        self._carry_out(self._dispatcher.on_query(query, now_s))
+
+    def _carry_out(self, effects: Sequence[DispatchEffect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Complete):
+                self._complete(effect)
+            elif isinstance(effect, Execute):
+                self._execute(effect)
+            elif isinstance(effect, Refuse):
+                self._refuse(effect)
+            else:
+                self._wake(effect)
+
+    def _execute(self, effect: Execute) -> None:
+        now_s = self._events.now_s
+        worker = self._floor.workers.get(effect.worker_id)
+        if worker is None or not worker.is_reachable:
+            delay_s = self._world.limits.detect_s
+            self._events.at(now_s + delay_s, self._batch_unsendable, effect.batch_id)
+            return
+        asked = self._asked
+        items = sum([asked[query_id].client.slo.items for query_id in effect.query_ids])
+        running = worker.run(effect.batch_id, effect.variant_id, effect.query_ids, items, now_s)
+        self._running[effect.batch_id] = running
+        self._began_batches += 1
+        self._neighbours += running.neighbours
+        self._events.at(running.finish_s + worker.one_way_s, self._batch_done, running)
+
+    def _batch_unsendable(self, batch_id: int) -> None:
+        now_s = self._events.now_s
+        self._carry_out(self._dispatcher.on_batch_failed(batch_id, now_s, worker_lost=True))
+
+    def _batch_done(self, running: Running) -> None:
+        worker = running.worker
+        worker.host.busy -= 1
+        if not worker.is_alive:
+            del self._running[running.batch_id]
+            return
+        self._recorder.batch(running)
+        held = worker.held.get(running.variant_id)
+        if held is not None:
+            held.last_used_s = running.finish_s
+            held.use_count += 1
+        if worker.is_reachable:
+            self._deliver(running)
+        else:
+            worker.undelivered.append(running)
+
+    def _deliver(self, running: Running) -> None:
+        now_s = self._events.now_s
+        self._carry_out(self._dispatcher.on_batch_done(running.batch_id, now_s, running.busy_s))
+        del self._running[running.batch_id]
+
+    def _complete(self, effect: Complete) -> None:
+        query_id = effect.query_id
+        asked = self._asked.pop(query_id)
+        receipt = self._receipts.take(query_id)
+        reason = receipt.reason if receipt is not None else None
+        client = asked.client
+        self._recorder.answer(
+            query_id,
+            asked,
+            self._running[effect.batch_id],
+            self._events.now_s + client.delay_s,
+            reason.value if reason is not None else "",
+            reached=not client.delay_s or not self._floor.is_cut(client.site),
+        )
+
+    def _refuse(self, effect: Refuse) -> None:
+        query_id = effect.query_id
+        asked = self._asked.pop(query_id)
+        receipt = self._receipts.take(query_id)
+        if receipt is not None and receipt.problem:
+            self._recorder.summary.complain(receipt.problem)
+        self._recorder.fail(
+            query_id,
+            asked,
+            self._events.now_s + asked.client.delay_s,
+            REFUSED,
+            effect.reason.value,
+        )
+
+    # -- workers ------------------------------------------------------------------------------
+
+    def on_ready(self, worker: SimulatedWorker) -> None:
+        """See ``floor.Listener``."""
+        now_s = self._events.now_s
+        self._carry_out(self._dispatcher.on_worker_report(worker.report(), now_s))
+
+    def on_silent(self, worker: SimulatedWorker) -> None:
+        """See ``floor.Listener``."""
+        now_s = self._events.now_s
+        self._carry_out(self._dispatcher.on_worker_lost(worker.worker_id, now_s))
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def _wake(self, effect: WakeAt) -> None:
+        if effect.at_s < self._wake_s:
+            self._wake_s = effect.at_s
+            self._events.at(effect.at_s, self._woken)
+
+    def _woken(self, _: None) -> None:
+        if self._wake_s <= self._events.now_s:
+            self._wake_s = float("inf")
+            self._carry_out(self._dispatcher.on_tick(self._events.now_s))
+
+    def _tick(self, _: None) -> None:
+        now_s = self._events.now_s
+        if self._dispatcher.queued:  # else nothing can expire, and nobody could be given anything
+            self._carry_out(self._dispatcher.on_tick(now_s))
+        if now_s >= self._shut_at_s:
+            self._shut_at_s = float("inf")
+            self._carry_out(self._dispatcher.shut_down(now_s))
+        if not self._source_ended or self._asked:
+            self._events.at(now_s + self._world.limits.tick_ms / 1e3, self._tick)
+
+    def _control_tick(self, progress: Progress | None) -> None:
+        now_s, interval_s = self._events.now_s, self._world.limits.control_s
+        self._carry_out(self._dispatcher.on_tick(now_s))  # for batches that hang
+        counters = self._dispatcher.take_counters()
+        self._control.tick(
+            now_s,
+            {scope: count / interval_s for scope, count in counters.arrivals.items()},
+            {scope: count / interval_s for scope, count in counters.unmet.items()},
+        )
+        known = self._dispatcher.roster.reports
+        for worker in list(self._floor.workers.values()):
+            if worker.is_reachable and worker.worker_id not in known and worker.free_at_s <= now_s:
+                self.on_ready(worker)  # it was given up for hanging, and has come to
+        self._dispatcher.refresh(Load(self._neighbours / max(self._began_batches, 1)))
+        self._began_batches = self._neighbours = 0
+        if progress is not None:
+            progress(now_s, self._count)
+        if not self._source_ended or self._asked:
+            self._events.at(now_s + interval_s, self._control_tick, progress)
+
+
+def _planner(world: World) -> Planner:
+    policies = world.policies
+    return Planner(
+        build_policy(ScalingPolicy, policies.scaling),  # type: ignore[type-abstract]
+        build_policy(PlacementPolicy, policies.placement),  # type: ignore[type-abstract]
+        build_policy(EvictionPolicy, policies.eviction),  # type: ignore[type-abstract]
+        build_policy(Forecaster, policies.forecast),  # type: ignore[type-abstract]
+        PlanLimits(
+            {
+                device.name: device.count if device.min_workers is None else device.min_workers
+                for device in world.devices
+            },
+            {
+                device.name: device.count if device.max_workers is None else device.max_workers
+                for device in world.devices
+            },
+        ),
+    )

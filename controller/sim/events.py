@@ -1,0 +1,40 @@
+"""The virtual clock: what will happen, in order; equals in the order in which they were planned."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+
+class Events:
+    """An event heap.
+
+    Attributes:
+        now_s: the time of the event that happens now; it never goes back.
+    """
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
+        self._planned = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    @property
+    def next_s(self) -> float:
+        """When the next event is; inf if there is none."""
+        return self._heap[0][0] if self._heap else float("inf")
+
+    def at(self, at_s: float, act: Callable[[Any], None], what: Any = None) -> None:
+        """Call ``act(what)`` at ``at_s``."""
+        self._planned += 1
+        heapq.heappush(self._heap, (at_s, self._planned, act, what))
+
+    def happen(self) -> None:
+        """Let the next event happen."""
+        at_s, _, act, what = heapq.heappop(self._heap)
+        if at_s > self.now_s:
+            self.now_s = at_s
+        act(what)

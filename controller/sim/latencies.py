@@ -1,0 +1,115 @@
+"""Latencies as a profile has them: drawn through its three quantiles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from modelless.controller.sim.randomness import stream
+from modelless.profiler.measured_model import MeasuredCostModel
+from modelless.profiler.measurement import Measurement
+from modelless.variants.estimates import Load
+from modelless.variants.vocabulary import Placement
+
+Z90 = 1.2815515655446004
+Z99 = 2.3263478740408408
+WIDEST_Z = 4.0
+"""Draws lie within so many standard deviations: once in 16,000 one is cut to it."""
+
+_BLOCK = 512
+
+
+class Spread(NamedTuple):
+    """The distribution of one placement's latency at one batch.
+
+    The logarithm of latency is piecewise linear in a standard normal: through p50, p90 and p99, on
+    beyond p99, and below the median mirrored; lognormal where the quantiles are.
+
+    Attributes:
+        p50_s, p90_s, p99_s: seconds.
+        lower, upper: slopes of log latency up to p90 and beyond.
+    """
+
+    p50_s: float
+    p90_s: float
+    p99_s: float
+    lower: float
+    upper: float
+
+    def at(self, z: float) -> float:
+        """The latency at ``z`` standard deviations, seconds."""
+        if z <= Z90:
+            return self.p50_s * math.exp(self.lower * z)
+        return self.p90_s * math.exp(self.upper * (z - Z90))
+
+    @property
+    def least_s(self) -> float:
+        """No draw is below this."""
+        return self.at(-WIDEST_Z)
+
+    @property
+    def most_s(self) -> float:
+        """No draw is above this."""
+        return self.at(WIDEST_Z)
+
+
+def spread(p50_s: float, p90_s: float, p99_s: float) -> Spread:
+    """The distribution with these quantiles."""
+    lower = math.log(p90_s / p50_s) / Z90
+    upper = math.log(p99_s / p90_s) / (Z99 - Z90)
+    return Spread(p50_s, p90_s, p99_s, lower, upper)
+
+
+class Truth:
+    """What batches really take, before neighbours and faults: the profile, never corrected.
+
+    Args:
+        measurements: the same that the cost model learns from.
+        classes: device classes by variant id.
+        max_batch: the largest batch there will be.
+    """
+
+    def __init__(
+        self,
+        measurements: Sequence[Measurement],
+        classes: Mapping[str, Sequence[str]],
+        max_batch: int,
+    ) -> None:
+        model = MeasuredCostModel(measurements)
+        placements = tuple(
+            Placement(variant_id, name) for variant_id, names in classes.items() for name in names
+        )
+        self._spreads: dict[tuple[str, str], list[Spread]] = {
+            (placement.variant_id, placement.device_class): [] for placement in placements
+        }
+        for batch in range(1, max_batch + 1):
+            told = model.estimate(placements, batch, Load())
+            columns = np.stack([told.p50_s, told.p90_s, told.p99_s], axis=1).tolist()
+            for placement, quantiles in zip(placements, columns, strict=True):
+                key = (placement.variant_id, placement.device_class)
+                self._spreads[key].append(spread(*quantiles))
+
+    def of_class(self, device_class: str) -> dict[str, list[Spread]]:
+        """By variant id, what runs on the class: at index b - 1 that of a batch of b items."""
+        return {
+            variant_id: spreads
+            for (variant_id, name), spreads in self._spreads.items()
+            if name == device_class
+        }
+
+
+class Normals:
+    """Standard normals within ``WIDEST_Z``, one by one, drawn in blocks from a stream by name."""
+
+    def __init__(self, seed: int, *names: str) -> None:
+        self._rng = stream(seed, *names)
+        self._left: list[float] = []
+
+    def __call__(self) -> float:
+        if not self._left:
+            block = self._rng.standard_normal(_BLOCK)
+            self._left = np.clip(block, -WIDEST_Z, WIDEST_Z).tolist()
+        return self._left.pop()

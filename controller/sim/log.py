@@ -1,0 +1,183 @@
+"""The books on file: one row a query, one row a control decision, written in bounded chunks.
+
+``FILE.parquet`` needs pyarrow; ``FILE.csv`` needs nothing. Control decisions go beside it, into
+``FILE.control.parquet`` or ``FILE.control.csv``.
+"""
+
+from __future__ import annotations
+
+import csv
+from importlib import import_module
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError
+
+QUERY_COLUMNS: dict[str, type] = {
+    "query_id": int,
+    "task": str,
+    "arrival_s": float,
+    "deadline_s": float,
+    "min_accuracy": float,
+    "variant": str,
+    "device": str,
+    "worker": str,
+    "dispatch_s": float,
+    "start_s": float,
+    "finish_s": float,
+    "batch_id": int,
+    "batch_size": int,
+    "accuracy": float,
+    "outcome": str,
+    "reason": str,
+    "answered_s": float,
+    "items": int,
+    "tenant": str,
+    "max_cost_usd": float,
+    "cost_usd": float,
+}
+"""Seconds since the world began; accuracy in per cent. ``device`` is the device class,
+``batch_size`` counts items. ``finish_s`` is when the device was done, ``answered_s`` when the
+client had its answer or its refusal: that is what the deadline is for. Columns of what did not
+happen are blank."""
+
+CONTROL_COLUMNS: dict[str, type] = {
+    "at_s": float,
+    "action": str,
+    "worker": str,
+    "device": str,
+    "variant": str,
+    "count": int,
+    "memory_bytes": int,
+    "for_variant": str,
+    "reason": str,
+}
+"""``action``: decisions are ``load``, ``unload`` and ``scale``; what came of them ``loaded`` and
+``load-failed``; what happened to workers ``worker-up``, ``worker-down``, ``worker-gone``, and
+``policy-problem`` with the problem as its reason."""
+
+_CHUNK = 20_000
+
+Row = tuple[Any, ...]
+
+
+class TableLog(Protocol):
+    """Somewhere to write rows."""
+
+    def add(self, row: Row) -> None:
+        """Write a row: a value, or None, a column."""
+
+    def close(self) -> None:
+        """Write what is left; what was written is whole, however the run ended."""
+
+
+class CsvLog:
+    """A CSV file: floats as exactly as Python has them, None blank."""
+
+    def __init__(self, path: Path, columns: dict[str, type]) -> None:
+        self._file = path.open("w", encoding="utf-8", newline="")
+        self._writer = csv.writer(self._file, lineterminator="\n")
+        self._writer.writerow(columns)
+        self._rows: list[Row] = []
+
+    def add(self, row: Row) -> None:
+        """See ``TableLog``."""
+        self._rows.append(row)
+        if len(self._rows) >= _CHUNK:
+            self._flush()
+
+    def close(self) -> None:
+        """See ``TableLog``."""
+        self._flush()
+        self._file.close()
+
+    def _flush(self) -> None:
+        self._writer.writerows(self._rows)
+        self._rows.clear()
+
+
+class ParquetLog:
+    """A Parquet file, a row group a chunk."""
+
+    def __init__(self, path: Path, columns: dict[str, type]) -> None:
+        arrow, parquet = _pyarrow()
+        kinds = {int: arrow.int64(), float: arrow.float64(), str: arrow.string()}
+        self._arrow = arrow
+        self._schema = arrow.schema([(name, kinds[kind]) for name, kind in columns.items()])
+        self._writer = parquet.ParquetWriter(str(path), self._schema)
+        self._rows: list[Row] = []
+
+    def add(self, row: Row) -> None:
+        """See ``TableLog``."""
+        self._rows.append(row)
+        if len(self._rows) >= _CHUNK:
+            self._flush()
+
+    def close(self) -> None:
+        """See ``TableLog``."""
+        self._flush()
+        self._writer.close()
+
+    def _flush(self) -> None:
+        if self._rows:
+            arrays = [
+                self._arrow.array(column, type=field.type)
+                for column, field in zip(zip(*self._rows, strict=True), self._schema, strict=True)
+            ]
+            self._writer.write_table(self._arrow.Table.from_arrays(arrays, schema=self._schema))
+            self._rows.clear()
+
+
+class Log:
+    """Both tables of a run; a context manager, so that they are whole however it ends.
+
+    Args:
+        path: of the queries' table, ending in ``.parquet`` or ``.csv``.
+
+    Raises:
+        InvalidInputError: another ending.
+        EnvironmentUnfitError: Parquet without pyarrow, or a file that cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        kind = log_kind(path)
+        self.path = path
+        self.control_path = path.with_suffix(f".control{path.suffix}")
+        try:
+            self.queries: TableLog = kind(path, QUERY_COLUMNS)
+            self.control: TableLog = kind(self.control_path, CONTROL_COLUMNS)
+        except OSError as error:
+            raise EnvironmentUnfitError(f"log {path}: {error.strerror or error}") from None
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.queries.close()
+        self.control.close()
+
+
+def log_kind(path: Path) -> type[CsvLog] | type[ParquetLog]:
+    """What writes a file of this ending; raises as ``Log`` does."""
+    if path.suffix == ".csv":
+        return CsvLog
+    if path.suffix == ".parquet":
+        _pyarrow()
+        return ParquetLog
+    raise InvalidInputError.of("log", str(path), "a name ending in .parquet or .csv")
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        return import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ImportError:
+        raise EnvironmentUnfitError(
+            "Parquet needs pyarrow, which is not installed: run 'pip install pyarrow', "
+            "or name the log FILE.csv"
+        ) from None

@@ -1,0 +1,177 @@
+"""Every query and every control decision, once, into the summary and the log."""
+
+from __future__ import annotations
+
+from modelless.controller.sim.arrivals import Asked
+from modelless.controller.sim.devices import Running
+from modelless.controller.sim.log import Log
+from modelless.controller.sim.summary import Summary, Tally
+from modelless.variants.vocabulary import DeviceClass, Variant
+
+SERVED = "served"
+SERVED_LATE = "served-late"
+REFUSED = "refused"
+UNREACHABLE = "unreachable"
+
+
+class Recorder:
+    """Keeps the books.
+
+    Args:
+        summary: counts.
+        log: rows; None for none.
+        variants, device_classes: by id and name.
+    """
+
+    def __init__(
+        self,
+        summary: Summary,
+        log: Log | None,
+        variants: dict[str, Variant],
+        device_classes: dict[str, DeviceClass],
+    ) -> None:
+        self.summary = summary
+        self._log = log
+        self._accuracy = {name: variant.accuracy.percent for name, variant in variants.items()}
+        self._usd_per_s = {name: kind.cost_usd(1.0) for name, kind in device_classes.items()}
+
+    def answer(
+        self,
+        query_id: int,
+        asked: Asked,
+        running: Running,
+        answered_s: float,
+        reason: str,
+        *,
+        reached: bool,
+    ) -> None:
+        """A batch has run the query; the answer came to its client, or did not (``reached``)."""
+        slo = asked.client.slo
+        arrival_s = asked.arrival_s
+        deadline_s = arrival_s + asked.client.latency_s
+        worker = running.worker
+        accuracy = self._accuracy[running.variant_id]
+        busy_s = running.finish_s - running.start_s
+        cost_usd = self._usd_per_s[worker.settings.name] * busy_s * slo.items / running.items
+        is_late = answered_s > deadline_s
+        kind = "late" if is_late else "inaccurate" if accuracy < slo.min_accuracy else ""
+        is_dear = slo.max_cost_usd is not None and cost_usd > slo.max_cost_usd
+        outcome = SERVED_LATE if is_late else SERVED
+        if reached:
+            self.summary.latency.add(answered_s - arrival_s)
+            for tally in self._tallies(asked):
+                tally.serve(accuracy, kind, cost_usd, is_dear)
+        else:
+            outcome = UNREACHABLE
+            for tally in self._tallies(asked):
+                tally.fail(UNREACHABLE)
+                tally.cost_usd += cost_usd
+        if self._log is not None:
+            self._log.queries.add(
+                (
+                    query_id,
+                    asked.task,
+                    arrival_s,
+                    deadline_s,
+                    slo.min_accuracy,
+                    running.variant_id,
+                    worker.settings.name,
+                    worker.worker_id,
+                    running.dispatch_s,
+                    running.start_s,
+                    running.finish_s,
+                    running.batch_id,
+                    running.items,
+                    accuracy,
+                    outcome,
+                    reason,
+                    answered_s if reached else None,
+                    slo.items,
+                    slo.tenant,
+                    slo.max_cost_usd,
+                    cost_usd,
+                )
+            )
+
+    def fail(self, query_id: int, asked: Asked, at_s: float, outcome: str, reason: str) -> None:
+        """The query was refused, or never came to anybody who could refuse it."""
+        for tally in self._tallies(asked):
+            tally.fail(reason if outcome == REFUSED else outcome)
+        if self._log is not None:
+            slo = asked.client.slo
+            blank = (None,) * 8
+            self._log.queries.add(
+                (
+                    query_id,
+                    asked.task,
+                    asked.arrival_s,
+                    asked.arrival_s + asked.client.latency_s,
+                    slo.min_accuracy,
+                    *blank,
+                    None,
+                    outcome,
+                    reason,
+                    at_s if outcome == REFUSED else None,
+                    slo.items,
+                    slo.tenant,
+                    slo.max_cost_usd,
+                    None,
+                )
+            )
+
+    def batch(self, running: Running) -> None:
+        """A device has run a batch, whoever still waits for it."""
+        summary, name = self.summary, running.worker.settings.name
+        busy_s = running.finish_s - running.start_s
+        summary.batches += 1
+        summary.items += running.items
+        summary.busy_s[name] = summary.busy_s.get(name, 0.0) + busy_s
+        summary.busy_cost_usd += busy_s * self._usd_per_s[name]
+        summary.energy_j += busy_s * running.worker.settings.power_w
+
+    def presence(self, device: str, alive_s: float) -> None:
+        """A worker was there for so long, and is not any more."""
+        summary = self.summary
+        summary.alive_s[device] = summary.alive_s.get(device, 0.0) + alive_s
+        summary.rent_usd += alive_s * self._usd_per_s[device]
+
+    def control(
+        self,
+        at_s: float,
+        action: str,
+        *,
+        worker: str | None = None,
+        device: str | None = None,
+        variant: str | None = None,
+        count: int | None = None,
+        memory_bytes: int | None = None,
+        for_variant: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """A control decision, or what came of one; see ``log.CONTROL_COLUMNS``."""
+        if self._log is not None:
+            self._log.control.add(
+                (
+                    at_s,
+                    action,
+                    worker,
+                    device,
+                    variant,
+                    count,
+                    memory_bytes,
+                    for_variant,
+                    reason,
+                )
+            )
+
+    def _tallies(self, asked: Asked) -> tuple[Tally, ...]:
+        summary, tenant = self.summary, asked.client.slo.tenant
+        task = summary.tasks.get(asked.task)
+        if task is None:
+            task = summary.tasks[asked.task] = Tally()
+        if not tenant:
+            return (summary.total, task)
+        of_tenant = summary.tenants.get(tenant)
+        if of_tenant is None:
+            of_tenant = summary.tenants[tenant] = Tally()
+        return (summary.total, task, of_tenant)

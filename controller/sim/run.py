@@ -1,0 +1,54 @@
+"""One run of a world, from its file to its summary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from modelless.controller.sim.arrivals import queries
+from modelless.controller.sim.engine import Engine, Progress
+from modelless.controller.sim.log import Log
+from modelless.controller.sim.profiles import build_fleet
+from modelless.controller.sim.recorder import Recorder
+from modelless.controller.sim.summary import Summary
+from modelless.controller.sim.world import WorldFile
+
+
+def simulate(
+    file: WorldFile,
+    *,
+    seed: int | None = None,
+    log: Path | None = None,
+    home: Path | None = None,
+    progress: Progress | None = None,
+    summary: Summary | None = None,
+) -> Summary:
+    """Run a world.
+
+    Args:
+        file: the world; see ``load_world``.
+        seed: instead of the world's.
+        log: of the queries; see ``log.Log``. Whole up to where the run came, however it ends.
+        home: of the store, for worlds with tasks from there.
+        progress: called about once a simulated second.
+        summary: to count in, for who wants to look while it runs or after it failed.
+
+    Raises:
+        InvalidInputError: the world, a table or a trace of it does not fit.
+        NotFoundError: no such policy.
+        EnvironmentUnfitError: the log cannot be written.
+    """
+    world = file.world
+    seed = world.seed if seed is None else seed
+    fleet = build_fleet(file, home)
+    counted = summary if summary is not None else Summary(seed, world.name)
+
+    def run(books: Log | None) -> None:
+        recorder = Recorder(counted, books, dict(fleet.variants), dict(fleet.device_classes))
+        Engine(world, fleet, queries(file, seed), seed, recorder).run(progress)
+
+    if log is None:
+        run(None)
+    else:
+        with Log(log) as books:
+            run(books)
+    return counted

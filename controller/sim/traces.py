@@ -1,0 +1,271 @@
+"""When queries come: iterators of (seconds, number of the stream), ascending, never held whole.
+
+Times are those of the source; scaling in time and the world's clock are ``arrivals.py``'s business.
+Sources: the Markov-modulated process is the two-state case of Fischer and Meier-Hellstern (1993);
+time-varying rates are thinned as in Lewis and Shedler (1979).
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from modelless.controller.sim.world_queries import (
+    ArrivalsSettings,
+    BurstArrivals,
+    DiurnalArrivals,
+    FlashCrowdArrivals,
+    GammaArrivals,
+    PoissonArrivals,
+    RatesArrivals,
+    TraceArrivals,
+)
+from modelless.variants.errors import InvalidInputError
+
+Arrival = tuple[float, int | str | None]
+"""Seconds, and the stream: its number, its task's name, or None if the source does not tell."""
+
+_BLOCK = 1024
+
+
+def arrivals(
+    settings: ArrivalsSettings, folder: Path, scale: float, rng: np.random.Generator
+) -> Iterator[Arrival]:
+    """The arrivals a source describes, its rate multiplied by ``scale``.
+
+    Raises:
+        InvalidInputError: while iterating: a file that is unreadable, empty, not ascending, or
+            with a negative rate; names the file and the line.
+    """
+    if isinstance(settings, PoissonArrivals):
+        return _renewal(settings.rate_per_s * scale, 1.0, rng)
+    if isinstance(settings, GammaArrivals):
+        return _renewal(settings.rate_per_s * scale, settings.cv, rng)
+    if isinstance(settings, BurstArrivals):
+        return _bursts(settings, scale, rng)
+    if isinstance(settings, DiurnalArrivals):
+        peak = settings.mean_per_s * (1.0 + settings.swing) * scale
+        return _thinned(peak, lambda t_s: _diurnal(settings, t_s) * scale, rng)
+    if isinstance(settings, FlashCrowdArrivals):
+        peak = max(settings.peak_per_s, settings.base_per_s) * scale
+        return _thinned(peak, lambda t_s: _flash_crowd(settings, t_s) * scale, rng)
+    if isinstance(settings, TraceArrivals):
+        return _recorded(folder / settings.path, scale, rng)
+    return _from_rates(settings, folder / settings.path, scale, rng)
+
+
+def _renewal(rate_per_s: float, cv: float, rng: np.random.Generator) -> Iterator[Arrival]:
+    """Gamma-distributed gaps; exponential ones where ``cv`` is 1."""
+    if rate_per_s <= 0.0:
+        return
+    shape, now_s = 1.0 / cv**2, 0.0
+    while True:
+        if cv == 1.0:
+            gaps = rng.standard_exponential(_BLOCK) / rate_per_s
+        else:
+            gaps = rng.standard_gamma(shape, _BLOCK) / (shape * rate_per_s)
+        times = now_s + np.cumsum(gaps)
+        now_s = float(times[-1])
+        for at_s in times.tolist():
+            yield at_s, None
+
+
+def _bursts(settings: BurstArrivals, scale: float, rng: np.random.Generator) -> Iterator[Arrival]:
+    begin_s, high = 0.0, False
+    if max(settings.low_per_s, settings.high_per_s) <= 0.0:
+        return
+    while True:
+        mean_s = settings.mean_high_s if high else settings.mean_low_s
+        rate_per_s = (settings.high_per_s if high else settings.low_per_s) * scale
+        end_s = begin_s + float(rng.exponential(mean_s))
+        for at_s in _uniform(begin_s, end_s, rate_per_s, rng):
+            yield at_s, None
+        begin_s, high = end_s, not high
+
+
+def _uniform(
+    begin_s: float, end_s: float, rate_per_s: float, rng: np.random.Generator
+) -> Iterator[float]:
+    """A Poisson process of one rate between two times, in blocks."""
+    if rate_per_s <= 0.0:
+        return
+    step_s = _BLOCK / rate_per_s
+    while begin_s < end_s:
+        stop_s = min(end_s, begin_s + step_s)
+        count = int(rng.poisson(rate_per_s * (stop_s - begin_s)))
+        yield from np.sort(rng.uniform(begin_s, stop_s, count)).tolist()
+        begin_s = stop_s
+
+
+def _thinned(
+    peak_per_s: float,
+    rate_at: Callable[[np.ndarray], np.ndarray],
+    rng: np.random.Generator,
+) -> Iterator[Arrival]:
+    """A Poisson process whose rate is ``rate_at(seconds)``, never above ``peak_per_s``."""
+    if peak_per_s <= 0.0:
+        return
+    now_s = 0.0
+    while True:
+        times = now_s + np.cumsum(rng.standard_exponential(_BLOCK)) / peak_per_s
+        now_s = float(times[-1])
+        kept = rng.random(_BLOCK) * peak_per_s < rate_at(times)
+        for at_s in times[kept].tolist():
+            yield at_s, None
+
+
+def _diurnal(settings: DiurnalArrivals, t_s: np.ndarray) -> np.ndarray:
+    phase = 2.0 * math.pi * (t_s - settings.peak_at_s) / settings.period_s
+    return settings.mean_per_s * (1.0 + settings.swing * np.cos(phase))
+
+
+def _flash_crowd(settings: FlashCrowdArrivals, t_s: np.ndarray) -> np.ndarray:
+    rising = np.clip((t_s - settings.at_s) / settings.rise_s, 0.0, 1.0)
+    over_s = t_s - (settings.at_s + settings.rise_s + settings.hold_s)
+    falling = np.exp(-np.maximum(over_s, 0.0) / settings.fall_s)
+    return settings.base_per_s + (settings.peak_per_s - settings.base_per_s) * rising * falling
+
+
+def _recorded(path: Path, scale: float, rng: np.random.Generator) -> Iterator[Arrival]:
+    """Recorded arrivals, each kept with probability ``scale``, or come ``scale`` times on average.
+
+    What is added lies evenly spread in the gap to the next arrival, so bursts stay where they are.
+    """
+    before: Arrival | None = None
+    for row in _rows(path, ("arrival_s",), ("task",)):
+        at_s = _seconds(path, row, "arrival_s")
+        if before is not None and at_s < before[0]:
+            raise _unsorted(path, row, "arrival_s", before[0])
+        if before is not None:
+            yield from _repeated(before, at_s, scale, rng)
+        before = (at_s, row.cells["task"].strip() or None if "task" in row.cells else None)
+    if before is None:
+        raise _empty(path)
+    yield from _repeated(before, before[0], scale, rng)
+
+
+def _repeated(
+    arrival: Arrival, next_s: float, scale: float, rng: np.random.Generator
+) -> Iterator[Arrival]:
+    if scale == 1.0:
+        yield arrival
+        return
+    whole = math.floor(scale)
+    count = whole + (1 if rng.random() < scale - whole else 0)
+    if count:
+        yield arrival
+        for at_s in sorted(rng.uniform(arrival[0], next_s, count - 1).tolist()):
+            yield at_s, arrival[1]
+
+
+def _from_rates(
+    settings: RatesArrivals, path: Path, scale: float, rng: np.random.Generator
+) -> Iterator[Arrival]:
+    """Poisson processes of recorded rates; one number a stream, in order of appearance."""
+    numbers: dict[str, int] = {}
+    rates: dict[int, float] = {}
+    begin_s: float | None = None
+    for row in _rows(path, ("start_s", "stream", "rate_per_s"), ()):
+        start_s = _seconds(path, row, "start_s")
+        rate_per_s = _number(path, row, "rate_per_s")
+        if not 0.0 <= rate_per_s <= 1e9:
+            raise InvalidInputError.of(
+                f"{path}, line {row.line}: rate_per_s", rate_per_s, "0 or more, finite"
+            )
+        if begin_s is not None and start_s < begin_s:
+            raise _unsorted(path, row, "start_s", begin_s)
+        if begin_s is not None and start_s > begin_s:
+            yield from _window(begin_s, start_s, settings.window_s, rates, scale, rng)
+        begin_s = start_s
+        number = numbers.setdefault(row.cells["stream"].strip(), len(numbers))
+        rates[number] = rate_per_s
+    if begin_s is None:
+        raise _empty(path)
+    yield from _window(begin_s, begin_s + settings.window_s, settings.window_s, rates, scale, rng)
+
+
+def _window(
+    begin_s: float,
+    end_s: float,
+    most_s: float,
+    rates: dict[int, float],
+    scale: float,
+    rng: np.random.Generator,
+) -> Iterator[Arrival]:
+    """Until the next start, but at most ``most_s``; streams that said nothing new go on."""
+    streams = np.array(list(rates), dtype=np.intp)
+    shares = np.array(list(rates.values()), dtype=np.float64)
+    total = float(shares.sum())
+    if total <= 0.0:
+        return
+    cumulated = np.cumsum(shares) / total
+    for at_s in _uniform(begin_s, min(end_s, begin_s + most_s), total * scale, rng):
+        place = min(int(np.searchsorted(cumulated, rng.random())), len(streams) - 1)
+        yield at_s, int(streams[place])
+
+
+class _Row:
+    __slots__ = ("cells", "line")
+
+    def __init__(self, line: int, cells: dict[str, str]) -> None:
+        self.line = line
+        self.cells = cells
+
+
+def _rows(path: Path, needed: tuple[str, ...], optional: tuple[str, ...]) -> Iterator[_Row]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            reader = csv.reader(lines, strict=True)
+            heading = next(reader, [])
+            missing = [name for name in needed if name not in heading]
+            if missing:
+                raise InvalidInputError.of(
+                    f"{path}: columns", heading, f"{', '.join(needed)}, perhaps {optional}"
+                )
+            for cells in reader:
+                if len(cells) != len(heading):
+                    raise InvalidInputError.of(
+                        f"{path}, line {reader.line_num}", cells, f"{len(heading)} fields"
+                    )
+                yield _Row(reader.line_num, dict(zip(heading, cells, strict=True)))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InvalidInputError.of(
+            "path", str(path), "a readable CSV file in UTF-8", str(error)
+        ) from None
+
+
+def _number(path: Path, row: _Row, name: str) -> float:
+    text = row.cells[name]
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if math.isnan(value):
+        raise InvalidInputError.of(f"{path}, line {row.line}: {name}", text, "a number")
+    return value
+
+
+def _seconds(path: Path, row: _Row, name: str) -> float:
+    value = _number(path, row, name)
+    if not 0.0 <= value < math.inf:
+        raise InvalidInputError.of(
+            f"{path}, line {row.line}: {name}", value, "seconds, 0 or more, finite"
+        )
+    return value
+
+
+def _unsorted(path: Path, row: _Row, name: str, before: float) -> InvalidInputError:
+    return InvalidInputError.of(
+        f"{path}, line {row.line}: {name}",
+        row.cells[name],
+        f"{before:g} or more, as the line before",
+        "Sort the file by time.",
+    )
+
+
+def _empty(path: Path) -> InvalidInputError:
+    return InvalidInputError.of(f"{path}", "no rows", "at least one row below the heading")

@@ -1,0 +1,263 @@
+"""What is wrong with a world is said with its place, before or while it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modelless.controller.sim.run import simulate
+from modelless.controller.sim.world import load_world, parse_world
+from modelless.variants.errors import InvalidInputError
+
+from .worlds import EDGE, document, with_parts, world
+
+LADDER = {"kind": "ladder", "count": 2}
+POINT = {"device": "cpu-1", "p50_ms": 5}
+HEADING = (
+    "source,task,model,family,device,device_kind,engine,precision,resolution_px,batch,concurrency,"
+    "params_m,gmacs,mactivations_m,layers,latency_ms,latency_p99_ms,throughput_per_s,memory_mib,"
+    "accuracy,accuracy_metric\n"
+)
+
+
+def row(model: str = "m", device: str = "cpu-1", batch: int = 1, accuracy: str = "70") -> str:
+    """A line of a table of profiles."""
+    return f"x,t,{model},f,{device},cpu,e,fp32,224,{batch},,5,,,,{10 * batch},,,,{accuracy},top1\n"
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown field": ({"speed": 3}, r"speed: got 3; Extra inputs"),
+    "unknown field, deep": (
+        with_parts(devices={"colour": "red"}),
+        r"devices\.0\.colour: got 'red'; Extra inputs",
+    ),
+    "no devices": ({"devices": []}, r"devices: got \[\]"),
+    "zero devices": ({"devices": [{"name": "a", "count": 0}]}, "every count is 0"),
+    "two devices of a name": ({"devices": [{"name": "a"}, {"name": "a"}]}, "'a' is there 2 times"),
+    "negative price": (
+        with_parts(devices={"price_usd_per_hour": -1}),
+        r"devices\.0\.price_usd_per_hour: got -1",
+    ),
+    "bounds of workers": (
+        with_parts(devices={"max_workers": 2}),
+        r"devices\.0: allowed: min_workers <= count <= max_workers",
+    ),
+    "a task whose name cannot be one": (
+        {"tasks": [{"name": "my task", "variants": LADDER}]},
+        r"tasks\.0\.name: got 'my task'; allowed: 1 to 64",
+    ),
+    "no tasks": ({"tasks": []}, r"tasks: got \[\]"),
+    "unknown kind of variants": (
+        {"tasks": [{"name": "vision", "variants": {"kind": "magic"}}]},
+        r"tasks\.0\.variants",
+    ),
+    "unknown task": (with_parts(queries={"tasks": ["hearing"]}), r"queries\.0\.tasks: got 'hear"),
+    "negative rate": (
+        with_parts(queries={"arrivals": {"kind": "poisson", "rate_per_s": -5}}),
+        r"queries\.0\.arrivals\.poisson\.rate_per_s: got -5",
+    ),
+    "rate that is no number": (
+        with_parts(queries={"arrivals": {"kind": "poisson", "rate_per_s": float("nan")}}),
+        r"queries\.0\.arrivals\.poisson\.rate_per_s: got nan",
+    ),
+    "for ever": ({"duration_s": None}, r"duration_s: missing; queries\.0\.arrivals \(poisson\)"),
+    "too many items": (
+        with_parts(queries={"slos": [{"items": 9}]}),
+        r"queries\.0\.slos\.0\.items: got 9; allowed: 1 to 8",
+    ),
+    "accuracy beyond all": (
+        with_parts(queries={"slos": [{"min_accuracy": 101}]}),
+        r"queries\.0\.slos\.0\.min_accuracy: got 101",
+    ),
+    "a site without a way": (
+        with_parts(queries={"site": "moon"}),
+        r"network\.delays: none between 'core' \(the gateway\) and 'moon'",
+    ),
+    "a fault of nobody": (
+        {"faults": [{"kind": "worker-dies", "worker": "tpu/0", "at_s": 1}]},
+        r"faults\.0\.worker: got 'tpu/0'",
+    ),
+    "a fault that ends before it begins": (
+        {"faults": [{"kind": "worker-dies", "worker": "gpu/0", "at_s": 5, "back_s": 2}]},
+        r"faults\.0: ends at 2 s",
+    ),
+    "the gateway cut off": (
+        {**EDGE, "faults": [{"kind": "site-cut", "site": "edge", "at_s": 1, "until_s": 2}]},
+        r"faults\.0\.site: got 'edge'; allowed: core, home",
+    ),
+    "a policy that is none": ({"policies": {"selection": 3}}, r"policies\.selection"),
+    "unknown device in a ladder": (
+        {"tasks": [{"name": "vision", "variants": {**LADDER, "speeds": {"tpu": 1}}}]},
+        r"tasks\.0\.variants: speeds: got 'tpu'; allowed: cpu-1, gpu",
+    ),
+    "a device without a profile": (
+        {"tasks": [{"name": "vision", "variants": {**LADDER, "speeds": {"cpu-1": 1}}}]},
+        r"devices\.1: no variant of any task has a profile for 'gpu'",
+    ),
+    "a task that fits nowhere": (
+        {"tasks": [{"name": "vision", "variants": {**LADDER, "memory_mib": [5000, 9000]}}]},
+        r"tasks\.0: no variant of 'vision' fits into the memory",
+    ),
+    "a variant written twice": (
+        {
+            "tasks": [
+                {
+                    "name": "vision",
+                    "variants": {
+                        "kind": "written",
+                        "variants": [{"model": "m", "accuracy": 7, "points": [POINT]}] * 2,
+                    },
+                }
+            ]
+        },
+        r"tasks\.0\.variants: variants: got 'vision/m/v@1'",
+    ),
+    "quantiles out of order": (
+        {
+            "tasks": [
+                {
+                    "name": "vision",
+                    "variants": {
+                        "kind": "written",
+                        "variants": [
+                            {"model": "m", "accuracy": 7, "points": [{**POINT, "p90_ms": 4}]}
+                        ],
+                    },
+                }
+            ]
+        },
+        r"tasks\.0\.variants: variants\.0\.points\.0: .*ascending",
+    ),
+    "a model whose name cannot be one": (
+        {
+            "tasks": [
+                {
+                    "name": "vision",
+                    "variants": {
+                        "kind": "written",
+                        "variants": [{"model": "M M", "accuracy": 7, "points": [POINT]}],
+                    },
+                }
+            ]
+        },
+        r"tasks\.0\.variants: .*'M M'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_error_names_the_place(name: str, tmp_path: Path) -> None:
+    changes, message = WRONG[name]
+    parts = changes if "devices" in changes and "tasks" in changes else document(**changes)
+    with pytest.raises(InvalidInputError, match=message):
+        simulate(parse_world({**document(), **parts}, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("devices: [", "not YAML"),
+        ("[]", "world"),
+        ("", "world"),
+        ("\xff", "name|world"),
+    ],
+)
+def test_files_that_are_no_world(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "world.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InvalidInputError, match=message):
+        load_world(path)
+    with pytest.raises(InvalidInputError, match=r"missing\.yaml"):
+        load_world(tmp_path / "missing.yaml")
+
+
+TABLES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "no such device": (row(device="tpu"), {}, r"no row fits.*'tpu'"),
+    "no such model": (row(), {"models": ["resnet*"]}, "no row fits; 0 rows"),
+    "no accuracy": (row(accuracy=""), {}, r"accuracy of 'm': got None.*Set 'accuracy'"),
+    "an accuracy that is no percentage": (row(accuracy="-3"), {}, r"accuracy of 'm': got -3"),
+    "only large batches": (row(batch=64), {}, r"batches of vision/m/fp32-224-e@1.*launch_ms"),
+    "not a table": ("what,ever\n1,2\n", {}, "columns"),
+    "a broken number": (row().replace(",10,", ",ten,"), {}, r"line 2: latency_ms: got 'ten'"),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_that_do_not_fit(name: str, tmp_path: Path) -> None:
+    text, settings, message = TABLES[name]
+    (tmp_path / "p.csv").write_text(
+        text if text.startswith("what") else HEADING + text, encoding="utf-8"
+    )
+    tasks = [{"name": "vision", "variants": {"kind": "table", "path": "p.csv", **settings}}]
+    file = world(tmp_path, devices=[{"name": "cpu-1", "count": 1}], tasks=tasks)
+    with pytest.raises(InvalidInputError, match=rf"tasks\.0\.variants: .*{message}"):
+        simulate(file)
+
+
+def test_a_table_serves(tmp_path: Path) -> None:
+    rows = [row(f"Model {n}/x", accuracy=str(60 + n), batch=b) for n in range(9) for b in (1, 64)]
+    (tmp_path / "p.csv").write_text(HEADING + "".join(rows), encoding="utf-8")
+    variants = {"kind": "table", "path": "p.csv", "most": 3, "launch_ms": 2}
+    file = world(
+        tmp_path,
+        duration_s=2,
+        devices=[{"name": "cheap", "count": 4, "profiled_as": "cpu-1"}],
+        tasks=[{"name": "vision", "variants": variants}],
+    )
+    figures = simulate(file).figures()
+    assert figures["good"] > 100
+    assert 60.0 <= figures["mean_accuracy"] <= 68.0
+
+
+TRACES: dict[str, tuple[str, str, str]] = {
+    "empty": ("trace", "arrival_s\n", "no rows"),
+    "nothing at all": ("trace", "", "columns"),
+    "unsorted": ("trace", "arrival_s\n1\n0.5\n", r"line 3: arrival_s: got '0.5'.*Sort"),
+    "negative": ("trace", "arrival_s\n-1\n", r"line 2: arrival_s: got -1"),
+    "no number": ("trace", "arrival_s\nsoon\n", r"line 2: arrival_s: got 'soon'"),
+    "infinite": ("trace", "arrival_s\ninf\n", r"line 2: arrival_s: got inf"),
+    "a task of nobody": ("trace", "arrival_s,task\n0,hearing\n", r"task: got 'hearing'"),
+    "fields missing": ("trace", "arrival_s,task\n0\n", r"line 2: .*2 fields"),
+    "rates without rows": ("rates", "start_s,stream,rate_per_s\n", "no rows"),
+    "a negative rate": ("rates", "start_s,stream,rate_per_s\n0,a,-1\n", r"line 2: rate_per_s"),
+    "rates unsorted": (
+        "rates",
+        "start_s,stream,rate_per_s\n5,a,1\n0,a,1\n",
+        r"line 3: start_s: got '0'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_traces_that_do_not_fit(name: str, tmp_path: Path) -> None:
+    kind, text, message = TRACES[name]
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8")
+    arrivals = {"kind": kind, "path": "t.csv"}
+    file = world(tmp_path, queries=[{"tasks": ["vision"], "arrivals": arrivals}])
+    with pytest.raises(InvalidInputError, match=rf"queries\.0\.arrivals: .*{message}"):
+        simulate(file)
+
+
+def test_a_trace_that_is_not_there(tmp_path: Path) -> None:
+    arrivals = {"kind": "trace", "path": "gone.csv"}
+    file = world(tmp_path, queries=[{"tasks": ["vision"], "arrivals": arrivals}])
+    with pytest.raises(InvalidInputError, match=r"queries\.0\.arrivals: .*gone\.csv"):
+        simulate(file)
+
+
+def test_what_happened_before_the_mistake_is_kept(tmp_path: Path) -> None:
+    times = "".join(f"{n / 100}\n" for n in range(200))
+    (tmp_path / "t.csv").write_text(f"arrival_s\n{times}0.1\n", encoding="utf-8")
+    arrivals = {"kind": "trace", "path": "t.csv"}
+    file = world(tmp_path, queries=[{"tasks": ["vision"], "arrivals": arrivals}])
+    log = tmp_path / "log.csv"
+    with pytest.raises(InvalidInputError, match="line 202"):
+        simulate(file, log=log)
+    assert len(log.read_text(encoding="utf-8").splitlines()) > 180
+
+
+def test_a_world_that_is_right_is_right() -> None:
+    assert world().world.task_names == ("vision",)
+    assert world(**EDGE).world.delay_s("core") == 0.012
