@@ -1,0 +1,191 @@
+"""The cluster in a process of its own: ``modelless up``, watched, and taken down whatever happens.
+
+Ray changes the environment and the signal handlers of the process that starts it; the demo keeps
+both for itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from modelless.controller.cli.detached import last_error
+from modelless.controller.demo.v2_client import Client
+from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError, UnavailableError
+
+HOST = "127.0.0.1"
+STOP_S = 60.0
+"""How long ``modelless up`` may take to take everything down before it is killed."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+def free_port(wanted: int, host: str = HOST) -> int:
+    """``wanted`` if it can be listened on, else one that can."""
+    for port in (wanted, 0):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise EnvironmentUnfitError(f"no port of {host} can be listened on")
+
+
+class ClusterProcess:
+    """``modelless up`` as a child. Use as a context manager: leaving it takes the cluster down.
+
+    Args:
+        home: store, artifacts and run files.
+        port: where clients go.
+        keep: leave it up on leaving without an error, and let it outlive this process.
+        on_stage: told what the child says it is doing.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        port: int,
+        *,
+        keep: bool = False,
+        on_stage: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._home = home
+        self._port = port
+        self._keep = keep
+        self._on_stage = on_stage
+        self._log = home / "run" / "up.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_s = 0.0
+        self.stop_s = 0.0
+        """How long taking it down took, seconds."""
+
+    @property
+    def url(self) -> str:
+        """Where clients go."""
+        return f"http://{HOST}:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        """Of the supervisor."""
+        return self._process.pid if self._process is not None else 0
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was started."""
+        return time.monotonic() - self._started_s
+
+    def __enter__(self) -> ClusterProcess:
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        command = [
+            *(sys.executable, "-m", "modelless.controller.cli"),
+            *("--home", str(self._home), "up", "--port", str(self._port)),
+        ]
+        self._started_s = time.monotonic()
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                start_new_session=True,  # Ctrl-C is for the demo, which ends this one in its turn
+                preexec_fn=None if self._keep else _end_with_parent,
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process is not None and (error is not None or not self._keep):
+            self._stop(self._process)
+
+    def wait_ready(self, most_s: float = 180.0) -> None:
+        """Wait until every task is served.
+
+        Raises:
+            EnvironmentUnfitError: it ended, or takes too long; quotes what it said.
+        """
+        told = 0
+        while self.age_s < most_s:
+            for line in self._said().splitlines()[told:]:
+                told += 1
+                if line.rstrip().endswith("..."):
+                    self._on_stage(line.strip())
+            if self._process is None or self._process.poll() is not None:
+                raise EnvironmentUnfitError(f"modelless up has ended: {last_error(self._said())}")
+            try:
+                with Client(self.url, timeout_s=2.0) as client:
+                    client.get("/v2/health/ready")  # anything but 200 raises
+                    return
+            except (UnavailableError, InvalidInputError):
+                time.sleep(0.1)
+        raise EnvironmentUnfitError(
+            f"modelless did not become ready within {most_s:.0f} s; {self._log} says more"
+        )
+
+    def _said(self) -> str:
+        try:
+            return self._log.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+
+    def _stop(self, process: subprocess.Popen[bytes]) -> None:
+        started_s = time.monotonic()
+        with no_interrupts():
+            if process.poll() is None:
+                process.terminate()
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        self.stop_s = time.monotonic() - started_s
+
+
+def _end_with_parent() -> None:
+    """In the child, before it runs: ask Linux to end it, in order, if the demo itself is killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def no_interrupts() -> Iterator[None]:
+    """Ctrl-C and SIGTERM do nothing inside: a second Ctrl-C must not leave half of it behind."""
+    before = {
+        number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def terminate_as_interrupt() -> Iterator[None]:
+    """Inside, SIGTERM is like Ctrl-C: everything comes down before the process ends."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

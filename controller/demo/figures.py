@@ -1,0 +1,312 @@
+"""The report's pictures, as SVG whose colours are the page's: readable in light and in dark.
+
+Matplotlib writes fixed colours. So it is given stand-ins here, and each is then replaced by the
+name of one of the page's CSS variables.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from modelless.variants.errors import EnvironmentUnfitError
+
+INK, LINE, MUTED = "#010203", "#010204", "#010205"
+TEAL, ORANGE, BLUE, RED = "#010206", "#010207", "#010208", "#010209"
+SHADES = tuple(f"#0102{place:02x}" for place in range(0x10, 0x1C))
+"""Most accurate first."""
+
+VARIABLES: Mapping[str, str] = {
+    INK: "--ink",
+    LINE: "--line",
+    MUTED: "--muted",
+    TEAL: "--teal",
+    ORANGE: "--orange",
+    BLUE: "--blue",
+    RED: "--red",
+    **{shade: f"--shade-{place}" for place, shade in enumerate(SHADES)},
+}
+
+_LETTER_PT, _LINE_PT = 5.2, 12.0
+"""About how wide a letter and how high a line of a name in a picture is, points."""
+
+_STYLE: Mapping[str, Any] = {
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 10.5,
+    "text.color": INK,
+    "axes.edgecolor": LINE,
+    "axes.labelcolor": MUTED,
+    "axes.titlecolor": INK,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.xmargin": 0.0,
+    "grid.color": LINE,
+    "grid.linewidth": 0.6,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+    "legend.frameon": False,
+    "legend.labelcolor": INK,
+    "legend.fontsize": 9.5,
+    "lines.linewidth": 1.8,
+    "lines.solid_capstyle": "round",
+}
+
+
+def frontier_figure(variants: Sequence[Mapping[str, Any]]) -> str:
+    """Latency against accuracy of one task's variants, as SVG.
+
+    A point stands at the median of a lone query, its whisker reaches to the p99, its area tells
+    the memory. Dominated ones are grey.
+
+    Args:
+        variants: as in the report's ``variants``.
+    """
+
+    def draw(figure: Any) -> None:
+        axes = figure.add_subplot()
+        if not variants:
+            _say_nothing(axes)
+            return
+        on_frontier = sorted((v for v in variants if v["on_frontier"]), key=lambda v: v["p99_ms"])
+        most_bytes = max(v["memory_bytes"] for v in variants) or 1
+        axes.set_xscale("log")
+        axes.plot(
+            [v["p50_ms"] for v in on_frontier],
+            [v["accuracy"] for v in on_frontier],
+            drawstyle="steps-post",
+            color=TEAL,
+            linewidth=1.2,
+            alpha=0.55,
+            zorder=1,
+        )
+        for variant in variants:
+            kept = variant["on_frontier"]
+            colour = {"int8": TEAL, "fp32": ORANGE}.get(variant["precision"], BLUE)
+            colour = colour if kept else MUTED
+            x, y = variant["p50_ms"], variant["accuracy"]
+            axes.plot(
+                [x, variant["p99_ms"]], [y, y], color=colour, alpha=0.9 if kept else 0.35, zorder=2
+            )
+            axes.scatter(
+                [x],
+                [y],
+                s=40 + 260 * variant["memory_bytes"] / most_bytes,
+                color=colour,
+                alpha=0.75 if kept else 0.3,
+                linewidths=0,
+                zorder=3,
+            )
+        axes.set_xlabel("latency of a lone query, ms (point: median, whisker: p99)")
+        axes.set_ylabel("accuracy, %")
+        quickest, slowest = (
+            pick(v[name] for v in variants) for pick, name in ((min, "p50_ms"), (max, "p99_ms"))
+        )
+        room = (slowest / quickest) ** 0.14  # for the names to the left, on a logarithmic axis
+        axes.set_xlim(quickest / max(room, 1.2), slowest * max(room**0.3, 1.1))
+        axes.margins(y=0.1)
+        _plain_ticks(axes.xaxis)
+        for name, colour in (("int8", TEAL), ("fp32", ORANGE), ("dominated", MUTED)):
+            axes.scatter([], [], s=60, color=colour, label=name, linewidths=0)
+        axes.legend(loc="lower right", title="area: memory", title_fontsize=9.5)
+        _label(figure, axes, on_frontier)
+
+    return _render(draw, (9.6, 4.9), "frontier")
+
+
+def _label(figure: Any, axes: Any, members: Sequence[Mapping[str, Any]]) -> None:
+    """Name the frontier's members: up and to the left of them is nothing, by definition.
+
+    A name that would lie on the one before it goes higher.
+    """
+    figure.draw_without_rendering()  # settles the layout: only then is it known where points lie
+    per_point = figure.dpi / 72.0
+    taken: list[tuple[float, float, float]] = []  # left, right and bottom of names, points
+    for member in members:
+        x, y = axes.transData.transform((member["p50_ms"], member["accuracy"])) / per_point
+        right, bottom = x - 8.0, y + 5.0
+        left = right - _LETTER_PT * len(member["short_name"])
+        for other_left, other_right, other_bottom in taken:
+            apart = left > other_right or right < other_left
+            if not apart and abs(bottom - other_bottom) < _LINE_PT:
+                bottom = other_bottom + _LINE_PT
+        taken.append((left, right, bottom))
+        axes.annotate(
+            member["short_name"],
+            (member["p50_ms"], member["accuracy"]),
+            xytext=(right - x, bottom - y),
+            textcoords="offset points",
+            ha="right",
+            va="bottom",
+            fontsize=9,
+        )
+
+
+def burst_figure(bins: Sequence[Mapping[str, Any]], task_bins: Sequence[Mapping[str, Any]]) -> str:
+    """The burst over time, as SVG: load, accuracy, who answered, and how soon.
+
+    Args:
+        bins: of all queries, as in the report's ``burst.bins``.
+        task_bins: of the main task's alone: only within one task can accuracies be averaged.
+    """
+
+    def draw(figure: Any) -> None:
+        rows = figure.subplots(4, 1, sharex=True, height_ratios=(1.15, 0.8, 1.25, 1.0))
+        if not bins:
+            _say_nothing(rows[0])
+            return
+        middles_s = [b["start_s"] + b["length_s"] / 2 for b in bins]
+        _draw_load(rows[0], middles_s, bins)
+        _draw_accuracy(rows[1], middles_s, task_bins)
+        _draw_shares(rows[2], middles_s, task_bins)
+        _draw_latency(rows[3], middles_s, bins)
+        rows[3].set_xlabel("seconds from the burst's beginning")
+        rows[3].set_xlim(0, bins[-1]["start_s"] + bins[-1]["length_s"])
+
+    return _render(draw, (9.6, 10.2), "burst")
+
+
+def _draw_load(axes: Any, at_s: Sequence[float], bins: Sequence[Mapping[str, Any]]) -> None:
+    sent = [b["sent"] / b["length_s"] for b in bins]
+    in_time = [b["in_time"] / b["length_s"] for b in bins]
+    axes.set_title("Load, queries a second")
+    axes.step(at_s, [b["offered_per_s"] for b in bins], where="mid", color=MUTED, linestyle=":")
+    axes.plot(at_s, sent, color=BLUE, label="offered (dotted: planned mean)")
+    axes.fill_between(at_s, in_time, color=TEAL, alpha=0.25, linewidth=0)
+    axes.plot(at_s, in_time, color=TEAL, label="answered in time")
+    missed = [s - i for s, i in zip(sent, in_time, strict=True)]
+    axes.plot(at_s, missed, color=RED, linewidth=1.2, label="late, refused or failed")
+    axes.set_ylim(0, 1.3 * max([1.0, *sent]))
+    axes.legend(loc="upper left", ncols=3)
+
+
+def _draw_accuracy(axes: Any, at_s: Sequence[float], bins: Sequence[Mapping[str, Any]]) -> None:
+    known = [(t, b["mean_accuracy"]) for t, b in zip(at_s, bins, strict=True) if b["answered"]]
+    axes.set_title("Mean accuracy of the variants that answered, %")
+    if known:
+        times_s, percents = zip(*known, strict=True)
+        axes.plot(times_s, percents, color=ORANGE)
+        low, high = min(percents), max(percents)
+        pad = max(0.5, 0.15 * (high - low))
+        axes.set_ylim(low - pad, high + pad)
+
+
+def _draw_shares(axes: Any, at_s: Sequence[float], bins: Sequence[Mapping[str, Any]]) -> None:
+    axes.set_title("Who answered, share of answers")
+    stacked = shares_by_variant(bins)
+    if not stacked:
+        return
+    axes.stackplot(
+        at_s,
+        [shares for _, shares in stacked],
+        colors=shades(len(stacked)),
+        labels=[name for name, _ in stacked],
+        linewidth=0,
+    )
+    axes.set_ylim(0, 1)
+    axes.grid(visible=False)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    handles, labels = axes.get_legend_handles_labels()
+    axes.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=4)
+
+
+def _draw_latency(axes: Any, at_s: Sequence[float], bins: Sequence[Mapping[str, Any]]) -> None:
+    axes.set_title("Latency of the answers by the client's clock, ms")
+    for name, colour in (("p50_ms", TEAL), ("p90_ms", BLUE), ("p99_ms", ORANGE)):
+        known = [(t, b[name]) for t, b in zip(at_s, bins, strict=True) if b[name] is not None]
+        if known:
+            axes.plot(*zip(*known, strict=True), color=colour, label=name.removesuffix("_ms"))
+    axes.set_yscale("log")
+    _plain_ticks(axes.yaxis)
+    if axes.lines:
+        axes.legend(loc="upper left", ncols=3)
+
+
+def shares_by_variant(bins: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[float]]]:
+    """Each variant's share of the answers in each slice, most accurate variant first.
+
+    What there are no shades for is added up as ``others``; a slice without answers is all zero.
+    """
+    totals: dict[str, int] = {}
+    accuracy: dict[str, float] = {}
+    for entry in itertools.chain.from_iterable(b["by_variant"] for b in bins):
+        totals[entry["short_name"]] = totals.get(entry["short_name"], 0) + entry["answers"]
+        accuracy[entry["short_name"]] = entry["accuracy"]
+    most_used = sorted(totals, key=lambda name: -totals[name])
+    shown = most_used if len(most_used) <= len(SHADES) else most_used[: len(SHADES) - 1]
+    shown = sorted(shown, key=lambda name: -accuracy[name])
+    rows = {name: [0.0] * len(bins) for name in shown}
+    others = [0.0] * len(bins)
+    for place, one in enumerate(bins):
+        answered = sum(entry["answers"] for entry in one["by_variant"])
+        for entry in one["by_variant"]:
+            row = rows.get(entry["short_name"], others)
+            row[place] += entry["answers"] / answered
+    stacked = list(rows.items())
+    return [*stacked, ("others", others)] if len(shown) < len(most_used) else stacked
+
+
+def shades(count: int) -> list[str]:
+    """``count`` of the shades, spread over all of them."""
+    if count <= 1:
+        return list(SHADES[:count])
+    return [SHADES[round(place * (len(SHADES) - 1) / (count - 1))] for place in range(count)]
+
+
+def _say_nothing(axes: Any) -> None:
+    axes.text(0.5, 0.5, "nothing was measured", ha="center", va="center", transform=axes.transAxes)
+    axes.set_axis_off()
+
+
+def _plain_ticks(axis: Any) -> None:
+    """1, 2, 5, 10, ... written out on a logarithmic axis."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(base=10.0, subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _render(draw: Callable[[Any], None], inches: tuple[float, float], name: str) -> str:
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise EnvironmentUnfitError(
+            f"the report's pictures need matplotlib ({error}): pip install 'modelless[demo]'"
+        ) from error
+    with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):
+        figure = Figure(figsize=inches, layout="constrained")
+        draw(figure)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    return themed(buffer.getvalue(), name)
+
+
+def themed(svg: str, name: str) -> str:
+    """Matplotlib's SVG made fit for a page: its colours, its font, its width, no alien ids.
+
+    Args:
+        svg: the file.
+        name: begins every id, so that two pictures on a page do not mix up theirs.
+    """
+    svg = svg[svg.index("<svg") :]
+    for colour, variable in VARIABLES.items():
+        svg = svg.replace(colour, f"var({variable})")
+    svg = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{name}-", svg)
+    svg = re.sub(r"(font: [^;\"]*?px) [^;\"]*", r"\1 system-ui, sans-serif", svg)
+    svg = re.sub(r"font-family: [^;\"]*", "font-family: system-ui, sans-serif", svg)
+    svg = re.sub(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', r'<svg \1 role="img">', svg, count=1)
+    return re.sub(r"<(metadata|style)\b.*?</\1>\s*", "", svg, flags=re.DOTALL)

@@ -1,0 +1,103 @@
+"""What a load is: kinds of queries, rates, and the schedule that follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class KindSpec(BaseModel):
+    """A kind of queries.
+
+    Attributes:
+        name: for people.
+        task: what is asked for.
+        limits: ``latency_ms``, ``min_accuracy``, ``max_cost_usd``; those that are set.
+        weight: its share among the kinds, relative.
+        deadline_ms: by which the client wants its answer.
+        images: a NumPy file, one item a query along axis 0.
+        labels: for each image the acceptable classes; empty where they are not known.
+        input_name, output_name: of the task.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    task: str
+    limits: dict[str, float] = Field(default_factory=dict)
+    weight: float = Field(gt=0.0)
+    deadline_ms: float = Field(gt=0.0)
+    images: Path
+    labels: list[list[int]]
+    input_name: str
+    output_name: str
+
+
+class StepSpec(BaseModel):
+    """A stretch of constant mean rate.
+
+    Attributes:
+        seconds: its length.
+        per_s: queries a second, on average.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    seconds: float = Field(gt=0.0)
+    per_s: float = Field(ge=0.0)
+
+
+class LoadSpec(BaseModel):
+    """What to send.
+
+    Attributes:
+        url: ``http://host:port``.
+        kinds, steps: what and how fast, in order.
+        seed: of the times and of the order.
+        most_connections: more queries than these at once wait in the client, and are timed all the
+            same.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str
+    kinds: list[KindSpec] = Field(min_length=1)
+    steps: list[StepSpec] = Field(min_length=1)
+    seed: int = 0
+    most_connections: int = 256
+
+
+class Shot(NamedTuple):
+    """A query to be sent: when (seconds from the beginning), of which kind, with which image."""
+
+    due_s: float
+    kind: int
+    image: int
+
+
+def schedule(spec: LoadSpec, image_counts: Sequence[int]) -> list[Shot]:
+    """When to send what: a Poisson process whose rate follows the steps; the same for a seed.
+
+    Args:
+        spec: rates and weights.
+        image_counts: how many images each kind has.
+    """
+    rng = np.random.default_rng(spec.seed)
+    weights = np.array([kind.weight for kind in spec.kinds])
+    shots: list[Shot] = []
+    start_s = 0.0
+    for step in spec.steps:
+        count = int(rng.poisson(step.per_s * step.seconds))
+        due_s = np.sort(rng.uniform(start_s, start_s + step.seconds, count))
+        kinds = rng.choice(len(weights), size=count, p=weights / weights.sum())
+        draws = rng.integers(0, 1 << 30, size=count)
+        shots += [
+            Shot(float(at_s), int(kind), int(draw) % image_counts[kind])
+            for at_s, kind, draw in zip(due_s, kinds, draws, strict=True)
+        ]
+        start_s += step.seconds
+    return shots

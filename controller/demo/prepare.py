@@ -1,0 +1,56 @@
+"""What must be there before anything can be served: the zoo's models, and what each costs here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+from modelless.controller.cli import zoo_adding
+from modelless.controller.cli.zoo_adding import Added, OnProgress
+from modelless.profiler.campaign import CampaignResult, CampaignSettings, run_campaign
+from modelless.profiler.device import default_device_classes
+from modelless.profiler.host import read_facts
+from modelless.profiler.inputs import sample_inputs
+from modelless.profiler.jobs import Job
+from modelless.profiler.progress import Progress
+from modelless.profiler.records import Records
+from modelless.variants.registry import open_registry
+from modelless.variants.zoo import find_entry
+
+
+def add_entry(home: Path, name: str, on_progress: OnProgress) -> Added:
+    """Add one of the zoo's entries; see ``zoo_adding.add_entry``. Quick if it is there already."""
+    with closing(open_registry(home)) as registry:
+        return zoo_adding.add_entry(registry, find_entry(name), on_progress)
+
+
+def profile_all(
+    home: Path, tasks: Sequence[str], device_class: str, budget_s: float, progress: Progress
+) -> CampaignResult:
+    """Measure every variant of ``tasks``, noise or not; what is known and trusted is kept.
+
+    Args:
+        home: where the store is.
+        tasks: names.
+        device_class: to measure on.
+        budget_s: time for all of it.
+        progress: told of every step.
+    """
+    facts = read_facts()
+    classes = {known.name: known for known in default_device_classes(facts)}
+    with closing(open_registry(home)) as registry:
+        catalog = registry.catalog()
+        jobs = [
+            Job(
+                variant,
+                classes[device_class],
+                registry.artifacts.fetch(variant.artifact_sha256),
+                partial(sample_inputs, catalog.tasks[variant.task].inputs),
+            )
+            for name in tasks
+            for variant in catalog.resolve(name).variants
+        ]
+        settings = CampaignSettings(budget_s=budget_s, accept_noise=True)
+        return run_campaign(jobs, Records(registry.store), facts, settings, progress)

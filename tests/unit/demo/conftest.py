@@ -1,0 +1,214 @@
+"""Profiles as a machine might have them, and a burst as it might have gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from modelless.controller.demo.answers import ClothesAnswer, Photo, PhotoAnswer
+from modelless.controller.demo.books import Books, Row
+from modelless.controller.demo.burst import BurstResult, Capacity, kinds_of
+from modelless.controller.demo.load_spec import KindSpec, LoadSpec, StepSpec
+from modelless.controller.demo.profiles import Profiled, Profiles
+from modelless.controller.demo.report import Findings
+from modelless.controller.demo.slos import NamedSlo
+from modelless.controller.demo.v2_client import InferReply
+from modelless.profiler.measurement import Measurement
+from modelless.variants.vocabulary import (
+    SLO,
+    Accuracy,
+    DeviceClass,
+    Engine,
+    Precision,
+    Provenance,
+    Task,
+    TensorSpec,
+    Variant,
+)
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+DEVICE = DeviceClass("cpu-1", "cpu", 1, 2**30, 0.05, 8.0)
+PHOTOS = Task(
+    "imagenet",
+    (TensorSpec("image", "UINT8", (-1, -1, -1, 3)),),
+    (TensorSpec("probabilities", "FP32", (-1, 4)),),
+    "top-1",
+    labels=("espresso", "tabby cat", "palace", "x:y"),
+)
+CLOTHES = Task(
+    "fashion-mnist",
+    (TensorSpec("image", "UINT8", (-1, 28, 28)),),
+    (TensorSpec("probabilities", "FP32", (-1, 10)),),
+    "top-1",
+)
+
+Make = Callable[..., Profiled]
+
+
+def make_profiled(
+    name: str,
+    accuracy_percent: float,
+    p50_ms: float,
+    p99_ms: float | None = None,
+    *,
+    task: str = "imagenet",
+    model: str = "efficientnet-lite0",
+    batches: Sequence[int] = (1, 8),
+    trusted: bool = True,
+) -> Profiled:
+    """A variant and its profile; the batch's latency grows in proportion."""
+    precision, _, side = name.partition("-")
+    variant = Variant(
+        task=task,
+        model=model,
+        name=name,
+        version=1,
+        precision=Precision(precision),
+        resolution_px=int(side),
+        engine=Engine.ONNXRUNTIME_CPU,
+        artifact_sha256="0" * 64,
+        artifact_bytes=1000,
+        accuracy=Accuracy(accuracy_percent, "top-1", Provenance.DERIVED, "a test"),
+    )
+    tail_ms = p99_ms if p99_ms is not None else 1.2 * p50_ms
+    points = {
+        batch: Measurement(
+            variant_id=variant.id,
+            device_class=DEVICE.name,
+            batch=batch,
+            threads=1,
+            engine="onnxruntime-cpu",
+            device_name="a processor",
+            repeats=9,
+            p50_s=p50_ms * batch / 1e3,
+            p90_s=tail_ms * batch / 1e3,
+            p99_s=tail_ms * batch / 1e3,
+            mean_s=p50_ms * batch / 1e3,
+            throughput_per_s=1e3 / p50_ms,
+            memory_bytes=20 << 20,
+            load_s=0.1,
+            trusted=trusted,
+            noise=0.5,
+            measured_at=NOW,
+            fingerprint="f",
+        )
+        for batch in batches
+    }
+    return Profiled(variant, points)
+
+
+def a_family(speed: float = 1.0) -> list[Profiled]:
+    """Eighteen variants, latencies as measured on an idle machine, divided by ``speed``."""
+    rows = [
+        ("lite0", (("128", 66.0, 3.3, 1.6), ("160", 70.3, 4.8, 2.3), ("224", 75.1, 9.2, 3.9))),
+        ("lite1", (("160", 71.8, 6.5, 3.0), ("192", 74.2, 8.8, 4.2), ("240", 76.7, 14.1, 5.9))),
+        ("lite2", (("192", 74.9, 10.0, 4.6), ("224", 76.4, 13.5, 5.7), ("260", 77.6, 19.2, 7.9))),
+    ]
+    family = []
+    for size, members in rows:
+        for side, percent, fp32_ms, int8_ms in members:
+            model = f"efficientnet-{size}"
+            family += [
+                make_profiled(f"fp32-{side}", percent, fp32_ms / speed, model=model),
+                make_profiled(f"int8-{side}", percent - 0.7, int8_ms / speed, model=model),
+            ]
+    return family
+
+
+def clothes_family() -> list[Profiled]:
+    """Four small variants."""
+    rows = (("xs", 86.4, 0.01), ("s", 90.1, 0.02), ("m", 91.2, 0.05), ("xl", 92.2, 0.15))
+    return [
+        make_profiled("int8-28", percent, ms, task="fashion-mnist", model=f"cnn-{size}")
+        for size, percent, ms in rows
+    ]
+
+
+@pytest.fixture
+def profiles() -> Profiles:
+    """Both tasks, profiled."""
+    by_task = {"imagenet": tuple(a_family()), "fashion-mnist": tuple(clothes_family())}
+    tasks = {"imagenet": PHOTOS, "fashion-mnist": CLOTHES}
+    return Profiles(tasks, by_task, DEVICE, cores=2, cpu_model="a <processor>")
+
+
+def kind_named(name: str, task: str = "imagenet", deadline_ms: float = 50.0) -> KindSpec:
+    """A kind of queries."""
+    return KindSpec(
+        name=name,
+        task=task,
+        limits={"latency_ms": deadline_ms},
+        weight=0.5,
+        deadline_ms=deadline_ms,
+        images=Path("none.npy"),
+        labels=[],
+        input_name="image",
+        output_name="probabilities",
+    )
+
+
+@pytest.fixture
+def spec() -> LoadSpec:
+    """Two kinds, two steps of 5 s."""
+    kinds = [kind_named("quick"), kind_named("clothes", "fashion-mnist", 20.0)]
+    steps = [StepSpec(seconds=5.0, per_s=10.0), StepSpec(seconds=5.0, per_s=20.0)]
+    return LoadSpec(url="http://127.0.0.1:1", kinds=kinds, steps=steps)
+
+
+@pytest.fixture
+def rows() -> list[Row]:
+    """One query of every outcome, and some more."""
+    variant, other = "imagenet/efficientnet-lite0/int8-224@1", "fashion-mnist/cnn-xl/int8-28@1"
+    return [
+        Row(0, 0.1, 200, 10.0, 0.2, 9.0, variant, 74.4, True),
+        Row(0, 0.2, 200, 60.0, 0.2, 48.0, variant, 74.4, False),
+        Row(1, 1.5, 200, 5.0, 0.1, 4.0, other, 92.2, None),
+        Row(0, 2.5, 422, 1.0),
+        Row(0, 2.6, 429, 1.0),
+        Row(1, 7.0, 503, 1.0),
+        Row(1, 7.1, 504, 25.0),
+        Row(0, 9.0, 500, 1.0),
+        Row(0, 9.9, 0, 12_000.0),
+    ]
+
+
+@pytest.fixture
+def findings(profiles: Profiles, spec: LoadSpec, rows: list[Row]) -> Findings:
+    """A demo that ran to its end."""
+    books = Books(kinds_of(spec))
+    books.add(rows)
+    photo = Photo("coffee & cup", np.zeros((4, 4, 3), np.uint8), frozenset({"espresso"}))
+    variant = "imagenet/efficientnet-lite0/int8-224@1"
+    clothes_variant = "fashion-mnist/cnn-xl/int8-28@1"
+    said = {
+        "variant": variant,
+        "accuracy": 74.4,
+        "accuracy_provenance": "derived",
+        "predicted_latency_ms": 4.0,
+        "observed_latency_ms": 5.0,
+        "cost_usd": 1e-7,
+    }
+    loose = NamedSlo("loose", SLO(latency_ms=1000))
+    never = NamedSlo("never", SLO(min_accuracy=99.0), is_feasible=False)
+    return Findings(
+        made_at=NOW,
+        version="0.1.0",
+        profiles=profiles,
+        stages=[("up", 12.3)],
+        first_answer_s=11.0,
+        photos=[photo],
+        photo_answers=[
+            PhotoAnswer(
+                photo.name, loose, InferReply(200, said), "espresso", 0.9, 224, is_sane=True
+            ),
+            PhotoAnswer(photo.name, never, InferReply(422, error="nothing <b>can</b>")),
+        ],
+        clothes=[ClothesAnswer(loose, 100, 92, 85.0, 96.0, 92.2, {clothes_variant: 100}, 0)],
+        burst=BurstResult(books, spec.steps, Capacity(40.0, 0.05, 2), 10.0, 0.3, 5 << 20),
+        burst_kinds=spec.kinds,
+        notes=["a note & more"],
+    )

@@ -1,0 +1,84 @@
+"""Every query that was sent comes out exactly once."""
+
+from __future__ import annotations
+
+import pytest
+
+from modelless.controller.demo.books import Books, Outcome, Row, outcome_of
+from modelless.controller.demo.burst import kinds_of
+from modelless.controller.demo.load_spec import LoadSpec
+
+
+@pytest.fixture
+def books(spec: LoadSpec, rows: list[Row]) -> Books:
+    found = Books(kinds_of(spec))
+    found.add(rows[:4])
+    found.add(rows[4:])
+    return found
+
+
+def test_every_query_has_one_outcome(books: Books, rows: list[Row]) -> None:
+    total = books.tally()
+    assert total.outcomes == {
+        Outcome.IN_TIME: 2,
+        Outcome.LATE: 1,
+        Outcome.CANNOT_BE_MET: 1,
+        Outcome.TOO_BUSY: 1,
+        Outcome.NOT_READY: 1,
+        Outcome.GIVEN_UP: 1,
+        Outcome.ERROR: 2,
+    }
+    assert total.sent == len(rows) == sum(total.outcomes.values())
+    assert total.answered + total.refused + total.errors == total.sent
+    assert total.share_in_time == pytest.approx(2 / 9)
+
+
+def test_answers_are_described(books: Books) -> None:
+    total = books.tally()
+    assert total.mean_accuracy == pytest.approx((74.4 + 74.4 + 92.2) / 3)
+    assert (total.right, total.judged) == (1, 2)
+    assert total.p50_ms == pytest.approx(10.0)
+    assert total.in_time_by_server == 3
+    assert total.by_variant == {
+        "imagenet/efficientnet-lite0/int8-224@1": 2,
+        "fashion-mnist/cnn-xl/int8-28@1": 1,
+    }
+
+
+def test_kinds_and_tasks_add_up(books: Books) -> None:
+    (quick, of_quick), (_, of_clothes) = books.of_kinds()
+    assert quick.name == "quick"
+    assert of_quick.sent + of_clothes.sent == books.tally().sent
+    assert books.of_task("imagenet") == of_quick
+    assert books.of_task("nothing").sent == 0
+
+
+def test_bins_leave_nothing_out(books: Books) -> None:
+    bins = books.bins(2.0)
+    assert [one.tally.sent for one in bins] == [3, 2, 0, 2, 2]
+    assert [one.start_s for one in bins] == [0.0, 2.0, 4.0, 6.0, 8.0]
+    assert sum(one.tally.sent for one in books.bins(2.0, "imagenet")) == 6
+    assert len(books.bins(2.0, "imagenet")) == len(bins)
+
+
+def test_recent_looks_at_when_queries_were_due(books: Books) -> None:
+    assert books.recent(3.0, 1.0).sent == 2
+    assert books.recent(10.0, 3.0).sent == 4
+    assert books.recent(10.0, 3.0, "fashion-mnist").sent == 2
+
+
+def test_empty_books(spec: LoadSpec) -> None:
+    books = Books(kinds_of(spec))
+    total = books.tally()
+    assert total.sent == total.answered == total.refused == total.errors == 0
+    assert total.share_in_time is total.mean_accuracy is total.p50_ms is None
+    assert books.bins(1.0) == []
+    assert books.recent(5.0, 5.0) == total
+
+
+def test_on_the_deadline_is_in_time() -> None:
+    assert outcome_of(Row(0, 0.0, 200, 50.0), 50.0) is Outcome.IN_TIME
+    assert outcome_of(Row(0, 0.0, 200, 50.1), 50.0) is Outcome.LATE
+    assert Outcome.LATE.is_answer
+    assert Outcome.TOO_BUSY.is_refusal
+    assert not Outcome.ERROR.is_refusal

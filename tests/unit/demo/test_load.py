@@ -1,0 +1,167 @@
+"""What is sent when, and how replies are read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from modelless.controller.api.v2_request import parse_infer
+from modelless.controller.demo.burst import (
+    MOST_PER_S,
+    SERVING_SHARE,
+    STEPS,
+    clothes_mix,
+    estimate_capacity,
+    kind_spec,
+    kinds_of,
+    offered_per_s,
+    photo_mix,
+    plan_steps,
+)
+from modelless.controller.demo.load import (
+    NO_REPLY,
+    Reply,
+    ReplyReader,
+    prepare_requests,
+    row_of,
+)
+from modelless.controller.demo.load_spec import LoadSpec, Shot, StepSpec, schedule
+from modelless.controller.demo.profiles import Profiles
+from modelless.controller.demo.slos import OVERHEAD_S, best_within
+from modelless.variants.vocabulary import SLO
+from tests.unit.demo.conftest import DEVICE, kind_named, make_profiled
+
+
+def test_the_schedule_follows_the_steps(spec: LoadSpec) -> None:
+    steps = [StepSpec(seconds=10, per_s=100), StepSpec(seconds=10, per_s=300)]
+    shots = schedule(spec.model_copy(update={"steps": steps}), [3, 5])
+    due_s = [shot.due_s for shot in shots]
+    assert due_s == sorted(due_s)
+    assert due_s[0] >= 0.0
+    assert due_s[-1] < 20.0
+    early = sum(at_s < 10.0 for at_s in due_s)
+    assert early == pytest.approx(1000, abs=150)
+    assert len(shots) - early == pytest.approx(3000, abs=250)
+    assert {shot.image for shot in shots if shot.kind == 0} == {0, 1, 2}
+    assert {shot.image for shot in shots if shot.kind == 1} == {0, 1, 2, 3, 4}
+
+
+def test_the_same_seed_gives_the_same_schedule(spec: LoadSpec) -> None:
+    assert schedule(spec, [1, 1]) == schedule(spec, [1, 1])
+    assert schedule(spec, [1, 1]) != schedule(spec.model_copy(update={"seed": 1}), [1, 1])
+    silent = spec.model_copy(update={"steps": [StepSpec(seconds=1, per_s=0)]})
+    assert schedule(silent, [1, 1]) == []
+
+
+def test_specs_survive_the_way_to_the_other_process(spec: LoadSpec) -> None:
+    assert LoadSpec.model_validate_json(spec.model_dump_json()) == spec
+    with pytest.raises(ValidationError):
+        LoadSpec(url="http://x", kinds=[], steps=spec.steps)
+
+
+def test_replies_are_cut_wherever_the_network_cuts() -> None:
+    whole = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+    other = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\n\r\n"
+    for cut in range(len(whole)):
+        reader = ReplyReader()
+        first = reader.feed(whole[:cut])
+        assert first is None
+        assert reader.feed(whole[cut:]) == Reply(200, b"hello")
+        assert reader.feed(other) == Reply(429, b"")
+
+
+def test_what_is_not_http_is_an_error() -> None:
+    with pytest.raises(ValueError):
+        ReplyReader().feed(b"SSH-2.0-OpenSSH\r\n\r\n")
+
+
+def answer(class_index: int = 7) -> Reply:
+    document = {
+        "parameters": {"observed_latency_ms": 4.5, "variant": "t/m/v@1", "accuracy": 75.0},
+        "outputs": [{"name": "y", "data": [f"0.9:{class_index}:seven"]}],
+    }
+    return Reply(200, json.dumps(document).encode())
+
+
+def test_an_answer_becomes_a_row() -> None:
+    shot = Shot(1.0, 2, 0)
+    row = row_of(shot, answer(), 6.0, 0.5, [7, 8])
+    assert row[:5] == (2, 1.0, 200, 6.0, 0.5)
+    assert row[5:] == (4.5, "t/m/v@1", 75.0, True)
+    assert row_of(shot, answer(9), 6.0, 0.5, [7, 8]).is_right is False
+    assert row_of(shot, answer(), 6.0, 0.5, []).is_right is None
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"parameters":{},"outputs":[]}', b"[1]"])
+def test_an_answer_that_cannot_be_read_is_no_answer(body: bytes) -> None:
+    assert row_of(Shot(1.0, 0, 0), Reply(200, body), 6.0, 0.5, []).status == 0
+
+
+def test_refusals_and_silence_become_rows() -> None:
+    assert row_of(Shot(1.0, 0, 0), Reply(429, b"x"), 6.0, 0.5, []).status == 429
+    assert row_of(Shot(1.0, 0, 0), NO_REPLY, 6.0, 0.5, []).status == 0
+
+
+def test_requests_are_what_the_server_reads(spec: LoadSpec, tmp_path: Path) -> None:
+    images = np.arange(2 * 4 * 4 * 3, dtype=np.uint8).reshape(2, 4, 4, 3)
+    np.save(tmp_path / "images.npy", images)
+    kind = kind_named("quick").model_copy(update={"images": tmp_path / "images.npy"})
+    requests = prepare_requests(spec.model_copy(update={"kinds": [kind, kind]}))
+    assert [len(of_kind) for of_kind in requests] == [2, 2]
+    head, _, body = requests[0][1].partition(b"\r\n\r\n")
+    fields = dict(line.split(b": ") for line in head.split(b"\r\n")[1:])
+    assert int(fields[b"content-length"]) == len(body)
+    parsed = parse_infer(memoryview(body), int(fields[b"inference-header-content-length"]))
+    np.testing.assert_array_equal(parsed.tensors["image"], images[1:])
+    assert parsed.slo == SLO(latency_ms=50.0)
+    assert parsed.requested_outputs[0].class_count == 1
+
+
+def test_the_mix_is_feasible_on_an_idle_system(profiles: Profiles) -> None:
+    mix = photo_mix(profiles.by_task["imagenet"], DEVICE)
+    mix += clothes_mix("fashion-mnist", mix)
+    assert sum(part.weight for part in mix) == pytest.approx(1.0)
+    assert len({part.named.name for part in mix}) == len(mix)
+    for part in mix:
+        assert best_within(profiles.by_task[part.task], part.named.slo, DEVICE.cost_usd(1.0))
+
+
+def test_capacity_is_gateways_over_service_time(profiles: Profiles) -> None:
+    only = [make_profiled("fp32-224", 75.0, 9.0)]
+    mix = photo_mix(only, DEVICE)
+    capacity = estimate_capacity(mix, {"imagenet": only}, DEVICE, 2)
+    assert capacity.mean_service_s == pytest.approx(0.009 + OVERHEAD_S)
+    assert capacity.per_s == pytest.approx(SERVING_SHARE * 2 / (0.009 + OVERHEAD_S))
+    both = photo_mix(profiles.by_task["imagenet"], DEVICE)
+    slower = estimate_capacity(both, profiles.by_task, DEVICE, 1)
+    assert estimate_capacity(both, profiles.by_task, DEVICE, 2).per_s == 2 * slower.per_s
+
+
+def test_steps_keep_to_what_one_client_can_send() -> None:
+    steps = plan_steps(100.0, 120.0)
+    assert [step.per_s for step in steps] == [pytest.approx(100.0 * share) for share in STEPS]
+    assert sum(step.seconds for step in steps) == pytest.approx(120.0)
+    assert max(step.per_s for step in plan_steps(1e6, 120.0)) == pytest.approx(MOST_PER_S)
+    assert offered_per_s(steps, 0.0) == steps[0].per_s
+    assert offered_per_s(steps, 119.9) == steps[-1].per_s
+    assert offered_per_s(steps, 120.0) == 0.0
+
+
+def test_queries_without_a_deadline_get_the_servers(profiles: Profiles, tmp_path: Path) -> None:
+    part = photo_mix(profiles.by_task["imagenet"], DEVICE)[0]
+    kind = kind_spec(
+        part,
+        images=tmp_path,
+        labels=[],
+        default_deadline_ms=123.0,
+        input_name="x",
+        output_name="y",
+    )
+    assert kind.deadline_ms == part.named.slo.latency_ms
+    assert (
+        kinds_of(LoadSpec(url="x", kinds=[kind], steps=plan_steps(1.0, 1.0)))[0].task == "imagenet"
+    )

@@ -1,0 +1,159 @@
+"""The report says what was found, whatever was found."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import replace
+
+import pytest
+
+from modelless.controller.demo import figures
+from modelless.controller.demo.page import percent, render_page, table
+from modelless.controller.demo.page_style import STYLE
+from modelless.controller.demo.profiles import Profiles
+from modelless.controller.demo.report import SCHEMA, Findings, document_of
+from modelless.variants.errors import EnvironmentUnfitError
+from tests.unit.demo.conftest import CLOTHES, DEVICE, NOW, PHOTOS
+
+
+@pytest.fixture
+def nothing() -> Findings:
+    """A demo that found nothing at all."""
+    none: Profiles = Profiles(
+        {"imagenet": PHOTOS, "fashion-mnist": CLOTHES},
+        {"imagenet": (), "fashion-mnist": ()},
+        DEVICE,
+        cores=1,
+        cpu_model="",
+    )
+    return Findings(NOW, "0", none)
+
+
+def test_the_document_is_json_with_a_version(findings: Findings) -> None:
+    document = json.loads(json.dumps(document_of(findings), allow_nan=False))
+    assert document["schema"] == SCHEMA
+    assert len(document["variants"]) == 22
+    assert sum(variant["on_frontier"] for variant in document["variants"]) >= 8
+    photos = document["photos"]
+    assert (photos["sane"], photos["judged"], photos["answered"]) == (1, 1, 1)
+    assert photos["distinct_variants"] == ["imagenet/efficientnet-lite0/int8-224@1"]
+
+
+def test_the_burst_adds_up(findings: Findings) -> None:
+    burst = document_of(findings)["burst"]
+    total = burst["total"]
+    assert total["sent"] == sum(total["outcomes"].values()) == 9
+    assert sum(one["sent"] for one in burst["bins"]) == 9
+    assert sum(kind["sent"] for kind in burst["kinds"]) == 9
+    assert burst["main_task"] == "imagenet"
+    assert sum(one["sent"] for one in burst["main_task_bins"]) == burst["main_task_total"]["sent"]
+    assert burst["client_cpu_share"] == pytest.approx(0.03)
+
+
+def test_the_page_stands_alone(findings: Findings) -> None:
+    page = render_page(document_of(findings), {"coffee & cup": "data:image/jpeg;base64,AA=="})
+    assert page.startswith("<!doctype html>")
+    assert "<script" not in page
+    assert not re.findall(r'(?:src|href)="(?!data:|#|report\.json)', page)
+    assert "$" not in STYLE
+    assert page.count("<svg") == 3
+    assert "data:image/jpeg" in page
+
+
+def test_what_others_wrote_is_escaped(findings: Findings) -> None:
+    page = render_page(document_of(findings), {})
+    assert "a &lt;processor&gt;" in page
+    assert "nothing &lt;b&gt;can&lt;/b&gt;" in page
+    assert "coffee &amp; cup" in page
+    assert "a note &amp; more" in page
+
+
+def test_nothing_found_is_a_page_too(nothing: Findings) -> None:
+    document = document_of(nothing)
+    json.dumps(document, allow_nan=False)
+    page = render_page(document, {})
+    assert "How this was made" in page
+    assert "A burst" not in page
+
+
+def test_refusals_only(findings: Findings) -> None:
+    refused = [answer for answer in findings.photo_answers if not answer.reply.is_answer]
+    page = render_page(document_of(replace(findings, photo_answers=refused)), {})
+    assert "no answer" in page
+
+
+def test_pictures_use_the_pages_colours(findings: Findings) -> None:
+    document = document_of(findings)
+    burst = document["burst"]
+    for svg in (
+        figures.frontier_figure(document["variants"]),
+        figures.burst_figure(burst["bins"], burst["main_task_bins"]),
+        figures.burst_figure([], []),
+        figures.frontier_figure([]),
+    ):
+        assert svg.startswith("<svg viewBox=")
+        assert "#0102" not in svg
+        assert "var(--ink)" in svg
+        assert "<metadata" not in svg
+        assert "<style" not in svg
+        for name in re.findall(r"var\((--[a-z0-9-]+)\)", svg):
+            assert f"{name}:" in STYLE
+
+
+def test_ids_of_two_pictures_do_not_meet(findings: Findings) -> None:
+    document = document_of(findings)
+    one = figures.frontier_figure(document["variants"])
+    other = figures.burst_figure(document["burst"]["bins"], document["burst"]["main_task_bins"])
+    ids = [set(re.findall(r'\bid="([^"]+)"', svg)) for svg in (one, other)]
+    assert not ids[0] & ids[1]
+    for svg, known in zip((one, other), ids, strict=True):
+        assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg)) <= known
+
+
+def test_one_picture_is_always_the_same(findings: Findings) -> None:
+    variants = document_of(findings)["variants"]
+    assert figures.frontier_figure(variants) == figures.frontier_figure(variants)
+
+
+def test_shares_add_up_to_one() -> None:
+    bins = [
+        {
+            "by_variant": [
+                {"short_name": f"v{place}", "accuracy": 60.0 + place, "answers": place + 1}
+                for place in range(15)
+            ]
+        },
+        {"by_variant": []},
+    ]
+    stacked = figures.shares_by_variant(bins)
+    assert len(stacked) == len(figures.SHADES)
+    assert stacked[0][0] == "v14"
+    assert stacked[-1][0] == "others"
+    assert sum(shares[0] for _, shares in stacked) == pytest.approx(1.0)
+    assert sum(shares[1] for _, shares in stacked) == 0.0
+
+
+def test_shades_reach_from_end_to_end() -> None:
+    assert figures.shades(0) == []
+    assert figures.shades(1) == [figures.SHADES[0]]
+    assert figures.shades(3)[0] == figures.SHADES[0]
+    assert figures.shades(3)[-1] == figures.SHADES[-1]
+
+
+def test_without_matplotlib_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(EnvironmentUnfitError, match=r"modelless\[demo\]"):
+        figures.frontier_figure([])
+
+
+def test_percent_does_not_flatter() -> None:
+    assert percent(1.0) == "100.0%"
+    assert percent(0.99996) == "99.996%"
+    assert percent(0.5, 0) == "50%"
+    assert percent(None) == "–"
+
+
+def test_short_rows_fill_the_table() -> None:
+    assert 'colspan="3"' in table(["a", "b", "c", "d"], [["1", "2"]])
