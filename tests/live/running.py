@@ -98,8 +98,14 @@ def start(home: Path, *, config: str, marker: str) -> Running:
             stderr=subprocess.STDOUT,
             env={**os.environ, "MODELLESS_TEST_MARKER": marker},
             start_new_session=True,
+            preexec_fn=_as_in_the_foreground,
         )
     return Running(process, home, f"http://127.0.0.1:{port}", marker)
+
+
+def _as_in_the_foreground() -> None:
+    """A shell's background job would be started with Ctrl-C ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def wait_ready(running: Running) -> None:

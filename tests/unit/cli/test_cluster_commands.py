@@ -279,6 +279,19 @@ def test_the_last_error_of_a_log(log: str, error: str) -> None:
 # -- signals ----------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def nothing_ignored() -> Iterator[None]:
+    """As in a shell's foreground: whoever runs the tests may ignore signals, as nohup does."""
+    stop = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in stop}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("nothing_ignored")
 @pytest.mark.parametrize(
     ("number", "raised"),
     [
@@ -303,6 +316,7 @@ def test_the_first_signal_counts_and_the_others_are_ignored(
     assert {each: signal.getsignal(each) for each in before} == before
 
 
+@pytest.mark.usefixtures("nothing_ignored")
 def test_what_is_ignored_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     try:
