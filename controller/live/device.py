@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from modelless.controller.core.effects import LoadInstance, PlanEffect, UnloadInstance
 from modelless.controller.core.roster import WorkerReport
 from modelless.policies.views import Instance, WorkerState
-from modelless.profiler.inputs import sample_inputs
+from modelless.profiler.inputs import FREE_AXIS, sample_inputs
 from modelless.variants.runtimes import LoadedVariant, find_runtime
 from modelless.variants.vocabulary import DeviceClass, Task, Variant
 
@@ -199,9 +199,9 @@ class LocalDevice:
             self._call(self._loaded, variant, loaded)
 
     def _load(self, variant: Variant) -> LoadedVariant:
-        free_axes = [variant.resolution_px or 224] * 8
         inputs = self._tasks[variant.task].inputs
-        sizes = {spec.name: free_axes[: spec.shape[1:].count(-1)] for spec in inputs}
+        side_px = variant.resolution_px or FREE_AXIS
+        sizes = {spec.name: [side_px] * spec.shape[1:].count(-1) for spec in inputs}
         return find_runtime(variant.engine).load(
             variant,
             self._fetch(variant.artifact_sha256),

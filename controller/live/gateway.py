@@ -7,7 +7,6 @@ import logging
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +33,6 @@ EXCHANGE_S = 1.0
 TICK_S = 0.02
 IDLE_TICK_S = 0.1
 """How soon a tick comes after the first query since a quiet time: a refusal may be this late."""
-
-
-@dataclass(slots=True)
-class _Exchange:
-    """The conversation with the control loop."""
-
-    last_s: float
-    status: Mapping[str, Any]
 
 
 class Gateway:
@@ -95,7 +86,8 @@ class Gateway:
             gateway_id,
             self.status,
         )
-        self._exchange = _Exchange(time.monotonic(), {})
+        self._reported_s = time.monotonic()
+        self._status: Mapping[str, Any] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._directory: dict[str, WorkerReport] = {}
 
@@ -132,7 +124,7 @@ class Gateway:
 
     def status(self) -> Mapping[str, Any]:
         """The cluster in a few figures, as the control loop last told."""
-        return self._exchange.status
+        return self._status
 
     # -- batches ------------------------------------------------------------------------------
 
@@ -202,7 +194,7 @@ class Gateway:
 
     def _report(self) -> Report:
         now_s = time.monotonic()
-        interval_s, self._exchange.last_s = now_s - self._exchange.last_s, now_s
+        interval_s, self._reported_s = now_s - self._reported_s, now_s
         counters = self._dispatcher.take_counters()
         served: dict[str, int] = {}
         for (_, variant_id), count in counters.used.items():
@@ -222,7 +214,7 @@ class Gateway:
         )
 
     def _obey(self, orders: Orders) -> None:
-        self._exchange.status = orders.status
+        self._status = orders.status
         if self._device is not None:
             in_use = self._dispatcher.in_use(self.gateway_id)
             self._device.obey(orders.effects, in_use, self._knowledge.catalog.versions)
