@@ -41,6 +41,10 @@ class GatewaySettings(_Section):
     memory_bytes: int | None = Field(
         None, ge=2**20, description="what variants may fill in each gateway; default: by machine"
     )
+    pin: bool = Field(
+        True,
+        description="keep each gateway's device on CPU cores of its own, where there are enough",
+    )
 
 
 class PoolSettings(_Section):

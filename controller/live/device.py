@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -58,6 +59,7 @@ class LocalDevice:
         fetch: from an artifact's sha256 to a local file.
         tasks: by name, for warm-up inputs.
         on_change: called after a load or an unload.
+        cores: CPU cores that batches run on; empty for wherever the system puts them.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class LocalDevice:
         fetch: Callable[[str], Path],
         tasks: Mapping[str, Task],
         on_change: Callable[[], None],
+        cores: Collection[int] = (),
     ) -> None:
         self.worker_id = worker_id
         self.device_class = device_class
@@ -75,6 +78,7 @@ class LocalDevice:
         self._fetch = fetch
         self._tasks = tasks
         self._on_change = on_change
+        self._cores = frozenset(cores)
         self._loop = asyncio.get_running_loop()
         self._slots: dict[str, _Slot] = {}
         self._loading: set[str] = set()
@@ -179,6 +183,11 @@ class LocalDevice:
     # -- on the threads -----------------------------------------------------------------------
 
     def _run_jobs(self) -> None:
+        if self._cores:
+            try:
+                os.sched_setaffinity(threading.get_native_id(), self._cores)
+            except OSError as error:  # a core went offline, or a container forbids it
+                logger.warning("%s is not held to cores %s: %s", self.worker_id, self._cores, error)
         while (job := self._jobs.get()) is not None:
             if not isinstance(job, _Job):
                 job()
@@ -224,6 +233,25 @@ class LocalDevice:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:  # the loop is closed: nobody is left to be told
             logger.debug("the event loop is gone; dropped a result of %s", self.worker_id)
+
+
+def cores_of(rank: int, threads: int, devices: int) -> frozenset[int]:
+    """The CPU cores of one of several like devices: its own, or none if there are too few for all.
+
+    A model that always runs on one core finds its weights in that core's cache, and is not moved
+    on top of another that runs.
+
+    Args:
+        rank: which of the devices, from 0.
+        threads: cores that each takes.
+        devices: how many there are.
+    """
+    if not hasattr(os, "sched_getaffinity"):  # not Linux
+        return frozenset()
+    cores = sorted(os.sched_getaffinity(0))
+    if not 0 <= rank < devices or devices * threads > len(cores):
+        return frozenset()
+    return frozenset(cores[rank * threads : (rank + 1) * threads])
 
 
 def _run_batch(loaded: LoadedVariant, inputs: Sequence[Tensors]) -> list[Tensors]:

@@ -11,9 +11,10 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import httptools
+import numpy as np
 
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import Headers, Reply, render_error
@@ -32,7 +33,7 @@ class Frontend(Protocol):
         method: str,
         path: bytes,
         headers: Headers,
-        body: bytes | bytearray,
+        body: memoryview,
         arrival_s: float,
         respond: Respond,
     ) -> int | None:
@@ -58,15 +59,30 @@ _REASONS = {
     504: b"Gateway Timeout",
 }
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_READ_BYTES = 1 << 16
+_NO_ROOM = memoryview(bytearray())
 
 
-class DoorConnection(asyncio.Protocol):
+class _Request(NamedTuple):
+    method: str
+    path: bytes
+    headers: Headers
+    body: memoryview
+    arrival_s: float
+    keep_alive: bool
+
+
+class DoorConnection(asyncio.BufferedProtocol):
     """One connection.
+
+    A body of known length, which is nearly every one, is read from the socket straight into the
+    memory that its tensors will be views of: the parser sees the head, and what came with it.
 
     Args:
         frontend: what answers.
         clock: seconds; finer than the event loop's, which may be as coarse as 1 ms.
         connections: those that are open, so that a closing server can close them.
+        max_connections: how many of those there may be; one more is closed at once.
     """
 
     def __init__(
@@ -81,10 +97,16 @@ class DoorConnection(asyncio.Protocol):
         self._connections = connections
         self._max_connections = max_connections
         self._transport: asyncio.Transport | None = None
-        self._parser: Any = httptools.HttpRequestParser(self)
-        self._waiting: deque[tuple[str, bytes, Headers, bytearray, float, bool]] = deque()
+        self._received = memoryview(bytearray(_READ_BYTES))
+        self._waiting: deque[_Request] = deque()
         self._busy = False
         self._query_id: int | None = None
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._method = ""
+        self._keep_alive = True
+        self._length: int | None = None
+        self._room = _NO_ROOM
+        self._filled = 0
         self._begin()
 
     def close(self) -> None:
@@ -110,7 +132,20 @@ class DoorConnection(asyncio.Protocol):
             self._frontend.on_abandoned(self._query_id)
             self._query_id = None
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        del sizehint
+        return self._room[self._filled :] if self._is_direct else self._received
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if not self._is_direct:
+            self._parse(bytes(self._received[:nbytes]))
+            return
+        self._filled += nbytes
+        if self._filled == len(self._room):
+            self._parser = httptools.HttpRequestParser(self)  # the old one waits for the body
+            self.on_message_complete()
+
+    def _parse(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -120,6 +155,8 @@ class DoorConnection(asyncio.Protocol):
             self._fail(cause if isinstance(cause, ModellessError) else error)
         except httptools.HttpParserError as error:
             self._fail(InvalidInputError(f"not an HTTP/1.1 request: {error}."))
+        else:
+            self._is_direct = self._length is not None
 
     # -- the parser's side --------------------------------------------------------------------
 
@@ -133,31 +170,43 @@ class DoorConnection(asyncio.Protocol):
         self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
+        self._method = self._parser.get_method().decode("ascii")
+        self._keep_alive = self._parser.should_keep_alive()
         for name, value in self._headers:
             if name == b"content-length":
-                self._frontend.limits.check_body_bytes(int(value))
+                self._length = int(value)
+                self._frontend.limits.check_body_bytes(self._length)
+                # Not zeroed: pages that the client never fills are never touched.
+                self._room = np.empty(self._length, np.uint8).data
             elif name == b"expect" and value.lower() == b"100-continue" and self._transport:
                 self._transport.write(_CONTINUE)
 
     def on_body(self, body: bytes) -> None:
-        self._body += body
-        self._frontend.limits.check_body_bytes(len(self._body))
+        end = self._filled + len(body)
+        self._frontend.limits.check_body_bytes(end)
+        if end > len(self._room):  # chunked: the length is known when the last chunk is there
+            room = np.empty(max(2 * end, _READ_BYTES), np.uint8).data
+            room[: self._filled] = self._room[: self._filled]
+            self._room = room
+        self._room[self._filled : end] = body
+        self._filled = end
 
     def on_message_complete(self) -> None:
-        request = (
-            self._parser.get_method().decode("ascii"),
+        request = _Request(
+            self._method,
             self._path,
             self._headers,
-            self._body,
+            self._room[: self._filled],
             self._arrival_s,
-            self._parser.should_keep_alive(),
+            self._keep_alive,
         )
+        self._begin()
         if self._busy:
             self._waiting.append(request)
             if len(self._waiting) >= 16 and self._transport is not None:
                 self._transport.pause_reading()
         else:
-            self._answer(*request)
+            self._answer(request)
 
     # -- answering ----------------------------------------------------------------------------
 
@@ -165,24 +214,26 @@ class DoorConnection(asyncio.Protocol):
         self._arrival_s = self._clock()
         self._path = b""
         self._headers: Headers = []
-        self._body = bytearray()
+        self._length = None
+        self._is_direct = False
+        self._room = _NO_ROOM
+        self._filled = 0
 
-    def _answer(
-        self,
-        method: str,
-        path: bytes,
-        headers: Headers,
-        body: bytearray,
-        arrival_s: float,
-        keep_alive: bool,
-    ) -> None:
+    def _answer(self, request: _Request) -> None:
         self._busy = True
 
         def respond(reply: Reply) -> None:
             self._query_id = None
-            self._write(reply, keep_alive, with_body=method != "HEAD")
+            self._write(reply, request.keep_alive, with_body=request.method != "HEAD")
 
-        query_id = self._frontend.on_request(method, path, headers, body, arrival_s, respond)
+        query_id = self._frontend.on_request(
+            request.method,
+            request.path,
+            request.headers,
+            request.body,
+            request.arrival_s,
+            respond,
+        )
         if self._busy:  # not answered yet
             self._query_id = query_id
 
@@ -201,7 +252,7 @@ class DoorConnection(asyncio.Protocol):
             transport.close()
         elif self._waiting:
             transport.resume_reading()
-            self._answer(*self._waiting.popleft())
+            self._answer(self._waiting.popleft())
 
     def _fail(self, error: Exception) -> None:
         """The connection cannot be understood any further: say why, and close it."""

@@ -110,7 +110,7 @@ class V2Frontend:
         method: str,
         path: bytes,
         headers: Headers,
-        body: bytes | bytearray,
+        body: bytes | memoryview,
         arrival_s: float,
         respond: Respond,
     ) -> int | None:
@@ -136,14 +136,14 @@ class V2Frontend:
         self,
         found: Route,
         headers: Headers,
-        body: bytes | bytearray,
+        body: bytes | memoryview,
         arrival_s: float,
         respond: Respond,
     ) -> int:
         said = read_headers(headers, self.limits)
         if said.content_encoding is not None:
             body = decode_body(bytes(body), said.content_encoding, self.limits)
-        request = parse_infer(memoryview(body), said.json_length, self.limits, said.parameters)
+        request = parse_infer(body, said.json_length, self.limits, said.parameters)
         scope = self._resolve(found)
         check_outputs(request, scope.task)
         tensors, items = check_inputs(scope.task, request.tensors)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from modelless.controller.api.v2_limits import Limits
 from modelless.controller.config import Settings
 from modelless.controller.core.dispatch import Dispatcher, DispatchLimits
 from modelless.controller.core.roster import Roster, WorkerReport
-from modelless.controller.live.device import LocalDevice
+from modelless.controller.live.device import LocalDevice, cores_of
 from modelless.controller.live.frontend import RunBatch, V2Frontend
 from modelless.controller.live.knowledge import Knowledge
 from modelless.controller.live.messages import Orders, Report
@@ -44,6 +44,8 @@ class Gateway:
         knowledge: tasks, variants, profiles: read once from the store.
         remote: sends batches to other workers.
         control: called with a report once a second; answers with orders.
+        rank: which of the gateways this is, from 0; None if unknown.
+        count: how many gateways there are.
     """
 
     def __init__(
@@ -53,6 +55,8 @@ class Gateway:
         knowledge: Knowledge,
         remote: RemoteWorkers,
         control: Any,
+        rank: int | None = None,
+        count: int = 1,
     ) -> None:
         self.gateway_id = gateway_id
         self._settings = settings
@@ -75,7 +79,7 @@ class Gateway:
                 max_queued=settings.limits.max_queued, max_batch=settings.limits.max_batch
             ),
         )
-        self._device = self._open_device()
+        self._device = self._open_device(rank, count)
         self.frontend = V2Frontend(
             knowledge.catalog,
             self._dispatcher,
@@ -173,11 +177,14 @@ class Gateway:
             settled = self.frontend.is_ready or (state is not None and state.instances)
             await asyncio.sleep(EXCHANGE_S if settled else 0.1)
 
-    def _open_device(self) -> LocalDevice | None:
+    def _open_device(self, rank: int | None, count: int) -> LocalDevice | None:
         settings = self._settings.gateways
         if settings.device_class is None:
             return None
         device_class = self._knowledge.device_class(settings.device_class)
+        cores: Collection[int] = ()
+        if settings.pin and rank is not None:
+            cores = cores_of(rank, device_class.threads, count)
         return LocalDevice(
             self.gateway_id,
             device_class,
@@ -185,6 +192,7 @@ class Gateway:
             self._knowledge.fetch,
             self._knowledge.catalog.tasks,
             self._on_device_change,
+            cores,
         )
 
     def _state(self) -> WorkerState | None:

@@ -90,7 +90,7 @@ async def _asgi(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
                 break
         raw_path = scope.get("raw_path") or scope["path"].encode()
         query_id = frontend.on_request(
-            scope["method"], raw_path, list(scope["headers"]), body, arrival_s, respond
+            scope["method"], raw_path, list(scope["headers"]), memoryview(body), arrival_s, respond
         )
         reply = await answered
     except ModellessError as error:
@@ -112,11 +112,18 @@ class GatewayReplica:
     ) -> None:
         checked = parse_settings(settings)
         hold_replica_ports(checked.http.host)
-        replica_id = serve.get_replica_context().replica_id.unique_id
+        context = serve.get_replica_context()
+        replica_id = context.replica_id.unique_id
         log_to(Path(home), replica_id)
         knowledge = await asyncio.to_thread(read_knowledge, Path(home), checked)
         self._gateway = Gateway(
-            replica_id, checked, knowledge, RemoteWorkers(pools), _control_caller()
+            replica_id,
+            checked,
+            knowledge,
+            RemoteWorkers(pools),
+            _control_caller(),
+            rank=context.rank.rank if context.rank is not None else None,
+            count=context.world_size,
         )
         _here["frontend"] = self._gateway.frontend
         self._door = door_path(Path(doors), replica_id)

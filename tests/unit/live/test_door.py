@@ -1,0 +1,230 @@
+"""The door: HTTP/1.1 in whatever pieces it comes, one answer a request, in order."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from modelless.controller.api.v2_limits import Limits
+from modelless.controller.api.v2_reply import Reply
+from modelless.controller.live.door import DoorConnection
+
+
+class Wire:
+    """A transport that keeps what is written."""
+
+    def __init__(self):
+        self.sent = b""
+        self.closed = False
+        self.paused = False
+
+    def write(self, data):
+        self.sent += data
+
+    def writelines(self, parts):
+        for part in parts:
+            self.write(bytes(part))
+
+    def close(self):
+        self.closed = True
+
+    abort = close
+
+    def is_closing(self):
+        return self.closed
+
+    def pause_reading(self):
+        self.paused = True
+
+    def resume_reading(self):
+        self.paused = False
+
+
+class Echo:
+    """A frontend that keeps what it is asked, and answers when told to (or at once)."""
+
+    def __init__(self, *, at_once=True, limits=None):
+        self.limits = limits or Limits()
+        self.at_once = at_once
+        self.asked = []
+        self.responds = []
+        self.abandoned = []
+
+    def on_request(self, method, path, headers, body, arrival_s, respond):
+        self.asked.append((method, path, dict(headers), bytes(body), arrival_s))
+        self.responds.append(respond)
+        if self.at_once:
+            self.answer(len(self.asked) - 1)
+        return len(self.asked) - 1
+
+    def answer(self, number):
+        body = b"%d" % number
+        self.responds[number](Reply(200, body, [(b"content-length", b"%d" % len(body))]))
+
+    def on_abandoned(self, query_id):
+        self.abandoned.append(query_id)
+
+
+def connect(frontend, most=8):
+    ticks = itertools.count()
+    connections = set()
+    connection = DoorConnection(frontend, lambda: float(next(ticks)), connections, most)
+    wire = Wire()
+    connection.connection_made(wire)
+    return connection, wire
+
+
+def feed(connection, data, piece):
+    """Hand over ``data`` as an event loop does: into the buffer it is given, piece by piece."""
+    data = memoryview(data)
+    while data:
+        buffer = memoryview(connection.get_buffer(-1))
+        size = min(piece, len(buffer), len(data))
+        assert size > 0
+        buffer[:size] = data[:size]
+        connection.buffer_updated(size)
+        data = data[size:]
+
+
+def post(body, *extra):
+    lines = [b"POST /v2/x HTTP/1.1", b"Host: h", b"Content-Length: %d" % len(body), *extra]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+@pytest.mark.parametrize("piece", [1, 2, 7, 64, 1000, 1 << 20])
+@pytest.mark.parametrize("size", [0, 1, 100, 200_000])
+def test_a_body_is_whole_however_it_is_cut(piece, size):
+    body = bytes(i * 31 % 251 for i in range(size)) if piece > 2 or size <= 100 else b"x" * 300
+    frontend = Echo()
+    connection, wire = connect(frontend)
+    feed(connection, post(body) * 2, piece)
+    assert [asked[:2] for asked in frontend.asked] == [("POST", b"/v2/x")] * 2
+    assert [asked[3] for asked in frontend.asked] == [body, body]
+    assert wire.sent.count(b"HTTP/1.1 200 OK") == 2
+    assert not wire.closed
+
+
+def test_headers_are_lower_case_and_the_first_byte_is_the_arrival():
+    frontend = Echo()
+    connection, _ = connect(frontend)
+    feed(connection, post(b"abc", b"X-Modelless-Latency-Ms: 5"), 10)
+    _, _, headers, _, first_s = frontend.asked[0]
+    assert headers[b"x-modelless-latency-ms"] == b"5"
+    feed(connection, post(b"abc"), 10)
+    assert frontend.asked[1][4] > first_s
+
+
+@pytest.mark.parametrize("piece", [1, 9, 1 << 20])
+def test_a_chunked_body_is_put_together(piece):
+    chunks = [b"a" * 70_000, b"bc", b"d" * 10]
+    data = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+    data += b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
+    frontend = Echo()
+    connection, _ = connect(frontend)
+    feed(connection, data + post(b"next"), piece)
+    assert [asked[3] for asked in frontend.asked] == [b"".join(chunks), b"next"]
+
+
+def test_a_body_already_handed_over_is_not_written_to_by_the_next():
+    frontend = Echo(at_once=False)
+    bodies = []
+    frontend.on_request = lambda m, p, h, body, a, respond: (
+        bodies.append(body) or respond(Reply(200, b"", [(b"content-length", b"0")]))
+    )
+    connection, _ = connect(frontend)
+    feed(connection, post(b"1" * 100_000), 1 << 20)
+    feed(connection, post(b"2" * 100_000), 1 << 20)
+    assert bytes(bodies[0]) == b"1" * 100_000
+    assert bytes(bodies[1]) == b"2" * 100_000
+
+
+def test_a_pipelined_request_waits_for_the_answer_before_it():
+    frontend = Echo(at_once=False)
+    connection, wire = connect(frontend)
+    feed(connection, post(b"one") + post(b"two"), 1 << 20)
+    assert [asked[3] for asked in frontend.asked] == [b"one"]
+    frontend.answer(0)
+    assert [asked[3] for asked in frontend.asked] == [b"one", b"two"]
+    frontend.answer(1)
+    assert wire.sent.index(b"\r\n\r\n0") < wire.sent.index(b"\r\n\r\n1")
+
+
+def test_many_pipelined_requests_stop_the_reading():
+    frontend = Echo(at_once=False)
+    connection, wire = connect(frontend)
+    feed(connection, post(b"x") * 17, 1 << 20)
+    assert wire.paused
+    frontend.answer(0)
+    assert not wire.paused
+
+
+@pytest.mark.parametrize("piece", [1, 1 << 20])
+def test_a_body_beyond_the_limit_is_refused_before_it_is_read(piece):
+    frontend = Echo(limits=Limits(max_body_bytes=1000))
+    connection, wire = connect(frontend)
+    head = post(b"x" * 1001)[:-1001]
+    feed(connection, head, piece)
+    assert wire.sent.startswith(b"HTTP/1.1 413 ")
+    assert b"1001" in wire.sent
+    assert wire.closed
+    assert not frontend.asked
+
+
+def test_chunks_beyond_the_limit_are_refused():
+    frontend = Echo(limits=Limits(max_body_bytes=1000))
+    connection, wire = connect(frontend)
+    data = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+    feed(connection, data + b"3e8\r\n" + b"x" * 1000 + b"\r\n1\r\nx\r\n", 1 << 20)
+    assert wire.sent.startswith(b"HTTP/1.1 413 ")
+    assert not frontend.asked
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ],
+)
+def test_what_is_not_http_gets_a_400_and_the_connection_ends(data):
+    frontend = Echo()
+    connection, wire = connect(frontend)
+    feed(connection, data, 1 << 20)
+    assert wire.sent.startswith(b"HTTP/1.1 400 ")
+    assert wire.closed
+    assert not frontend.asked
+
+
+def test_expect_continue_is_answered_before_the_body():
+    frontend = Echo()
+    connection, wire = connect(frontend)
+    data = post(b"body", b"Expect: 100-continue")
+    feed(connection, data[:-4], 1 << 20)
+    assert wire.sent == b"HTTP/1.1 100 Continue\r\n\r\n"
+    feed(connection, b"body", 1 << 20)
+    assert frontend.asked[0][3] == b"body"
+
+
+def test_connection_close_is_kept():
+    frontend = Echo()
+    connection, wire = connect(frontend)
+    feed(connection, post(b"x", b"Connection: close"), 1 << 20)
+    assert b"connection: close" in wire.sent
+    assert wire.closed
+
+
+def test_a_client_that_leaves_abandons_what_is_unanswered():
+    frontend = Echo(at_once=False)
+    connection, wire = connect(frontend)
+    feed(connection, post(b"x"), 1 << 20)
+    connection.connection_lost(None)
+    assert frontend.abandoned == [0]
+    frontend.answer(0)  # nobody is there any more
+    assert not wire.sent
+
+
+def test_one_connection_too_many_is_closed_at_once():
+    _, wire = connect(Echo(), most=0)
+    assert wire.closed
