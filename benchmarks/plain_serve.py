@@ -6,6 +6,7 @@ python benchmarks/plain_serve.py ARTIFACT PORT
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
 
@@ -47,5 +48,7 @@ if __name__ == "__main__":
     )
     serve.start(http_options={"port": port}, logging_config={"enable_access_log": False})
     serve.run(Classifier.bind(artifact), name="plain", route_prefix="/")
-    signal.sigwait({signal.SIGINT, signal.SIGTERM})
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.pause()
+    serve.shutdown()  # or HAProxy outlives everything and keeps the port
     ray.shutdown()
