@@ -28,18 +28,54 @@ GROUP = "modelless.policies"
 _HOME = "modelless.policies"
 BUILT_IN: Mapping[type, Mapping[str, str]] = {
     SelectionPolicy: {
+        "best-value": f"{_HOME}.selection.best_value:BestValue",
         "cheapest-feasible": f"{_HOME}.selection.cheapest_feasible:CheapestFeasible",
+        "clipper": f"{_HOME}.selection.clipper:Clipper",
+        "clockwork": f"{_HOME}.selection.clockwork:Clockwork",
+        "infaas": f"{_HOME}.selection.infaas:Infaas",
+        "model-switching": f"{_HOME}.selection.model_switching:ModelSwitching",
         "most-accurate-feasible": f"{_HOME}.selection.most_accurate_feasible:MostAccurateFeasible",
+        "planned-shares": f"{_HOME}.selection.planned_shares:PlannedShares",
+        "random": f"{_HOME}.selection.uniform_random:UniformRandom",
+        "round-robin": f"{_HOME}.selection.round_robin:RoundRobin",
+        "slack-fit": f"{_HOME}.selection.slack_fit:SlackFit",
+        "static": f"{_HOME}.selection.static:Static",
     },
     BatchingPolicy: {
+        "aimd": f"{_HOME}.batching.additive_increase:AdditiveIncrease",
         "earliest-deadline-first": (
             f"{_HOME}.batching.earliest_deadline_first:EarliestDeadlineFirst"
         ),
+        "nexus": f"{_HOME}.batching.nexus:Nexus",
+        "proteus-batching": f"{_HOME}.batching.proteus:ProteusBatching",
     },
-    ScalingPolicy: {"fixed": f"{_HOME}.scaling.fixed:Fixed"},
+    ScalingPolicy: {
+        "demand-value": f"{_HOME}.scaling.demand_value:DemandValue",
+        "fixed": f"{_HOME}.scaling.fixed:Fixed",
+        "infaas-autoscaler": f"{_HOME}.scaling.infaas:InfaasScaling",
+        "infadapter": f"{_HOME}.scaling.infadapter:InfAdapter",
+        "on-demand": f"{_HOME}.scaling.on_demand:OnDemand",
+        "ongoing-requests": f"{_HOME}.scaling.ongoing_requests:OngoingRequests",
+        "predictive": f"{_HOME}.scaling.predictive:Predictive",
+        "proteus": f"{_HOME}.scaling.proteus:Proteus",
+    },
     PlacementPolicy: {"most-free-memory": f"{_HOME}.placement.most_free_memory:MostFreeMemory"},
-    EvictionPolicy: {"lru": f"{_HOME}.eviction.least_recently_used:LeastRecentlyUsed"},
-    Forecaster: {"last-value": f"{_HOME}.forecast.last_value:LastValue"},
+    EvictionPolicy: {
+        "belady": f"{_HOME}.eviction.belady:Belady",
+        "demand-driven": f"{_HOME}.eviction.demand_driven:DemandDriven",
+        "gdsf": f"{_HOME}.eviction.greedy_dual:GreedyDualSizeFrequency",
+        "lemonade": f"{_HOME}.eviction.lemonade:Lemonade",
+        "lfu": f"{_HOME}.eviction.least_frequently_used:LeastFrequentlyUsed",
+        "lru": f"{_HOME}.eviction.least_recently_used:LeastRecentlyUsed",
+        "miss-cost": f"{_HOME}.eviction.miss_cost:MissCost",
+        "modelmesh": f"{_HOME}.eviction.modelmesh:ModelMesh",
+    },
+    Forecaster: {
+        "ewma": f"{_HOME}.forecast.ewma:Ewma",
+        "holt-winters": f"{_HOME}.forecast.holt_winters:HoltWinters",
+        "lag-quantile": f"{_HOME}.forecast.lag_quantile:LagQuantile",
+        "last-value": f"{_HOME}.forecast.last_value:LastValue",
+    },
 }
 
 _DEFAULT_BATCHING = "earliest-deadline-first"

@@ -11,6 +11,13 @@ class Reason(StrEnum):
     # choosing
     CHEAPEST_FEASIBLE = "cheapest-feasible"
     MOST_ACCURATE_FEASIBLE = "most-accurate-feasible"
+    BEST_VALUE = "best-value"
+    BEST_FIT = "best-fit"
+    PLANNED = "planned"
+    IN_TURN = "in-turn"
+    AT_RANDOM = "at-random"
+    ALWAYS = "always"
+    LATE_BINDING = "late-binding"
     DEFERRED = "deferred"
     # refusing
     NOTHING_READY = "nothing-ready"
@@ -31,6 +38,8 @@ class Reason(StrEnum):
     # batching
     EARLIEST_DEADLINE_FIRST = "earliest-deadline-first"
     NOTHING_QUEUED = "nothing-queued"
+    FILLING_BATCH = "filling-batch"
+    WORTH_WAITING = "worth-waiting"
     # planning
     WANTED = "wanted"
     UNWANTED = "unwanted"
@@ -38,3 +47,7 @@ class Reason(StrEnum):
     NO_ROOM = "no-room"
     LEAST_RECENTLY_USED = "least-recently-used"
     FIXED_SIZE = "fixed-size"
+    DEMAND = "demand"
+    FORECAST = "forecast"
+    OPTIMISED = "optimised"
+    FALLBACK = "fallback"

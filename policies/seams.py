@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modelless.policies.reasons import Reason
 from modelless.policies.views import (
@@ -27,6 +28,7 @@ from modelless.policies.views import (
     WorkerState,
     WorkerView,
 )
+from modelless.variants.vocabulary import Placement
 
 
 class BatchingPolicy(ABC):
@@ -78,6 +80,10 @@ class SelectionPolicy(ABC):
         del rng
         return self.batching.next_batch(worker, queues, now_s)
 
+    def on_plan(self, shares: Mapping[str, Mapping[Placement, float]]) -> None:
+        """The control loop's plan: see ``Targets.shares``. Ignored unless overridden."""
+        del shares
+
 
 class Forecaster(ABC):
     """Demand to come, from demand that was."""
@@ -116,3 +122,14 @@ class EvictionPolicy(ABC):
     @abstractmethod
     def rank(self, residents: Sequence[Instance], view: ClusterView) -> Sequence[Instance]:
         """A permutation of ``residents``: the first leaves first."""
+
+
+class Clairvoyant(ABC):
+    """What a policy derives from besides its seam if it must know the future.
+
+    Such a policy bounds what others can reach. Only the simulator can build one.
+    """
+
+    @abstractmethod
+    def reveal(self, arrivals_s: Mapping[str, NDArray[np.float64]]) -> None:
+        """All arrivals to come by scope, ascending, seconds; once, before the first decision."""

@@ -6,7 +6,7 @@ Rows of arrays stand for placements, in no particular order; every array is read
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -142,18 +142,28 @@ class WorkerView(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Run these queries as one batch with this variant."""
+    """Run these queries as one batch with this variant.
+
+    Attributes:
+        dropped: queries of the queues shown that are given up: they are refused at once.
+    """
 
     variant_id: str
     queries: tuple[QueryView, ...]
     reason: Reason
+    dropped: tuple[QueryView, ...] = ()
 
 
 class Wait(NamedTuple):
-    """Stay idle until ``until_s`` or the next arrival, whichever is first."""
+    """Stay idle until ``until_s`` or the next arrival, whichever is first.
+
+    Attributes:
+        dropped: as in ``Run``.
+    """
 
     reason: Reason
     until_s: float = float("inf")
+    dropped: tuple[QueryView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +191,19 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """A worker as the control plane sees it."""
+    """A worker as the control plane sees it.
+
+    Attributes:
+        memory_bytes: its budget.
+        instances: loaded or loading.
+        busy_share: of the time since the last view, how much it was busy with batches; 0 to 1.
+    """
 
     worker_id: str
     device_class: str
     memory_bytes: int
     instances: tuple[Instance, ...]
+    busy_share: float = 0.0
 
     @property
     def free_bytes(self) -> int:
@@ -203,6 +220,7 @@ class VariantFacts:
         accuracy_percent: 0 to 100.
         memory_bytes, load_s, latency_s: by device class name; absent where it cannot run.
             latency_s is the p50 of a batch of one item.
+        batch_s: p50 by device class name: that of a batch of b items at index b; index 0 is 0.
     """
 
     variant_id: str
@@ -211,6 +229,25 @@ class VariantFacts:
     memory_bytes: Mapping[str, float]
     load_s: Mapping[str, float]
     latency_s: Mapping[str, float]
+    batch_s: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+
+class Demand(NamedTuple):
+    """Queries of one kind: who asks for the same within the same limits.
+
+    Attributes:
+        scope: as in ``QueryView``.
+        latency_s: from arrival to deadline; inf if none was given.
+        min_accuracy_percent: 0 if none was given.
+        rate_per_s: such queries since the last view, a second.
+        items: of one of them, on average.
+    """
+
+    scope: str
+    latency_s: float
+    min_accuracy_percent: float
+    rate_per_s: float
+    items: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +261,8 @@ class ClusterView:
         variants: what may be served.
         arrivals_per_s: measured by scope since the last view.
         unmet_per_s: queries by scope that found nothing ready, since the last view.
+        demands: the arrivals by kind: their rates add up to ``arrivals_per_s``.
+        open_queries: waiting or running now, by scope.
     """
 
     now_s: float
@@ -232,6 +271,8 @@ class ClusterView:
     variants: tuple[VariantFacts, ...]
     arrivals_per_s: Mapping[str, float]
     unmet_per_s: Mapping[str, float]
+    demands: tuple[Demand, ...] = ()
+    open_queries: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +284,11 @@ class Targets:
             In order of importance: when memory is short the first are served first.
         workers: wanted workers by device class; a class that is not named is left alone.
         reason: why.
+        shares: by scope, the share of its queries that each placement should serve, for selection
+            policies that are told (``SelectionPolicy.on_plan``).
     """
 
     instances: Mapping[Placement, int]
     workers: Mapping[str, int]
     reason: Reason
+    shares: Mapping[str, Mapping[Placement, float]] = field(default_factory=dict)

@@ -6,7 +6,7 @@ the queries it was asked about and nobody else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +27,7 @@ from modelless.policies.views import (
     Wait,
     WorkerView,
 )
+from modelless.variants.vocabulary import Placement
 
 
 class PolicyFailure(NamedTuple):
@@ -85,8 +86,12 @@ def ask_on_idle(
         if isinstance(decision, Run):
             ids = tuple([query.query_id for query in decision.queries])
             problem = _problem_of_run(decision, ids, view, waiting, roster)
+            if problem is None and decision.dropped:
+                problem = _problem_of_dropped(decision.dropped, ids, worker, waiting)
         elif isinstance(decision, Wait):
             problem = _problem_of_reason(decision.reason)
+            if problem is None and decision.dropped:
+                problem = _problem_of_dropped(decision.dropped, (), worker, waiting)
             float(decision.until_s)
         else:
             problem = f"returned {decision!r:.80}; allowed: a Run or a Wait"
@@ -96,6 +101,17 @@ def ask_on_idle(
         blamed = _within_reach(ids, worker, waiting) or (_most_urgent(queues).query_id,)
         return PolicyFailure(f"{_name(selection.on_idle)} {problem}", blamed)
     return decision  # type: ignore[return-value]  # checked above
+
+
+def tell_plan(
+    selection: SelectionPolicy, shares: Mapping[str, Mapping[Placement, float]]
+) -> str | None:
+    """Tell the policy the plan's shares; what it did wrong, if anything."""
+    try:
+        selection.on_plan(shares)
+    except Exception as error:  # noqa: BLE001  (whatever a policy raises, the gateway goes on)
+        return f"{_name(selection.on_plan)} {_raised(error)}"
+    return None
 
 
 def _within_reach(
@@ -150,6 +166,17 @@ def _problem_of_run(
     if items > worker.max_batch:
         return f"gave a batch of {items} items; allowed: 1 to {worker.max_batch}"
     return _problem_of_reason(run.reason)
+
+
+def _problem_of_dropped(
+    dropped: Sequence[QueryView], run: Sequence[int], worker: Worker, waiting: WaitingRoom
+) -> str | None:
+    ids = tuple([query.query_id for query in dropped])
+    if len(set(ids)) != len(ids) or not set(ids).isdisjoint(run):
+        return f"dropped the queries {ids!r:.80}; allowed: each once, and none that it runs"
+    if len(_within_reach(ids, worker, waiting)) != len(ids):
+        return f"dropped the queries {ids!r:.80}; allowed: those that it was shown"
+    return None
 
 
 def _problem_of_reason(reason: object) -> str | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import math
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -10,9 +11,11 @@ from modelless.controller.core.effects import Complete, Refuse
 from modelless.controller.core.nearest import refusal_message
 from modelless.controller.core.receipts import Receipt, ReceiptBook
 from modelless.policies.reasons import Reason
-from modelless.policies.views import QueryView
+from modelless.policies.views import Demand, QueryView
 
 _Key = TypeVar("_Key", bound=Hashable)
+Kind = tuple[str, float, float]
+_EXACT_KINDS = 512
 
 
 @dataclass(slots=True)
@@ -22,12 +25,14 @@ class DispatchCounters:
     Attributes:
         arrivals: queries that came in, by scope.
         unmet: queries that found nothing ready, by scope.
+        kinds: queries and their items, by scope, latency in seconds and minimum accuracy.
         used: queries answered, by worker and variant.
         outcomes: queries that are over, by outcome; see ``Receipt``.
     """
 
     arrivals: dict[str, int] = field(default_factory=dict)
     unmet: dict[str, int] = field(default_factory=dict)
+    kinds: dict[Kind, list[int]] = field(default_factory=dict)
     used: dict[tuple[str, str], int] = field(default_factory=dict)
     outcomes: dict[str, int] = field(default_factory=dict)
 
@@ -50,6 +55,7 @@ class Books:
         """A query has come in."""
         receipt = self.open[query.query_id] = Receipt(query)
         _count(self._counters.arrivals, query.scope)
+        self._count_kind(query)
         return receipt
 
     def count_unmet(self, query: QueryView) -> None:
@@ -83,11 +89,33 @@ class Books:
         taken, self._counters = self._counters, DispatchCounters()
         return taken
 
+    def _count_kind(self, query: QueryView) -> None:
+        latency_s = query.deadline_s - query.arrival_s
+        kinds = self._counters.kinds
+        kind = (query.scope, round(latency_s, 4), query.min_accuracy_percent)
+        counts = kinds.get(kind)
+        if counts is None:
+            if len(kinds) >= _EXACT_KINDS:  # clients who name ever new limits: the next stricter
+                if latency_s < math.inf:
+                    latency_s = 2.0 ** math.floor(math.log2(max(latency_s, 1e-3)))
+                kind = (query.scope, latency_s, math.ceil(query.min_accuracy_percent / 5.0) * 5.0)
+            counts = kinds.setdefault(kind, [0, 0])
+        counts[0] += 1
+        counts[1] += query.items
+
     def _close(self, receipt: Receipt, outcome: str) -> None:
         receipt.outcome = outcome
         del self.open[receipt.query.query_id]
         self._receipts.add(receipt)
         _count(self._counters.outcomes, outcome)
+
+
+def demands_of(kinds: Mapping[Kind, Sequence[int]], interval_s: float) -> tuple[Demand, ...]:
+    """What was counted in ``DispatchCounters.kinds`` over an interval, as rates, in fixed order."""
+    return tuple(
+        Demand(scope, latency_s, min_accuracy, queries / interval_s, items / queries)
+        for (scope, latency_s, min_accuracy), (queries, items) in sorted(kinds.items())
+    )
 
 
 def _count(counts: dict[_Key, int], key: _Key) -> None:

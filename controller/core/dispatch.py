@@ -8,11 +8,17 @@ exactly once, as a Complete or a Refuse.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from modelless.controller.core.asking import PolicyFailure, ask_on_idle, ask_on_query
+from modelless.controller.core.asking import (
+    PolicyFailure,
+    ask_on_idle,
+    ask_on_query,
+    tell_plan,
+)
 from modelless.controller.core.books import Books, DispatchCounters
 from modelless.controller.core.effects import DispatchEffect, Execute, Refuse, WakeAt
 from modelless.controller.core.limits import DispatchLimits
@@ -57,6 +63,7 @@ class Dispatcher:
         self._books = Books(self.receipts, self.limits.max_batch)
         self._waiting = WaitingRoom()
         self._next_batch_id = 0
+        self._held: set[int] = set()  # deferred because nothing is ready, not by the policy
         self._hungry: dict[str, Worker] = {}  # idle, with something new in reach
 
     # -- events -------------------------------------------------------------------------------
@@ -149,7 +156,11 @@ class Dispatcher:
     def on_tick(self, now_s: float) -> list[DispatchEffect]:
         """Time has passed: answer queries that cannot be in time, give up on batches that hang."""
         effects: list[DispatchEffect] = [
-            self._refuse(self._books.open[query.query_id], Reason.DEADLINE_PASSED, now_s)
+            self._refuse(
+                self._books.open[query.query_id],
+                Reason.NOTHING_READY if query.query_id in self._held else Reason.DEADLINE_PASSED,
+                now_s,
+            )
             for query in self._waiting.expired(now_s)
         ]
         for worker in list(self._workers.values()):
@@ -162,6 +173,10 @@ class Dispatcher:
     def refresh(self, load: Load) -> None:
         """Take the cost model's newest estimates; once a second is enough."""
         self.roster.refresh(load)
+
+    def advise(self, shares: Mapping[str, Mapping[Placement, float]]) -> str | None:
+        """Pass the plan's shares on to the selection policy; returns its problem, if it has one."""
+        return tell_plan(self.selection, shares)
 
     def shut_down(self, now_s: float) -> list[DispatchEffect]:
         """Refuse whatever is still waiting; running batches still complete."""
@@ -181,6 +196,10 @@ class Dispatcher:
     def open_queries(self) -> int:
         """Queries waiting or running."""
         return len(self._books.open)
+
+    def open_by_scope(self) -> dict[str, int]:
+        """Queries waiting or running, by scope."""
+        return dict(Counter(receipt.query.scope for receipt in self._books.open.values()))
 
     def members(self, batch_id: int) -> tuple[int, ...]:
         """The queries of a running batch, in order; none if it is not running (any more)."""
@@ -215,8 +234,7 @@ class Dispatcher:
         candidates = self.roster.candidates(query.scope, query.items, now_s)
         receipt.candidates, receipt.row, receipt.outcome = candidates, None, "waiting"
         if not candidates.placements:
-            self._books.count_unmet(query)
-            return [self._refuse(receipt, Reason.NOTHING_READY, now_s)]
+            return self._hold(receipt, now_s)
         choice = ask_on_query(self.selection, query, candidates, self._rng, late=late)
         if isinstance(choice, PolicyFailure):
             return self._refuse_failed(choice, now_s)
@@ -230,6 +248,17 @@ class Dispatcher:
             )
         else:
             self._bind(receipt, choice, now_s)
+        return []
+
+    def _hold(self, receipt: Receipt, now_s: float) -> list[DispatchEffect]:
+        """Nothing is ready: the query waits for a load if one could end in time."""
+        query = receipt.query
+        if query.query_id not in self._held:
+            self._books.count_unmet(query)
+        if now_s + self.roster.soonest_if_loaded_s(query) > query.deadline_s:
+            return [self._refuse(receipt, Reason.NOTHING_READY, now_s)]
+        self._held.add(query.query_id)
+        self._waiting.defer(query)
         return []
 
     def _bind(self, receipt: Receipt, choice: Bind, now_s: float) -> None:
@@ -266,13 +295,17 @@ class Dispatcher:
         return effects
 
     def _stranded(self) -> list[QueryView]:
-        """Deferred queries that no worker could serve any more."""
+        """Deferred queries to choose for anew: no worker serves them any more, or one does now."""
         return [
             query
             for key, queue in self._waiting.deferred.items()
-            if not any(self.roster.serves(worker_id, key[0]) for worker_id in self._workers)
-            for query in queue
+            for query in self._stranded_in(key[0], queue)
         ]
+
+    def _stranded_in(self, scope: str, queue: list[QueryView]) -> list[QueryView]:
+        if any(self.roster.serves(worker_id, scope) for worker_id in self._workers):
+            return [query for query in queue if query.query_id in self._held]
+        return [query for query in queue if query.query_id not in self._held]
 
     # -- feeding workers ----------------------------------------------------------------------
 
@@ -303,6 +336,11 @@ class Dispatcher:
             if isinstance(decision, PolicyFailure):  # each costs a query, so this ends
                 effects += self._refuse_failed(decision, now_s)
                 continue
+            if decision is not None:
+                effects += [
+                    self._refuse(self._books.open[query.query_id], Reason.DEADLINE_PASSED, now_s)
+                    for query in decision.dropped
+                ]
             if isinstance(decision, Run):
                 effects.append(self._start(worker, decision, now_s))
             elif decision is not None and decision.until_s < float("inf"):
@@ -373,6 +411,7 @@ class Dispatcher:
 
     def _take(self, query_id: int) -> None:
         """Take the query out of where it waits, if it does."""
+        self._held.discard(query_id)
         if self._waiting.place(query_id) is not None:
             worker = self._waiting.take(query_id).worker
             if worker is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from modelless.policies.reasons import Reason
+from modelless.variants.vocabulary import Placement
 
 
 class Execute(NamedTuple):
@@ -72,4 +73,14 @@ class ScalePool(NamedTuple):
     reason: Reason
 
 
-PlanEffect = LoadInstance | UnloadInstance | ScalePool
+class Advise(NamedTuple):
+    """Tell every gateway's selection policy which share of a scope's queries each placement serves.
+
+    Attributes:
+        shares: ``(scope, ((placement, share), ...))`` pairs.
+    """
+
+    shares: tuple[tuple[str, tuple[tuple[Placement, float], ...]], ...]
+
+
+PlanEffect = LoadInstance | UnloadInstance | ScalePool | Advise

@@ -6,11 +6,13 @@ nothing in use is ever unloaded, bounds on the number of workers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from modelless.controller.core.effects import (
+    Advise,
     LoadInstance,
     PlanEffect,
     ScalePool,
@@ -112,6 +114,7 @@ class Planner:
         self.forecaster = forecaster
         self.limits = limits
         self.problems: list[str] = []
+        self._advised: tuple[tuple[str, tuple[tuple[Placement, float], ...]], ...] = ()
 
     def tick(self, view: ClusterView) -> list[PlanEffect]:
         """Decide on one view. Effects are to be carried out in order, each worker's one by one."""
@@ -125,11 +128,43 @@ class Planner:
             self._complain(self.scaling, f"returned {targets!r:.80}; allowed: Targets")
             targets = _NOTHING
         instances = self._counts(targets.instances, Placement)
-        return self._scale(view, targets) + self._place(view, instances)
+        effects = self._scale(view, targets) + self._place(view, instances)
+        return effects + self._advise(view, targets)
 
     def _forecast(self, view: ClusterView) -> Mapping[str, float]:
         self.forecaster.observe(view.now_s, view.arrivals_per_s)
         return self.forecaster.forecast(self.limits.forecast_horizon_s)
+
+    # -- shares -------------------------------------------------------------------------------
+
+    def _advise(self, view: ClusterView, targets: Targets) -> list[PlanEffect]:
+        """The shares, if they are others than before; those that make no sense are left out."""
+        nothing: dict[str, dict[Placement, float]] = {}
+        given = self._ask(
+            self.scaling,
+            lambda: {scope: dict(shares) for scope, shares in targets.shares.items()},
+            nothing,
+        )
+        known = {variant.variant_id for variant in view.variants}
+        advice = []
+        for scope, shares in given.items():
+            sound = []
+            for placement, share in shares.items():
+                if (
+                    isinstance(placement, Placement)
+                    and placement.variant_id in known
+                    and isinstance(share, (int, float))
+                    and 0.0 <= share < math.inf
+                ):
+                    sound.append((placement, float(share)))
+                else:
+                    self._complain(self.scaling, f"shared {share!r:.80} to {placement!r:.80}")
+            advice.append((scope, tuple(sound)))
+        advised = tuple(advice)
+        if advised == self._advised:
+            return []
+        self._advised = advised
+        return [Advise(advised)]
 
     # -- workers ------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.controller.core.shortlist import find_shortlist
-from modelless.policies.views import Candidates, FloatArray, ResidentView
+from modelless.policies.views import Candidates, FloatArray, QueryView, ResidentView
 from modelless.variants.estimates import CostModel, Estimates, Load
 from modelless.variants.vocabulary import DeviceClass, Placement, Variant
 
@@ -95,6 +95,7 @@ class Roster:
         self._residents: dict[str, Mapping[str, ResidentView]] = {}
         self._served: dict[tuple[str, str], bool] = {}
         self._holders: dict[Placement, _Holders] = {}
+        self._loadable: dict[str, tuple[FloatArray, FloatArray]] = {}
         # By worker, and one slot more, of a worker that is never free.
         self._busy_until_s: FloatArray = np.full(1, np.inf)
         self._backlog_s: FloatArray = np.zeros(1)
@@ -201,6 +202,32 @@ class Roster:
             known.shortlist,
         )
 
+    def soonest_if_loaded_s(self, query: QueryView) -> float:
+        """Seconds until a variant for the query could have answered it, were its load begun now.
+
+        The quickest to load and run of those that the query allows and that some worker's device
+        class can run; inf if there are none.
+        """
+        known = self._loadable.get(query.scope)
+        if known is None:
+            known = self._find_loadable(query.scope)
+            if len(self._loadable) < _ANSWERS_KEPT:
+                self._loadable[query.scope] = known
+        accuracy_percent, answer_s = known
+        return float(
+            answer_s.min(where=accuracy_percent >= query.min_accuracy_percent, initial=np.inf)
+        )
+
+    def _find_loadable(self, scope: str) -> tuple[FloatArray, FloatArray]:
+        classes = sorted({report.device_class for report in self._reports.values()})
+        variants = [v for v in self.variants.values() if in_scope(v, scope)]
+        placements = [Placement(variant.id, name) for variant in variants for name in classes]
+        estimates = self.cost_model.estimate(placements, 1, self._load)
+        return (
+            _column(v.accuracy.percent for v in variants for _ in classes),
+            np.nan_to_num(estimates.load_s + estimates.p50_s, nan=np.inf, posinf=np.inf),
+        )
+
     def _in_order(self) -> list[WorkerReport]:
         return [self._reports[name] for name in self._index]
 
@@ -223,7 +250,13 @@ class Roster:
         state = [before.get(name, (-np.inf, 0.0)) for name in self._index]
         self._busy_until_s = np.array([busy for busy, _ in state] + [np.inf], dtype=np.float64)
         self._backlog_s = np.array([backlog for _, backlog in state] + [0.0], dtype=np.float64)
-        for cache in (self._scopes, self._residents, self._served, self._holders):
+        for cache in (
+            self._scopes,
+            self._residents,
+            self._served,
+            self._holders,
+            self._loadable,
+        ):
             cache.clear()
 
     def _build_scope(self, scope: str) -> _ScopeTable:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from modelless.controller.config import Settings
+from modelless.controller.core.books import demands_of
 from modelless.controller.core.effects import LoadInstance, PlanEffect, ScalePool, UnloadInstance
 from modelless.controller.core.plan import PlanLimits, Planner
 from modelless.controller.core.roster import WorkerReport
@@ -22,7 +24,8 @@ from modelless.controller.live.logs import log_to
 from modelless.controller.live.messages import Orders, Report
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import EvictionPolicy, Forecaster, PlacementPolicy, ScalingPolicy
-from modelless.policies.views import ClusterView
+from modelless.policies.views import ClusterView, Demand
+from modelless.variants.vocabulary import Placement
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +54,7 @@ class ControlLoop:
         knowledge = read_knowledge(home, settings)
         self._scale_pool = scale_pool
         self._device_classes = knowledge.device_classes
-        self._variants = knowledge.variant_facts()
+        self._variants = knowledge.variant_facts(settings.limits.max_batch)
         policies = settings.policies
         self._planner = Planner(
             build_policy(ScalingPolicy, policies.scaling),  # type: ignore[type-abstract]
@@ -64,6 +67,7 @@ class ControlLoop:
             ),
         )
         self._members: dict[str, _Member] = {}
+        self._shares: Mapping[str, Mapping[Placement, float]] = {}
         self._ticked_s = -float("inf")
         self._totals: dict[str, int] = {}
         self._served: dict[str, int] = {}
@@ -84,7 +88,7 @@ class ControlLoop:
         if is_new or now_s - self._ticked_s >= 1.0:
             self._tick(now_s)
         orders, member.orders = tuple(member.orders), []
-        return Orders(orders, self._directory(), self.status())
+        return Orders(orders, self._directory(), self._shares, self.status())
 
     def status(self) -> Mapping[str, Any]:
         """The cluster in a few figures, as plain data."""
@@ -129,20 +133,33 @@ class ControlLoop:
                     orders.append(effect)
             elif isinstance(effect, ScalePool):
                 self._scale_pool(effect)
+            else:
+                self._shares = {scope: dict(shares) for scope, shares in effect.shares}
 
     def _view(self, now_s: float) -> ClusterView:
         arrivals: dict[str, float] = {}
         unmet: dict[str, float] = {}
+        demands: list[Demand] = []
+        open_queries: Counter[str] = Counter()
         workers = []
         for member in self._members.values():
             report = member.report
             if report.state is not None:
                 workers.append(report.state)
+            demands += demands_of(report.kinds, max(report.interval_s, 1e-3))
+            open_queries.update(report.open_queries)
             for rates, counts in ((arrivals, report.arrivals), (unmet, report.unmet)):
                 for scope, count in counts.items():
                     rates[scope] = rates.get(scope, 0.0) + count / max(report.interval_s, 1e-3)
         return ClusterView(
-            now_s, self._device_classes, tuple(workers), self._variants, arrivals, unmet
+            now_s,
+            self._device_classes,
+            tuple(workers),
+            self._variants,
+            arrivals,
+            unmet,
+            tuple(demands),
+            open_queries,
         )
 
     def _directory(self) -> tuple[WorkerReport, ...]:

@@ -85,6 +85,8 @@ class LocalDevice:
         self.failed_loads: dict[str, str] = {}
         self._jobs: SimpleQueue[_Job | Callable[[], None] | None] = SimpleQueue()
         self._loads: SimpleQueue[Variant | None] = SimpleQueue()
+        self._told_s = time.monotonic()
+        self._busy_s = 0.0
         self._threads = [
             threading.Thread(target=self._run_jobs, name="modelless-device", daemon=True),
             threading.Thread(target=self._run_loads, name="modelless-loader", daemon=True),
@@ -166,8 +168,15 @@ class LocalDevice:
             Instance(self.worker_id, name, 0, 0.0, time.monotonic(), 0, in_use=True)
             for name in self._loading
         ]
+        now_s = time.monotonic()
+        busy_share = min(self._busy_s / max(now_s - self._told_s, 1e-3), 1.0)
+        self._told_s, self._busy_s = now_s, 0.0
         return WorkerState(
-            self.worker_id, self.device_class.name, self.memory_bytes, (*resident, *arriving)
+            self.worker_id,
+            self.device_class.name,
+            self.memory_bytes,
+            (*resident, *arriving),
+            busy_share,
         )
 
     @property
@@ -197,7 +206,9 @@ class LocalDevice:
                 result: Sequence[Tensors] | Exception = _run_batch(job.loaded, job.inputs)
             except Exception as error:  # noqa: BLE001  (whatever an engine raises is an answer)
                 result = error
-            self._call(job.callback, job.batch_id, time.perf_counter() - started_s, result)
+            busy_s = time.perf_counter() - started_s
+            self._busy_s += busy_s  # only a figure for planning: a lost update does no harm
+            self._call(job.callback, job.batch_id, busy_s, result)
 
     def _run_loads(self) -> None:
         while (variant := self._loads.get()) is not None:

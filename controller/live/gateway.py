@@ -94,6 +94,7 @@ class Gateway:
         self._status: Mapping[str, Any] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._directory: dict[str, WorkerReport] = {}
+        self._shares: Mapping[str, Mapping[Placement, float]] = {}
 
     def start(self) -> None:
         """Begin to tick and to talk to the control loop."""
@@ -217,6 +218,8 @@ class Gateway:
             unmet=counters.unmet,
             outcomes=counters.outcomes,
             served=served,
+            kinds=counters.kinds,
+            open_queries=self._dispatcher.open_by_scope(),
             queued=self._dispatcher.queued,
             resident_bytes=resident_bytes(),
         )
@@ -226,6 +229,11 @@ class Gateway:
         if self._device is not None:
             in_use = self._dispatcher.in_use(self.gateway_id)
             self._device.obey(orders.effects, in_use, self._knowledge.catalog.versions)
+        if orders.shares != self._shares:
+            self._shares = orders.shares
+            problem = self._dispatcher.advise(orders.shares)
+            if problem is not None:
+                logger.error("a policy failed: %s", problem)
         now_s = time.monotonic()
         directory = {report.worker_id: report for report in orders.directory}
         for gone in self._directory.keys() - directory.keys():

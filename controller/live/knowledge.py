@@ -45,24 +45,31 @@ class Knowledge:
             raise InvalidInputError.of("device_class", name, ", ".join(self.device_classes))
         return self.device_classes[name]
 
-    def variant_facts(self) -> tuple[VariantFacts, ...]:
+    def variant_facts(self, max_batch: int) -> tuple[VariantFacts, ...]:
         """What planning needs of each served variant: those with a profile, on each class."""
         facts = []
         variants = self.catalog.variants
         columns = {}
         for name in self.device_classes:
             placements = [Placement(variant.id, name) for variant in variants]
-            columns[name] = self.cost_model.estimate(placements, 1, Load())
+            columns[name] = [
+                self.cost_model.estimate(placements, batch, Load())
+                for batch in range(1, max_batch + 1)
+            ]
         for row, variant in enumerate(variants):
-            known = [name for name, e in columns.items() if e.p50_s[row] < float("inf")]
+            known = [name for name, e in columns.items() if e[0].p50_s[row] < float("inf")]
             facts.append(
                 VariantFacts(
                     variant.id,
                     variant.task,
                     variant.accuracy.percent,
-                    {name: float(columns[name].memory_bytes[row]) for name in known},
-                    {name: float(columns[name].load_s[row]) for name in known},
-                    {name: float(columns[name].p50_s[row]) for name in known},
+                    {name: float(columns[name][0].memory_bytes[row]) for name in known},
+                    {name: float(columns[name][0].load_s[row]) for name in known},
+                    {name: float(columns[name][0].p50_s[row]) for name in known},
+                    {
+                        name: (0.0, *(float(e.p50_s[row]) for e in columns[name]))
+                        for name in known
+                    },
                 )
             )
         return tuple(facts)

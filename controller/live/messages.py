@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from modelless.controller.core.books import Kind
 from modelless.controller.core.effects import PlanEffect
 from modelless.controller.core.roster import WorkerReport
 from modelless.policies.views import WorkerState
+from modelless.variants.vocabulary import Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,8 @@ class Report:
         arrivals, unmet: queries by scope since its last report.
         outcomes: finished queries by outcome since its last report.
         served: answered queries by variant since its last report.
+        kinds: as in ``DispatchCounters``, since its last report.
+        open_queries: queries waiting or running now, by scope.
         queued: queries waiting now.
         resident_bytes: memory of the process.
     """
@@ -37,6 +41,8 @@ class Report:
     unmet: Mapping[str, int] = field(default_factory=dict)
     outcomes: Mapping[str, int] = field(default_factory=dict)
     served: Mapping[str, int] = field(default_factory=dict)
+    kinds: Mapping[Kind, Sequence[int]] = field(default_factory=dict)
+    open_queries: Mapping[str, int] = field(default_factory=dict)
     queued: int = 0
     resident_bytes: int = 0
 
@@ -48,9 +54,11 @@ class Orders:
     Attributes:
         effects: loads and unloads for this member, in order.
         directory: pool workers that gateways may send batches to.
+        shares: the plan's, for gateways' selection policies; see ``Targets``.
         status: the cluster in a few figures, for anyone who asks a gateway.
     """
 
     effects: tuple[PlanEffect, ...]
     directory: tuple[WorkerReport, ...]
+    shares: Mapping[str, Mapping[Placement, float]]
     status: Mapping[str, Any]

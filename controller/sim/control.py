@@ -9,7 +9,8 @@ from modelless.controller.core.plan import Planner
 from modelless.controller.sim.floor import Floor
 from modelless.controller.sim.profiles import Fleet
 from modelless.controller.sim.recorder import Recorder
-from modelless.policies.views import ClusterView
+from modelless.policies.views import ClusterView, Demand
+from modelless.variants.vocabulary import Placement
 
 
 class ControlLoop:
@@ -21,6 +22,7 @@ class ControlLoop:
         floor: the workers.
         recorder: the books.
         in_use: variants of a worker that run or are queued for.
+        advise: tells the selection policy the plan's shares; returns its problem, if it has one.
     """
 
     def __init__(
@@ -30,18 +32,22 @@ class ControlLoop:
         floor: Floor,
         recorder: Recorder,
         in_use: Callable[[str], set[str]],
+        advise: Callable[[Mapping[str, Mapping[Placement, float]]], str | None],
     ) -> None:
         self._planner = planner
         self._fleet = fleet
         self._floor = floor
         self._recorder = recorder
         self._in_use = in_use
+        self._advise = advise
 
     def tick(
         self,
         now_s: float,
         arrivals_per_s: Mapping[str, float],
         unmet_per_s: Mapping[str, float],
+        demands: tuple[Demand, ...] = (),
+        open_queries: Mapping[str, int] | None = None,
         *,
         at_once: bool = False,
     ) -> None:
@@ -50,13 +56,15 @@ class ControlLoop:
             now_s,
             self._fleet.device_classes,
             tuple(
-                worker.state(self._in_use(worker.worker_id))
+                worker.state(self._in_use(worker.worker_id), now_s)
                 for worker in self._floor.workers.values()
                 if worker.is_reachable and not worker.is_leaving
             ),
             self._fleet.facts,
             arrivals_per_s,
             unmet_per_s,
+            demands,
+            open_queries or {},
         )
         effects = self._planner.tick(view)
         for problem in self._planner.problems:
@@ -71,8 +79,12 @@ class ControlLoop:
                 self._floor.unload(
                     effect.worker_id, effect.variant_id, effect.reason.value, effect.for_variant_id
                 )
-            else:
+            elif isinstance(effect, ScalePool):
                 self._scale(effect, now_s)
+            else:
+                problem = self._advise({scope: dict(shares) for scope, shares in effect.shares})
+                if problem is not None:
+                    self._recorder.summary.complain(problem)
 
     def _scale(self, effect: ScalePool, now_s: float) -> None:
         self._recorder.control(

@@ -82,6 +82,8 @@ class SimulatedWorker:
         is_alive, is_reachable: as they are, whether anybody has noticed or not.
         is_leaving: it finishes what it runs and takes nothing more.
         undelivered: batches that finished while it was not reachable.
+        handed_s: seconds of work it was ever handed.
+        told_s, told_busy_s: when it last told the planner, and how much of that was done then.
     """
 
     worker_id: str
@@ -101,6 +103,9 @@ class SimulatedWorker:
     is_reachable: bool = True
     is_leaving: bool = False
     undelivered: list[Running] = field(default_factory=list)
+    handed_s: float = 0.0
+    told_s: float = 0.0
+    told_busy_s: float = 0.0
 
     @property
     def device_class(self) -> str:
@@ -114,8 +119,13 @@ class SimulatedWorker:
             ready = tuple(held.variant_id for held in self.held.values() if held.is_ready)
         return WorkerReport(self.worker_id, self.device_class, ready, 2.0 * self.one_way_s)
 
-    def state(self, in_use: set[str]) -> WorkerState:
+    def state(self, in_use: set[str], now_s: float) -> WorkerState:
         """What it tells the planner; ``in_use``: variants that run or are queued for."""
+        span_s = now_s - self.told_s
+        # Of what it was handed, that after now_s is still to come.
+        done_s = self.handed_s - max(self.free_at_s - now_s, 0.0)
+        busy_share = min(max((done_s - self.told_busy_s) / span_s, 0.0), 1.0) if span_s else 0.0
+        self.told_s, self.told_busy_s = now_s, done_s
         instances = tuple(
             Instance(
                 self.worker_id,
@@ -128,7 +138,9 @@ class SimulatedWorker:
             )
             for held in self.held.values()
         )
-        return WorkerState(self.worker_id, self.device_class, self.memory_bytes, instances)
+        return WorkerState(
+            self.worker_id, self.device_class, self.memory_bytes, instances, busy_share
+        )
 
     def make_room(self, facts: VariantFacts, now_s: float) -> Held | None:
         """Set memory aside for a variant; None if there is none, or it is there already."""
@@ -163,6 +175,7 @@ class SimulatedWorker:
         if neighbours:
             busy_s *= 1.0 + self.settings.contention * neighbours
         self.free_at_s = finish_s = start_s + busy_s
+        self.handed_s += busy_s
         return Running(
             batch_id, variant_id, query_ids, items, self, now_s, start_s, finish_s, neighbours
         )

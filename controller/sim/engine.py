@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from modelless.controller.core.books import demands_of
 from modelless.controller.core.dispatch import Dispatcher, DispatchLimits
 from modelless.controller.core.effects import Complete, DispatchEffect, Execute, Refuse, WakeAt
 from modelless.controller.core.plan import PlanLimits, Planner
@@ -97,7 +98,12 @@ class Engine:
         self._floor = Floor(world, fleet, seed, self._events, recorder)
         self._floor.listener = self
         self._control = ControlLoop(
-            _planner(world), fleet, self._floor, recorder, self._dispatcher.in_use
+            _planner(world),
+            fleet,
+            self._floor,
+            recorder,
+            self._dispatcher.in_use,
+            self._dispatcher.advise,
         )
         self._faults = Faults(world.faults, self._floor, self._events, self._deliver)
         self._asked: dict[int, Asked] = {}
@@ -293,6 +299,8 @@ class Engine:
             now_s,
             {scope: count / interval_s for scope, count in counters.arrivals.items()},
             {scope: count / interval_s for scope, count in counters.unmet.items()},
+            demands_of(counters.kinds, interval_s),
+            self._dispatcher.open_by_scope(),
         )
         known = self._dispatcher.roster.reports
         for worker in list(self._floor.workers.values()):

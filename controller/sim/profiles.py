@@ -7,6 +7,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from modelless.controller.sim.measurements import measurement
 from modelless.controller.sim.table_variants import read_variants
 from modelless.controller.sim.world import World, WorldFile
@@ -220,8 +222,9 @@ def _facts(
     columns = {}
     for name in classes:
         placements = tuple(Placement(variant_id, name) for variant_id in variants)
-        one = model.estimate(placements, 1, Load())
-        columns[name] = (one, model.estimate(placements, max_batch, Load()).memory_bytes)
+        by_batch = [model.estimate(placements, b, Load()) for b in range(1, max_batch + 1)]
+        batch_s = np.stack([estimates.p50_s for estimates in by_batch], axis=1)
+        columns[name] = (by_batch[0], by_batch[-1].memory_bytes, batch_s)
     facts = []
     for row, variant in enumerate(variants.values()):
         known = [name for name in classes if columns[name][0].p50_s[row] < float("inf")]
@@ -233,6 +236,7 @@ def _facts(
                 {name: float(columns[name][1][row]) for name in known},
                 {name: float(columns[name][0].load_s[row]) for name in known},
                 {name: float(columns[name][0].p50_s[row]) for name in known},
+                {name: (0.0, *columns[name][2][row].tolist()) for name in known},
             )
         )
     return tuple(facts)
