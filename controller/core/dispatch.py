@@ -63,7 +63,8 @@ class Dispatcher:
         self._books = Books(self.receipts, self.limits.max_batch)
         self._waiting = WaitingRoom()
         self._next_batch_id = 0
-        self._held: set[int] = set()  # deferred because nothing is ready, not by the policy
+        # Deferred because nothing is ready, not by the policy; and until when.
+        self._held: dict[int, float] = {}
         self._hungry: dict[str, Worker] = {}  # idle, with something new in reach
 
     # -- events -------------------------------------------------------------------------------
@@ -155,12 +156,13 @@ class Dispatcher:
 
     def on_tick(self, now_s: float) -> list[DispatchEffect]:
         """Time has passed: answer queries that cannot be in time, give up on batches that hang."""
+        in_vain = [query_id for query_id, until_s in self._held.items() if until_s <= now_s]
         effects: list[DispatchEffect] = [
-            self._refuse(
-                self._books.open[query.query_id],
-                Reason.NOTHING_READY if query.query_id in self._held else Reason.DEADLINE_PASSED,
-                now_s,
-            )
+            self._refuse(self._books.open[query_id], Reason.NOTHING_READY, now_s)
+            for query_id in in_vain
+        ]
+        effects += [
+            self._refuse(self._books.open[query.query_id], Reason.DEADLINE_PASSED, now_s)
             for query in self._waiting.expired(now_s)
         ]
         for worker in list(self._workers.values()):
@@ -255,9 +257,10 @@ class Dispatcher:
         query = receipt.query
         if query.query_id not in self._held:
             self._books.count_unmet(query)
-        if now_s + self.roster.soonest_if_loaded_s(query) > query.deadline_s:
+        until_s = min(query.deadline_s, now_s + self.limits.max_hold_s)
+        if now_s + self.roster.soonest_if_loaded_s(query) > until_s:
             return [self._refuse(receipt, Reason.NOTHING_READY, now_s)]
-        self._held.add(query.query_id)
+        self._held[query.query_id] = until_s
         self._waiting.defer(query)
         return []
 
@@ -411,7 +414,7 @@ class Dispatcher:
 
     def _take(self, query_id: int) -> None:
         """Take the query out of where it waits, if it does."""
-        self._held.discard(query_id)
+        self._held.pop(query_id, None)
         if self._waiting.place(query_id) is not None:
             worker = self._waiting.take(query_id).worker
             if worker is not None:

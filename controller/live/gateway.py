@@ -26,6 +26,7 @@ from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import WorkerState
 from modelless.variants.estimates import Load
 from modelless.variants.runtimes.resident_memory import resident_bytes
+from modelless.variants.vocabulary import Placement
 
 logger = logging.getLogger(__name__)
 

@@ -82,9 +82,9 @@ class ControlLoop:
             elif isinstance(effect, ScalePool):
                 self._scale(effect, now_s)
             else:
-                problem = self._advise({scope: dict(shares) for scope, shares in effect.shares})
-                if problem is not None:
-                    self._recorder.summary.complain(problem)
+                failed = self._advise({scope: dict(shares) for scope, shares in effect.shares})
+                if failed is not None:
+                    self._recorder.summary.complain(failed)
 
     def _scale(self, effect: ScalePool, now_s: float) -> None:
         self._recorder.control(

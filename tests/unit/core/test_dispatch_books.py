@@ -178,7 +178,8 @@ class Life:
         assert counted["outcome refused"] == len(world.refused)
         assert counted["outcome cancelled"] == len(world.cancelled)
         assert counted["outcome served"] + counted["outcome served-late"] == len(world.completed)
-        assert counted["unmet"] == sum(
+        # Some of those held for a load were served, cancelled or refused for something else.
+        assert counted["unmet"] >= sum(
             refusal.reason is Reason.NOTHING_READY and "loaded yet" in refusal.message
             for refusal in world.refused.values()
         )

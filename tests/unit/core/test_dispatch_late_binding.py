@@ -97,7 +97,7 @@ def test_deferred_queries_that_nobody_can_serve_any_more_are_refused() -> None:
     world.add_worker("w0")
     world.add_worker("w1", [])
     world.ask()
-    query = world.ask()
+    query = world.ask(latency_ms=400.0)  # a load takes 500 ms
     world.add_worker("w0", [])
     assert world.refused[query].reason is Reason.NOTHING_READY
     world.finish("w0", after_s=0.010)

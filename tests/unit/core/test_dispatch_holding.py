@@ -1,0 +1,95 @@
+"""Queries for which nothing is ready: held for a load that could end in time, else refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from modelless.controller.core.dispatch import DispatchLimits
+from modelless.policies.reasons import Reason
+from modelless.policies.seams import SelectionPolicy
+from modelless.policies.selection.most_accurate_feasible import MostAccurateFeasible
+from tests.unit.core.some_policies import LateBinding
+from tests.unit.core.world import World
+
+INT8 = "imagenet/lite0/int8@1"
+FP32 = "imagenet/lite2/fp32@1"
+LOAD_S = 0.5  # in ``FakeCostModel``
+
+
+@pytest.mark.parametrize("policy", [MostAccurateFeasible, LateBinding])
+def test_a_query_waits_for_the_load_and_is_served(policy: type[SelectionPolicy]) -> None:
+    world = World(policy())
+    world.add_worker("w0", [])
+    query = world.ask(latency_ms=1000.0)
+    assert query not in world.refused
+    assert world.dispatcher.queued == 1
+    world.tick(LOAD_S)
+    world.add_worker("w0", [INT8])
+    assert world.running["w0"].query_ids == (query,)
+    world.finish("w0", after_s=0.010)
+    assert query in world.completed
+
+
+def test_a_query_whose_deadline_no_load_could_meet_is_refused_at_once() -> None:
+    world = World()
+    world.add_worker("w0", [])
+    assert world.refused[world.ask(latency_ms=LOAD_S * 1e3)].reason is Reason.NOTHING_READY
+    accurate = world.ask(latency_ms=LOAD_S * 1e3 + 30.0, min_accuracy=79.0)  # its variant: 40 ms
+    assert world.refused[accurate].reason is Reason.NOTHING_READY
+    hopeless = world.ask(latency_ms=10_000.0, min_accuracy=99.0)
+    assert world.refused[hopeless].reason is Reason.NOTHING_READY
+
+
+def test_a_query_held_in_vain_is_refused_at_its_deadline() -> None:
+    world = World()
+    world.add_worker("w0", [])
+    query = world.ask(latency_ms=1000.0)
+    world.tick(0.9)
+    assert query not in world.refused
+    world.tick(0.1)
+    assert world.refused[query].reason is Reason.NOTHING_READY
+    assert world.refused[query].retry_after_s is not None
+
+
+def test_a_query_without_a_deadline_is_not_held_for_ever() -> None:
+    world = World(limits=DispatchLimits(max_hold_s=5.0))
+    world.add_worker("w0", [])
+    query = world.ask()
+    world.tick(4.9)
+    assert query not in world.refused
+    world.tick(0.2)
+    assert world.refused[query].reason is Reason.NOTHING_READY
+
+
+def test_what_is_held_counts_as_unmet_once_and_as_queued() -> None:
+    world = World(limits=DispatchLimits(max_queued=2))
+    world.add_worker("w0", [])
+    for _ in range(2):
+        world.ask(latency_ms=1000.0)
+    full = world.ask(latency_ms=1000.0)
+    assert world.refused[full].reason is Reason.QUEUE_FULL
+    world.tick(0.1)
+    world.add_worker("w1", [])
+    assert world.dispatcher.take_counters().unmet == {"imagenet": 2}
+
+
+def test_a_held_query_can_be_cancelled() -> None:
+    world = World()
+    world.add_worker("w0", [])
+    query = world.ask(latency_ms=1000.0)
+    world.cancel(query)
+    world.add_worker("w0", [FP32])
+    assert world.running == {}
+    assert world.dispatcher.queued == 0
+
+
+def test_what_was_deferred_is_held_when_all_that_could_serve_it_goes() -> None:
+    world = World(LateBinding())
+    world.add_worker("w0", [INT8])
+    running, deferred = world.ask(), world.ask(latency_ms=2000.0)
+    world.add_worker("w0", [])
+    assert deferred not in world.refused
+    world.finish("w0", after_s=0.010)
+    assert running in world.completed
+    world.add_worker("w0", [FP32])
+    assert world.running["w0"].query_ids == (deferred,)
