@@ -1,0 +1,94 @@
+"""Additive increase, multiplicative decrease: the batch grows until it takes too long.
+
+Clipper (Crankshaw et al., NSDI 2017, sec. 4.3.1): the largest batch of a model grows by a fixed
+amount as long as batches of that size are within the latency objective, and shrinks by a tenth when
+one is not. No profile is needed: it finds the size by trying.
+
+How long a batch took is not told to a batching policy. It is inferred: a worker that has left
+queries waiting is asked again the moment its batch is done, so the time between is the batch's
+latency. Of a worker that left nothing waiting nothing is learned, and nothing needs to be: then a
+larger batch could not have been formed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from modelless.policies.batching.urgency import bound_queues
+from modelless.policies.reasons import Reason
+from modelless.policies.seams import BatchingPolicy
+from modelless.policies.views import QueueView, Run, Wait, WorkerView
+from modelless.variants.errors import InvalidInputError
+
+_Key = tuple[str, str]  # variant and device class
+
+
+class _Trial(NamedTuple):
+    """A batch that runs, on a worker that has left queries waiting."""
+
+    key: _Key
+    started_s: float
+    objective_s: float
+    full: bool
+    most: int
+
+
+class AdditiveIncrease(BatchingPolicy):
+    """AIMD batch sizes by variant and device class; the most urgent queue first, without waiting.
+
+    Args:
+        step: items that the largest batch grows by.
+        backoff: what it shrinks to, as a share of itself.
+        objective_s: how long a batch may take, seconds; None: as long as the least patient of its
+            queries allows from arrival to deadline.
+    """
+
+    def __init__(
+        self, step: float = 1.0, backoff: float = 0.9, objective_s: float | None = None
+    ) -> None:
+        if not 0.0 < step < float("inf"):
+            raise InvalidInputError.of("step", step, "a number above 0")
+        if not 0.0 < backoff < 1.0:
+            raise InvalidInputError.of("backoff", backoff, "above 0 and below 1")
+        if objective_s is not None and not objective_s > 0.0:
+            raise InvalidInputError.of("objective_s", objective_s, "seconds, above 0, or none")
+        self.step = step
+        self.backoff = backoff
+        self.objective_s = objective_s
+        self._size: dict[_Key, float] = {}
+        self._trials: dict[str, _Trial] = {}  # by worker
+
+    def next_batch(
+        self, worker: WorkerView, queues: Sequence[QueueView], now_s: float
+    ) -> Run | Wait:
+        trial = self._trials.pop(worker.worker_id, None)
+        if trial is not None:
+            self._learn(trial, now_s - trial.started_s)
+        bound = bound_queues(worker, queues)
+        if not bound or bound[0].variant_id is None:
+            return Wait(Reason.NOTHING_QUEUED)
+        queue, variant_id = bound[0], bound[0].variant_id
+        key = (variant_id, worker.device_class)
+        most = min(worker.max_batch, len(worker.residents[variant_id].p50_s) - 1)
+        size = min(most, int(self._size.get(key, 1.0)))
+        members, items = [queue.queries[0]], queue.queries[0].items
+        for query in queue.queries[1:]:
+            if items + query.items > size:
+                break
+            members.append(query)
+            items += query.items
+        if sum(len(queue.queries) for queue in queues) > len(members):
+            objective_s = self.objective_s
+            if objective_s is None:
+                objective_s = min(query.deadline_s - query.arrival_s for query in members)
+            full = items >= size or len(members) < len(queue.queries)
+            self._trials[worker.worker_id] = _Trial(key, now_s, objective_s, full, most)
+        return Run(variant_id, tuple(members), Reason.EARLIEST_DEADLINE_FIRST)
+
+    def _learn(self, trial: _Trial, latency_s: float) -> None:
+        size = self._size.get(trial.key, 1.0)
+        if latency_s > trial.objective_s:
+            self._size[trial.key] = max(1.0, size * self.backoff)
+        elif trial.full:  # a batch that was not says nothing of the size that is allowed
+            self._size[trial.key] = max(1.0, min(float(trial.most), size + self.step))

@@ -1,0 +1,31 @@
+"""Clipper: one fixed variant, and batches that grow until they take too long.
+
+Crankshaw et al., NSDI 2017: adaptive batching is its sec. 4.3. Clipper leaves it to the client
+which model serves; Proteus (Ahmad et al., ASPLOS 2024) set it beside model-less systems in the two
+forms here. Clipper's model selection by bandits (sec. 5) learns from clients' feedback on the
+answers, which model-less serving does not get; it is left out, and so is its cache of answers.
+"""
+
+from __future__ import annotations
+
+from modelless.policies.batching.additive_increase import AdditiveIncrease
+from modelless.policies.seams import BatchingPolicy
+from modelless.policies.selection.static import Static
+from modelless.variants.errors import InvalidInputError
+
+_VARIANTS = {"high-accuracy": "most-accurate", "high-throughput": "fastest"}
+
+
+class Clipper(Static):
+    """One variant for each scope and minimum accuracy, batched by additive increase.
+
+    Args:
+        mode: ``high-accuracy`` takes the most accurate variant, ``high-throughput`` the fastest.
+        batching: how bound queries share batches.
+    """
+
+    def __init__(self, mode: str = "high-accuracy", batching: BatchingPolicy | None = None) -> None:
+        if mode not in _VARIANTS:
+            raise InvalidInputError.of("mode", mode, " or ".join(_VARIANTS))
+        super().__init__(_VARIANTS[mode], batching or AdditiveIncrease())
+        self.mode = mode

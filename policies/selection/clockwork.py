@@ -1,0 +1,76 @@
+"""Clockwork: nothing starts that cannot end in time, and nothing is bound before it must be.
+
+Gujarati et al., OSDI 2020, sec. 4 and 5. One queue for all workers; a worker runs one batch at a
+time, so how long it takes can be predicted. Every batch that could be formed has a latest start,
+its earliest deadline less its predicted (here p99) latency. The batch with the earliest latest
+start goes first, in the largest size whose latest start has not passed, and a query that cannot
+start in time anywhere is dropped at once.
+
+Clockwork's clients name the model; here a fixed rule names it, on each worker from what is loaded
+there. Its other half, to load models by unmet demand and evict the least recently used, belongs
+to the control plane's seams (scaling ``on-demand``, eviction ``lru``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from modelless.policies.reasons import Reason
+from modelless.policies.selection.late_binding import (
+    LateBinding,
+    Prefix,
+    in_time,
+    prefixes,
+    run_or_wait,
+)
+from modelless.policies.views import QueryView, QueueView, ResidentView, Run, Wait, WorkerView
+from modelless.variants.errors import InvalidInputError
+
+
+class Clockwork(LateBinding):
+    """Start-by deadlines, the largest batch, one variant by rule.
+
+    Args:
+        variant: ``fastest`` or ``most-accurate`` of what meets a query's limits on an idle worker.
+    """
+
+    def __init__(self, variant: str = "fastest") -> None:
+        super().__init__()
+        if variant not in ("fastest", "most-accurate"):
+            raise InvalidInputError.of("variant", variant, "fastest or most-accurate")
+        self.variant = variant
+
+    def on_idle(
+        self,
+        worker: WorkerView,
+        queues: Sequence[QueueView],
+        now_s: float,
+        rng: np.random.Generator,
+    ) -> Run | Wait:
+        heads, lost = self.heads(worker, queues, now_s)
+        chosen: tuple[ResidentView, Prefix] | None = None
+        for head in heads:
+            if chosen is not None and head.query.priority < chosen[1].members[0].priority:
+                break
+            (resident,) = head.residents
+            largest = in_time(prefixes(head, resident, worker.max_batch), now_s)[-1]
+            if chosen is None or largest.latest_start_s < chosen[1].latest_start_s:
+                chosen = (resident, largest)
+        return run_or_wait(chosen, Reason.LATE_BINDING, lost, now_s)
+
+    def variants_for(
+        self, query: QueryView, residents: Sequence[ResidentView]
+    ) -> Sequence[ResidentView]:
+        """The one by rule, chosen as if nothing else were going on."""
+        limit_s = query.deadline_s - query.arrival_s
+
+        def key(resident: ResidentView) -> tuple[float, float, str]:
+            latency_s = resident.p99_s[query.items]
+            if self.variant == "fastest":
+                return (latency_s, -resident.accuracy_percent, resident.variant_id)
+            return (-resident.accuracy_percent, latency_s, resident.variant_id)
+
+        quick_enough = [r for r in residents if r.p99_s[query.items] <= limit_s]
+        return [min(quick_enough, key=key)] if quick_enough else []

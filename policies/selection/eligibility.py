@@ -1,0 +1,76 @@
+"""What a fixed rule chooses from: all that keeps the limits which no queue can break.
+
+Baselines without admission control bind what will be late, so the deadline rules nothing out, but
+for what could not be in time even on an idle system: accepting that would only waste its wait.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelless.policies.reasons import Reason
+from modelless.policies.selection.feasibility import Options, look, why_infeasible
+from modelless.policies.views import Candidates, QueryView
+from modelless.variants.vocabulary import Placement
+
+
+def look_at_all(query: QueryView, candidates: Candidates, quantile: str = "p50") -> Options:
+    """All rows as options, the dominated ones included: option i is row i."""
+    if candidates.shortlist is not None:
+        candidates = replace(candidates, shortlist=None)
+    return look(query, candidates, quantile)
+
+
+def within_limits(query: QueryView, options: Options) -> NDArray[np.bool_]:
+    """The options accurate and cheap enough, their latency known, shape (m,)."""
+    eligible = np.isfinite(options.latency_s)
+    eligible &= options.accuracy_percent >= query.min_accuracy_percent
+    eligible &= options.cost_usd <= query.max_cost_usd
+    return eligible
+
+
+def in_time_if_idle(query: QueryView, options: Options) -> NDArray[np.bool_]:
+    """The options that would be in time if nothing else were going on, shape (m,)."""
+    return options.latency_s <= query.deadline_s - query.arrival_s
+
+
+def why_never(query: QueryView, options: Options) -> Reason | None:
+    """Why no option could serve the query even on an idle system; None if one could."""
+    possible = within_limits(query, options) & in_time_if_idle(query, options)
+    return None if possible.any() else why_infeasible(query, options)
+
+
+def only(options: Options, kept: NDArray[np.bool_]) -> Options:
+    """Some of the options; ``kept`` has shape (m,)."""
+    rows = np.flatnonzero(kept)
+    return Options(
+        rows if options.rows is None else options.rows[rows],
+        options.accuracy_percent[rows],
+        options.cost_usd[rows],
+        options.latency_s[rows],
+        options.finish_s[rows],
+        options.feasible[rows],
+    )
+
+
+def name_of(placement: Placement) -> tuple[str, str]:
+    """What placements are put in order by, where the order of the rows must not matter."""
+    return (placement.variant_id, placement.device_class)
+
+
+class NameOrder:
+    """The rows of each scope by name, sorted anew only when its placements are others."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[tuple[Placement, ...], NDArray[np.intp]]] = {}
+
+    def rows(self, scope: str, placements: tuple[Placement, ...]) -> NDArray[np.intp]:
+        """All rows, shape (n,)."""
+        known = self._known.get(scope)
+        if known is None or known[0] is not placements:
+            by_name = sorted(range(len(placements)), key=lambda row: name_of(placements[row]))
+            known = self._known[scope] = (placements, np.array(by_name, dtype=np.intp))
+        return known[1]

@@ -1,0 +1,186 @@
+"""What policies share that bind when a worker falls idle.
+
+On arrival such a policy only turns away what nobody could serve in time, and otherwise defers.
+When a worker falls idle it looks for the most urgent query that the worker can still serve, and
+builds a batch behind it. Costs are not known then, so a maximum cost is held to on arrival only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
+from modelless.policies.batching.urgency import urgency
+from modelless.policies.reasons import Reason
+from modelless.policies.scopes import in_scope
+from modelless.policies.seams import SelectionPolicy
+from modelless.policies.selection.eligibility import look_at_all, why_never
+from modelless.policies.views import (
+    Candidates,
+    Choice,
+    Defer,
+    FloatArray,
+    QueryView,
+    QueueView,
+    Reject,
+    ResidentView,
+    Run,
+    Wait,
+    WorkerView,
+)
+
+_LOOK_AGAIN_S = 0.1
+"""A worker that can serve nothing of what waits is asked again so soon; others may serve it."""
+
+
+class Head(NamedTuple):
+    """The most urgent query of a queue that the worker can start in time.
+
+    Attributes:
+        query: it; the first of ``queries``.
+        queries: it and all behind it.
+        residents: what can serve it in time, alone.
+    """
+
+    query: QueryView
+    queries: Sequence[QueryView]
+    residents: tuple[ResidentView, ...]
+
+
+class Prefix(NamedTuple):
+    """A batch that could be formed.
+
+    Attributes:
+        members: the head and the most urgent of the others.
+        items: of all of them.
+        latency_s: p99 of the batch.
+        deadline_s: the earliest of theirs.
+    """
+
+    members: tuple[QueryView, ...]
+    items: int
+    latency_s: float
+    deadline_s: float
+
+    @property
+    def latest_start_s(self) -> float:
+        """When it must start for all of its members to be in time."""
+        return self.deadline_s - self.latency_s
+
+
+class LateBinding(SelectionPolicy):
+    """Defers on arrival; derived policies say what an idle worker does."""
+
+    def __init__(self) -> None:
+        super().__init__(EarliestDeadlineFirst())
+        # By scope and items: accuracy and p99 of all rows, when one of the kind last came in.
+        self._offers: dict[tuple[str, int], tuple[FloatArray, FloatArray]] = {}
+
+    def on_arrival(
+        self, query: QueryView, candidates: Candidates, rng: np.random.Generator
+    ) -> Choice:
+        options = look_at_all(query, candidates, "p99")
+        offer = (options.accuracy_percent, options.latency_s)
+        self._offers[query.scope, query.items] = offer
+        never = why_never(query, options)
+        return Defer(Reason.LATE_BINDING) if never is None else Reject(never)
+
+    def variants_for(
+        self, query: QueryView, residents: Sequence[ResidentView]
+    ) -> Sequence[ResidentView]:
+        """Which of these, all accurate enough, may serve the query: all, unless overridden."""
+        del query
+        return residents
+
+    def heads(
+        self, worker: WorkerView, queues: Sequence[QueueView], now_s: float
+    ) -> tuple[list[Head], tuple[QueryView, ...]]:
+        """The head of each deferred queue, and the queries met on the way that are lost.
+
+        A query is lost if it can no longer be in time with anything that was ready anywhere when
+        the last query of its kind came in.
+        """
+        heads, lost = [], []
+        for queue in queues:
+            if queue.variant_id is not None:
+                continue
+            residents = [
+                resident
+                for name, resident in worker.residents.items()
+                if in_scope(name, queue.scope) and math.isfinite(resident.p99_s[1])
+            ]
+            alike: dict[tuple[int, float], tuple[list[ResidentView], float]] = {}
+            for position, query in enumerate(queue.queries):
+                kind = (query.items, query.min_accuracy_percent)
+                if kind not in alike:  # a queue may be long, and its queries of few kinds
+                    accurate = [r for r in residents if _can_run(query, r, worker.max_batch)]
+                    alike[kind] = (accurate, self._quickest_s(query))
+                accurate, quickest_s = alike[kind]
+                able = tuple(
+                    resident
+                    for resident in self.variants_for(query, accurate)
+                    if now_s + resident.p99_s[query.items] <= query.deadline_s
+                )
+                if able:
+                    heads.append(Head(query, queue.queries[position:], able))
+                    break
+                if now_s + quickest_s > query.deadline_s:
+                    lost.append(query)
+        heads.sort(key=lambda head: urgency(head.query))
+        return heads, tuple(lost)
+
+    def _quickest_s(self, query: QueryView) -> float:
+        """The least p99 among all that is accurate enough, seconds; 0 if nothing is known of it."""
+        offer = self._offers.get((query.scope, query.items))
+        if offer is None:
+            return 0.0
+        accuracy_percent, latency_s = offer
+        allowed = latency_s[accuracy_percent >= query.min_accuracy_percent]
+        return float(np.fmin.reduce(allowed, initial=np.inf))
+
+
+def prefixes(head: Head, resident: ResidentView, most: int) -> Iterator[Prefix]:
+    """The batches of a head with a variant, from the head alone to ``most`` items.
+
+    Queries that want more accuracy than the variant has are passed over.
+    """
+    members: tuple[QueryView, ...] = ()
+    items, earliest_s = 0, math.inf
+    for query in head.queries:
+        if query.min_accuracy_percent > resident.accuracy_percent:
+            continue
+        items += query.items
+        if items > min(most, len(resident.p99_s) - 1):
+            return
+        members = (*members, query)
+        earliest_s = min(earliest_s, query.deadline_s)
+        yield Prefix(members, items, resident.p99_s[items], earliest_s)
+
+
+def in_time(batches: Iterable[Prefix], now_s: float) -> list[Prefix]:
+    """Those whose latest start has not passed."""
+    return [batch for batch in batches if now_s + batch.latency_s <= batch.deadline_s]
+
+
+def run_or_wait(
+    chosen: tuple[ResidentView, Prefix] | None,
+    reason: Reason,
+    lost: tuple[QueryView, ...],
+    now_s: float,
+) -> Run | Wait:
+    """The decision: the batch chosen, if there is one, and what is lost dropped."""
+    if chosen is None:
+        return Wait(Reason.NOTHING_QUEUED, now_s + _LOOK_AGAIN_S, lost)
+    resident, batch = chosen
+    return Run(resident.variant_id, batch.members, reason, lost)
+
+
+def _can_run(query: QueryView, resident: ResidentView, most: int) -> bool:
+    return (
+        query.items <= min(most, len(resident.p99_s) - 1)
+        and resident.accuracy_percent >= query.min_accuracy_percent
+    )

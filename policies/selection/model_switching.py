@@ -1,0 +1,200 @@
+"""Model switching: the most accurate variant whose capacity covers the load, for everybody.
+
+Zhang et al., HotCloud 2020: measure the arrival rate, and serve all queries with the one model of
+most effective accuracy at that rate, accuracy that comes after the deadline counting for nothing.
+RAMSIS and Sommelier switch in the same spirit. Nothing is loaded or moved, only the choice changes.
+
+The paper looks the model up in a table of load tests. Here its capacity is computed: what the
+workers that lately asked for work, and hold it, can answer one by one at the predicted p50. A
+policy is not told how many workers there are; those that never ask had nothing to do, so what is
+seen is enough for the load that was, and grows with it. The paper knows no minimum accuracy; what
+must be served above the level takes its share of the capacity first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
+from modelless.policies.reasons import Reason
+from modelless.policies.seams import BatchingPolicy, SelectionPolicy
+from modelless.policies.selection.eligibility import (
+    in_time_if_idle,
+    look_at_all,
+    within_limits,
+)
+from modelless.policies.selection.feasibility import Options, best, why_infeasible
+from modelless.policies.views import (
+    Bind,
+    Candidates,
+    Choice,
+    FloatArray,
+    QueryView,
+    QueueView,
+    Reject,
+    Run,
+    Wait,
+    WorkerView,
+)
+from modelless.variants.errors import InvalidInputError
+from modelless.variants.vocabulary import Placement
+
+_SEEN_S = 30.0
+"""A worker that has not asked for work for so long counts no more."""
+
+
+@dataclass(slots=True)
+class _Level:
+    """What one scope may use now: nothing more accurate than ``accuracy_percent``.
+
+    Nothing is known in the first period: it begins with the fastest.
+    """
+
+    since_s: float
+    items: Counter[int] = field(default_factory=Counter)  # of this period, by minimum accuracy
+    accuracy_percent: float = -math.inf
+    busy_share: float = 0.0  # of all workers, by this scope
+    calm_periods: int = 0
+
+
+class ModelSwitching(SelectionPolicy):
+    """One level of accuracy for each scope, lowered at once and raised with delay.
+
+    A query gets the most accurate variant up to the level that would be in time on an idle system;
+    if its minimum accuracy is above the level, the fastest that is accurate enough.
+
+    Args:
+        period_s: how often the rate is measured and the level set, seconds.
+        utilisation: the share of the workers' time that may be planned with.
+        calm_periods: so many periods in a row a higher level must have been possible.
+        batching: how bound queries share batches.
+    """
+
+    def __init__(
+        self,
+        period_s: float = 1.0,
+        utilisation: float = 0.8,
+        calm_periods: int = 3,
+        batching: BatchingPolicy | None = None,
+    ) -> None:
+        super().__init__(batching or EarliestDeadlineFirst())
+        if not 0.0 < period_s < math.inf:
+            raise InvalidInputError.of("period_s", period_s, "seconds, above 0")
+        if not 0.0 < utilisation <= 1.0:
+            raise InvalidInputError.of("utilisation", utilisation, "above 0, up to 1")
+        if calm_periods < 1:
+            raise InvalidInputError.of("calm_periods", calm_periods, "1 or more")
+        self.period_s = period_s
+        self.utilisation = utilisation
+        self.calm_periods = calm_periods
+        self._levels: dict[str, _Level] = {}
+        self._seen: dict[str, tuple[float, frozenset[Placement]]] = {}  # by worker
+
+    def on_arrival(
+        self, query: QueryView, candidates: Candidates, rng: np.random.Generator
+    ) -> Choice:
+        now_s = candidates.now_s
+        options = look_at_all(query, candidates)
+        level = self._levels.setdefault(query.scope, _Level(now_s))
+        if now_s - level.since_s >= self.period_s:
+            self._set_level(query, candidates, options)
+        possible = within_limits(query, options) & in_time_if_idle(query, options)
+        if not possible.any():
+            return Reject(why_infeasible(query, options))
+        level.items[math.floor(query.min_accuracy_percent)] += query.items
+        accuracy_percent, latency_s = options.accuracy_percent, options.latency_s
+        affordable = possible & (accuracy_percent <= level.accuracy_percent)
+        if affordable.any():
+            allowed = options._replace(feasible=affordable)
+            row = best(candidates, allowed, -accuracy_percent, options.finish_s)
+        else:
+            allowed = options._replace(feasible=possible)
+            row = best(candidates, allowed, latency_s, -accuracy_percent)
+        return Reject(Reason.NOTHING_READY) if row is None else Bind(row, Reason.BEST_FIT)
+
+    def on_idle(
+        self,
+        worker: WorkerView,
+        queues: Sequence[QueueView],
+        now_s: float,
+        rng: np.random.Generator,
+    ) -> Run | Wait:
+        holds = frozenset(Placement(name, worker.device_class) for name in worker.residents)
+        self._seen[worker.worker_id] = (now_s, holds)
+        return super().on_idle(worker, queues, now_s, rng)
+
+    def _set_level(self, query: QueryView, candidates: Candidates, options: Options) -> None:
+        """End a period: what is the most accurate level that would have kept up with it?"""
+        now_s, level = candidates.now_s, self._levels[query.scope]
+        per_s = {least: items / (now_s - level.since_s) for least, items in level.items.items()}
+        level.since_s, level.items = now_s, Counter()
+        accuracy_percent, capacity_per_s = self._ladder(query, candidates, options)
+        if not len(accuracy_percent):
+            return
+        spare = self.utilisation - sum(
+            other.busy_share
+            for scope, other in self._levels.items()
+            if scope != query.scope and now_s - other.since_s < 2.0 * self.period_s
+        )
+        busy_share = _busy_share(per_s, accuracy_percent, capacity_per_s)
+        covering = np.flatnonzero(busy_share <= spare)
+        chosen = int(covering[-1]) if len(covering) else int(busy_share.argmin())
+        wanted = float(accuracy_percent[chosen])
+        level.calm_periods = level.calm_periods + 1 if wanted > level.accuracy_percent else 0
+        calm = level.calm_periods >= self.calm_periods or level.accuracy_percent == -math.inf
+        if calm or wanted < level.accuracy_percent:
+            level.accuracy_percent, level.calm_periods = wanted, 0
+        used = int(np.searchsorted(accuracy_percent, level.accuracy_percent, side="right")) - 1
+        level.busy_share = float(busy_share[max(0, used)])
+
+    def _ladder(
+        self, query: QueryView, candidates: Candidates, options: Options
+    ) -> tuple[FloatArray, FloatArray]:
+        """Accuracy of the variants, ascending, and items a second that all workers could answer."""
+        holders: Counter[Placement] = Counter()
+        for worker_id, (seen_s, holds) in list(self._seen.items()):
+            if candidates.now_s - seen_s > _SEEN_S:
+                del self._seen[worker_id]
+            else:
+                holders.update(holds)
+        capacity_per_s: dict[tuple[float, str], float] = {}
+        columns = zip(
+            candidates.placements,
+            options.accuracy_percent.tolist(),
+            options.latency_s.tolist(),
+            strict=True,
+        )
+        for placement, accuracy, latency_s in columns:
+            if 0.0 < latency_s < math.inf:
+                key = (accuracy, placement.variant_id)
+                items_per_s = max(1, holders[placement]) * query.items / latency_s
+                capacity_per_s[key] = capacity_per_s.get(key, 0.0) + items_per_s
+        ladder = sorted(capacity_per_s)
+        return (
+            np.array([accuracy for accuracy, _ in ladder]),
+            np.array([capacity_per_s[key] for key in ladder]),
+        )
+
+
+def _busy_share(
+    per_s: Mapping[int, float], accuracy_percent: FloatArray, capacity_per_s: FloatArray
+) -> FloatArray:
+    """Of the workers' time, what each level would take, shape (n,).
+
+    What wants more accuracy than the level gets the variant of most capacity that has it.
+
+    Args:
+        per_s: items a second by minimum accuracy.
+    """
+    busy_share = np.zeros_like(capacity_per_s)
+    for least, rate_per_s in per_s.items():
+        enough = accuracy_percent >= least
+        if enough.any():
+            above = capacity_per_s[enough].max()
+            busy_share += rate_per_s / np.where(enough, capacity_per_s, above)
+    return busy_share

@@ -1,0 +1,130 @@
+"""Planned shares: a router that draws placements by the shares that the control loop planned.
+
+The query assignment of Proteus (Ahmad et al., ASPLOS 2024) and of InfAdapter (Salmani et al.,
+EuroMLSys 2023): the policy that scales decides who serves how much, once in a while; on arrival it
+only takes a weighted draw, whatever the queues are. What cannot be in time is dropped by the
+batching policy, not sent elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from modelless.policies.batching.proteus import ProteusBatching
+from modelless.policies.reasons import Reason
+from modelless.policies.seams import BatchingPolicy, SelectionPolicy
+from modelless.policies.selection.eligibility import (
+    in_time_if_idle,
+    look_at_all,
+    name_of,
+    within_limits,
+)
+from modelless.policies.selection.feasibility import check_quantile
+from modelless.policies.selection.most_accurate_feasible import MostAccurateFeasible
+from modelless.policies.views import Bind, Candidates, Choice, QueryView
+from modelless.variants.vocabulary import Placement
+
+_MEMORY_QUERIES = 256  # past so many a scope's counts are halved
+
+
+class PlannedShares(SelectionPolicy):
+    """Weighted random by the shares of the query's scope.
+
+    A share is of all queries of a scope, but some can go only to few placements: those that ask
+    for a minimum accuracy or are in a hurry. They are drawn for among these; and for others, a
+    placement's weight is its share less what such queries have taken of it. Without such queries
+    the draw is by the shares alone, as published. Where the plan knows nothing that could serve
+    the query, the most accurate feasible placement does.
+
+    Args:
+        batching: how bound queries share batches; by default ``proteus-batching``.
+        quantile: the latency quantile that must fit before the deadline where the plan is of no
+            help: p50, p90 or p99.
+    """
+
+    def __init__(self, batching: BatchingPolicy | None = None, quantile: str = "p99") -> None:
+        super().__init__(batching or ProteusBatching())
+        self.quantile = check_quantile(quantile)
+        self._otherwise = MostAccurateFeasible(quantile, self.batching)
+        self._shares: dict[str, dict[Placement, float]] = {}
+        self._taken: dict[str, _Taken] = {}
+
+    def on_plan(self, shares: Mapping[str, Mapping[Placement, float]]) -> None:
+        self._shares = {
+            scope: {
+                placement: given[placement]
+                for placement in sorted(given, key=name_of)
+                if given[placement] > 0.0
+            }
+            for scope, given in shares.items()
+        }
+        self._taken = {scope: _Taken() for scope in shares}
+
+    def on_arrival(
+        self, query: QueryView, candidates: Candidates, rng: np.random.Generator
+    ) -> Choice:
+        rows = self._planned_rows(query, candidates)
+        if not rows:
+            return self._otherwise.on_arrival(query, candidates, rng)
+        shares, taken = self._shares[query.scope], self._taken[query.scope]
+        due = taken.queries / sum(shares.values())
+        weights = [
+            max(shares[placement] * due - taken.by_others(placement, len(rows)), 0.0)
+            for placement in rows
+        ]
+        if not sum(weights) > 0.0:
+            weights = [shares[placement] for placement in rows]
+        chosen = _draw(list(rows), weights, rng)
+        taken.count(chosen, len(rows))
+        return Bind(rows[chosen], Reason.PLANNED)
+
+    def _planned_rows(self, query: QueryView, candidates: Candidates) -> dict[Placement, int]:
+        """The rows, by placement and in order of name, that have a share and suit the query.
+
+        In a hurry is who has less time than the plan left for the wait in queues, as much again as
+        for serving; if nothing is quick enough for that, anything will do that is in time at all.
+        """
+        shares = self._shares.get(query.scope)
+        if not shares:
+            return {}
+        options = look_at_all(query, candidates, "p50")
+        possible = within_limits(query, options) & in_time_if_idle(query, options)
+        easy = possible & (2.0 * options.latency_s <= query.deadline_s - query.arrival_s)
+        row_of = {placement: row for row, placement in enumerate(candidates.placements)}
+        there = {p: row_of[p] for p in shares if p in row_of and possible[row_of[p]]}
+        return {placement: row for placement, row in there.items() if easy[row]} or there
+
+
+class _Taken:
+    """How many queries of a scope went where lately, by how many placements they could go to."""
+
+    def __init__(self) -> None:
+        self.queries = 1.0
+        self._counts: dict[int, dict[Placement, float]] = {}
+
+    def by_others(self, placement: Placement, options: int) -> float:
+        """Taken of the placement by queries that could go to fewer than ``options``."""
+        return sum(
+            counts.get(placement, 0.0) for few, counts in self._counts.items() if few < options
+        )
+
+    def count(self, placement: Placement, options: int) -> None:
+        """A query that could go to ``options`` placements goes to this one."""
+        counts = self._counts.setdefault(options, {})
+        counts[placement] = counts.get(placement, 0.0) + 1.0
+        self.queries += 1.0
+        if self.queries > _MEMORY_QUERIES:
+            self.queries /= 2.0
+            for counts in self._counts.values():
+                for each in counts:
+                    counts[each] /= 2.0
+
+
+def _draw(
+    placements: list[Placement], weights: Iterable[float], rng: np.random.Generator
+) -> Placement:
+    bounds = np.cumsum(list(weights))
+    drawn = int(np.searchsorted(bounds, rng.random() * bounds[-1], side="right"))
+    return placements[min(drawn, len(placements) - 1)]

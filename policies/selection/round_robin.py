@@ -1,0 +1,54 @@
+"""Round robin: the placements of a scope take turns, whatever they cost and however long they take.
+
+The classic of load balancers and the yardstick beside every published system. Minimum accuracy and
+maximum cost are the client's, so placements that break them are skipped.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+import numpy as np
+
+from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
+from modelless.policies.reasons import Reason
+from modelless.policies.seams import BatchingPolicy, SelectionPolicy
+from modelless.policies.selection.eligibility import (
+    NameOrder,
+    look_at_all,
+    name_of,
+    why_never,
+    within_limits,
+)
+from modelless.policies.views import Bind, Candidates, Choice, QueryView, Reject
+
+
+class RoundRobin(SelectionPolicy):
+    """One after the other, in the order of their names; each scope has a turn of its own.
+
+    Args:
+        batching: how bound queries share batches.
+    """
+
+    def __init__(self, batching: BatchingPolicy | None = None) -> None:
+        super().__init__(batching or EarliestDeadlineFirst())
+        self._order = NameOrder()
+        self._last: dict[str, tuple[str, str]] = {}  # by scope: whose turn it was
+
+    def on_arrival(
+        self, query: QueryView, candidates: Candidates, rng: np.random.Generator
+    ) -> Choice:
+        options = look_at_all(query, candidates)
+        never = why_never(query, options)
+        if never is not None:
+            return Reject(never)
+        placements = candidates.placements
+        rows = self._order.rows(query.scope, placements)
+        rows = rows[within_limits(query, options)[rows]]
+        last = self._last.get(query.scope)
+        turn = 0
+        if last is not None:
+            turn = bisect_right(rows, last, key=lambda row: name_of(placements[row]))
+        row = int(rows[turn % len(rows)])
+        self._last[query.scope] = name_of(placements[row])
+        return Bind(row, Reason.IN_TURN)

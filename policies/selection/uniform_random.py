@@ -1,0 +1,43 @@
+"""Uniform random: any placement that keeps the client's limits, each as likely as the other.
+
+The yardstick without memory or knowledge. What it loses against a policy is what that policy's
+knowledge is worth.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
+from modelless.policies.reasons import Reason
+from modelless.policies.seams import BatchingPolicy, SelectionPolicy
+from modelless.policies.selection.eligibility import (
+    NameOrder,
+    look_at_all,
+    why_never,
+    within_limits,
+)
+from modelless.policies.views import Bind, Candidates, Choice, QueryView, Reject
+
+
+class UniformRandom(SelectionPolicy):
+    """One at random of those that are accurate and cheap enough.
+
+    Args:
+        batching: how bound queries share batches.
+    """
+
+    def __init__(self, batching: BatchingPolicy | None = None) -> None:
+        super().__init__(batching or EarliestDeadlineFirst())
+        self._order = NameOrder()  # so that a draw means the same in whatever order rows come
+
+    def on_arrival(
+        self, query: QueryView, candidates: Candidates, rng: np.random.Generator
+    ) -> Choice:
+        options = look_at_all(query, candidates)
+        never = why_never(query, options)
+        if never is not None:
+            return Reject(never)
+        rows = self._order.rows(query.scope, candidates.placements)
+        rows = rows[within_limits(query, options)[rows]]
+        return Bind(int(rows[rng.integers(len(rows))]), Reason.AT_RANDOM)

@@ -1,0 +1,293 @@
+"""Best value: what it chooses where the right choice can be worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from modelless.policies.reasons import Reason
+from modelless.policies.selection.best_value import BestValue
+from modelless.policies.selection.value_batches import chance_in_time
+from modelless.policies.selection.value_fairness import within_fair_share
+from modelless.policies.selection.value_menu import Menu, make_menu
+from modelless.policies.selection.value_price import Devices, Rates, price_of_time
+from modelless.policies.views import (
+    Candidates,
+    Defer,
+    QueryView,
+    QueueView,
+    Reject,
+    ResidentView,
+    Run,
+    Wait,
+    WorkerView,
+)
+from modelless.variants.errors import InvalidInputError
+from modelless.variants.estimates import Estimates
+from modelless.variants.vocabulary import Placement
+
+NOW_S = 100.0
+RNG = np.random.default_rng(0)
+LADDER = {"t/m/quick@1": (0.005, 60.0), "t/m/mid@1": (0.020, 72.0), "t/m/slow@1": (0.050, 80.0)}
+"""p50 of a batch of one and accuracy; a batch of b takes half as long as b batches, and a half."""
+
+
+def resident(variant_id: str, one_s: float, accuracy: float, most: int = 8) -> ResidentView:
+    p50_s = (0.0, *(one_s * (0.5 + 0.5 * b) for b in range(1, most + 1)))
+    return ResidentView(variant_id, accuracy, p50_s, tuple(1.1 * s for s in p50_s))
+
+
+def worker(
+    name: str = "w0", speed: float = 1.0, device_class: str = "cpu-1", most: int = 8
+) -> WorkerView:
+    residents = {n: resident(n, one_s / speed, acc, most) for n, (one_s, acc) in LADDER.items()}
+    return WorkerView(name, device_class, residents, most)
+
+
+def queries(*slacks_s: float, **limits: object) -> tuple[QueryView, ...]:
+    return tuple(
+        QueryView(number, "t", NOW_S, NOW_S + slack_s, **limits)  # type: ignore[arg-type]
+        for number, slack_s in enumerate(slacks_s)
+    )
+
+
+def ask(policy: BestValue, asked: tuple[QueryView, ...], at: WorkerView | None = None) -> object:
+    queue = QueueView("t", None, None, asked)
+    return policy.on_idle(at or worker(), [queue], NOW_S, RNG)
+
+
+def candidates(*rows: tuple[float, float, float]) -> Candidates:
+    """Rows of latency, accuracy and cost."""
+    latency_s, accuracy, cost = (np.array(column) for column in zip(*rows, strict=True))
+    one = np.ones(len(rows))
+    estimates = Estimates(latency_s, latency_s * 1.05, latency_s * 1.1, one, one)
+    placements = tuple(Placement(f"t/m/v{n}@1", "cpu-1") for n in range(len(rows)))
+    return Candidates(placements, accuracy, cost, estimates, NOW_S * one, NOW_S)
+
+
+def test_a_lone_query_gets_the_most_accurate_variant_that_is_surely_in_time() -> None:
+    for slack_s, variant in ((1.0, "slow"), (0.051, "mid"), (0.03, "mid"), (0.01, "quick")):
+        run = ask(BestValue(), queries(slack_s))
+        assert isinstance(run, Run)
+        assert (run.variant_id, len(run.queries)) == (f"t/m/{variant}@1", 1), slack_s
+        assert run.reason is Reason.BEST_VALUE
+
+
+def test_the_queue_behind_makes_it_quick() -> None:
+    """Eighty queries due in 100 ms: 8 at a time take 22.5 ms on the quickest, 90 ms on the next."""
+    run = ask(BestValue(), queries(*[0.1] * 80))
+    assert isinstance(run, Run)
+    assert run.variant_id == "t/m/quick@1"
+    assert len(run.queries) == 8
+
+
+def test_nobody_behind_takes_one_accurate_batch() -> None:
+    run = ask(BestValue(), queries(*[5.0] * 4))
+    assert isinstance(run, Run)
+    assert (run.variant_id, len(run.queries)) == ("t/m/slow@1", 4)
+
+
+@pytest.mark.parametrize("level", [60.0, 61.0, 72.0, 79.9])
+@pytest.mark.parametrize("count", [1, 20, 200])
+def test_it_never_goes_below_a_minimum(level: float, count: int) -> None:
+    run = ask(BestValue(), queries(*[0.3] * count, min_accuracy_percent=level))
+    assert isinstance(run, Run)
+    assert worker().residents[run.variant_id].accuracy_percent >= level
+
+
+def test_queries_of_other_minimums_share_a_batch_that_suits_all() -> None:
+    strict = queries(0.5)[0]._replace(query_id=90, min_accuracy_percent=75.0)
+    run = ask(BestValue(), (*queries(0.5), strict))
+    assert isinstance(run, Run)
+    assert run.variant_id == "t/m/slow@1"
+    assert {query.query_id for query in run.queries} == {0, 90}
+
+
+def test_the_hopeless_are_dropped_and_the_others_served() -> None:
+    policy = BestValue()
+    ask(policy, queries(1.0))  # it must have seen a worker to know how quick one is
+    run = ask(policy, queries(0.001, 0.002, 1.0))
+    assert isinstance(run, Run)
+    assert [query.query_id for query in run.dropped] == [0, 1]
+    assert [query.query_id for query in run.queries] == [2]
+    alone = ask(policy, queries(0.001))
+    assert isinstance(alone, Wait)
+    assert [query.query_id for query in alone.dropped] == [0]
+
+
+def test_the_highest_priority_goes_first_whatever_its_deadline() -> None:
+    urgent = queries(5.0)[0]._replace(query_id=50, priority=3)
+    run = ask(BestValue(), (urgent, *queries(*[0.06] * 3)))
+    assert isinstance(run, Run)
+    assert [query.query_id for query in run.queries] == [50]
+
+
+def test_a_batch_never_holds_more_items_than_fit() -> None:
+    asked = tuple(query._replace(items=3) for query in queries(*[1.0] * 6))
+    run = ask(BestValue(), asked, worker(most=8))
+    assert isinstance(run, Run)
+    assert sum(query.items for query in run.queries) <= 8
+
+
+def test_a_slow_device_leaves_a_query_to_a_better_one_that_is_free() -> None:
+    policy = BestValue()
+    fast, slow = worker("gpu-0", 10.0, "gpu"), worker("w0")
+    for at in (fast, slow):  # both become known
+        policy.on_idle(at, [QueueView("t", None, None, queries(9.0))], NOW_S - 9.0, RNG)
+    policy._market._survey(NOW_S - 8.0)
+    tight = queries(0.03)
+    left = policy.on_idle(slow, [QueueView("t", None, None, tight)], NOW_S, RNG)
+    assert isinstance(left, Wait)
+    assert left.reason is Reason.WORTH_WAITING
+    assert NOW_S < left.until_s < NOW_S + 0.01
+    run = policy.on_idle(fast, [QueueView("t", None, None, tight)], NOW_S, RNG)
+    assert isinstance(run, Run)
+    assert run.variant_id == "t/m/slow@1"
+
+
+def test_what_nobody_could_ever_serve_is_rejected_on_arrival() -> None:
+    rows = candidates((0.01, 60.0, 1e-6), (0.05, 80.0, 5e-6))
+    for limits, reason in (
+        ({"min_accuracy_percent": 81.0}, Reason.TOO_INACCURATE),
+        ({"slack_s": 0.005}, Reason.TOO_SLOW),
+        ({"min_accuracy_percent": 70.0, "slack_s": 0.03}, Reason.LIMITS_CONFLICT),
+    ):
+        slack_s = float(limits.pop("slack_s", 1.0))
+        choice = BestValue().on_arrival(queries(slack_s, **limits)[0], rows, RNG)
+        assert isinstance(choice, Reject)
+        assert choice.reason is reason
+    assert isinstance(BestValue().on_arrival(queries(1.0)[0], rows, RNG), Defer)
+
+
+def test_a_cost_limit_binds_at_once_within_it() -> None:
+    rows = candidates((0.01, 60.0, 1e-6), (0.05, 80.0, 5e-6))
+    choice = BestValue().on_arrival(queries(1.0, max_cost_usd=2e-6)[0], rows, RNG)
+    assert getattr(choice, "row", None) == 0
+    choice = BestValue().on_arrival(queries(1.0, max_cost_usd=1e-5)[0], rows, RNG)
+    assert getattr(choice, "row", None) == 1
+
+
+# -- the pieces -------------------------------------------------------------------------------
+
+
+def menu(*variants: tuple[float, float]) -> Menu:
+    """Of latency and accuracy; batches save nothing."""
+    views = [
+        ResidentView(f"t/m/{n}@1", accuracy, (0.0, one_s), (0.0, 1.2 * one_s))
+        for n, (one_s, accuracy) in enumerate(variants)
+    ]
+    return make_menu(views, 1)
+
+
+def test_a_menu_is_sorted_and_leaves_out_what_is_unknown() -> None:
+    unknown = ResidentView("t/m/x@1", 99.0, (0.0, math.inf), (0.0, math.nan))
+    known = resident("t/m/a@1", 0.01, 70.0), resident("t/m/b@1", 0.02, 80.0)
+    made = make_menu([unknown, *known], 4)
+    assert made.variant_ids == ("t/m/b@1", "t/m/a@1")
+    assert made.typical_s.shape == (2, 4)
+    assert made.item_s == pytest.approx([0.02 * 2.5 / 4, 0.01 * 2.5 / 4])
+    assert made.item_within_s(0.016) == pytest.approx([math.inf, 0.015 / 2])
+
+
+def test_the_price_is_that_of_the_linear_program() -> None:
+    """One worker; 1 s of work for 100 queries: mix x of (10 ms, 80) and the rest (5 ms, 70).
+
+    150 queries a second: 0.01 x + 0.005 (150 - x) = 1 gives x = 50: both are in the mix, so a
+    second is worth what both trade at: 10 points for 5 ms.
+    """
+    offered = {"cpu": Devices(1, {"t": menu((0.010, 80.0), (0.005, 70.0))})}
+    kind = ("t", 0.0, 1.0)
+    price = price_of_time({kind: 150.0}, offered, 1.0, 0.5, 0.0)
+    assert price.per_s == pytest.approx(10.0 / 0.005, rel=1e-3)
+    assert price_of_time({kind: 99.0}, offered, 1.0, 0.5, 0.0).per_s == 0.0
+    too_much = price_of_time({kind: 300.0}, offered, 1.0, 0.5, 0.0).per_s
+    assert too_much == pytest.approx(70.0 / 0.005, rel=1e-3)  # some are not served at all
+    assert price_of_time({}, offered, 1.0, 0.5, 0.0).per_s == 0.0
+
+
+def test_the_price_rises_with_demand() -> None:
+    offered = {"cpu": Devices(2, {"t": menu((0.05, 80.0), (0.02, 75.0), (0.004, 60.0))})}
+    kinds = [("t", 0.0, 1.0), ("t", 70.0, 0.2)]
+    prices = [
+        price_of_time(dict.fromkeys(kinds, rate), offered, 0.9, 0.5, 100.0).per_s
+        for rate in (1.0, 10.0, 30.0, 60.0, 120.0, 1e4)
+    ]
+    assert prices == sorted(prices)
+    assert prices[0] == 0.0 < prices[-1]
+
+
+def test_slower_classes_count_as_what_they_can_do() -> None:
+    quick, slow = menu((0.010, 80.0)), menu((0.040, 80.0))
+    offered = {"gpu": Devices(1, {"t": quick}), "cpu": Devices(4, {"t": slow})}
+    found = price_of_time({("t", 0.0, 1.0): 1.0}, offered, 1.0, 0.5, 0.0)
+    assert found.speed == pytest.approx({"gpu": 1.0, "cpu": 0.25})
+    assert price_of_time({("t", 0.0, 1.0): 199.0}, offered, 1.0, 0.5, 0.0).per_s == 0.0
+    assert price_of_time({("t", 0.0, 1.0): 201.0}, offered, 1.0, 0.5, 0.0).per_s > 0.0
+
+
+def test_rates_settle_at_the_rate_and_forget() -> None:
+    rates, kind = Rates(2.0), ("t", 0.0, 1.0)
+    for number in range(1, 1001):
+        rates.count(kind, 1, number * 0.01)
+    assert rates.per_s(10.0)[kind] == pytest.approx(100.0, rel=0.03)
+    assert rates.per_s(14.0)[kind] == pytest.approx(100.0 * math.exp(-2.0), rel=0.05)
+    assert rates.per_s(1000.0) == {}
+
+
+def test_rates_of_ever_new_kinds_are_bounded() -> None:
+    rates = Rates(100.0)
+    for number in range(5000):
+        rates.count((f"t/{number}", 0.0, 1.0), 1, number * 0.001)
+    assert len(rates.per_s(5.0)) <= 512
+
+
+def test_the_chance_is_one_half_at_the_median_and_99_percent_at_p99() -> None:
+    spread = np.array([math.log(1.3) / 2.326])
+    at = chance_in_time(np.array([0.01, 0.013, 0.001, math.inf]), np.array([0.01]), spread)
+    assert at[0] == pytest.approx(0.5)
+    assert at[1] == pytest.approx(0.99, abs=0.01)
+    assert at[2] == pytest.approx(0.0, abs=1e-6)
+    assert at[3] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("target_utilisation", 0.0),
+        ("batching_share", 1.5),
+        ("memory_s", -1.0),
+        ("reprice_s", math.nan),
+        ("caution", 9.0),
+        ("miss_penalty", -1.0),
+    ],
+)
+def test_settings_out_of_range_are_refused_by_name(setting: str, value: float) -> None:
+    with pytest.raises(InvalidInputError, match=setting):
+        BestValue(**{setting: value})
+
+
+def test_a_tenant_that_floods_the_queue_crowds_out_only_itself() -> None:
+    flood = tuple(query._replace(tenant="flood") for query in queries(*[0.02] * 200))
+    small = queries(0.03)[0]._replace(query_id=900, tenant="small")
+    policy = BestValue()
+    ask(policy, queries(1.0))
+    run = ask(policy, (*flood, small)[-64:])
+    assert isinstance(run, Run)
+    assert [query.tenant for query in run.queries] == ["small"]
+
+
+def test_fair_shares_are_max_min() -> None:
+    of = ["a"] * 10 + ["b"] * 2 + ["c"] * 3
+    asked = tuple(
+        query._replace(tenant=tenant)
+        for query, tenant in zip(queries(*[1.0] * 15), of, strict=True)
+    )
+    work_s = np.ones(15)
+    assert within_fair_share(asked, work_s, 15.0) is None  # there is time for all
+    modest = within_fair_share(asked, work_s, 9.0)  # 3 for each
+    assert modest is not None
+    assert modest.tolist() == [tenant != "a" for tenant in of]
+    assert within_fair_share(asked, work_s, 3.0) is None  # nobody keeps within 1
+    assert within_fair_share(asked[:10], work_s[:10], 3.0) is None  # one tenant
