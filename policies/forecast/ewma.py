@@ -1,0 +1,42 @@
+"""EWMA: the exponentially weighted moving average of what was measured.
+
+Simple exponential smoothing (Brown, 1956), as Proteus smooths its demand (Ahmad et al., ASPLOS
+2024). Weights go by the time that passed, not by the number of observations, so that observations
+may come at any intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+
+from modelless.policies.forecast.intake import Intake, newness
+from modelless.policies.seams import Forecaster
+from modelless.variants.errors import InvalidInputError
+
+
+class Ewma(Forecaster):
+    """The same rate over any horizon.
+
+    Args:
+        half_life_s: after so many seconds an observation counts half.
+    """
+
+    def __init__(self, half_life_s: float = 20.0) -> None:
+        if not 0.0 < half_life_s < inf:
+            raise InvalidInputError.of("half_life_s", half_life_s, "seconds, more than 0")
+        self.half_life_s = half_life_s
+        self._intake = Intake()
+        self._rates: dict[str, float] = {}
+
+    def observe(self, now_s: float, arrivals_per_s: Mapping[str, float]) -> None:
+        elapsed_s, rates = self._intake.take(now_s, arrivals_per_s)
+        weight = newness(elapsed_s, self.half_life_s)
+        for scope, rate in rates.items():
+            known = self._rates.get(scope)
+            self._rates[scope] = rate if known is None else known + weight * (rate - known)
+        for scope in self._intake.forgotten:
+            self._rates.pop(scope, None)
+
+    def forecast(self, horizon_s: float) -> Mapping[str, float]:
+        return dict(self._rates)

@@ -1,0 +1,141 @@
+"""Lag quantile: what demand will stay under with a given probability, learned from its past means.
+
+Linear quantile regression (Koenker and Bassett, Econometrica 1978) on the mean rates of past
+windows and on the Poisson spread that goes with them, fitted online by subgradient steps of the
+pinball loss. Capacity is bought for the peaks, so a high quantile is what scaling wants to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelless.policies.forecast.intake import MAX_RATE_PER_S, Intake
+from modelless.policies.seams import Forecaster
+from modelless.variants.errors import InvalidInputError
+
+_MOST_POINTS = 1024
+_FIRST_SPREAD = 1.0  # standard deviations above the mean, before anything was learned
+
+FloatArray = NDArray[np.float64]
+
+
+class LagQuantile(Forecaster):
+    """A quantile of the mean rate over the next ``horizon_s``, whatever horizon is asked for.
+
+    Args:
+        quantile: of demand, more than 0 and less than 1.
+        lags_s: lengths of the windows that end now, of which the mean rates are looked at.
+        horizon_s: of the demand learned from; as the planner's ``forecast_horizon_s``.
+        step: size of a learning step, of the features' scale.
+    """
+
+    def __init__(
+        self,
+        quantile: float = 0.9,
+        lags_s: Sequence[float] = (10.0, 30.0, 120.0),
+        horizon_s: float = 10.0,
+        step: float = 0.005,
+    ) -> None:
+        if not 0.0 < quantile < 1.0:
+            raise InvalidInputError.of("quantile", quantile, "more than 0, less than 1")
+        if not lags_s or not all(0.0 < lag_s < inf for lag_s in lags_s):
+            raise InvalidInputError.of("lags_s", lags_s, "seconds, more than 0, one or several")
+        if not 0.0 < horizon_s < inf:
+            raise InvalidInputError.of("horizon_s", horizon_s, "seconds, more than 0")
+        if not 0.0 < step <= 1.0:
+            raise InvalidInputError.of("step", step, "more than 0, up to 1")
+        self.quantile = quantile
+        self.lags_s = tuple(sorted(map(float, lags_s)))
+        self.horizon_s = horizon_s
+        self.step = step
+        self._intake = Intake()
+        self._scopes: list[str] = []  # rows of the arrays below
+        lags = len(self.lags_s)
+        self._first_weights = np.array([1.0 / lags] * lags + [_FIRST_SPREAD])
+        self._weights: FloatArray = np.empty((0, lags + 1))
+        # Seconds at each observation from some begin, and arrivals by scope up to then. There is
+        # always enough of it to look back on: at first it is made up.
+        self._needed_s = self.lags_s[-1] + horizon_s
+        self._seconds: FloatArray = np.array([0.0, self._needed_s])
+        self._arrivals: FloatArray = np.empty((0, 2))
+
+    def observe(self, now_s: float, arrivals_per_s: Mapping[str, float]) -> None:
+        elapsed_s, rates = self._intake.take(now_s, arrivals_per_s)
+        self._keep_scopes(rates)
+        if self._seconds[-1] + elapsed_s > self._seconds[-1] and self._scopes:
+            self._append(elapsed_s, rates)
+            self._learn()
+
+    def forecast(self, horizon_s: float) -> Mapping[str, float]:
+        if not self._scopes:
+            return {}
+        features = self._features(self._seconds[-1])
+        rates = np.clip((self._weights * features).sum(axis=1), 0.0, MAX_RATE_PER_S)
+        return dict(zip(self._scopes, rates.tolist(), strict=True))
+
+    def _keep_scopes(self, rates: Mapping[str, float]) -> None:
+        """Rows for scopes that are new, none for those forgotten."""
+        gone = self._intake.forgotten
+        if gone:
+            rows = [row for row, scope in enumerate(self._scopes) if scope not in gone]
+            self._scopes = [self._scopes[row] for row in rows]
+            self._weights, self._arrivals = self._weights[rows], self._arrivals[rows]
+        known = set(self._scopes)
+        new = [scope for scope in rates if scope not in known]
+        if new:
+            self._scopes += new
+            self._weights = np.vstack([self._weights, np.tile(self._first_weights, (len(new), 1))])
+            # As if it had always come at the rate at which it was first heard of.
+            first = np.array([rates[scope] for scope in new])[:, None] * self._seconds
+            self._arrivals = np.vstack([self._arrivals, first])
+
+    def _append(self, elapsed_s: float, rates: Mapping[str, float]) -> None:
+        last = self._arrivals[:, -1]
+        # A scope of which nothing was told goes on as before.
+        before = (last - self._arrivals[:, -2]) / (self._seconds[-1] - self._seconds[-2])
+        now = np.array([rates.get(scope, before[row]) for row, scope in enumerate(self._scopes)])
+        self._seconds = np.append(self._seconds, self._seconds[-1] + elapsed_s)
+        self._arrivals = np.column_stack([self._arrivals, last + now * elapsed_s])
+        begin_s = self._seconds[-1] - self._needed_s
+        first = int(np.searchsorted(self._seconds, begin_s, side="right")) - 1
+        first = max(first, 0, len(self._seconds) - _MOST_POINTS)
+        # Both begin anew at 0, or sums would lose their last digits in the end.
+        self._seconds = self._seconds[first:] - self._seconds[first]
+        self._arrivals = self._arrivals[:, first:] - self._arrivals[:, first, None]
+
+    def _learn(self) -> None:
+        """One step, on the horizon that ends now."""
+        begin_s = self._seconds[-1] - self.horizon_s
+        if begin_s <= 0.0:
+            return
+        features = self._features(begin_s)
+        came = (self._arrivals[:, -1] - self._upto(np.array([begin_s]))[:, 0]) / self.horizon_s
+        under = (self._weights * features).sum(axis=1) < came
+        slope = np.where(under, self.quantile, self.quantile - 1.0)
+        # Features are divided by their length, or busy scopes would take larger steps.
+        length = np.linalg.norm(features, axis=1)
+        self._weights += (self.step * slope / length)[:, None] * features
+
+    def _features(self, at_s: float) -> FloatArray:
+        """Mean rates over the windows that end at ``at_s``, and their spread; (scopes, lags + 1).
+
+        The spread is the standard deviation of a Poisson process's mean rate over the horizon,
+        never 0: a scope that was silent may speak again.
+        """
+        begins_s = np.maximum(at_s - np.array(self.lags_s), 0.0)
+        counts = self._upto(np.array([at_s])) - self._upto(begins_s)
+        means = np.maximum(counts, 0.0) / (at_s - begins_s)
+        longest = means[:, -1:]
+        spread = np.sqrt((longest + 1.0 / self.lags_s[-1]) / self.horizon_s)
+        return np.hstack([means, spread])
+
+    def _upto(self, at_s: FloatArray) -> FloatArray:
+        """Arrivals up to each of ``at_s``, shape (scopes, len(at_s)); linear in between."""
+        right = np.clip(np.searchsorted(self._seconds, at_s), 1, len(self._seconds) - 1)
+        left = right - 1
+        share = (at_s - self._seconds[left]) / (self._seconds[right] - self._seconds[left])
+        return self._arrivals[:, left] * (1.0 - share) + self._arrivals[:, right] * share

@@ -1,0 +1,93 @@
+"""Model-variants as INFaaS's autoscaler knows them: variants on device classes, with throughput.
+
+See ``infaas``; constants are of that paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+from modelless.policies.scopes import scopes_of
+from modelless.policies.views import ClusterView, Demand, VariantFacts
+from modelless.variants.vocabulary import Placement
+
+_LOOSE_S: Final = 0.1  # with more time than that, accelerators are saved
+_MOST_BATCH: Final = 32
+_LEAST_PER_S: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVariant:
+    """A variant on a device class: what INFaaS calls a model-variant.
+
+    Attributes:
+        item_per_s: throughput of one replica.
+        is_dear: on an accelerator.
+    """
+
+    placement: Placement
+    accuracy_percent: float
+    latency_s: float
+    load_s: float
+    memory_bytes: float
+    item_per_s: float
+    is_dear: bool
+
+    @property
+    def architecture(self) -> str:
+        """The model whose variants may replace each other by upgrade and downgrade."""
+        return self.placement.variant_id.rpartition("/")[0]
+
+    def meets(self, demand: Demand) -> bool:
+        """Whether it is quick and accurate enough."""
+        return (
+            self.latency_s <= demand.latency_s
+            and self.accuracy_percent >= demand.min_accuracy_percent
+        )
+
+    def is_saved(self, demand: Demand) -> bool:
+        """Whether it is an accelerator's that a query with so much time can do without."""
+        return self.is_dear and demand.latency_s > _LOOSE_S and self.latency_s < _LOOSE_S
+
+
+def model_variants(
+    view: ClusterView, classes: Iterable[str]
+) -> tuple[dict[Placement, ModelVariant], dict[str, list[ModelVariant]]]:
+    """What could run on the classes, by placement and by scope."""
+    models: dict[Placement, ModelVariant] = {}
+    by_scope: dict[str, list[ModelVariant]] = {}
+    for variant in view.variants:
+        scopes = scopes_of(variant.variant_id)
+        for name in classes:
+            model = _model_variant(variant, name, view) if name in view.device_classes else None
+            if model is not None:
+                models[model.placement] = model
+                for scope in scopes:
+                    by_scope.setdefault(scope, []).append(model)
+    return models, by_scope
+
+
+def _model_variant(variant: VariantFacts, name: str, view: ClusterView) -> ModelVariant | None:
+    """The variant on the class; None if it cannot run there, or too little is known of it."""
+    latency_s = variant.latency_s.get(name, inf)
+    load_s = variant.load_s.get(name, inf)
+    memory_bytes = variant.memory_bytes.get(name, inf)
+    if not (0.0 < latency_s < inf and 0.0 <= load_s < inf and 0.0 <= memory_bytes < inf):
+        return None
+    is_dear = view.device_classes[name].kind != "cpu"
+    batch_s = variant.batch_s.get(name, ())
+    batch = min(len(batch_s) - 1, _MOST_BATCH) if is_dear else 1
+    seconds = batch_s[batch] if 1 <= batch < len(batch_s) else inf
+    item_per_s = batch / seconds if 0.0 < seconds < inf else 1.0 / latency_s
+    return ModelVariant(
+        Placement(variant.variant_id, name),
+        variant.accuracy_percent,
+        latency_s,
+        load_s,
+        memory_bytes,
+        max(item_per_s, _LEAST_PER_S),
+        is_dear,
+    )
