@@ -10,6 +10,7 @@ import typer
 
 from modelless.controller.cli import (
     cluster_commands,
+    compare_command,
     demo_command,
     infer_command,
     profile_command,
@@ -93,6 +94,7 @@ app.command(epilog=register_command.EPILOG)(register_command.register)
 app.command(epilog=profile_command.EPILOG)(profile_command.profile)
 app.command(epilog=select_command.EPILOG)(select_command.select)
 app.command(epilog=simulate_command.EPILOG)(simulate_command.simulate)
+app.command(epilog=compare_command.EPILOG)(compare_command.compare)
 app.command(epilog=cluster_commands.UP_EPILOG)(cluster_commands.up)
 app.command(epilog=cluster_commands.STATUS_EPILOG)(cluster_commands.status)
 app.command(epilog=infer_command.EPILOG)(infer_command.infer)

@@ -8,11 +8,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from modelless.variants.vocabulary import Accuracy
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for programs.")]
 
@@ -34,7 +37,7 @@ def emit(document: Mapping[str, Any]) -> None:
 
 def show_table(
     columns: Sequence[str],
-    rows: Iterable[Sequence[str]],
+    rows: Iterable[Sequence[str | Text]],
     *,
     title: str = "",
     caption: str = "",

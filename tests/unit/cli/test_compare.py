@@ -1,0 +1,350 @@
+"""``modelless compare``: its table, its JSON, its report, and how it ends badly."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from modelless.controller.cli.compare_charts import (
+    Mark,
+    coarser,
+    course_chart,
+    frontier_chart,
+    interval_chart,
+    undominated,
+)
+from modelless.controller.cli.compare_figures import COLUMNS, best_of, cell_of, name_of, notes_of
+from modelless.controller.cli.compare_page import render_page
+from modelless.controller.sim import compare as comparing
+from modelless.controller.sim.jobs import Job
+from modelless.controller.sim.jobs import Run as Done
+
+from .conftest import Ran, Run
+
+BOUND_MODULE = "modelless.controller.sim.bound"
+TWO = "most-accurate-feasible,cheapest-feasible"
+VOID = {"meta", "br", "img"}
+EVIL_NAME = '"><img onerror><script>&amp;'
+
+Change = Callable[..., Path]
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Change:
+    """Writes a tiny world, whose bound is easily reckoned."""
+    module = ModuleType(BOUND_MODULE)
+    found = SimpleNamespace(value_per_query=0.9, attainment=1.0, why="It knows <all>.")
+    module.clairvoyant_bound = lambda file, *, seed, home: found  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, BOUND_MODULE, module)
+
+    def write(**changes: Any) -> Path:
+        document = {
+            "name": "tiny",
+            "duration_s": 5,
+            "devices": [{"name": "cpu-1", "count": 2}],
+            "tasks": [{"name": "vision", "variants": {"kind": "ladder", "count": 3}}],
+            "queries": [
+                {
+                    "tasks": ["vision"],
+                    "arrivals": {"kind": "poisson", "rate_per_s": 40},
+                    "slos": [{"latency_ms": 60}],
+                }
+            ],
+            **changes,
+        }
+        path = tmp_path / f"{document['name']}.yaml"
+        path.write_text(yaml.safe_dump(document), encoding="utf-8")
+        return path
+
+    return write
+
+
+def compared(run: Run, *words: object) -> Ran:
+    """The command, in this process."""
+    return run("compare", *words, "--processes", 1)
+
+
+# -- what it says -----------------------------------------------------------------------------
+
+
+def test_the_table_has_a_row_a_contender(run: Run, world: Change) -> None:
+    ran = compared(run, world(), "--policies", TWO, "--seeds", 2, "--load", "0.5,1")
+    assert ran.code == 0, ran.err
+    for load in ("0.5", "1"):
+        assert f"tiny at load {load}, 2 seeds" in ran.out
+    for name in TWO.split(","):
+        assert len(re.findall(rf"^ *{name} ", ran.out, re.M)) == 2
+    assert "clairvoyant bound: 0.9000. It knows <all>." in ran.out
+    assert "value/query" in ran.out
+    assert "comparing, runs 12/12" in ran.err
+
+
+def test_json_is_all_there_is(run: Run, world: Change, tmp_path: Path) -> None:
+    report = tmp_path / "report"
+    words = (world(), "--policies", TWO, "--seeds", 2, "--report", report, "--json")
+    told = compared(run, *words).document
+    assert told["schema"] == "modelless-comparison/1"
+    assert told["seeds"] == [1, 2]
+    (scenario,) = told["scenarios"]
+    assert [row["contender"] for row in scenario["rows"]] == TWO.split(",")
+    assert scenario["rows"][1]["value_per_query_difference"]["high"] < 0.0
+    row = scenario["rows"][0]
+    share = row["value_per_query"]["mean"] / 0.9
+    assert row["share_of_bound"]["mean"] == pytest.approx(share)
+    assert (report / "report.json").exists()
+    again = compared(run, *words)
+    assert again.document == told
+    assert f"6 of 6 runs were kept in {report}" in again.err
+
+
+def test_a_contender_that_fails_stops_nobody(run: Run, world: Change, tmp_path: Path) -> None:
+    suite = tmp_path / "bad.yaml"
+    suite.write_text("selection: {policy: cheapest-feasible, colour: red}\n", encoding="utf-8")
+    policies = f"cheapest-feasible,bad={suite}"
+    ran = compared(run, world(), "--policies", policies, "--seeds", 1, "--report", tmp_path / "r")
+    assert ran.code == 0
+    assert re.search(r"bad +failed", ran.out)
+    assert "bad failed: cheapest-feasible.colour: got 'red'" in ran.err
+    assert "cheapest-feasible.colour: got" in (tmp_path / "r" / "report.html").read_text("utf-8")
+    assert compared(run, world(), "--policies", f"bad={suite}", "--seeds", 1).code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("--policies", "infas"), 3, "Did you mean 'infaas'"),
+        (("--policies", " , "), 2, "policies: got"),
+        (("--policies", "infaas,infaas=x.yaml"), 2, "readable YAML file"),
+        (("--seeds", "0"), 2, "--seeds"),
+        (("--seeds", "many"), 2, "--seeds"),
+        (("--load", "0"), 2, "load: got '0'; allowed: numbers above 0"),
+        (("--load", "1,x"), 2, "load: got '1,x'"),
+        (("--load", "nan"), 2, "load: got 'nan'"),
+        (("--load", "1,1.0"), 2, "tiny at load 1, 2 times"),
+        (("--processes", "0"), 2, "--processes"),
+    ],
+)
+def test_mistakes_are_told(
+    run: Run, world: Change, words: tuple[str, ...], code: int, message: str
+) -> None:
+    ran = run("compare", world(), *words)
+    assert ran.code == code
+    assert message in ran.err
+    assert ran.out == ""
+
+
+def test_worlds_must_be_there_and_differ(run: Run, world: Change, tmp_path: Path) -> None:
+    ran = run("compare", tmp_path / "none.yaml")
+    assert ran.code == 2
+    assert "readable YAML file" in ran.err
+    ran = run("compare", world(), world())
+    assert ran.code == 2
+    assert "each world by a name of its own" in ran.err
+
+
+def test_interrupted_it_says_what_is_kept(
+    run: Run, world: Change, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(jobs: list[Job], processes: int, home: Path, finish: Any) -> None:
+        job = jobs[0]
+        finish(job, Done(job.scenario, job.contender, job.seed, {"value_per_query": 0.5}))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(comparing, "run_all", interrupt)
+    ran = compared(run, world(), "--policies", TWO, "--report", tmp_path / "r")
+    assert ran.code == 130
+    assert f"1 runs are kept in {tmp_path / 'r'}; the same command goes on there" in ran.err
+    assert len(list((tmp_path / "r" / "runs").iterdir())) == 1
+
+
+# -- the report -------------------------------------------------------------------------------
+
+
+class Balanced(HTMLParser):
+    """Reads a page, and fails where its tags do not fit together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture
+def page(run: Run, world: Change, tmp_path: Path) -> str:
+    """A report in which whatever a person names is hostile."""
+    suite = tmp_path / "suite.yaml"
+    suite.write_text("selection: cheapest-feasible\n", encoding="utf-8")
+    report = tmp_path / "report"
+    evil = "<script>alert('&')</script>"
+    path = world(description=evil)
+    policies = f"most-accurate-feasible,{EVIL_NAME}={suite}"
+    words = ("--seeds", 2, "--load", "0.5,1", "--report", report)
+    ran = compared(run, path, "--policies", policies, *words)
+    assert ran.code == 0, ran.err
+    return (report / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_report_is_well_formed_and_escaped(page: str) -> None:
+    parser = Balanced()
+    parser.feed(page)
+    parser.close()
+    assert parser.open == []
+    assert not {"script", "img", "link", "iframe"} & {tag for tag, _ in parser.seen}
+    assert "<script>alert('&')</script>" in parser.text  # as words
+    assert EVIL_NAME in parser.text
+    assert "It knows <all>." in parser.text
+
+
+def test_the_report_needs_nothing_else(page: str) -> None:
+    parser = Balanced()
+    parser.feed(page)
+    loads = [
+        each for _, attributes in parser.seen for each in ("src", "srcset") if each in attributes
+    ]
+    assert loads == []
+    links = {str(a["href"]) for tag, a in parser.seen if tag == "a"}
+    assert links == {"report.json", "#scenario-0", "#scenario-1"}
+    assert "url(" not in page
+    assert "@import" not in page
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_every_picture_can_be_read_aloud(page: str) -> None:
+    parser = Balanced()
+    parser.feed(page)
+    pictures = [attributes for tag, attributes in parser.seen if tag == "svg"]
+    assert len(pictures) == 2 * (3 + 2)  # a scenario: three, and a panel a contender
+    assert all(each["role"] == "img" and each["aria-label"] for each in pictures)
+    assert any("clairvoyant bound 0.9000" in str(each["aria-label"]) for each in pictures)
+
+
+def test_the_page_is_the_document_s_alone(run: Run, world: Change) -> None:
+    told = compared(run, world(), "--policies", TWO, "--seeds", 1, "--json").document
+    assert render_page(told) == render_page(told)
+
+
+# -- pictures ---------------------------------------------------------------------------------
+
+SERIES: dict[str, Any] = {
+    "step_s": 1.0,
+    "queries": [10, 0, 20],
+    "good": [9, 0, 10],
+    "answered": [10, 0, 20],
+    "mean_accuracy": [80.0, None, 70.0],
+}
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [
+        interval_chart([], "nothing"),
+        interval_chart([Mark("<a>", 1.0, None, None)], "one"),
+        interval_chart([Mark("a", 0.0, 0.0, 0.0), Mark("b", 0.0, 0.0, 0.0)], "none", bound=0.0),
+        interval_chart([Mark("a", -2.0, -3.0, -1.0), Mark("b", 1e9, 1e8, 2e9)], "wide"),
+        frontier_chart([]),
+        frontier_chart([("a & b", 1.0, 80.0)] * 20),
+        course_chart("a", SERIES, (70.0, 80.0), 20.0),
+        course_chart("a", SERIES, (70.0, 70.0), 0.0),
+        course_chart("a", coarser(SERIES, 1), (70.0, 80.0), 20.0),
+        course_chart("a", {**SERIES, **{name: [] for name in list(SERIES)[1:]}}, (0.0, 0.0), 0.0),
+    ],
+)
+def test_pictures_are_well_formed(picture: str) -> None:
+    root = ElementTree.fromstring(picture)  # noqa: S314 - our own
+    assert root.get("role") == "img"
+    assert "nan" not in picture
+    assert "inf" not in picture
+
+
+def test_dots_stand_where_their_values_are() -> None:
+    marks = [Mark("a", 1.0, 0.5, 1.5), Mark("b", 2.0, None, None)]
+    root = ElementTree.fromstring(interval_chart(marks, "t", bound=3.0))  # noqa: S314 - our own
+    space = "{http://www.w3.org/2000/svg}"
+    one, two = (float(dot.attrib["cx"]) for dot in root.iter(f"{space}circle"))
+    lines = {line.get("class"): line for line in root.iter(f"{space}line")}
+    left, right = (float(lines["whisker"].attrib[x]) for x in ("x1", "x2"))
+    assert (left + right) / 2 == pytest.approx(one, abs=0.1)
+    assert right - left == pytest.approx(two - one, abs=0.2)
+    assert float(lines["bound"].attrib["x1"]) - two == pytest.approx(two - one, abs=0.2)
+
+
+def test_the_frontier_has_what_nothing_dominates() -> None:
+    points = [("a", 5.0, 80.0), ("b", 1.0, 70.0), ("c", 6.0, 75.0), ("d", 1.0, 60.0)]
+    assert [name for name, _, _ in undominated(points)] == ["b", "a"]
+
+
+def test_coarser_series_keep_their_sums_and_means() -> None:
+    merged = coarser(SERIES, 2)
+    assert merged == {
+        "step_s": 2.0,
+        "queries": [10, 20],
+        "good": [9, 10],
+        "answered": [10, 20],
+        "mean_accuracy": [80.0, 70.0],
+    }
+    assert coarser(SERIES, 1)["mean_accuracy"] == [pytest.approx((10 * 80 + 20 * 70) / 30)]
+
+
+# -- the columns ------------------------------------------------------------------------------
+
+
+def row(name: str, mean: float | None, **more: Any) -> dict[str, Any]:
+    """A row all of whose figures are alike."""
+    figure = {"mean": mean, "low": None, "high": None}
+    fields = {"runs": 2, "failed": 0, "error": "", "policy_problems": {}}
+    return {"contender": name, **fields, **{column.key: figure for column in COLUMNS}, **more}
+
+
+def test_the_best_are_bold_by_the_figure_s_direction() -> None:
+    best = best_of([row("a", 1.0), row("b", 2.0), row("c", 2.0), row("d", None), row("e", 1.5)])
+    assert best["value_per_query"] == {1, 2}
+    assert best["violations_percent"] == {0}
+    assert best["value_per_query_difference"] == set()
+    assert best_of([row("a", 1.0), row("b", 1.0)])["value_per_query"] == set()
+
+
+def test_half_failed_contenders_win_nothing_and_say_so() -> None:
+    rows = [row("a", 1.0), row("b", 2.0), row("c", 3.0, failed=3, error="no memory")]
+    assert best_of(rows)["value_per_query"] == {1}
+    assert name_of(rows[2]) == "c (2 of 5 runs)"
+    assert notes_of({"rows": rows}) == ["c: 3 of 5 runs failed: no memory"]
+
+
+def test_cells_have_half_the_interval_s_width() -> None:
+    value, difference, share = COLUMNS[:3]
+    figure = {"mean": 0.5, "low": 0.4, "high": 0.6}
+    told = row("a", 0.5, value_per_query=figure, share_of_bound=figure)
+    assert cell_of(value, told) == "0.5000 ± 0.1000"
+    assert cell_of(share, told) == "50.0 ± 10.0 %"
+    assert cell_of(value, row("a", None)) == "-"
+    alike = {"mean": 0.0, "low": 0.0, "high": 0.0}
+    assert cell_of(difference, row("a", 0.0, value_per_query_difference=alike)) == "none"
+    worse = {"mean": -0.2, "low": -0.3, "high": -0.1}
+    assert (
+        cell_of(difference, row("a", 0.0, value_per_query_difference=worse)) == "-0.2000 ± 0.1000"
+    )
