@@ -87,6 +87,7 @@ Placed = Sequence[Mapping[str, Sequence[tuple[float, tuple[BatchFacts, ...]]]]]
 
 
 def placed_on(world: World, fleet: Fleet) -> Placed:
+    """What each device class could do for each task; see ``Placed``."""
     classes = {facts.variant_id: list(facts.latency_s) for facts in fleet.facts}
     truth = Truth(fleet.measurements, classes, world.limits.max_batch)
     placed: list[dict[str, list[tuple[float, tuple[BatchFacts, ...]]]]] = []
