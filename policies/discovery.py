@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from modelless.policies.seams import (
     BatchingPolicy,
+    Clairvoyant,
     EvictionPolicy,
     Forecaster,
     PlacementPolicy,
@@ -59,7 +60,10 @@ BUILT_IN: Mapping[type, Mapping[str, str]] = {
         "predictive": f"{_HOME}.scaling.predictive:Predictive",
         "proteus": f"{_HOME}.scaling.proteus:Proteus",
     },
-    PlacementPolicy: {"most-free-memory": f"{_HOME}.placement.most_free_memory:MostFreeMemory"},
+    PlacementPolicy: {
+        "most-free-memory": f"{_HOME}.placement.most_free_memory:MostFreeMemory",
+        "room-to-load": f"{_HOME}.placement.room_to_load:RoomToLoad",
+    },
     EvictionPolicy: {
         "belady": f"{_HOME}.eviction.belady:Belady",
         "demand-driven": f"{_HOME}.eviction.demand_driven:DemandDriven",
@@ -106,15 +110,23 @@ def find_policy(seam: type[Seam], name: str) -> type[Seam]:
     return found
 
 
-def build_policy(seam: type[Seam], specification: str | Mapping[str, Any]) -> Seam:
+def build_policy(
+    seam: type[Seam], specification: str | Mapping[str, Any], *, clairvoyant: bool = False
+) -> Seam:
     """The policy a specification describes, with its settings; see the module's docstring.
 
     A policy that takes a ``batching`` policy gets the one its settings describe; if it cannot do
     without and they describe none, ``earliest-deadline-first``.
 
+    Args:
+        seam: what it is for.
+        specification: its name and settings.
+        clairvoyant: policies that must be told the future are built, too.
+
     Raises:
         NotFoundError: no such policy.
-        InvalidInputError: a setting it does not have, or a value it does not take.
+        InvalidInputError: a setting it does not have, or a value it does not take; or a policy that
+            must be told the future.
     """
     if isinstance(specification, str):
         specification = {"policy": specification}
@@ -129,6 +141,13 @@ def build_policy(seam: type[Seam], specification: str | Mapping[str, Any]) -> Se
             "policy", name, "the name of a policy", f"There are: {', '.join(BUILT_IN[seam])}."
         )
     policy = find_policy(seam, name)
+    if issubclass(policy, Clairvoyant) and not clairvoyant:
+        raise InvalidInputError.of(
+            "policy",
+            name,
+            "a policy that does without knowing the future",
+            "Only 'modelless simulate' can reveal all arrivals to it.",
+        )
     parameters = inspect.signature(policy).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     known = [
@@ -145,7 +164,11 @@ def build_policy(seam: type[Seam], specification: str | Mapping[str, Any]) -> Se
             )
     if "batching" in known:
         if "batching" in settings:
-            settings["batching"] = build_policy(BatchingPolicy, settings["batching"])  # type: ignore[type-abstract]
+            settings["batching"] = build_policy(
+                BatchingPolicy,  # type: ignore[type-abstract]
+                settings["batching"],
+                clairvoyant=clairvoyant,
+            )
         elif parameters["batching"].default is inspect.Parameter.empty:
             settings["batching"] = build_policy(BatchingPolicy, _DEFAULT_BATCHING)  # type: ignore[type-abstract]
     try:

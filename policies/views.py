@@ -197,6 +197,7 @@ class WorkerState:
         memory_bytes: its budget.
         instances: loaded or loading.
         busy_share: of the time since the last view, how much it was busy with batches; 0 to 1.
+        free_bytes: memory budget less what its instances take.
     """
 
     worker_id: str
@@ -204,11 +205,11 @@ class WorkerState:
     memory_bytes: int
     instances: tuple[Instance, ...]
     busy_share: float = 0.0
+    free_bytes: int = field(init=False, repr=False, compare=False)
 
-    @property
-    def free_bytes(self) -> int:
-        """Memory budget less what its instances take."""
-        return self.memory_bytes - sum(instance.memory_bytes for instance in self.instances)
+    def __post_init__(self) -> None:
+        taken = sum([instance.memory_bytes for instance in self.instances])
+        object.__setattr__(self, "free_bytes", self.memory_bytes - taken)
 
 
 @dataclass(frozen=True, slots=True)

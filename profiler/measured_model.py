@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -58,10 +59,12 @@ class MeasuredCostModel:
         # One row more, of nothing known: unknown placements point there.
         self._unknown = len(self._placements)
         self._residuals = Residuals([*groups, 0], residuals or ResidualSettings())
-        self._tables: dict[int, FloatArray] = {}
-        self._sequences: dict[int, _Sequence] = {}
-        self._row_by_id: dict[int, tuple[Placement, int]] = {}
-        self._answers: dict[tuple[int, int, float], tuple[_Sequence, int, Estimates]] = {}
+        self._tables: OrderedDict[int, FloatArray] = OrderedDict()
+        self._sequences: OrderedDict[int, _Sequence] = OrderedDict()
+        self._row_by_id: OrderedDict[int, tuple[Placement, int]] = OrderedDict()
+        self._answers: OrderedDict[tuple[int, int, float], tuple[_Sequence, int, Estimates]] = (
+            OrderedDict()
+        )
 
     @property
     def placements(self) -> tuple[Placement, ...]:
@@ -204,7 +207,7 @@ def _curves(
     return curves
 
 
-def _make_room(cache: dict[Any, Any], most: int) -> None:
+def _make_room(cache: OrderedDict[Any, Any], most: int) -> None:
     """Drop the oldest entry of a full cache."""
     if len(cache) >= most:
-        del cache[next(iter(cache))]
+        cache.popitem(last=False)

@@ -6,13 +6,13 @@ the queries it was asked about and nobody else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from modelless.controller.core.roster import Roster, in_scope
-from modelless.controller.core.waiting import WaitingRoom, Worker, urgency
+from modelless.controller.core.waiting import Queue, WaitingRoom, Worker, urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import (
@@ -72,10 +72,10 @@ def ask_on_idle(
     rng: np.random.Generator,
 ) -> Run | Wait | PolicyFailure | None:
     """What the policy gives an idle worker; None if nothing it could run is waiting."""
-    queues = [QueueView(k[0], k[1], k[2], tuple(q)) for k, q in worker.queues.items()]
+    queues = [queue.view for queue in worker.queues.values()]
     for key, queue in waiting.deferred.items():
         if roster.serves(worker.worker_id, key[0]):
-            queues.append(QueueView(key[0], None, key[2], tuple(queue)))
+            queues.append(queue.view)
     if not queues:
         return None
     residents = roster.residents(worker.worker_id)
@@ -133,7 +133,7 @@ def _problem_of_choice(choice: object, rows: int) -> str | None:
         row: object = choice.row
         if not isinstance(row, (int, np.integer)) or not 0 <= row < rows:
             return f"bound row {row!r:.80}; allowed: 0 to {rows - 1}"
-    return _problem_of_reason(choice.reason)
+    return None if isinstance(choice.reason, Reason) else _problem_of_reason(choice.reason)
 
 
 def _problem_of_run(
@@ -145,23 +145,24 @@ def _problem_of_run(
     if not query_ids or len(set(query_ids)) != len(query_ids):
         return f"gave a batch of the queries {query_ids!r:.80}; allowed: 1 or more, each once"
     items = 0
-    batch_keys = set()
+    checked: dict[Queue, Hashable] = {}
     for query_id in query_ids:
         place = waiting.place(query_id)
         if place is None:
             return f"named query {query_id!r:.80}, which is not waiting"
-        if place.worker is not None:
-            fits = (place.worker.worker_id, place.key[1]) == (worker.worker_id, run.variant_id)
-        else:
-            fits = in_scope(roster.variants[run.variant_id], place.query.scope)
-        if not fits:
-            return (
-                f"named query {query_id}, which may not be served by {run.variant_id!r} on "
-                f"{worker.worker_id!r}"
-            )
+        if place.queue not in checked:
+            scope, bound_to, checked[place.queue] = place.queue.key
+            if place.worker is not None:
+                fits = (place.worker.worker_id, bound_to) == (worker.worker_id, run.variant_id)
+            else:
+                fits = in_scope(roster.variants[run.variant_id], scope)
+            if not fits:
+                return (
+                    f"named query {query_id}, which may not be served by {run.variant_id!r} on "
+                    f"{worker.worker_id!r}"
+                )
         items += place.query.items
-        batch_keys.add(place.key[2])
-    if len(batch_keys) != 1:
+    if len(set(checked.values())) != 1:
         return f"put queries of different shapes in one batch: {query_ids!r:.80}"
     if items > worker.max_batch:
         return f"gave a batch of {items} items; allowed: 1 to {worker.max_batch}"

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from modelless.controller.core.effects import Complete, Refuse
-from modelless.controller.core.nearest import refusal_message
+from modelless.controller.core.effects import Complete, DispatchEffect, Refuse
 from modelless.controller.core.receipts import Receipt, ReceiptBook
+from modelless.controller.core.waiting import Batch
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Demand, QueryView
 
 _Key = TypeVar("_Key", bound=Hashable)
 Kind = tuple[str, float, float]
+Explain = Callable[[Receipt, int], tuple[str, float | None]]
+"""See ``nearest.refusal_message``."""
 _EXACT_KINDS = 512
 
 
@@ -23,18 +25,25 @@ class DispatchCounters:
     """What happened since the last ``take_counters``: the gateway's report to the control loop.
 
     Attributes:
-        arrivals: queries that came in, by scope.
+        kinds: queries that came in and their items, by scope, latency in seconds and minimum
+            accuracy.
         unmet: queries that found nothing ready, by scope.
-        kinds: queries and their items, by scope, latency in seconds and minimum accuracy.
         used: queries answered, by worker and variant.
         outcomes: queries that are over, by outcome; see ``Receipt``.
     """
 
-    arrivals: dict[str, int] = field(default_factory=dict)
-    unmet: dict[str, int] = field(default_factory=dict)
     kinds: dict[Kind, list[int]] = field(default_factory=dict)
+    unmet: dict[str, int] = field(default_factory=dict)
     used: dict[tuple[str, str], int] = field(default_factory=dict)
     outcomes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def arrivals(self) -> dict[str, int]:
+        """Queries that came in, by scope."""
+        arrivals: dict[str, int] = {}
+        for (scope, _, _), (queries, _) in self.kinds.items():
+            _count(arrivals, scope, queries)
+        return arrivals
 
 
 class Books:
@@ -43,10 +52,12 @@ class Books:
     Args:
         receipts: where closed receipts go.
         max_batch: most items a query may have, for messages.
+        explain: words a refusal.
     """
 
-    def __init__(self, receipts: ReceiptBook, max_batch: int) -> None:
+    def __init__(self, receipts: ReceiptBook, max_batch: int, explain: Explain) -> None:
         self.open: dict[int, Receipt] = {}
+        self._explain = explain
         self._receipts = receipts
         self._max_batch = max_batch
         self._counters = DispatchCounters()
@@ -54,7 +65,6 @@ class Books:
     def enter(self, query: QueryView) -> Receipt:
         """A query has come in."""
         receipt = self.open[query.query_id] = Receipt(query)
-        _count(self._counters.arrivals, query.scope)
         self._count_kind(query)
         return receipt
 
@@ -62,20 +72,26 @@ class Books:
         """Nothing is ready that could serve the query."""
         _count(self._counters.unmet, query.scope)
 
-    def complete(self, receipt: Receipt, batch_id: int, now_s: float) -> Complete:
-        """The query was served in time or late by what its receipt says."""
-        query = receipt.query
-        receipt.observed_latency_s = now_s - query.arrival_s
-        _count(self._counters.used, (receipt.worker_id, receipt.variant_id))
-        self._close(receipt, "served-late" if now_s > query.deadline_s else "served")
-        return Complete(query.query_id, batch_id)
+    def complete(self, batch: Batch, worker_id: str, now_s: float) -> list[DispatchEffect]:
+        """The batch was served by the worker: its queries in time, late or cancelled on the way."""
+        effects: list[DispatchEffect] = []
+        batch_id = batch.batch_id
+        for query in batch.queries:
+            receipt = self.open.get(query.query_id)
+            if receipt is not None:
+                receipt.observed_latency_s = now_s - query.arrival_s
+                self._close(receipt, "served-late" if now_s > query.deadline_s else "served")
+                effects.append(Complete(query.query_id, batch_id))
+        if effects:
+            _count(self._counters.used, (worker_id, batch.variant_id), len(effects))
+        return effects
 
     def refuse(self, receipt: Receipt, reason: Reason, now_s: float) -> Refuse:
         """The query will not be served."""
         query_id = receipt.query.query_id
         receipt.reason, receipt.row = reason, None
         receipt.observed_latency_s = now_s - receipt.query.arrival_s
-        message, retry_after_s = refusal_message(receipt, self._max_batch)
+        message, retry_after_s = self._explain(receipt, self._max_batch)
         self._close(receipt, "refused")
         return Refuse(query_id, reason, message, retry_after_s)
 
@@ -107,7 +123,8 @@ class Books:
         receipt.outcome = outcome
         del self.open[receipt.query.query_id]
         self._receipts.add(receipt)
-        _count(self._counters.outcomes, outcome)
+        outcomes = self._counters.outcomes
+        outcomes[outcome] = outcomes.get(outcome, 0) + 1
 
 
 def demands_of(kinds: Mapping[Kind, Sequence[int]], interval_s: float) -> tuple[Demand, ...]:
@@ -118,5 +135,5 @@ def demands_of(kinds: Mapping[Kind, Sequence[int]], interval_s: float) -> tuple[
     )
 
 
-def _count(counts: dict[_Key, int], key: _Key) -> None:
-    counts[key] = counts.get(key, 0) + 1
+def _count(counts: dict[_Key, int], key: _Key, more: int = 1) -> None:
+    counts[key] = counts.get(key, 0) + more

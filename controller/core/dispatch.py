@@ -19,9 +19,12 @@ from modelless.controller.core.asking import (
     ask_on_query,
     tell_plan,
 )
-from modelless.controller.core.books import Books, DispatchCounters
+from modelless.controller.core.books import Books, DispatchCounters, Explain
 from modelless.controller.core.effects import DispatchEffect, Execute, Refuse, WakeAt
+from modelless.controller.core.holding import HoldingRoom
+from modelless.controller.core.idle import IdleWorkers
 from modelless.controller.core.limits import DispatchLimits
+from modelless.controller.core.nearest import refusal_message
 from modelless.controller.core.receipts import Receipt, ReceiptBook
 from modelless.controller.core.roster import Roster, WorkerReport
 from modelless.controller.core.waiting import Batch, WaitingRoom, Worker, urgency
@@ -43,6 +46,7 @@ class Dispatcher:
         rng: the policy's randomness.
         limits: bounds on queues, batches and retries.
         receipts: where finished receipts go.
+        explain: words a refusal, for people.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class Dispatcher:
         rng: np.random.Generator,
         limits: DispatchLimits | None = None,
         receipts: ReceiptBook | None = None,
+        explain: Explain = refusal_message,
     ) -> None:
         self.roster = roster
         self.selection = selection
@@ -60,12 +65,12 @@ class Dispatcher:
         self._rng = rng
         self._workers: dict[str, Worker] = {}
         self._batches: dict[int, Worker] = {}
-        self._books = Books(self.receipts, self.limits.max_batch)
+        self._books = Books(self.receipts, self.limits.max_batch, explain)
         self._waiting = WaitingRoom()
         self._next_batch_id = 0
-        # Deferred because nothing is ready, not by the policy; and until when.
-        self._held: dict[int, float] = {}
-        self._hungry: dict[str, Worker] = {}  # idle, with something new in reach
+        self._next_worker = 0
+        self._held = HoldingRoom(self._waiting, roster, self.limits.max_hold_s)
+        self._idle = IdleWorkers(self._waiting)
 
     # -- events -------------------------------------------------------------------------------
 
@@ -76,7 +81,7 @@ class Dispatcher:
             return [self._refuse(receipt, Reason.QUEUE_FULL, now_s)]
         if not 1 <= query.items <= self.limits.max_batch:
             return [self._refuse(receipt, Reason.BAD_ITEM_COUNT, now_s)]
-        return self._choose(receipt, now_s, late=False) + self._settle(now_s)
+        return self._settle(now_s, self._choose(receipt, now_s, late=False))
 
     def on_batch_done(self, batch_id: int, now_s: float, busy_s: float) -> list[DispatchEffect]:
         """A batch has run. ``busy_s``: how long the device was busy with it, seconds.
@@ -89,12 +94,9 @@ class Dispatcher:
         batch = self._stop(worker, worker.running, now_s)
         placement = Placement(batch.variant_id, worker.device_class)
         self.roster.cost_model.observe(placement, batch.items, self.roster.load, busy_s)
-        effects: list[DispatchEffect] = [
-            self._books.complete(self._books.open[query.query_id], batch_id, now_s)
-            for query in batch.queries
-            if query.query_id in self._books.open  # not cancelled while it ran
-        ]
-        return effects + self._settle(now_s, worker)
+        effects = self._books.complete(batch, worker.worker_id, now_s)
+        self._idle.tell(worker)
+        return self._settle(now_s, effects)
 
     def on_batch_failed(
         self, batch_id: int, now_s: float, *, worker_lost: bool
@@ -107,19 +109,19 @@ class Dispatcher:
             return self.on_worker_lost(worker.worker_id, now_s)
         del self._batches[batch_id]
         batch = self._stop(worker, worker.running, now_s)
-        effects: list[DispatchEffect] = [
-            self._refuse(self._books.open[query.query_id], Reason.EXECUTION_FAILED, now_s)
-            for query in batch.queries
-            if query.query_id in self._books.open
-        ]
-        return effects + self._settle(now_s, worker)
+        still_open = [query for query in batch.queries if query.query_id in self._books.open]
+        effects = self._refuse_all(still_open, Reason.EXECUTION_FAILED, now_s)
+        self._idle.tell(worker)
+        return self._settle(now_s, effects)
 
     def on_worker_report(self, report: WorkerReport, now_s: float) -> list[DispatchEffect]:
         """A worker is there, or holds something else than before."""
         worker = self._workers.get(report.worker_id)
         if worker is None:
-            worker = Worker(report.worker_id, report.device_class)
+            worker = Worker(report.worker_id, report.device_class, self._next_worker)
+            self._next_worker += 1
             self._workers[report.worker_id] = worker
+            self._idle.add(worker)
         if not self.roster.update(report):
             return []
         homeless = [
@@ -128,8 +130,9 @@ class Dispatcher:
             if key[1] not in report.variant_ids
             for query in queue
         ]
-        effects = self._choose_again(homeless + self._stranded(), now_s)
-        return effects + self._settle(now_s, worker)
+        effects = self._choose_again(homeless + self._held.stranded(), now_s)
+        self._idle.tell(worker)
+        return self._settle(now_s, effects)
 
     def on_worker_lost(self, worker_id: str, now_s: float) -> list[DispatchEffect]:
         """A worker died or hangs: what it ran and what was queued for it goes elsewhere."""
@@ -142,8 +145,10 @@ class Dispatcher:
             del self._batches[worker.running.batch_id]
             homeless += worker.running.queries
             worker.running = None
-        effects = self._choose_again(homeless + self._stranded(), now_s)
-        return effects + self._settle(now_s)
+        else:
+            self._idle.remove(worker)
+        effects = self._choose_again(homeless + self._held.stranded(), now_s)
+        return self._settle(now_s, effects)
 
     def on_cancel(self, query_id: int, now_s: float) -> None:
         """The client went away. A queued query is dropped; a running one is no longer answered."""
@@ -156,21 +161,15 @@ class Dispatcher:
 
     def on_tick(self, now_s: float) -> list[DispatchEffect]:
         """Time has passed: answer queries that cannot be in time, give up on batches that hang."""
-        in_vain = [query_id for query_id, until_s in self._held.items() if until_s <= now_s]
-        effects: list[DispatchEffect] = [
-            self._refuse(self._books.open[query_id], Reason.NOTHING_READY, now_s)
-            for query_id in in_vain
-        ]
-        effects += [
-            self._refuse(self._books.open[query.query_id], Reason.DEADLINE_PASSED, now_s)
-            for query in self._waiting.expired(now_s)
-        ]
+        effects = self._refuse_all(self._held.in_vain(now_s), Reason.NOTHING_READY, now_s)
+        expired = self._waiting.expired(now_s)
+        effects += self._refuse_all(expired, Reason.DEADLINE_PASSED, now_s)
         for worker in list(self._workers.values()):
             if worker.running is None:
-                self._hungry[worker.worker_id] = worker
+                self._idle.tell(worker)
             elif now_s > worker.running.overdue_at_s:
                 effects += self.on_worker_lost(worker.worker_id, now_s)
-        return effects + self._settle(now_s)
+        return self._settle(now_s, effects)
 
     def refresh(self, load: Load) -> None:
         """Take the cost model's newest estimates; once a second is enough."""
@@ -182,10 +181,7 @@ class Dispatcher:
 
     def shut_down(self, now_s: float) -> list[DispatchEffect]:
         """Refuse whatever is still waiting; running batches still complete."""
-        return [
-            self._refuse(self._books.open[query.query_id], Reason.SHUTTING_DOWN, now_s)
-            for query in self._waiting.everyone()
-        ]
+        return self._refuse_all(self._waiting.everyone(), Reason.SHUTTING_DOWN, now_s)
 
     # -- reports ------------------------------------------------------------------------------
 
@@ -236,7 +232,10 @@ class Dispatcher:
         candidates = self.roster.candidates(query.scope, query.items, now_s)
         receipt.candidates, receipt.row, receipt.outcome = candidates, None, "waiting"
         if not candidates.placements:
-            return self._hold(receipt, now_s)
+            self._books.count_unmet(query)
+            if self._held.hold(query, now_s):
+                return []
+            return [self._refuse(receipt, Reason.NOTHING_READY, now_s)]
         choice = ask_on_query(self.selection, query, candidates, self._rng, late=late)
         if isinstance(choice, PolicyFailure):
             return self._refuse_failed(choice, now_s)
@@ -245,23 +244,9 @@ class Dispatcher:
         receipt.reason = choice.reason
         if isinstance(choice, Defer):
             self._waiting.defer(query)
-            self._hungry.update(
-                (name, worker) for name, worker in self._workers.items() if worker.running is None
-            )
+            self._idle.tell_all()
         else:
             self._bind(receipt, choice, now_s)
-        return []
-
-    def _hold(self, receipt: Receipt, now_s: float) -> list[DispatchEffect]:
-        """Nothing is ready: the query waits for a load if one could end in time."""
-        query = receipt.query
-        if query.query_id not in self._held:
-            self._books.count_unmet(query)
-        until_s = min(query.deadline_s, now_s + self.limits.max_hold_s)
-        if now_s + self.roster.soonest_if_loaded_s(query) > until_s:
-            return [self._refuse(receipt, Reason.NOTHING_READY, now_s)]
-        self._held[query.query_id] = until_s
-        self._waiting.defer(query)
         return []
 
     def _bind(self, receipt: Receipt, choice: Bind, now_s: float) -> None:
@@ -278,15 +263,13 @@ class Dispatcher:
         self._waiting.bind(query, worker, placement.variant_id, resident.p50_s[query.items])
         self._publish(worker)
         if worker.running is None:
-            self._hungry[worker.worker_id] = worker
+            self._idle.tell(worker)
 
     def _choose_again(self, queries: Iterable[QueryView], now_s: float) -> list[DispatchEffect]:
         """Choose anew for queries whose worker or variant is gone; queued or not."""
-        receipts = [
-            self._books.open[query.query_id]
-            for query in sorted(queries, key=urgency)
-            if query.query_id in self._books.open  # not cancelled while it ran
-        ]
+        known = self._books.open  # without those that were cancelled while they ran
+        ids = [query.query_id for query in sorted(queries, key=urgency)]
+        receipts = [known[query_id] for query_id in ids if query_id in known]
         for receipt in receipts:
             self._take(receipt.query.query_id)
         effects: list[DispatchEffect] = []
@@ -297,30 +280,12 @@ class Dispatcher:
                 effects += self._choose(receipt, now_s, late=False)
         return effects
 
-    def _stranded(self) -> list[QueryView]:
-        """Deferred queries to choose for anew: no worker serves them any more, or one does now."""
-        return [
-            query
-            for key, queue in self._waiting.deferred.items()
-            for query in self._stranded_in(key[0], queue)
-        ]
-
-    def _stranded_in(self, scope: str, queue: list[QueryView]) -> list[QueryView]:
-        if any(self.roster.serves(worker_id, scope) for worker_id in self._workers):
-            return [query for query in queue if query.query_id in self._held]
-        return [query for query in queue if query.query_id not in self._held]
-
     # -- feeding workers ----------------------------------------------------------------------
 
-    def _settle(self, now_s: float, *idle: Worker) -> list[DispatchEffect]:
+    def _settle(self, now_s: float, effects: list[DispatchEffect]) -> list[DispatchEffect]:
         """Feed every idle worker with something new in reach: the end of each event."""
-        effects: list[DispatchEffect] = []
-        for worker in idle:
-            self._hungry[worker.worker_id] = worker
-        while self._hungry:
-            _, worker = self._hungry.popitem()
-            if worker.running is None and self._workers.get(worker.worker_id) is worker:
-                effects += self._feed(worker, now_s)
+        while (worker := self._idle.next_hungry()) is not None:
+            effects += self._feed(worker, now_s)
         return effects
 
     def _feed(self, worker: Worker, now_s: float) -> list[DispatchEffect]:
@@ -340,10 +305,7 @@ class Dispatcher:
                 effects += self._refuse_failed(decision, now_s)
                 continue
             if decision is not None:
-                effects += [
-                    self._refuse(self._books.open[query.query_id], Reason.DEADLINE_PASSED, now_s)
-                    for query in decision.dropped
-                ]
+                effects += self._refuse_all(decision.dropped, Reason.DEADLINE_PASSED, now_s)
             if isinstance(decision, Run):
                 effects.append(self._start(worker, decision, now_s))
             elif decision is not None and decision.until_s < float("inf"):
@@ -372,8 +334,9 @@ class Dispatcher:
 
     def _start(self, worker: Worker, run: Run, now_s: float) -> Execute:
         """Hand the batch, which was checked, to the worker."""
-        queries = tuple(self._waiting.take(query.query_id).query for query in run.queries)
-        items = sum(query.items for query in queries)
+        take = self._waiting.take
+        queries = tuple([take(query.query_id).query for query in run.queries])
+        items = sum([query.items for query in queries])
         resident = self.roster.residents(worker.worker_id)[run.variant_id]
         worker.running = batch = Batch(
             self._next_batch_id,
@@ -384,28 +347,23 @@ class Dispatcher:
         )
         self._next_batch_id += 1
         self._batches[batch.batch_id] = worker
+        self._idle.remove(worker)
         expected_s = resident.p50_s[items]
         worker.busy_until_s = now_s + (expected_s if expected_s == expected_s else math.inf)
         self._publish(worker)
+        open_receipts = self._books.open
         for query in queries:
-            receipt = self._books.open[query.query_id]
-            receipt.attempts += 1
-            receipt.outcome = "running"
-            receipt.batch_items = items
+            receipt = open_receipts[query.query_id]
             if receipt.row is None:  # chosen only now
                 receipt.predicted_latency_s = worker.busy_until_s - query.arrival_s
                 receipt.reason = run.reason
-            receipt.variant_id, receipt.device_class = run.variant_id, worker.device_class
-            receipt.worker_id = worker.worker_id
-        return Execute(
-            batch.batch_id,
-            worker.worker_id,
-            run.variant_id,
-            tuple(query.query_id for query in queries),
-        )
+            receipt.start(run.variant_id, worker.device_class, worker.worker_id, items)
+        query_ids = tuple([query.query_id for query in queries])
+        return Execute(batch.batch_id, worker.worker_id, run.variant_id, query_ids)
 
     def _stop(self, worker: Worker, batch: Batch, now_s: float) -> Batch:
         worker.running = None
+        self._idle.add(worker)
         worker.busy_until_s = now_s
         self._publish(worker)
         return batch
@@ -414,7 +372,7 @@ class Dispatcher:
 
     def _take(self, query_id: int) -> None:
         """Take the query out of where it waits, if it does."""
-        self._held.pop(query_id, None)
+        self._held.forget(query_id)
         if self._waiting.place(query_id) is not None:
             worker = self._waiting.take(query_id).worker
             if worker is not None:
@@ -426,6 +384,11 @@ class Dispatcher:
     def _refuse(self, receipt: Receipt, reason: Reason, now_s: float) -> Refuse:
         self._take(receipt.query.query_id)
         return self._books.refuse(receipt, reason, now_s)
+
+    def _refuse_all(
+        self, queries: Iterable[QueryView], reason: Reason, now_s: float
+    ) -> list[DispatchEffect]:
+        return [self._refuse(self._books.open[query.query_id], reason, now_s) for query in queries]
 
     def _refuse_failed(self, failure: PolicyFailure, now_s: float) -> list[DispatchEffect]:
         effects: list[DispatchEffect] = []

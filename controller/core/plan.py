@@ -7,7 +7,7 @@ nothing in use is ever unloaded, bounds on the number of workers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Container, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -201,9 +201,7 @@ class Planner:
         if needed_bytes is None or missing <= 0:
             return
         without_room = []
-        for worker in self._ranked(placement, needed_bytes, draft.stock):
-            if worker.worker_id in full:
-                continue
+        for worker in self._ranked(placement, needed_bytes, draft.stock, full):
             if self._put(placement, worker, needed_bytes, draft, in_vain):
                 missing -= 1
                 if missing == 0:
@@ -249,9 +247,11 @@ class Planner:
         draft.load(worker.worker_id, placement.variant_id, needed_bytes)
         return True
 
-    def _ranked(self, placement: Placement, needed: int, stock: Stock) -> list[WorkerState]:
+    def _ranked(
+        self, placement: Placement, needed: int, stock: Stock, full: Container[str]
+    ) -> list[WorkerState]:
         """The workers as the placement policy ranks them, without what it made up."""
-        given = stock.without(placement)
+        given = stock.without(placement, full)
         if not given:
             return []
         answer = self._ask(

@@ -47,6 +47,13 @@ class Receipt:
     rebinds: int = 0
     outcome: str = "waiting"
 
+    def start(self, variant_id: str, device_class: str, worker_id: str, batch_items: int) -> None:
+        """The query was handed to a worker."""
+        self.attempts += 1
+        self.outcome = "running"
+        self.batch_items = batch_items
+        self.variant_id, self.device_class, self.worker_id = variant_id, device_class, worker_id
+
     def explain(self) -> dict[str, Any]:
         """The receipt as plain JSON, every candidate with why it could or could not serve.
 

@@ -42,8 +42,8 @@ class _ScopeTable:
     """The rows of one scope: everything that does not depend on the queues.
 
     Rows that are ready on the same workers wait alike; ``workers_of`` numbers these sets, and
-    ``holders`` and ``detour_s`` tell of each set: its workers' indices, and how much further away
-    each is than the nearest of them. Rows of them are padded with the last slot, never free.
+    ``holders`` and ``detour_s`` tell of the sets, one after the other, where ``begins`` says: the
+    workers' indices, and how much further away each is than the nearest of its set.
     """
 
     placements: tuple[Placement, ...]
@@ -51,8 +51,9 @@ class _ScopeTable:
     price_usd_per_s: FloatArray  # (n,)
     hop_s: FloatArray  # (n,): to the nearest holder
     workers_of: NDArray[np.intp]  # (n,)
-    holders: NDArray[np.intp]  # (sets, most holders)
-    detour_s: FloatArray  # (sets, most holders)
+    holders: NDArray[np.intp]  # (m,)
+    detour_s: FloatArray | None  # (m,); None if all are 0
+    begins: NDArray[np.intp]  # (sets,)
     by_items: dict[int, _Predicted] = field(default_factory=dict)
 
 
@@ -65,7 +66,7 @@ class _Predicted(NamedTuple):
 class _Holders(NamedTuple):
     names: tuple[str, ...]
     indices: NDArray[np.intp]
-    hop_s: FloatArray
+    hop_s: FloatArray | None  # None if all are equally far away
 
 
 class Roster:
@@ -93,12 +94,15 @@ class Roster:
         self._index: dict[str, int] = {}
         self._scopes: dict[str, _ScopeTable] = {}
         self._residents: dict[str, Mapping[str, ResidentView]] = {}
-        self._served: dict[tuple[str, str], bool] = {}
+        self._shared_residents: dict[WorkerReport, Mapping[str, ResidentView]] = {}
+        self._servers: dict[str, frozenset[str]] = {}
         self._holders: dict[Placement, _Holders] = {}
         self._loadable: dict[str, tuple[FloatArray, FloatArray]] = {}
-        # By worker, and one slot more, of a worker that is never free.
-        self._busy_until_s: FloatArray = np.full(1, np.inf)
-        self._backlog_s: FloatArray = np.zeros(1)
+        # By worker, in the order of ``_index``.
+        self._busy_until_s: FloatArray = np.zeros(0)
+        self._backlog_s: FloatArray = np.zeros(0)
+        self._starts_s: FloatArray = np.zeros(0)
+        self._starts_at_s = np.nan  # when asked for; NaN if they changed since
         self._load = Load()
 
     @property
@@ -113,10 +117,14 @@ class Roster:
 
     def update(self, report: WorkerReport) -> bool:
         """Take in a worker's report; True if it changed anything."""
-        if self._reports.get(report.worker_id) == report:
+        before = self._reports.get(report.worker_id)
+        if before == report:
             return False
         self._reports[report.worker_id] = report
-        self._rebuild()
+        if before is not None and before._replace(variant_ids=report.variant_ids) == report:
+            self._forget(report, set(before.variant_ids) ^ set(report.variant_ids))
+        else:
+            self._rebuild()
         return True
 
     def remove(self, worker_id: str) -> None:
@@ -128,6 +136,7 @@ class Roster:
         """Ask the cost model anew: it has learned since, and the load is another."""
         self._load = load
         self._residents.clear()
+        self._shared_residents.clear()
         for table in self._scopes.values():
             table.by_items.clear()
 
@@ -137,6 +146,7 @@ class Roster:
         if index is not None:
             self._busy_until_s[index] = busy_until_s
             self._backlog_s[index] = backlog_s
+            self._starts_at_s = np.nan
 
     def soonest(self, placement: Placement, now_s: float) -> str:
         """Of the workers that hold the placement, the one to begin soonest, hop and all.
@@ -148,29 +158,30 @@ class Roster:
             holders = self._holders[placement] = self._find_holders(placement)
         if len(holders.names) == 1:
             return holders.names[0]
-        starts_s = np.maximum(self._busy_until_s.take(holders.indices), now_s)
-        starts_s += self._backlog_s.take(holders.indices)
-        starts_s += holders.hop_s
+        starts_s = self._starts(now_s).take(holders.indices)
+        if holders.hop_s is not None:
+            starts_s += holders.hop_s
         return holders.names[int(starts_s.argmin())]
 
     def residents(self, worker_id: str) -> Mapping[str, ResidentView]:
         """The worker's ready variants with their predicted latency by batch size."""
         known = self._residents.get(worker_id)
         if known is None:
-            known = self._residents[worker_id] = self._build_residents(self._reports[worker_id])
+            # Workers that hold the same and are as far away differ in nothing.
+            alike = self._reports[worker_id]._replace(worker_id="")
+            known = self._shared_residents.get(alike)
+            if known is None:
+                known = self._shared_residents[alike] = self._build_residents(alike)
+            self._residents[worker_id] = known
         return known
 
     def serves(self, worker_id: str, scope: str) -> bool:
         """Whether the worker holds a ready variant of the scope."""
-        known = self._served.get((worker_id, scope))
-        if known is None:
-            known = any(
-                name in self.variants and in_scope(self.variants[name], scope)
-                for name in self._reports[worker_id].variant_ids
-            )
-            if len(self._served) < _ANSWERS_KEPT:
-                self._served[worker_id, scope] = known
-        return known
+        return worker_id in self._servers_of(scope)
+
+    def is_served(self, scope: str) -> bool:
+        """Whether any worker holds a ready variant of the scope."""
+        return bool(self._servers_of(scope))
 
     def candidates(self, scope: str, items: int, now_s: float) -> Candidates:
         """The rows for a query of ``items`` items; no rows if nothing is ready."""
@@ -184,14 +195,13 @@ class Roster:
             known = self._predict(table, items)
             if len(table.by_items) < 64:
                 table.by_items[items] = known
-        free_at_s = np.maximum(self._busy_until_s, now_s)
-        free_at_s += self._backlog_s
-        if table.holders.shape[1] == 1:
-            free_at_s = free_at_s.take(table.holders[:, 0])
-        else:
-            free_at_s = (free_at_s.take(table.holders) + table.detour_s).min(axis=1)
+        free_at_s = self._starts(now_s).take(table.holders)
+        if table.detour_s is not None:
+            free_at_s += table.detour_s
+        if len(table.begins) < len(table.holders):
+            free_at_s = np.minimum.reduceat(free_at_s, table.begins)
         free_at_s = free_at_s.take(table.workers_of)
-        free_at_s.flags.writeable = False
+        free_at_s.setflags(write=False)
         return Candidates(
             table.placements,
             table.accuracy_percent,
@@ -201,6 +211,14 @@ class Roster:
             now_s,
             known.shortlist,
         )
+
+    def _starts(self, now_s: float) -> FloatArray:
+        """When each worker is predicted to have done all that it was given; never before now."""
+        if self._starts_at_s != now_s:
+            self._starts_s = np.maximum(self._busy_until_s, now_s)
+            self._starts_s += self._backlog_s
+            self._starts_at_s = now_s
+        return self._starts_s
 
     def soonest_if_loaded_s(self, query: QueryView) -> float:
         """Seconds until a variant for the query could have answered it, were its load begun now.
@@ -240,7 +258,8 @@ class Roster:
         ]
         names = tuple(report.worker_id for report in reports)
         indices = np.array([self._index[name] for name in names], dtype=np.intp)
-        return _Holders(names, indices, _column(report.hop_s for report in reports))
+        hop_s = _column(report.hop_s for report in reports)
+        return _Holders(names, indices, hop_s if len(set(hop_s.tolist())) > 1 else None)
 
     def _rebuild(self) -> None:
         before = {
@@ -248,43 +267,74 @@ class Roster:
         }
         self._index = {name: i for i, name in enumerate(sorted(self._reports))}
         state = [before.get(name, (-np.inf, 0.0)) for name in self._index]
-        self._busy_until_s = np.array([busy for busy, _ in state] + [np.inf], dtype=np.float64)
-        self._backlog_s = np.array([backlog for _, backlog in state] + [0.0], dtype=np.float64)
+        self._busy_until_s = np.array([busy for busy, _ in state], dtype=np.float64)
+        self._backlog_s = np.array([backlog for _, backlog in state], dtype=np.float64)
+        self._starts_at_s = np.nan
         for cache in (
             self._scopes,
             self._residents,
-            self._served,
+            self._shared_residents,
+            self._servers,
             self._holders,
             self._loadable,
         ):
             cache.clear()
 
+    def _forget(self, report: WorkerReport, changed: set[str]) -> None:
+        """Forget what was true while the worker held what it did: ``changed`` came or went."""
+        self._residents.pop(report.worker_id, None)
+        for variant_id in changed:
+            self._holders.pop(Placement(variant_id, report.device_class), None)
+        variants = [self.variants[name] for name in changed if name in self.variants]
+        for cache in (self._scopes, self._servers):
+            for scope in [s for s in cache if any(in_scope(v, s) for v in variants)]:
+                del cache[scope]
+
+    def _ids_in(self, scope: str) -> frozenset[str]:
+        """The variants of a scope."""
+        return frozenset(v.id for v in self.variants.values() if in_scope(v, scope))
+
+    def _servers_of(self, scope: str) -> frozenset[str]:
+        """The workers that hold a ready variant of the scope."""
+        known = self._servers.get(scope)
+        if known is None:
+            ids = self._ids_in(scope)
+            known = frozenset(
+                name
+                for name, report in self._reports.items()
+                if not ids.isdisjoint(report.variant_ids)
+            )
+            if len(self._servers) < _ANSWERS_KEPT:
+                self._servers[scope] = known
+        return known
+
     def _build_scope(self, scope: str) -> _ScopeTable:
+        ids = self._ids_in(scope)
         rows: dict[Placement, list[str]] = {}
         for report in self._in_order():
             for variant_id in report.variant_ids:
-                variant = self.variants.get(variant_id)
-                if variant is not None and in_scope(variant, scope):
+                if variant_id in ids:
                     placement = Placement(variant_id, report.device_class)
                     rows.setdefault(placement, []).append(report.worker_id)
         placements = tuple(rows)
         sets: dict[tuple[str, ...], int] = {}
         workers_of = [sets.setdefault(tuple(workers), len(sets)) for workers in rows.values()]
-        most = max((len(workers) for workers in sets), default=1)
-        holders = np.full((len(sets), most), len(self._busy_until_s) - 1, dtype=np.intp)
-        hops = np.full((len(sets), most), np.inf)
-        for workers, number in sets.items():
-            holders[number, : len(workers)] = [self._index[name] for name in workers]
-            hops[number, : len(workers)] = [self._reports[name].hop_s for name in workers]
-        nearest_s = hops.min(axis=1, initial=np.inf)
+        holders = [self._index[name] for workers in sets for name in workers]
+        hops_s = [[self._reports[name].hop_s for name in workers] for workers in sets]
+        nearest_s = [min(hops) for hops in hops_s]
+        detour_s = _column(
+            hop - nearest for hops, nearest in zip(hops_s, nearest_s, strict=True) for hop in hops
+        )
+        sizes = [len(workers) for workers in sets]
         return _ScopeTable(
             placements,
             _column(self.variants[p.variant_id].accuracy.percent for p in placements),
             _column(self._device_classes[p.device_class].cost_usd(1.0) for p in placements),
             _column(nearest_s[number] for number in workers_of),
             np.array(workers_of, dtype=np.intp),
-            holders,
-            hops - nearest_s[:, None],
+            np.array(holders, dtype=np.intp),
+            detour_s if detour_s.any() else None,
+            np.cumsum([0, *sizes], dtype=np.intp)[:-1],
         )
 
     def _predict(self, table: _ScopeTable, items: int) -> _Predicted:

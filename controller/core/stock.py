@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Container
 from dataclasses import replace
 
 from modelless.policies.views import ClusterView, Instance, WorkerState
@@ -42,12 +43,14 @@ class Stock:
         """How many workers of the class hold the variant, or are loading it."""
         return self._counts[placement]
 
-    def without(self, placement: Placement) -> tuple[WorkerState, ...]:
-        """The workers of the class that do not hold the variant."""
+    def without(self, placement: Placement, full: Container[str]) -> tuple[WorkerState, ...]:
+        """The workers of the class that neither hold the variant nor are ``full``."""
         return tuple(
-            self._workers[worker_id]
-            for worker_id in self._of_class.get(placement.device_class, ())
-            if placement.variant_id not in self._held[worker_id]
+            [
+                self._workers[worker_id]
+                for worker_id in self._of_class.get(placement.device_class, ())
+                if worker_id not in full and placement.variant_id not in self._held[worker_id]
+            ]
         )
 
     def copies(self, scope: str) -> int:

@@ -8,15 +8,18 @@ cost model has learned since.
 from __future__ import annotations
 
 import math
-from bisect import insort
-from collections.abc import Hashable
+from bisect import bisect_left, bisect_right
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
-from modelless.policies.views import QueryView
+from modelless.policies.views import QueryView, QueueView
 
 QueueKey = tuple[str, str | None, Hashable]
 """Scope, variant (None if nobody chose yet) and batch key."""
+
+_MOST_COPIED = 64
+"""Queries of a queue that are copied for a policy; of longer ones it gets a ``Window``."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,18 +43,20 @@ class Worker:
     """A worker as dispatch sees it.
 
     Attributes:
+        number: that of a worker who came later is higher.
         running: its batch; None if it is idle.
         busy_until_s: when the batch is predicted to end, or when the last one ended.
         backlog_s: what its waiting queries are expected to take, seconds.
-        queues: what waits for it.
+        queues: what waits for it; none of them is empty.
     """
 
     worker_id: str
     device_class: str
+    number: int = 0
     running: Batch | None = None
     busy_until_s: float = -math.inf
     backlog_s: float = 0.0
-    queues: dict[QueueKey, list[QueryView]] = field(default_factory=dict)
+    queues: dict[QueueKey, Queue] = field(default_factory=dict)
 
 
 def urgency(query: QueryView) -> tuple[int, float, int]:
@@ -59,21 +64,109 @@ def urgency(query: QueryView) -> tuple[int, float, int]:
     return (-query.priority, query.deadline_s, query.query_id)
 
 
+class Window(Sequence[QueryView]):
+    """What policies see of a long queue: it is always as the queue is, and cannot be changed."""
+
+    __slots__ = ("_queries",)
+
+    def __init__(self, queries: list[QueryView]) -> None:
+        self._queries = queries
+
+    def __len__(self) -> int:
+        return len(self._queries)
+
+    def __iter__(self) -> Iterator[QueryView]:
+        return iter(self._queries)
+
+    @overload
+    def __getitem__(self, place: int) -> QueryView: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> tuple[QueryView, ...]: ...
+
+    def __getitem__(self, place: int | slice) -> QueryView | tuple[QueryView, ...]:
+        if isinstance(place, slice):
+            return tuple(self._queries[place])
+        return self._queries[place]
+
+
+class Queue:
+    """Queries that may share a batch, the most urgent first.
+
+    Attributes:
+        key: what they have in common.
+    """
+
+    __slots__ = ("_queries", "_urgencies", "_view", "key")
+
+    def __init__(self, key: QueueKey) -> None:
+        self.key = key
+        self._queries: list[QueryView] = []
+        self._urgencies: list[tuple[int, float, int]] = []
+        self._view: QueueView | None = None  # None if it is to be made anew
+
+    def __len__(self) -> int:
+        return len(self._queries)
+
+    def __iter__(self) -> Iterator[QueryView]:
+        return iter(self._queries)
+
+    @property
+    def view(self) -> QueueView:
+        """What policies are shown."""
+        view = self._view
+        if view is None:
+            queries = self._queries
+            shown = tuple(queries) if len(queries) <= _MOST_COPIED else Window(queries)
+            view = self._view = QueueView(*self.key, shown)
+        return view
+
+    def add(self, query: QueryView) -> None:
+        """Put a query where it belongs."""
+        self._view = None
+        own = urgency(query)
+        place = bisect_right(self._urgencies, own)
+        self._urgencies.insert(place, own)
+        self._queries.insert(place, query)
+
+    def remove(self, query: QueryView) -> None:
+        """Take a query out that is there."""
+        self._view = None
+        place = 0 if self._queries[0] is query else bisect_left(self._urgencies, urgency(query))
+        del self._urgencies[place]
+        del self._queries[place]
+
+    def expired(self, now_s: float) -> list[QueryView]:
+        """Those whose deadline has passed: of each priority, the first ones."""
+        urgencies, expired, start = self._urgencies, list[QueryView](), 0
+        while start < len(urgencies):
+            rank = urgencies[start][0]
+            end = bisect_right(urgencies, (rank, now_s, math.inf), start)
+            expired += self._queries[start:end]
+            start = bisect_left(urgencies, (rank + 1,), end)
+        return expired
+
+
 class Place(NamedTuple):
     """Where a query waits: for ``worker``, or for anyone if that is None."""
 
     query: QueryView
     worker: Worker | None
-    key: QueueKey
+    queue: Queue
     service_s: float
 
 
 class WaitingRoom:
-    """All waiting queries of one dispatcher."""
+    """All waiting queries of one dispatcher.
+
+    Attributes:
+        deferred: the queues of nobody yet; none of them is empty.
+    """
 
     def __init__(self) -> None:
-        self.deferred: dict[QueueKey, list[QueryView]] = {}
+        self.deferred: dict[QueueKey, Queue] = {}
         self._places: dict[int, Place] = {}
+        self._all: dict[Queue, None] = {}  # the deferred ones and those of workers
 
     def __len__(self) -> int:
         return len(self._places)
@@ -88,29 +181,40 @@ class WaitingRoom:
         Args:
             service_s: seconds it is expected to take alone; counts as 0 if not finite.
         """
-        key: QueueKey = (query.scope, variant_id, query.batch_key)
         service_s = service_s if math.isfinite(service_s) else 0.0
-        insort(worker.queues.setdefault(key, []), query, key=urgency)
         worker.backlog_s += service_s
-        self._places[query.query_id] = Place(query, worker, key, service_s)
+        key: QueueKey = (query.scope, variant_id, query.batch_key)
+        self._put(query, worker, key, worker.queues, service_s)
 
     def defer(self, query: QueryView) -> None:
         """Let the query wait for whichever worker takes it."""
-        key: QueueKey = (query.scope, None, query.batch_key)
-        insort(self.deferred.setdefault(key, []), query, key=urgency)
-        self._places[query.query_id] = Place(query, None, key, 0.0)
+        self._put(query, None, (query.scope, None, query.batch_key), self.deferred, 0.0)
+
+    def _put(
+        self,
+        query: QueryView,
+        worker: Worker | None,
+        key: QueueKey,
+        queues: dict[QueueKey, Queue],
+        service_s: float,
+    ) -> None:
+        queue = queues.get(key)
+        if queue is None:
+            queue = queues[key] = Queue(key)
+            self._all[queue] = None
+        queue.add(query)
+        self._places[query.query_id] = Place(query, worker, queue, service_s)
 
     def take(self, query_id: int) -> Place:
         """Take a waiting query out; returns where it was."""
         place = self._places.pop(query_id)
-        worker = place.worker
-        queues = self.deferred if worker is None else worker.queues
-        queue = queues[place.key]
-        queue.remove(place.query)
+        query, worker, queue, service_s = place
+        queue.remove(query)
         if not queue:
-            del queues[place.key]
+            del self._all[queue]
+            del (self.deferred if worker is None else worker.queues)[queue.key]
         if worker is not None:
-            worker.backlog_s = worker.backlog_s - place.service_s if worker.queues else 0.0
+            worker.backlog_s = worker.backlog_s - service_s if worker.queues else 0.0
         return place
 
     def everyone(self) -> list[QueryView]:
@@ -119,7 +223,6 @@ class WaitingRoom:
 
     def expired(self, now_s: float) -> list[QueryView]:
         """Waiting queries whose deadline has passed, most urgent first."""
-        places = self._places.values()
-        expired = [place.query for place in places if place.query.deadline_s <= now_s]
+        expired = [query for queue in self._all for query in queue.expired(now_s)]
         expired.sort(key=urgency)
         return expired

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modelless.controller.sim.randomness import stream
 from modelless.controller.sim.traces import arrivals
@@ -55,6 +56,14 @@ def queries(file: WorldFile, seed: int) -> Iterator[Asked]:
         if world.duration_s is not None and asked.arrival_s >= world.duration_s:
             return
         yield asked
+
+
+def arrivals_by_scope(asked: Iterable[Asked]) -> dict[str, NDArray[np.float64]]:
+    """When queries come in at the gateway: by scope, ascending, seconds, float64."""
+    at_s: dict[str, list[float]] = {}
+    for each in asked:
+        at_s.setdefault(each.task, []).append(each.arrival_s + each.client.delay_s)
+    return {scope: np.sort(np.array(times, dtype=np.float64)) for scope, times in at_s.items()}
 
 
 def _stream(file: WorldFile, number: int, seed: int) -> Iterator[Asked]:
@@ -133,4 +142,4 @@ class Popularity:
         return self._ranked[next(self._picks)]
 
 
-__all__ = ["Asked", "Client", "Popularity", "queries"]
+__all__ = ["Asked", "Client", "Popularity", "arrivals_by_scope", "queries"]

@@ -7,6 +7,7 @@ What is simulated is what they cannot see: clients, devices, the network, and ti
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import inf
 
 from modelless.controller.core.books import demands_of
 from modelless.controller.core.dispatch import Dispatcher, DispatchLimits
@@ -26,6 +27,7 @@ from modelless.controller.sim.recorder import REFUSED, UNREACHABLE, Recorder
 from modelless.controller.sim.world import World
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import (
+    Clairvoyant,
     EvictionPolicy,
     Forecaster,
     PlacementPolicy,
@@ -72,6 +74,9 @@ class Engine:
         asked: the queries, ascending.
         seed: of everything random.
         recorder: the books.
+
+    Attributes:
+        clairvoyants: policies that must be told all arrivals before ``run``.
     """
 
     def __init__(
@@ -90,28 +95,42 @@ class Engine:
                 MeasuredCostModel(fleet.measurements),
                 limits.max_batch,
             ),
-            build_policy(SelectionPolicy, world.policies.selection),
+            build_policy(SelectionPolicy, world.policies.selection, clairvoyant=True),
             stream(seed, "policy"),
             DispatchLimits(max_queued=limits.max_queued, max_batch=limits.max_batch),
             self._receipts,
+            _no_message,
         )
         self._floor = Floor(world, fleet, seed, self._events, recorder)
         self._floor.listener = self
+        planner = _planner(world)
         self._control = ControlLoop(
-            _planner(world),
+            planner,
             fleet,
             self._floor,
             recorder,
             self._dispatcher.in_use,
             self._dispatcher.advise,
         )
+        self.clairvoyants = [
+            policy
+            for policy in (
+                self._dispatcher.selection,
+                getattr(self._dispatcher.selection, "batching", None),
+                planner.scaling,
+                planner.placement,
+                planner.eviction,
+                planner.forecaster,
+            )
+            if isinstance(policy, Clairvoyant)
+        ]
         self._faults = Faults(world.faults, self._floor, self._events, self._deliver)
         self._asked: dict[int, Asked] = {}
         self._running: dict[int, Running] = {}
         self._count = 0
-        self._wake_s = float("inf")
+        self._wake_s = inf
         self._source_ended = False
-        self._shut_at_s = float("inf")
+        self._shut_at_s = inf
         self._began_batches = 0
         self._neighbours = 0
 
@@ -128,10 +147,7 @@ class Engine:
         events, source = self._events, self._source
         upcoming = next(source, None)
         while upcoming is not None:
-            arrival_s = upcoming.arrival_s
-            while events.next_s <= arrival_s:
-                events.happen()
-            events.now_s = arrival_s
+            events.happen_until(upcoming.arrival_s)
             self._ask(upcoming)
             upcoming = next(source, None)
         self._source_ended = True
@@ -148,34 +164,32 @@ class Engine:
         """A query leaves its client."""
         self._count = query_id = self._count + 1
         client = asked.client
+        self._asked[query_id] = asked
         if not client.delay_s:
-            self._arrive((query_id, asked))
+            self._arrive(query_id)
         elif self._floor.is_cut(client.site):
+            del self._asked[query_id]
             self._recorder.fail(query_id, asked, asked.arrival_s, UNREACHABLE, "site-cut")
         else:
-            self._asked[query_id] = asked  # so that nobody takes it for over
-            at_s = asked.arrival_s + client.delay_s
-            self._events.at(at_s, self._arrive, (query_id, asked))
+            self._events.at(asked.arrival_s + client.delay_s, self._arrive, query_id)
 
-    def _arrive(self, what: tuple[int, Asked]) -> None:
+    def _arrive(self, query_id: int) -> None:
         """A query comes in at the gateway."""
-        query_id, asked = what
-        client, now_s = asked.client, self._events.now_s
+        arrival_s, task, client = self._asked[query_id]
         slo = client.slo
-        self._asked[query_id] = asked
         query = QueryView(
             query_id,
-            asked.task,
-            asked.arrival_s,
-            asked.arrival_s + client.latency_s - client.delay_s,
+            task,
+            arrival_s,
+            arrival_s + client.latency_s - client.delay_s,
             slo.min_accuracy,
-            float("inf") if slo.max_cost_usd is None else slo.max_cost_usd,
+            inf if slo.max_cost_usd is None else slo.max_cost_usd,
             slo.priority,
             slo.items,
             None,
             slo.tenant,
         )
-        self._carry_out(self._dispatcher.on_query(query, now_s))
+        self._carry_out(self._dispatcher.on_query(query, self._events.now_s))
 
     def _carry_out(self, effects: Sequence[DispatchEffect]) -> None:
         for effect in effects:
@@ -232,14 +246,13 @@ class Engine:
         query_id = effect.query_id
         asked = self._asked.pop(query_id)
         receipt = self._receipts.take(query_id)
-        reason = receipt.reason if receipt is not None else None
         client = asked.client
         self._recorder.answer(
             query_id,
             asked,
             self._running[effect.batch_id],
             self._events.now_s + client.delay_s,
-            reason.value if reason is not None else "",
+            receipt.reason if receipt is not None else None,
             reached=not client.delay_s or not self._floor.is_cut(client.site),
         )
 
@@ -278,7 +291,7 @@ class Engine:
 
     def _woken(self, _: None) -> None:
         if self._wake_s <= self._events.now_s:
-            self._wake_s = float("inf")
+            self._wake_s = inf
             self._carry_out(self._dispatcher.on_tick(self._events.now_s))
 
     def _tick(self, _: None) -> None:
@@ -286,7 +299,7 @@ class Engine:
         if self._dispatcher.queued:  # else nothing can expire, and nobody could be given anything
             self._carry_out(self._dispatcher.on_tick(now_s))
         if now_s >= self._shut_at_s:
-            self._shut_at_s = float("inf")
+            self._shut_at_s = inf
             self._carry_out(self._dispatcher.shut_down(now_s))
         if not self._source_ended or self._asked:
             self._events.at(now_s + self._world.limits.tick_ms / 1e3, self._tick)
@@ -314,13 +327,20 @@ class Engine:
             self._events.at(now_s + interval_s, self._control_tick, progress)
 
 
+def _no_message(receipt: Receipt, max_batch: int) -> tuple[str, float | None]:
+    """What a refused client is told: nobody here reads it, and to word it takes longer than all
+    else about a refusal."""
+    del receipt, max_batch
+    return "", None
+
+
 def _planner(world: World) -> Planner:
     policies = world.policies
     return Planner(
-        build_policy(ScalingPolicy, policies.scaling),  # type: ignore[type-abstract]
-        build_policy(PlacementPolicy, policies.placement),  # type: ignore[type-abstract]
-        build_policy(EvictionPolicy, policies.eviction),  # type: ignore[type-abstract]
-        build_policy(Forecaster, policies.forecast),  # type: ignore[type-abstract]
+        build_policy(ScalingPolicy, policies.scaling, clairvoyant=True),  # type: ignore[type-abstract]
+        build_policy(PlacementPolicy, policies.placement, clairvoyant=True),  # type: ignore[type-abstract]
+        build_policy(EvictionPolicy, policies.eviction, clairvoyant=True),  # type: ignore[type-abstract]
+        build_policy(Forecaster, policies.forecast, clairvoyant=True),  # type: ignore[type-abstract]
         PlanLimits(
             {
                 device.name: device.count if device.min_workers is None else device.min_workers

@@ -22,15 +22,17 @@ class Events:
     def __len__(self) -> int:
         return len(self._heap)
 
-    @property
-    def next_s(self) -> float:
-        """When the next event is; inf if there is none."""
-        return self._heap[0][0] if self._heap else float("inf")
-
     def at(self, at_s: float, act: Callable[[Any], None], what: Any = None) -> None:
         """Call ``act(what)`` at ``at_s``."""
         self._planned += 1
         heapq.heappush(self._heap, (at_s, self._planned, act, what))
+
+    def happen_until(self, until_s: float) -> None:
+        """Let everything happen up to and at ``until_s``; then it is that time."""
+        heap = self._heap
+        while heap and heap[0][0] <= until_s:
+            self.happen()
+        self.now_s = until_s
 
     def happen(self) -> None:
         """Let the next event happen."""

@@ -6,6 +6,7 @@ from modelless.controller.sim.arrivals import Asked
 from modelless.controller.sim.devices import Running
 from modelless.controller.sim.log import Log
 from modelless.controller.sim.summary import Summary, Tally
+from modelless.policies.reasons import Reason
 from modelless.variants.vocabulary import DeviceClass, Variant
 
 SERVED = "served"
@@ -34,6 +35,7 @@ class Recorder:
         self._log = log
         self._accuracy = {name: variant.accuracy.percent for name, variant in variants.items()}
         self._usd_per_s = {name: kind.cost_usd(1.0) for name, kind in device_classes.items()}
+        self._tallies_of: dict[tuple[str, str | None], tuple[Tally, ...]] = {}
 
     def answer(
         self,
@@ -41,7 +43,7 @@ class Recorder:
         asked: Asked,
         running: Running,
         answered_s: float,
-        reason: str,
+        reason: Reason | None,
         *,
         reached: bool,
     ) -> None:
@@ -66,6 +68,9 @@ class Recorder:
             for tally in self._tallies(asked):
                 tally.fail(UNREACHABLE)
                 tally.cost_usd += cost_usd
+        if self.summary.series is not None:
+            percent = accuracy if reached else None
+            self.summary.series.add(arrival_s, percent, is_good=reached and not kind)
         if self._log is not None:
             self._log.queries.add(
                 (
@@ -84,7 +89,7 @@ class Recorder:
                     running.items,
                     accuracy,
                     outcome,
-                    reason,
+                    reason.value if reason is not None else "",
                     answered_s if reached else None,
                     slo.items,
                     slo.tenant,
@@ -97,6 +102,8 @@ class Recorder:
         """The query was refused, or never came to anybody who could refuse it."""
         for tally in self._tallies(asked):
             tally.fail(reason if outcome == REFUSED else outcome)
+        if self.summary.series is not None:
+            self.summary.series.add(asked.arrival_s, None, is_good=False)
         if self._log is not None:
             slo = asked.client.slo
             blank = (None,) * 8
@@ -165,13 +172,13 @@ class Recorder:
             )
 
     def _tallies(self, asked: Asked) -> tuple[Tally, ...]:
-        summary, tenant = self.summary, asked.client.slo.tenant
-        task = summary.tasks.get(asked.task)
-        if task is None:
-            task = summary.tasks[asked.task] = Tally()
-        if not tenant:
-            return (summary.total, task)
-        of_tenant = summary.tenants.get(tenant)
-        if of_tenant is None:
-            of_tenant = summary.tenants[tenant] = Tally()
-        return (summary.total, task, of_tenant)
+        key = (asked.task, asked.client.slo.tenant)
+        tallies = self._tallies_of.get(key)
+        if tallies is None:
+            task, tenant = key
+            summary = self.summary
+            tallies = (summary.total, summary.tasks.setdefault(task, Tally()))
+            if tenant:
+                tallies += (summary.tenants.setdefault(tenant, Tally()),)
+            self._tallies_of[key] = tallies
+        return tallies

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from modelless.controller.sim.arrivals import queries
+from modelless.controller.sim.arrivals import arrivals_by_scope, queries
 from modelless.controller.sim.engine import Engine, Progress
 from modelless.controller.sim.log import Log
 from modelless.controller.sim.profiles import build_fleet
@@ -44,7 +44,12 @@ def simulate(
 
     def run(books: Log | None) -> None:
         recorder = Recorder(counted, books, dict(fleet.variants), dict(fleet.device_classes))
-        Engine(world, fleet, queries(file, seed), seed, recorder).run(progress)
+        engine = Engine(world, fleet, queries(file, seed), seed, recorder)
+        if engine.clairvoyants:
+            arrivals_s = arrivals_by_scope(queries(file, seed))
+            for policy in engine.clairvoyants:
+                policy.reveal(arrivals_s)
+        engine.run(progress)
 
     if log is None:
         run(None)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from modelless.controller.sim.series import Series
+
 _GAMMA_LOG = math.log(1.02)
 _LEAST_S = 1e-7
 
@@ -116,6 +118,7 @@ class Summary:
         cold_start_s: spent on loads that were not there at the start, seconds.
         policy_problems: what policies did wrong, with counts; the first few.
         span_s: of the arrivals; end_s: when all was over.
+        series: the run's course, if it is wanted.
     """
 
     seed: int
@@ -139,6 +142,7 @@ class Summary:
     policy_problems: dict[str, int] = field(default_factory=dict)
     span_s: float = 0.0
     end_s: float = 0.0
+    series: Series | None = None
 
     def complain(self, problem: str) -> None:
         """A policy did something wrong."""

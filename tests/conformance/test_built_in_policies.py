@@ -28,7 +28,21 @@ CASES: dict[type, type] = {
 
 DECLARATIONS: dict[str, dict[str, Any]] = {
     "cheapest-feasible": {"looser_deadline_never_costs_more": True},
+    "infaas": {"keeps_limits": False},  # latency without the queue must fit, as in the source
     "most-accurate-feasible": {"looser_deadline_never_less_accurate": True},
+    "round-robin": {"keeps_limits": False},
+    "random": {"keeps_limits": False},
+    "static": {
+        "keeps_limits": False,
+        "looser_deadline_never_costs_more": True,
+        "looser_deadline_never_less_accurate": True,
+    },
+    "clipper": {"keeps_limits": False, "looser_deadline_never_less_accurate": True},
+    "model-switching": {"keeps_limits": False, "looser_deadline_never_less_accurate": True},
+    "aimd": {"keeps_deadlines": False},
+    "nexus": {"never_idles": False},
+    "planned-shares": {"keeps_limits": False},
+    "proteus-batching": {"never_idles": False},
 }
 """What a policy promises beyond what all do, or does not promise; see the cases."""
 
@@ -38,14 +52,37 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"batching": {"policy": "earliest-deadline-first", "min_gain": 0.2}}
     ],
     "earliest-deadline-first": [{"min_gain": 0.5}],
+    "round-robin": [{"batching": {"policy": "nexus"}}],
+    "static": [{"variant": "most-accurate"}],
+    "clipper": [{"mode": "high-throughput"}],
+    "clockwork": [{"variant": "most-accurate"}],
+    "slack-fit": [{"buckets": 1}],
+    "model-switching": [{"period_s": 0.5, "utilisation": 1.0, "calm_periods": 1}],
+    "aimd": [{"step": 2.0, "backoff": 0.5, "objective_s": 0.05}],
+    "demand-value": [{"scale_workers": True, "most_workers": {"gpu-1": 2}, "horizon_s": 20.0}],
     "fixed": [{"workers": {"cpu-1": 3}, "keep_dominated": False}],
+    "infaas": [{"quantile": "p50", "accelerators": ["gpu-1"]}],
+    "infaas-autoscaler": [{"cpu_patience_s": 0.0, "worker_patience_s": None}],
+    "ongoing-requests": [{"upscale_delay_s": 0.0, "downscale_delay_s": 0.0}],
+    "predictive": [{"prefer": "cheapest", "headroom": 2.0}],
+    "ewma": [{"half_life_s": 1.0}],
+    "holt-winters": [{"season_s": 30.0, "season_bins": 6}],
+    "lag-quantile": [{"quantile": 0.5, "lags_s": [1.0], "horizon_s": 2.0}],
+    "planned-shares": [{"batching": "earliest-deadline-first"}],
+    "proteus-batching": [{"batch_sizes": [1, 3], "max_wait_s": 0.01}],
+    "proteus": [{"time_limit_s": 0.0}, {"interval_s": 0.0, "batch_sizes": [1]}],
+    "infadapter": [{"interval_s": 0.0, "cost_weight": 0.5, "most_variants": 2}],
+    "lemonade": [{"weights": {"imagenet": 3.0}}],
+    "modelmesh": [{"churn_age_s": 0.0}, {"churn_age_s": 1e6}],
+    "miss-cost": [{"half_lives_s": [60.0], "lost_query_s": 0.0, "view_s": 0.5}],
+    "on-demand": [{"preload": False, "loads_per_worker": 0.5}],
 }
 """Settings to check besides the defaults."""
 
 
 def make_case(seam: type, name: str, settings: dict[str, Any], number: int) -> type:
     def policy(self: object) -> Any:
-        return build_policy(seam, {"policy": name, **settings})
+        return build_policy(seam, {"policy": name, **settings}, clairvoyant=True)
 
     title = "".join(part.capitalize() for part in name.split("-"))
     members = {"policy": pytest.fixture(policy), **DECLARATIONS.get(name, {})}

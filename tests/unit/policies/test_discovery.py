@@ -88,8 +88,16 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 )
 def test_every_built_in_policy_is_found_and_built(seam: type, name: str) -> None:
     assert issubclass(find_policy(seam, name), seam)
-    assert isinstance(build_policy(seam, name), seam)
-    assert isinstance(build_policy(seam, {"policy": name}), seam)
+    assert isinstance(build_policy(seam, name, clairvoyant=True), seam)
+    assert isinstance(build_policy(seam, {"policy": name}, clairvoyant=True), seam)
+
+
+def test_a_policy_that_knows_the_future_is_built_for_the_simulator_only() -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        build_policy(EvictionPolicy, "belady")
+    message = str(caught.value)
+    assert message.startswith("policy: got 'belady'; allowed: a policy that does without")
+    assert "modelless simulate" in message
 
 
 def test_an_unknown_name_says_what_there_is_and_what_was_meant() -> None:
@@ -97,7 +105,7 @@ def test_an_unknown_name_says_what_there_is_and_what_was_meant() -> None:
         find_policy(SelectionPolicy, "cheapest-feasable")
     message = str(caught.value)
     assert "SelectionPolicy 'cheapest-feasable' does not exist" in message
-    assert "cheapest-feasible, most-accurate-feasible" in message
+    assert "best-value, cheapest-feasible, clipper" in message
     assert "Did you mean 'cheapest-feasible'?" in message
     assert "'module:Class'" in message
 

@@ -1,0 +1,53 @@
+"""Queries for which nothing is ready, held while a load could still end in time."""
+
+from __future__ import annotations
+
+from modelless.controller.core.roster import Roster
+from modelless.controller.core.waiting import Queue, WaitingRoom
+from modelless.policies.views import QueryView
+
+
+class HoldingRoom:
+    """Which of the deferred queries wait for a load, and until when.
+
+    Args:
+        waiting: where they wait, with those that the policy deferred.
+        roster: who can serve what.
+        max_hold_s: see ``DispatchLimits``.
+    """
+
+    def __init__(self, waiting: WaitingRoom, roster: Roster, max_hold_s: float) -> None:
+        self._waiting = waiting
+        self._roster = roster
+        self._max_hold_s = max_hold_s
+        self._held: dict[int, tuple[QueryView, float]] = {}  # by id; and until when
+
+    def hold(self, query: QueryView, now_s: float) -> bool:
+        """Let the query wait for a load; False if none could end in time for it."""
+        until_s = min(query.deadline_s, now_s + self._max_hold_s)
+        if not now_s + self._roster.soonest_if_loaded_s(query) <= until_s:
+            return False
+        self._held[query.query_id] = query, until_s
+        self._waiting.defer(query)
+        return True
+
+    def forget(self, query_id: int) -> None:
+        """The query does not wait for a load any more, if it did."""
+        self._held.pop(query_id, None)
+
+    def in_vain(self, now_s: float) -> list[QueryView]:
+        """Queries that have waited as long as they may."""
+        return [query for query, until_s in self._held.values() if until_s <= now_s]
+
+    def stranded(self) -> list[QueryView]:
+        """Deferred queries to choose for anew: no worker serves them any more, or one does now."""
+        return [
+            query
+            for key, queue in self._waiting.deferred.items()
+            for query in self._stranded_in(key[0], queue)
+        ]
+
+    def _stranded_in(self, scope: str, queue: Queue) -> list[QueryView]:
+        if not self._roster.is_served(scope):
+            return [query for query in queue if query.query_id not in self._held]
+        return [query for query in queue if query.query_id in self._held] if self._held else []

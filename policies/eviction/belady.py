@@ -1,0 +1,60 @@
+"""Belady by cost: what is asked for again last, for its load time and size, leaves first.
+
+Offline: it must be told all arrivals to come. Belady's rule (IBM Systems Journal, 1966) takes what
+is used again last, which is best for equal sizes and costs. With sizes and costs the best choice is
+NP-hard (Chrobak et al., Algorithmica 2012); weighing by load time per byte is the usual greedy
+stand-in, so this is a strong yardstick rather than a proven bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelless.policies.eviction.least_recently_used import LeastRecentlyUsed
+from modelless.policies.eviction.worth import reload_s, size_bytes
+from modelless.policies.scopes import scopes_of
+from modelless.policies.seams import Clairvoyant, EvictionPolicy
+from modelless.policies.views import ClusterView, Instance
+
+_SOON_S = 1e-3
+
+
+class Belady(EvictionPolicy, Clairvoyant):
+    """Least (load time / size / time to the next query of any scope it is in) first.
+
+    What nobody asks for again leaves before all else. Ties go by last use; so it is LRU as long as
+    nothing was revealed.
+    """
+
+    def __init__(self) -> None:
+        self._arrivals_s: dict[str, NDArray[np.float64]] = {}
+
+    def reveal(self, arrivals_s: Mapping[str, NDArray[np.float64]]) -> None:
+        self._arrivals_s = dict(arrivals_s)
+
+    def rank(self, residents: Sequence[Instance], view: ClusterView) -> Sequence[Instance]:
+        if not self._arrivals_s:
+            return LeastRecentlyUsed().rank(residents, view)
+
+        def urgency(instance: Instance) -> float:
+            wait_s = self._next_s(instance.variant_id, view.now_s) - view.now_s
+            return reload_s(instance) / size_bytes(instance) / max(wait_s, _SOON_S)
+
+        return sorted(
+            residents, key=lambda i: (urgency(i), i.last_used_s, i.worker_id, i.variant_id)
+        )
+
+    def _next_s(self, variant_id: str, now_s: float) -> float:
+        """When the next query comes that the variant could be for; inf if none does."""
+        next_s = math.inf
+        for scope in scopes_of(variant_id):
+            arrivals_s = self._arrivals_s.get(scope)
+            if arrivals_s is not None:
+                place = int(np.searchsorted(arrivals_s, now_s, side="right"))
+                if place < len(arrivals_s):
+                    next_s = min(next_s, float(arrivals_s[place]))
+        return next_s

@@ -1,0 +1,58 @@
+"""Greedy-Dual-Size-Frequency: often used, slow to load and small stays; what ages leaves.
+
+FaasCache (Fuerst and Sharma, ASPLOS 2021, section 4) keeps serverless functions warm by this rule,
+which Cherkasova (HP Labs, 1998) made for web caches.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from modelless.policies.eviction.worth import Key, instances_of, key_of, reload_s, size_bytes
+from modelless.policies.seams import EvictionPolicy
+from modelless.policies.views import ClusterView, Instance
+
+
+class GreedyDualSizeFrequency(EvictionPolicy):
+    """Least priority first: clock at the last use + frequency x load time / size.
+
+    The frequency is a variant's batches over all its instances, counted anew once none is left. A
+    victim's priority becomes the clock, so that what is not used again falls behind what is. This
+    policy is only asked, never told what left: the clock advances, at the next call, to the highest
+    priority among those that are gone since the last one, on workers that are still there.
+    """
+
+    def __init__(self) -> None:
+        self._clock = 0.0
+        self._seen: dict[Key, tuple[int, float]] = {}  # uses, and the clock at the last of them
+        self._priority: dict[Key, float] = {}
+
+    def rank(self, residents: Sequence[Instance], view: ClusterView) -> Sequence[Instance]:
+        held = instances_of(view) | {key_of(each): each for each in residents}
+        self._advance({worker.worker_id for worker in view.workers}, held)
+        uses = Counter[str]()
+        for instance in held.values():
+            uses[instance.variant_id] += instance.use_count
+        self._seen = {key: self._touch(key, each.use_count) for key, each in held.items()}
+        self._priority = {
+            key: self._seen[key][1] + uses[each.variant_id] * reload_s(each) / size_bytes(each)
+            for key, each in held.items()
+        }
+        return sorted(
+            residents,
+            key=lambda i: (self._priority[key_of(i)], i.last_used_s, i.worker_id, i.variant_id),
+        )
+
+    def _advance(self, workers: set[str], held: Mapping[Key, Instance]) -> None:
+        """Take note of who has left."""
+        evicted = [
+            priority
+            for key, priority in self._priority.items()
+            if key not in held and key[0] in workers
+        ]
+        self._clock = max([self._clock, *evicted])
+
+    def _touch(self, key: Key, uses: int) -> tuple[int, float]:
+        before = self._seen.get(key)
+        return before if before is not None and before[0] == uses else (uses, self._clock)

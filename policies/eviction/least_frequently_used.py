@@ -1,0 +1,17 @@
+"""Least frequently used: what served fewest batches since it was loaded leaves first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from modelless.policies.seams import EvictionPolicy
+from modelless.policies.views import ClusterView, Instance
+
+
+class LeastFrequentlyUsed(EvictionPolicy):
+    """In-cache LFU: counts begin anew with each load. Ties go by last use, then by id."""
+
+    def rank(self, residents: Sequence[Instance], view: ClusterView) -> Sequence[Instance]:
+        return sorted(
+            residents, key=lambda i: (i.use_count, i.last_used_s, i.worker_id, i.variant_id)
+        )

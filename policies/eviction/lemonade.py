@@ -1,0 +1,40 @@
+"""Idle time over load time: what has been idle for many times its load time leaves first.
+
+As Lemonade, a server of local models, orders its loaded models: idle / (load time x weight).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from modelless.policies.eviction.worth import reload_s
+from modelless.policies.seams import EvictionPolicy
+from modelless.policies.views import ClusterView, Instance
+from modelless.variants.errors import InvalidInputError
+
+_LEAST_S = 1e-3
+
+
+class Lemonade(EvictionPolicy):
+    """Longest idle first, in units of weighted load time.
+
+    Args:
+        weights: by task, how many times as precious its variants are; 1 for the others.
+    """
+
+    def __init__(self, weights: Mapping[str, float] | None = None) -> None:
+        self.weights = dict(weights or {})
+        for task, weight in self.weights.items():
+            if not (isinstance(weight, (int, float)) and 0.0 < weight < math.inf):
+                raise InvalidInputError.of(f"weights.{task}", weight, "a number above 0")
+
+    def rank(self, residents: Sequence[Instance], view: ClusterView) -> Sequence[Instance]:
+        def overstay(instance: Instance) -> float:
+            weight = self.weights.get(instance.variant_id.split("/")[0], 1.0)
+            idle_s = max(view.now_s - instance.last_used_s, 0.0)
+            return idle_s / (max(reload_s(instance), _LEAST_S) * weight)
+
+        return sorted(
+            residents, key=lambda i: (-overstay(i), i.last_used_s, i.worker_id, i.variant_id)
+        )

@@ -1,0 +1,31 @@
+"""Room to load: free memory first, then a loader that is idle, then the variant's own home."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+from modelless.policies.seams import PlacementPolicy
+from modelless.policies.views import WorkerState
+
+
+class RoomToLoad(PlacementPolicy):
+    """Most free memory where it suffices; where something must leave, the work is shared out.
+
+    Workers that are full differ in free memory by accident only, and going by it sends load after
+    load to the same one, while what the others hold is never evicted. So among those without room,
+    the ones with fewest loads under way come first, and then each variant has an order of its own
+    (rendezvous hashing; Thaler and Ravishankar, IEEE/ACM ToN 1998), so that it comes back to where
+    the same rivals are.
+    """
+
+    def rank(
+        self, variant_id: str, memory_bytes: int, workers: Sequence[WorkerState]
+    ) -> Sequence[WorkerState]:
+        def order(worker: WorkerState) -> tuple[bool, int, int, int, str]:
+            fits = worker.free_bytes >= memory_bytes
+            under_way = sum(i.in_use and i.use_count == 0 for i in worker.instances)
+            home = zlib.crc32(f"{variant_id} {worker.worker_id}".encode())
+            return not fits, under_way, -worker.free_bytes if fits else 0, home, worker.worker_id
+
+        return sorted(workers, key=order)

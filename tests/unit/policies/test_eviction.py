@@ -1,0 +1,345 @@
+"""Each eviction policy's own idea, on cases worked out by hand."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from modelless.policies.eviction.belady import Belady
+from modelless.policies.eviction.demand_driven import DemandDriven
+from modelless.policies.eviction.greedy_dual import GreedyDualSizeFrequency
+from modelless.policies.eviction.least_frequently_used import LeastFrequentlyUsed
+from modelless.policies.eviction.least_recently_used import LeastRecentlyUsed
+from modelless.policies.eviction.lemonade import Lemonade
+from modelless.policies.eviction.miss_cost import MissCost
+from modelless.policies.eviction.modelmesh import ModelMesh
+from modelless.policies.eviction.popularity import Popularity
+from modelless.policies.seams import EvictionPolicy
+from modelless.policies.views import ClusterView, Demand, Instance, VariantFacts, WorkerState
+from modelless.variants.errors import InvalidInputError
+from modelless.variants.vocabulary import DeviceClass
+
+GPU = DeviceClass("gpu", "gpu", 1, 1 << 40, 1.0, 300.0)
+
+
+def held(
+    name: str,
+    *,
+    used_s: float = 0.0,
+    uses: int = 0,
+    load_s: float = 10.0,
+    size: int = 100,
+    worker: str = "w0",
+    in_use: bool = False,
+) -> Instance:
+    """An instance of the variant ``name/m/v@1``, or of ``name`` if that is a whole id."""
+    variant_id = name if "/" in name else f"{name}/m/v@1"
+    return Instance(worker, variant_id, size, load_s, used_s, uses, in_use=in_use)
+
+
+def view(
+    instances: Sequence[Instance],
+    now_s: float = 100.0,
+    variants: Sequence[VariantFacts] = (),
+    unmet: Mapping[str, float] | None = None,
+    busy: float = 0.0,
+    **fields: Any,
+) -> ClusterView:
+    workers = tuple(
+        WorkerState(name, "gpu", 1000, tuple(i for i in instances if i.worker_id == name), busy)
+        for name in sorted({"w0", *(i.worker_id for i in instances)})
+    )
+    arrivals = fields.pop("arrivals", {})
+    return ClusterView(
+        now_s, {"gpu": GPU}, workers, tuple(variants), arrivals, unmet or {}, **fields
+    )
+
+
+def order(policy: EvictionPolicy, instances: Sequence[Instance], **fields: Any) -> list[str]:
+    """The ranking as tasks, or whole ids where a task has several variants."""
+    ranked = policy.rank(instances, view(instances, **fields))
+    return [i.variant_id.removesuffix("/m/v@1") for i in ranked]
+
+
+# -- recency and frequency ----------------------------------------------------------------------
+
+
+def test_lfu_counts_uses_and_breaks_ties_by_last_use() -> None:
+    instances = [held("a", uses=5, used_s=1), held("b", uses=2, used_s=9), held("c", uses=2)]
+    assert order(LeastFrequentlyUsed(), instances) == ["c", "b", "a"]
+
+
+def test_lemonade_is_idle_time_over_load_time() -> None:
+    # Idle 60, 90 and 20 s for loads of 30, 60 and 4 s: 2, 1.5 and 5 times as long.
+    instances = [
+        held("a", used_s=40, load_s=30),
+        held("b", used_s=10, load_s=60),
+        held("c", used_s=80, load_s=4),
+    ]
+    assert order(Lemonade(), instances) == ["c", "a", "b"]
+    assert order(Lemonade({"c": 4.0}), instances) == ["a", "b", "c"]  # 5 / 4 = 1.25
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, math.inf, math.nan, "much", None])
+def test_lemonades_weights_are_above_0(weight: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r"weights\.a: got"):
+        Lemonade({"a": weight})
+
+
+def test_modelmesh_is_lru_for_what_is_older_than_the_churn_age() -> None:
+    instances = [held("a", used_s=20), held("b", used_s=10), held("young", used_s=95)]
+    assert order(ModelMesh(churn_age_s=60), instances) == ["b", "a", "young"]
+
+
+def test_modelmesh_lets_newcomers_give_way_when_all_are_young() -> None:
+    instances = [
+        held("steady", used_s=90, uses=50),
+        held("newer", used_s=98, uses=0),
+        held("new", used_s=95, uses=0),
+    ]
+    assert order(ModelMesh(churn_age_s=60), instances) == ["newer", "new", "steady"]
+    assert order(ModelMesh(churn_age_s=0), instances) == ["steady", "new", "newer"]
+
+
+@pytest.mark.parametrize("age", [-1.0, math.inf, math.nan, "an hour"])
+def test_modelmeshs_churn_age_is_a_time(age: Any) -> None:
+    with pytest.raises(InvalidInputError, match="churn_age_s: got"):
+        ModelMesh(churn_age_s=age)
+
+
+def test_demand_driven_keeps_what_clients_wait_for() -> None:
+    instances = [held("a", used_s=1), held("b", used_s=2), held("c", used_s=3)]
+    assert order(DemandDriven(), instances, open_queries={"a": 2}) == ["b", "c", "a"]
+    narrowed = {"a/m/v": 1, "b/m": 3}
+    assert order(DemandDriven(), instances, open_queries=narrowed) == ["c", "a", "b"]
+
+
+# -- greedy dual --------------------------------------------------------------------------------
+
+
+def test_gdsf_weighs_frequency_by_load_time_and_size() -> None:
+    # 4 x 10 / 100 = 0.4, 2 x 30 / 100 = 0.6, 4 x 10 / 200 = 0.2
+    instances = [
+        held("a", uses=4),
+        held("b", uses=2, load_s=30),
+        held("c", uses=4, size=200),
+    ]
+    assert order(GreedyDualSizeFrequency(), instances) == ["c", "a", "b"]
+
+
+def test_gdsf_counts_a_variants_uses_over_all_its_instances() -> None:
+    mine = [held("a", uses=1), held("b", uses=3)]
+    replica = held("a", uses=9, worker="w1")
+    ranked = GreedyDualSizeFrequency().rank(mine, view([*mine, replica]))
+    assert [i.variant_id for i in ranked] == ["b/m/v@1", "a/m/v@1"]
+
+
+def test_gdsf_ages_what_is_not_used_again() -> None:
+    policy = GreedyDualSizeFrequency()
+    old, victim = held("old", uses=6), held("victim", uses=5)
+    assert order(policy, [old, victim]) == ["victim", "old"]  # 0.5 and 0.6
+    # The victim has left: the clock is 0.5. A newcomer of 2 uses has 0.7, which is above 0.6.
+    new = held("new", uses=2)
+    assert order(policy, [old, new], now_s=101.0) == ["old", "new"]
+    # Used once more, the old one has 0.5 + 0.7.
+    old = held("old", uses=7)
+    assert order(policy, [old, new], now_s=102.0) == ["new", "old"]
+
+
+def test_gdsfs_clock_stands_still_when_a_worker_is_lost() -> None:
+    policy = GreedyDualSizeFrequency()
+    old, lost = held("old", uses=3), held("lost", uses=50, worker="w1")
+    policy.rank([old], view([old, lost]))
+    new = held("new", uses=2)
+    assert order(policy, [old, new], now_s=101.0) == ["new", "old"]
+
+
+# -- Belady -------------------------------------------------------------------------------------
+
+
+def test_belady_takes_what_is_asked_for_last() -> None:
+    policy = Belady()
+    policy.reveal(
+        {"a": np.array([50.0, 130.0]), "b": np.array([110.0]), "c/m": np.array([99.0, 170.0])}
+    )
+    never = held("never", used_s=99)
+    instances = [held("a"), held("b"), held("c"), never]
+    assert order(policy, instances) == ["never", "c", "a", "b"]
+    assert order(policy, instances, now_s=120.0) == ["b", "never", "c", "a"]
+
+
+def test_belady_weighs_by_load_time_and_size() -> None:
+    policy = Belady()
+    policy.reveal({"a": np.array([110.0]), "b": np.array([120.0]), "c": np.array([110.0])})
+    # 10 / 100 / 10 s, 30 / 100 / 20 s, 10 / 200 / 10 s
+    instances = [held("a"), held("b", load_s=30), held("c", size=200)]
+    assert order(policy, instances) == ["c", "a", "b"]
+
+
+def test_belady_is_lru_before_anything_is_revealed() -> None:
+    instances = [held("a", used_s=3), held("b", used_s=1), held("c", used_s=2)]
+    assert order(Belady(), instances) == order(LeastRecentlyUsed(), instances) == ["b", "c", "a"]
+
+
+# -- miss cost ----------------------------------------------------------------------------------
+
+
+def facts(name: str, accuracy: float, latency_s: float = 0.1) -> VariantFacts:
+    variant_id = name if "/" in name else f"{name}/m/v@1"
+    return VariantFacts(
+        variant_id,
+        variant_id.split("/")[0],
+        accuracy,
+        {"gpu": 100.0},
+        {"gpu": 10.0},
+        {"gpu": latency_s},
+    )
+
+
+def test_miss_cost_weighs_the_rate_by_load_time_and_size() -> None:
+    policy = MissCost(lost_query_s=0.0)
+    before = [held("a"), held("b", load_s=40), held("c", size=400)]
+    policy.rank(before, view(before, now_s=0.0))
+    # In 100 s 8, 4 and 8 batches: a is asked for more often than b, but loads in a quarter.
+    after = [held("a", uses=8), held("b", uses=4, load_s=40), held("c", uses=8, size=400)]
+    assert order(policy, after) == ["c", "a", "b"]
+
+
+def test_miss_cost_remembers_what_was_missed() -> None:
+    policy = MissCost(lost_query_s=0.0)
+    known = [facts("a", 80.0), facts("b", 80.0)]
+    policy.rank([], view([], 0.0, known))
+    for now_s in (1.0, 2.0, 3.0):
+        policy.rank([], view([], now_s, known, unmet={"b": 1.0}))
+    # Both have been loaded just now, and neither has been used.
+    assert order(policy, [held("a"), held("b")], now_s=4.0, variants=known) == ["a", "b"]
+
+
+def test_miss_cost_lets_go_of_what_another_variant_serves_as_well() -> None:
+    small, large = held("t/small/v@1", uses=90), held("t/large/v@1", uses=10)
+    other = held("u", uses=5)
+    known = [facts("t/small/v@1", 70.0), facts("t/large/v@1", 80.0), facts("u", 75.0)]
+    demands = (Demand("t", 5.0, 0.0, 9.0), Demand("t", 5.0, 75.0, 1.0), Demand("u", 5.0, 0.0, 1.0))
+    policy = MissCost()
+    instances = [small, large, other]
+    ranked = policy.rank(
+        instances, view(instances, variants=known, demands=demands, arrivals={"t": 10.0, "u": 1.0})
+    )
+    # Only the large one serves those who want 75 %; it serves all that the small one does.
+    assert [i.variant_id for i in ranked] == [small.variant_id, other.variant_id, large.variant_id]
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "latency_s"), [(60.0, 0.1), (80.0, 9.0)], ids=["too coarse", "too slow"]
+)
+def test_miss_cost_takes_nobody_for_a_stand_in_who_is_none(
+    accuracy: float, latency_s: float
+) -> None:
+    only, useless, other = held("t/a/v@1"), held("t/b/v@1"), held("u")
+    known = [facts("t/a/v@1", 80.0), facts("t/b/v@1", accuracy, latency_s), facts("u", 75.0)]
+    demands = (Demand("t", 5.0, 70.0, 9.0), Demand("u", 5.0, 0.0, 1.0))
+    instances = [only, useless, other]
+    ranked = MissCost().rank(
+        instances, view(instances, variants=known, demands=demands, arrivals={"t": 9.0, "u": 1.0})
+    )
+    assert [i.variant_id for i in ranked] == [useless.variant_id, other.variant_id, only.variant_id]
+
+
+def test_miss_cost_never_gives_up_two_that_stand_in_for_each_other() -> None:
+    pair = [held("t/a/v@1"), held("t/b/v@1")]
+    other = held("u")
+    known = [facts("t/a/v@1", 80.0), facts("t/b/v@1", 80.0), facts("u", 75.0)]
+    arrivals = {"t": 9.0, "u": 1.0}
+    instances = [*pair, other]
+    ranked = MissCost().rank(instances, view(instances, variants=known, arrivals=arrivals))
+    assert [i.variant_id.split("/")[0] for i in ranked] == ["t", "u", "t"]
+
+
+def test_miss_cost_remembers_within_a_view_who_leaves_another_worker() -> None:
+    here, there, other = held("t"), held("t", worker="w1"), held("u", worker="w1")
+    everyone = view([here, there, other], arrivals={"t": 9.0, "u": 1.0})
+    policy = MissCost()
+    assert policy.rank([here], everyone) == [here]
+    assert policy.rank([there, other], everyone) == [other, there]
+    fresh = MissCost()
+    assert fresh.rank([there, other], everyone) == [there, other]
+
+
+def test_miss_cost_keeps_the_replica_of_what_is_busy() -> None:
+    replicas = [held("t"), held("t", worker="w1")]
+    other = held("u")
+    arrivals = {"t": 9.0, "u": 1.0}
+    idle = view([*replicas, other], arrivals=arrivals)
+    busy = view([*replicas, other], arrivals=arrivals, busy=0.9)
+    mine = [replicas[0], other]
+    assert MissCost().rank(mine, idle) == [replicas[0], other]
+    assert MissCost().rank(mine, busy) == [other, replicas[0]]
+
+
+def test_miss_cost_counts_the_queries_that_a_load_comes_too_late_for() -> None:
+    instances = [held("hasty"), held("patient")]
+    demands = (Demand("hasty", 1.0, 0.0, 1.0), Demand("patient", 600.0, 0.0, 1.2))
+    given = {"arrivals": {"hasty": 1.0, "patient": 1.2}, "demands": demands}
+    assert order(MissCost(lost_query_s=0.0), instances, **given) == ["hasty", "patient"]
+    assert order(MissCost(lost_query_s=60.0), instances, **given) == ["patient", "hasty"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"half_lives_s": []}, "half_lives_s"),
+        ({"half_lives_s": [60.0, 0.0]}, "half_lives_s"),
+        ({"lost_query_s": -1.0}, "lost_query_s"),
+        ({"lost_query_s": math.nan}, "lost_query_s"),
+        ({"view_s": 0.0}, "view_s"),
+    ],
+)
+def test_miss_costs_settings(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidInputError, match=f"{told}: got"):
+        MissCost(**settings)
+
+
+# -- popularity ---------------------------------------------------------------------------------
+
+
+def test_popularity_finds_steady_rates() -> None:
+    popularity = Popularity([600.0, 7200.0])
+    for _ in range(2000):
+        popularity.observe(10.0, {"often": 5.0, "seldom": 0.1}, ["often", "seldom", "never"])
+    rates = popularity.per_s()
+    assert rates["often"] == pytest.approx(0.5, rel=0.1)
+    assert rates["seldom"] == pytest.approx(0.01, rel=0.1)
+    assert rates["never"] < 0.001
+
+
+def test_popularity_follows_a_change_sooner_than_its_longest_half_life() -> None:
+    mixed, slow = Popularity([600.0, 7200.0]), Popularity([7200.0])
+    for each in (mixed, slow):
+        for counts, seconds in (({"a": 1.0}, 20_000), ({"b": 1.0}, 1200)):
+            for _ in range(seconds // 10):
+                each.observe(10.0, counts, ["a", "b"])
+    assert mixed.per_s()["a"] < 0.5 * slow.per_s()["a"]
+    assert mixed.per_s()["b"] > 2.0 * slow.per_s()["b"]
+
+
+def test_popularity_before_anything_came() -> None:
+    popularity = Popularity([600.0])
+    assert popularity.per_s() == {}
+    popularity.observe(0.0, {}, ["a", "b"])
+    rates = popularity.per_s()
+    assert rates["a"] == rates["b"]
+    assert 0.0 <= rates["a"] < 1e-3
+
+
+def test_popularity_takes_in_names_that_come_later() -> None:
+    popularity = Popularity([600.0])
+    popularity.observe(100.0, {"a": 10.0}, ["a"])
+    popularity.observe(100.0, {"b": 10.0}, ["a", "b"])
+    copy = pickle.loads(pickle.dumps(popularity))  # noqa: S301  (our own)
+    assert copy.per_s() == popularity.per_s()
+    assert set(popularity.per_s()) == {"a", "b"}
