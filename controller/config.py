@@ -62,7 +62,7 @@ class PoolSettings(_Section):
 class PolicySettings(_Section):
     """Who decides: a policy's name, or a mapping of `policy` and its settings."""
 
-    selection: PolicySpecification = Field("most-accurate-feasible", description="chooses variants")
+    selection: PolicySpecification = Field("best-value", description="chooses variants")
     scaling: PolicySpecification = Field("fixed", description="wants instances and workers")
     placement: PolicySpecification = Field("most-free-memory", description="puts instances")
     eviction: PolicySpecification = Field(

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 EXCHANGE_S = 1.0
 TICK_S = 0.02
+OWN_TIME_LEARNT = 0.02
+OWN_TIME_STEP_S = 0.0003
 IDLE_TICK_S = 0.1
 """How soon a tick comes after the first query since a quiet time: a refusal may be this late."""
 
@@ -91,7 +93,8 @@ class Gateway:
             gateway_id,
             self.status,
         )
-        self._reported_s = time.monotonic()
+        self._reported_s = self._handed_s = time.monotonic()
+        self._own_s = self._told_own_s = 0.0
         self._status: Mapping[str, Any] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._directory: dict[str, WorkerReport] = {}
@@ -136,11 +139,15 @@ class Gateway:
 
     def _run_batch(self, batch: RunBatch) -> None:
         if self._device is not None and batch.worker_id == self.gateway_id:
+            self._handed_s = time.monotonic()
             self._device.run(batch.batch_id, batch.variant_id, batch.inputs, self._on_local_batch)
         else:
             self._remote.run(batch, self._on_remote_batch)
 
     def _on_local_batch(self, batch_id: int, busy_s: float, result: Any) -> None:
+        # The device runs one batch at a time: whatever is not its time is this process's own.
+        own_s = time.monotonic() - self._handed_s - busy_s
+        self._own_s += OWN_TIME_LEARNT * (max(own_s, 0.0) - self._own_s)
         self.frontend.on_batch_done(batch_id, busy_s, result, lost=False)
 
     def _on_remote_batch(self, batch_id: int, busy_s: float, result: Any, lost: bool) -> None:
@@ -227,6 +234,8 @@ class Gateway:
 
     def _obey(self, orders: Orders) -> None:
         self._status = orders.status
+        if abs(self._own_s - self._told_own_s) > OWN_TIME_STEP_S:
+            self._on_device_change()
         if self._device is not None:
             in_use = self._dispatcher.in_use(self.gateway_id)
             self._device.obey(orders.effects, in_use, self._knowledge.catalog.versions)
@@ -246,8 +255,10 @@ class Gateway:
         self._directory = directory
 
     def _on_device_change(self) -> None:
+        """Tell the dispatcher of the device, and what handing it a batch costs here."""
         if self._device is not None:
-            report = self._device.report()
+            self._told_own_s = self._own_s
+            report = self._device.report()._replace(hop_s=self._own_s)
             self.frontend.carry_out(self._dispatcher.on_worker_report(report, time.monotonic()))
 
 

@@ -84,7 +84,7 @@ class BestValue(SelectionPolicy):
         batching_share: float = 0.4,
         memory_s: float = 5.0,
         reprice_s: float = 0.02,
-        caution: float = 1.5,
+        caution: float = 2.33,
         miss_penalty: float = 100.0,
         batching: BatchingPolicy | None = None,
     ) -> None:
