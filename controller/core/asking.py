@@ -87,11 +87,11 @@ def ask_on_idle(
             ids = tuple([query.query_id for query in decision.queries])
             problem = _problem_of_run(decision, ids, view, waiting, roster)
             if problem is None and decision.dropped:
-                problem = _problem_of_dropped(decision.dropped, ids, worker, waiting)
+                problem = _problem_of_dropped(decision.dropped, ids, queues)
         elif isinstance(decision, Wait):
             problem = _problem_of_reason(decision.reason)
             if problem is None and decision.dropped:
-                problem = _problem_of_dropped(decision.dropped, (), worker, waiting)
+                problem = _problem_of_dropped(decision.dropped, (), queues)
             float(decision.until_s)
         else:
             problem = f"returned {decision!r:.80}; allowed: a Run or a Wait"
@@ -170,12 +170,13 @@ def _problem_of_run(
 
 
 def _problem_of_dropped(
-    dropped: Sequence[QueryView], run: Sequence[int], worker: Worker, waiting: WaitingRoom
+    dropped: Sequence[QueryView], run: Sequence[int], queues: Sequence[QueueView]
 ) -> str | None:
     ids = tuple([query.query_id for query in dropped])
     if len(set(ids)) != len(ids) or not set(ids).isdisjoint(run):
         return f"dropped the queries {ids!r:.80}; allowed: each once, and none that it runs"
-    if len(_within_reach(ids, worker, waiting)) != len(ids):
+    shown = {query.query_id for queue in queues for query in queue.queries}
+    if not shown.issuperset(ids):
         return f"dropped the queries {ids!r:.80}; allowed: those that it was shown"
     return None
 

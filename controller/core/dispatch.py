@@ -30,7 +30,7 @@ from modelless.controller.core.roster import Roster, WorkerReport
 from modelless.controller.core.waiting import Batch, WaitingRoom, Worker, urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
-from modelless.policies.views import Bind, Defer, QueryView, Reject, Run
+from modelless.policies.views import Bind, Defer, QueryView, Reject, Run, Wait
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
 
@@ -69,7 +69,7 @@ class Dispatcher:
         self._waiting = WaitingRoom()
         self._next_batch_id = 0
         self._next_worker = 0
-        self._held = HoldingRoom(self._waiting, roster, self.limits.max_hold_s)
+        self._held = HoldingRoom(self._waiting, roster, self.limits)
         self._idle = IdleWorkers(self._waiting)
 
     # -- events -------------------------------------------------------------------------------
@@ -162,8 +162,7 @@ class Dispatcher:
     def on_tick(self, now_s: float) -> list[DispatchEffect]:
         """Time has passed: answer queries that cannot be in time, give up on batches that hang."""
         effects = self._refuse_all(self._held.in_vain(now_s), Reason.NOTHING_READY, now_s)
-        expired = self._waiting.expired(now_s)
-        effects += self._refuse_all(expired, Reason.DEADLINE_PASSED, now_s)
+        effects += self._refuse_all(self._waiting.expired(now_s), Reason.DEADLINE_PASSED, now_s)
         for worker in list(self._workers.values()):
             if worker.running is None:
                 self._idle.tell(worker)
@@ -306,6 +305,8 @@ class Dispatcher:
                 continue
             if decision is not None:
                 effects += self._refuse_all(decision.dropped, Reason.DEADLINE_PASSED, now_s)
+            if isinstance(decision, Wait) and decision.dropped:
+                continue  # there may be good ones behind them
             if isinstance(decision, Run):
                 effects.append(self._start(worker, decision, now_s))
             elif decision is not None and decision.until_s < float("inf"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from modelless.controller.core.limits import DispatchLimits
 from modelless.controller.core.roster import Roster
 from modelless.controller.core.waiting import Queue, WaitingRoom
 from modelless.policies.views import QueryView
@@ -13,18 +14,20 @@ class HoldingRoom:
     Args:
         waiting: where they wait, with those that the policy deferred.
         roster: who can serve what.
-        max_hold_s: see ``DispatchLimits``.
+        limits: ``max_hold_s`` and ``max_held`` are minded here.
     """
 
-    def __init__(self, waiting: WaitingRoom, roster: Roster, max_hold_s: float) -> None:
+    def __init__(self, waiting: WaitingRoom, roster: Roster, limits: DispatchLimits) -> None:
         self._waiting = waiting
         self._roster = roster
-        self._max_hold_s = max_hold_s
+        self._limits = limits
         self._held: dict[int, tuple[QueryView, float]] = {}  # by id; and until when
 
     def hold(self, query: QueryView, now_s: float) -> bool:
-        """Let the query wait for a load; False if none could end in time for it."""
-        until_s = min(query.deadline_s, now_s + self._max_hold_s)
+        """Let the query wait for a load; False if none could end in time, or too many wait."""
+        if len(self._held) >= min(self._limits.max_held, max(self._limits.max_queued // 4, 1)):
+            return False
+        until_s = min(query.deadline_s, now_s + self._limits.max_hold_s)
         if not now_s + self._roster.soonest_if_loaded_s(query) <= until_s:
             return False
         self._held[query.query_id] = query, until_s

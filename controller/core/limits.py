@@ -17,6 +17,7 @@ class DispatchLimits:
         max_rebinds: times a late query is chosen for anew; after that it runs or expires.
         max_hold_s: a query for which nothing is ready waits for a load at most this long, and not
             at all if no load could end by then or by its deadline.
+        max_held: such queries in all, so that they leave room in the queue for others.
         min_wait_s: a policy that lets a worker wait is not asked again before this, seconds, unless
             something happens.
         overdue_factor, overdue_s: a batch that runs longer than ``overdue_factor`` x its p99 plus
@@ -28,6 +29,7 @@ class DispatchLimits:
     max_attempts: int = 2
     max_rebinds: int = 3
     max_hold_s: float = 120.0
+    max_held: int = 512
     min_wait_s: float = 0.0005
     overdue_factor: float = 20.0
     overdue_s: float = 5.0

@@ -24,7 +24,13 @@ from modelless.controller.api.v2_request import InferRequest, parse_infer
 from modelless.controller.api.v2_routes import Endpoint, Route, route
 from modelless.controller.api.v2_signature import check_outputs
 from modelless.controller.core.dispatch import Dispatcher
-from modelless.controller.core.effects import Complete, DispatchEffect, Execute, Refuse
+from modelless.controller.core.effects import (
+    Complete,
+    DispatchEffect,
+    Execute,
+    Refuse,
+    WakeAt,
+)
 from modelless.controller.core.nearest import is_infeasible
 from modelless.controller.core.receipts import Receipt
 from modelless.policies.reasons import Reason
@@ -77,6 +83,7 @@ class V2Frontend:
         default_latency_s: deadline of queries that name none.
         gateway_id: begins receipt ids.
         status: what ``GET /modelless/status`` answers.
+        wake_at: asks for ``dispatcher.on_tick`` at a time, the clock's.
     """
 
     def __init__(
@@ -89,6 +96,7 @@ class V2Frontend:
         default_latency_s: float,
         gateway_id: str,
         status: Callable[[], Mapping[str, Any]],
+        wake_at: Callable[[float], None],
     ) -> None:
         self.limits = limits
         self._catalog = catalog
@@ -98,6 +106,7 @@ class V2Frontend:
         self._default_latency_s = default_latency_s
         self._gateway_id = gateway_id
         self._status = status
+        self._wake_at = wake_at
         self._scopes: dict[tuple[str, str | None], Scope] = {}
         self._open: dict[int, _Open] = {}
         self._outputs: dict[int, Tensors] = {}
@@ -237,10 +246,15 @@ class V2Frontend:
                     RunBatch(effect.batch_id, effect.worker_id, effect.variant_id, inputs)
                 )
         for effect in effects:
-            if isinstance(effect, Complete):
-                self._complete(effect)
-            elif isinstance(effect, Refuse):
-                self._refuse(effect)
+            try:
+                if isinstance(effect, Complete):
+                    self._complete(effect)
+                elif isinstance(effect, Refuse):
+                    self._refuse(effect)
+                elif isinstance(effect, WakeAt):
+                    self._wake_at(effect.at_s)
+            except Exception:  # one client's reply must not cost the others theirs
+                logger.exception("%r could not be carried out", effect)
 
     def on_batch_done(
         self, batch_id: int, busy_s: float, result: Sequence[Tensors] | Exception, *, lost: bool

@@ -92,9 +92,12 @@ class Gateway:
             settings.limits.default_latency_ms / 1e3,
             gateway_id,
             self.status,
+            self._wake_at,
         )
         self._reported_s = self._handed_s = time.monotonic()
         self._own_s = self._told_own_s = 0.0
+        self._wake: asyncio.TimerHandle | None = None
+        self._wake_s = 0.0
         self._status: Mapping[str, Any] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._directory: dict[str, WorkerReport] = {}
@@ -102,6 +105,7 @@ class Gateway:
 
     def start(self) -> None:
         """Begin to tick and to talk to the control loop."""
+        self._on_device_change()  # an empty device can be loaded: queries may wait for that
         sys.setswitchinterval(0.0005)  # a finished batch must not wait for the loop's 5 ms
         self._tasks = [
             self._loop.create_task(self._tick_forever()),
@@ -127,6 +131,8 @@ class Gateway:
         """Refuse what waits and stop."""
         for task in self._tasks:
             task.cancel()
+        if self._wake is not None:
+            self._wake.cancel()
         self.frontend.carry_out(self._dispatcher.shut_down(time.monotonic()))
         if self._device is not None:
             self._device.close()
@@ -168,6 +174,19 @@ class Gateway:
                     self._dispatcher.refresh(Load())
             except Exception:  # the gateway must outlive whatever a policy does
                 logger.exception("a tick failed")
+
+    def _wake_at(self, at_s: float) -> None:
+        """Tick at a time of the policy's wish; of several the first, which asks for the next."""
+        if self._wake is not None and not self._wake.cancelled():
+            if self._wake_s <= at_s:
+                return
+            self._wake.cancel()
+        self._wake_s = at_s
+        self._wake = self._loop.call_later(max(at_s - time.monotonic(), 0.0), self._on_wake)
+
+    def _on_wake(self) -> None:
+        self._wake = None
+        self.frontend.carry_out(self._dispatcher.on_tick(time.monotonic()))
 
     async def _exchange_forever(self) -> None:
         silent = False

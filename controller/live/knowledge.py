@@ -66,10 +66,7 @@ class Knowledge:
                     {name: float(columns[name][0].memory_bytes[row]) for name in known},
                     {name: float(columns[name][0].load_s[row]) for name in known},
                     {name: float(columns[name][0].p50_s[row]) for name in known},
-                    {
-                        name: (0.0, *(float(e.p50_s[row]) for e in columns[name]))
-                        for name in known
-                    },
+                    {name: (0.0, *(float(e.p50_s[row]) for e in columns[name])) for name in known},
                 )
             )
         return tuple(facts)

@@ -112,6 +112,7 @@ class BestValue(SelectionPolicy):
         self, query: QueryView, candidates: Candidates, rng: np.random.Generator
     ) -> Choice:
         self._market.on_query(query, candidates.now_s)
+        self._left_until_s.clear()  # a worker that waits is asked again at the next arrival
         if query.max_cost_usd != math.inf:
             return self._bind(query, candidates)
         reason = self._why_never(query, candidates)
@@ -136,6 +137,8 @@ class BestValue(SelectionPolicy):
         if known is not None and known[0] is candidates.estimates:
             return known[1]
         options = look(query, candidates, "p50")
+        if query.items == 1:
+            self._market.ready_least_s[query.scope] = float(options.latency_s.min(initial=np.inf))
         possible = np.isfinite(options.latency_s)
         possible &= options.accuracy_percent >= query.min_accuracy_percent
         possible &= candidates.now_s + options.latency_s <= query.deadline_s
@@ -157,13 +160,20 @@ class BestValue(SelectionPolicy):
         bound = [queue for queue in queues if queue.variant_id is not None]
         if bound:
             decision = self.batching.next_batch(worker, bound, now_s)
-            if isinstance(decision, Run):
+            if isinstance(decision, Run) or len(bound) == len(queues):
                 return decision
         until_s = self._left_until_s.get(worker.device_class, -math.inf)
         if now_s < until_s:
             return Wait(Reason.WORTH_WAITING, until_s)
         self._market.on_idle(worker, queues, now_s)
         waiting = [queue for queue in queues if queue.variant_id is None]
+        waiting = [
+            queue._replace(queries=servable)
+            for queue in waiting
+            if (servable := self._servable(worker, queue))
+        ]
+        if not waiting:
+            return Wait(Reason.NOTHING_QUEUED)
         waiting = nsmallest(_QUEUES_LOOKED_AT, waiting, key=_urgency)
         lines = [self._line_up(worker, queue, now_s) for queue in waiting]
         dropped = tuple(query for line in lines for query in line.hopeless)
@@ -178,9 +188,22 @@ class BestValue(SelectionPolicy):
             if not any(line.left for line in lines):
                 return Wait(Reason.NOTHING_QUEUED, dropped=dropped)
             self._left_until_s[worker.device_class] = until_s = now_s + _LOOK_AGAIN_S
+            self._market.on_left(now_s)
             return Wait(Reason.WORTH_WAITING, until_s, dropped)
         self._market.on_run(worker, chosen.latency_s, now_s)
         return Run(chosen.variant_id, chosen.queries, Reason.BEST_VALUE, dropped)
+
+    def _servable(self, worker: WorkerView, queue: QueueView) -> tuple[QueryView, ...]:
+        """The queries that the worker could serve, given time: the others block nobody."""
+        menu = self._market.menu(worker, queue.scope)
+        known: dict[tuple[float, int], bool] = {}
+        for query in queue.queries:
+            kind = (query.min_accuracy_percent, query.items)
+            if kind not in known:
+                known[kind] = menu.serves(*kind)
+        if all(known.values()):
+            return tuple(queue.queries)
+        return tuple(q for q in queue.queries if known[q.min_accuracy_percent, q.items])
 
     def _line_up(self, worker: WorkerView, queue: QueueView, now_s: float) -> Line:
         """The queue's queries of highest priority as arrays, by deadline.
@@ -194,7 +217,7 @@ class BestValue(SelectionPolicy):
         )
         slack_s = np.array([query.deadline_s for query in queries]) - now_s
         min_accuracy = np.array([query.min_accuracy_percent for query in queries])
-        alive = slack_s >= self._market.least_s.get(queue.scope, 0.0)
+        alive = slack_s >= self._market.least_for(queue.scope)
         hopeless: tuple[QueryView, ...] = ()
         if not alive.all():
             hopeless = tuple(q for q, is_alive in zip(queries, alive, strict=True) if not is_alive)
@@ -210,7 +233,10 @@ class BestValue(SelectionPolicy):
         )
         line = line._replace(later=self._worth_later(worker, line, now_s))
         left = self._better_left(worker, queue.scope, line, now_s)
-        kept = np.ones(len(queries), dtype=np.bool_) if left is None else ~left
+        # What is alive, but not on this worker, is for one that this policy may not have met.
+        too_slow = slack_s < menu.typical_s[:, 0].min(initial=np.inf)
+        left = too_slow if left is None else left | too_slow
+        kept = ~left
         if len(queries) > worker.max_batch:
             # What can be done while the typical query waits is what there is to share out.
             capacity_s = self._market.peers(worker) * float(np.median(slack_s))
@@ -226,7 +252,7 @@ class BestValue(SelectionPolicy):
             items=items[kept],
             work_s=line.work_s[kept],
             later=line.later[kept],
-            left=0 if left is None else int(left.sum()),
+            left=int(left.sum()),
         )
 
     def _worth_later(self, worker: WorkerView, line: Line, now_s: float) -> FloatArray:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from modelless.policies.scopes import in_scope
 from modelless.policies.selection.value_menu import Menu, make_menu
-from modelless.policies.selection.value_price import Devices, Price, Rates, price_of_time
+from modelless.policies.selection.value_price import Devices, Price, Rates, kind_of, price_of_time
 from modelless.policies.views import QueryView, QueueView, ResidentView, WorkerView
 
 _WORKERS_KEPT = 8192
@@ -27,6 +27,7 @@ class _Seen(NamedTuple):
     device_class: str
     at_s: float
     busy_until_s: float
+    variant_ids: frozenset[str]
 
 
 class Market:
@@ -50,6 +51,7 @@ class Market:
         reprice_s: float,
     ) -> None:
         self.least_s: dict[str, float] = {}
+        self.ready_least_s: dict[str, float] = {}
         self._target_utilisation = target_utilisation
         self._batching_share = batching_share
         self._miss_penalty = miss_penalty
@@ -62,21 +64,26 @@ class Market:
         self._devices: dict[str, Devices] = {}
         self._others_of: dict[tuple[str, str], dict[str, Menu]] = {}
         self._price = Price(0.0, {})
-        self._priced_s = self._surveyed_s = -math.inf
+        self._priced_s = self._surveyed_s = self._left_s = -math.inf
+
+    def __getstate__(self) -> dict[str, object]:
+        # What the core shows are read-only views, which do not pickle; the menus are kept.
+        return {**vars(self), "_menus": {k: (dict(r), m) for k, (r, m) in self._menus.items()}}
 
     # -- what happens -------------------------------------------------------------------------
 
     def on_query(self, query: QueryView, now_s: float) -> None:
         """A query has come in."""
-        latency_s = query.deadline_s - query.arrival_s
-        kind = (query.scope, query.min_accuracy_percent, latency_s)
-        self._rates.count(kind, query.items, now_s)
+        self._rates.count(kind_of(query), query.items, now_s)
 
     def on_idle(self, worker: WorkerView, queues: Sequence[QueueView], now_s: float) -> None:
         """A worker has fallen idle, with these queues before it."""
         if worker.worker_id not in self._workers and len(self._workers) >= _WORKERS_KEPT:
             self._workers.clear()
-        self._workers[worker.worker_id] = _Seen(worker.device_class, now_s, now_s)
+        self._workers[worker.worker_id] = _Seen(
+            worker.device_class, now_s, now_s, frozenset(worker.residents)
+        )
+        self._forget_absent(now_s)
         if now_s - self._surveyed_s >= _SURVEY_S:
             self._survey(now_s)
         if now_s - self._priced_s >= self._reprice_s:
@@ -84,8 +91,26 @@ class Market:
 
     def on_run(self, worker: WorkerView, latency_s: float, now_s: float) -> None:
         """The worker was given a batch that is expected to take ``latency_s``."""
-        self._workers[worker.worker_id] = _Seen(worker.device_class, now_s, now_s + latency_s)
+        self._workers[worker.worker_id] = _Seen(
+            worker.device_class, now_s, now_s + latency_s, frozenset(worker.residents)
+        )
         self._busy.count((worker.device_class, 0.0, 0.0), latency_s, now_s)
+
+    def on_left(self, now_s: float) -> None:
+        """A worker has left queries for others: who is idle is asked about them now."""
+        self._left_s = now_s
+
+    def _forget_absent(self, now_s: float) -> None:
+        """Forget who should have been idle when queries were left for others, and did not ask."""
+        if now_s <= self._left_s:
+            return
+        self._workers = {
+            name: seen
+            for name, seen in self._workers.items()
+            if max(seen.at_s, seen.busy_until_s) >= self._left_s
+        }
+        self._left_s = -math.inf
+        self._surveyed_s = -math.inf
 
     # -- what is known ------------------------------------------------------------------------
 
@@ -117,6 +142,10 @@ class Market:
             self._surveyed_s = -math.inf  # so that the next call knows of it
         return menu
 
+    def least_for(self, scope: str) -> float:
+        """The least time that any worker, met or not, takes for a query; 0 if unknown."""
+        return min(self.least_s.get(scope, 0.0), self.ready_least_s.get(scope, math.inf))
+
     def _survey(self, now_s: float) -> None:
         """Take stock: which workers are there, and what each class offers by scope."""
         self._surveyed_s = now_s
@@ -128,6 +157,12 @@ class Market:
         counts = Counter(seen.device_class for seen in self._workers.values())
         menus: dict[str, dict[str, Menu]] = {name: {} for name in sorted(counts)}
         self.least_s = {}
+        self._menus = {
+            key: (residents, menu)
+            for key, (residents, menu) in self._menus.items()
+            if key[0] in self._workers
+            and self._workers[key[0]].variant_ids.issuperset(menu.variant_ids)
+        }
         for (worker_id, scope), (_, menu) in self._menus.items():
             worker = self._workers.get(worker_id)
             if worker is None or not menu.variant_ids:
@@ -154,8 +189,7 @@ class Market:
         for queue in queues:
             for query in islice(queue.queries, _BACKLOG_PRICED):
                 # What waits must be done within its slack: that is a rate, too.
-                latency_s = query.deadline_s - query.arrival_s
-                kind = (query.scope, query.min_accuracy_percent, latency_s)
+                kind = kind_of(query)
                 slack_s = max(query.deadline_s - now_s, self._reprice_s)
                 rates[kind] = rates.get(kind, 0.0) + query.items / slack_s
         self._price = price_of_time(

@@ -32,6 +32,13 @@ class Menu(NamedTuple):
     spread: FloatArray
     item_s: FloatArray
 
+    def serves(self, min_accuracy_percent: float, items: int) -> bool:
+        """Whether a variant of that accuracy is known to take that many items."""
+        if items > self.typical_s.shape[1]:
+            return False
+        usable = self.accuracy_percent >= min_accuracy_percent
+        return bool(np.isfinite(self.typical_s[usable, items - 1]).any())
+
     def item_within_s(self, latency_s: float) -> FloatArray:
         """Least device time an item takes in batches that run no longer than ``latency_s``.
 

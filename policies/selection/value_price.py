@@ -15,12 +15,21 @@ from typing import NamedTuple
 import numpy as np
 
 from modelless.policies.selection.value_menu import Menu
-from modelless.policies.views import FloatArray
+from modelless.policies.views import FloatArray, QueryView
 
 Kind = tuple[str, float, float]
 """Scope, minimum accuracy in per cent, latency limit in seconds."""
 
 _KINDS_KEPT = 512
+_LEAST_SEEN_S = 0.5  # what came in a shorter time is no rate yet
+
+
+def kind_of(query: QueryView) -> Kind:
+    """The query's kind, coarse: clients may name ever new limits, and each kind costs time."""
+    latency_s = query.deadline_s - query.arrival_s
+    if 0.0 < latency_s < math.inf:
+        latency_s = 2.0 ** (math.floor(2.0 * math.log2(latency_s)) / 2.0)
+    return query.scope, math.floor(query.min_accuracy_percent / 2.0) * 2.0, latency_s
 
 
 class Rates:
@@ -45,7 +54,7 @@ class Rates:
     def per_s(self, now_s: float) -> dict[Kind, float]:
         """The rates now."""
         self._decay(now_s)
-        seen_s = max(now_s - self._began_s, 0.0)
+        seen_s = max(now_s - self._began_s, min(_LEAST_SEEN_S, self.time_constant_s))
         # What an unchanging stream of one item a second would have counted by now.
         full = self.time_constant_s * -math.expm1(-seen_s / self.time_constant_s)
         if full <= 0.0:
@@ -130,7 +139,9 @@ def price_of_time(
                 relative = float(quickest.item_s.min() / offer.item_s.min())
                 speeds[name].append((rate, relative))
     speed = {name: _mean(found) for name, found in speeds.items()}
-    capacity = target_utilisation * sum(d.workers * speed[name] for name, d in devices.items())
+    capacity = target_utilisation * sum(
+        d.workers * speed[name] for name, d in devices.items() if speeds[name]
+    )
     return Price(_price_per_s(demands, capacity), speed)
 
 

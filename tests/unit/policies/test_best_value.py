@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import pickle
+from types import MappingProxyType
 
 import numpy as np
 import pytest
 
+from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
 from modelless.policies.reasons import Reason
 from modelless.policies.selection.best_value import BestValue
 from modelless.policies.selection.value_batches import chance_in_time
@@ -291,3 +294,104 @@ def test_fair_shares_are_max_min() -> None:
     assert modest.tolist() == [tenant != "a" for tenant in of]
     assert within_fair_share(asked, work_s, 3.0) is None  # nobody keeps within 1
     assert within_fair_share(asked[:10], work_s[:10], 3.0) is None  # one tenant
+
+
+# -- what once went wrong ---------------------------------------------------------------------
+
+
+def at(name: str, device_class: str, views: list[ResidentView], most: int = 8) -> WorkerView:
+    return WorkerView(name, device_class, {view.variant_id: view for view in views}, most)
+
+
+def idle(policy: BestValue, worker_view: WorkerView, now_s: float, *queues: QueueView) -> object:
+    return policy.on_idle(worker_view, queues, now_s, RNG)
+
+
+def line(*asked: QueryView, batch_key: object = None, scope: str = "t") -> QueueView:
+    return QueueView(scope, None, batch_key, asked)  # type: ignore[arg-type]
+
+
+def due(query_id: int, deadline_s: float, **limits: object) -> QueryView:
+    return QueryView(query_id, "t", deadline_s - 0.5, deadline_s, **limits)  # type: ignore[arg-type]
+
+
+def test_a_variant_that_was_unloaded_elsewhere_attracts_no_more_queries() -> None:
+    policy = BestValue()
+    big, small = resident("t/big/v@1", 0.001, 90.0), resident("t/small/v@1", 0.010, 60.0)
+    other = resident("u/x/v@1", 0.001, 90.0)
+    cpu = at("cpu-0", "cpu-1", [small])
+    for step in range(4):  # both become known, with the task on both
+        now_s = 90.0 + step * 0.3
+        for view in (at("gpu-0", "gpu", [big, other]), cpu):
+            idle(policy, view, now_s, line(due(step, now_s + 0.5)))
+    served = 0
+    for step in range(40):
+        now_s = 92.0 + step * 0.3
+        idle(policy, at("gpu-0", "gpu", [other]), now_s, line(due(1, now_s + 0.5), scope="u"))
+        served += isinstance(idle(policy, cpu, now_s, line(due(2, now_s + 0.5))), Run)
+    assert served >= 38
+
+
+def test_a_lost_worker_is_not_waited_for() -> None:
+    policy = BestValue()
+    gpu = at("gpu-0", "gpu", [resident("t/big/v@1", 0.002, 90.0)])
+    cpu = at("cpu-0", "cpu-1", [resident("t/small/v@1", 0.010, 60.0)])
+    for step in range(4):
+        now_s = 90.0 + step * 0.3
+        for view in (gpu, cpu):
+            idle(policy, view, now_s, line(due(step, now_s + 0.5)))
+    served = 0
+    for step in range(10):  # the GPU is gone
+        now_s = 92.0 + step * 0.25
+        asked = line(due(10 + step, now_s + 0.04))
+        answer = idle(policy, cpu, now_s, asked)
+        if isinstance(answer, Wait):
+            answer = idle(policy, cpu, answer.until_s, asked)
+        served += isinstance(answer, Run)
+    assert served >= 9
+
+
+def test_what_this_worker_cannot_serve_does_not_block_what_it_can() -> None:
+    view = at("cpu-0", "cpu-1", [resident("t/m/v@1", 0.01, 70.0)])
+    beyond = due(1, NOW_S + 0.5, min_accuracy_percent=80.0, priority=9)
+    many = [due(n, NOW_S + 0.4, min_accuracy_percent=80.0) for n in range(10, 80)]
+    good = due(99, NOW_S + 0.5)
+    for ahead in ([beyond], many):
+        run = idle(BestValue(), view, NOW_S, line(*ahead, good))
+        assert isinstance(run, Run)
+        assert run.queries == (good,)
+    queues = [line(query, batch_key=query.query_id) for query in many[:8]]
+    run = idle(BestValue(), view, NOW_S, *queues, line(good))
+    assert isinstance(run, Run)
+    assert run.queries == (good,)
+
+
+def test_ever_new_limits_are_priced_as_the_demand_they_are() -> None:
+    """At 1,000 queries a second, each with another limit, time is dear."""
+    policy, view = BestValue(), at("cpu-0", "cpu-1", [resident("t/m/v@1", 0.01, 70.0)])
+    rows = candidates((0.01, 70.0, 1e-6))
+    for n in range(1000):
+        now_s = NOW_S + n * 0.001
+        query = QueryView(n, "t", now_s, now_s + 0.25 + n * 1e-4)
+        policy.on_arrival(query, rows, RNG)
+        if n % 100 == 0:
+            idle(policy, view, now_s, line(query))
+    assert policy._market.price_on("cpu-1") > 0.0
+
+
+def test_a_batching_policy_that_waits_is_waited_for() -> None:
+    class Waits(EarliestDeadlineFirst):
+        def next_batch(self, worker, queues, now_s):  # type: ignore[no-untyped-def]
+            return Wait(Reason.FILLING_BATCH, now_s + 0.01)
+
+    bound = QueueView("t", "t/m/mid@1", None, queries(1.0))
+    answer = idle(BestValue(batching=Waits()), worker(), NOW_S, bound)
+    assert answer == Wait(Reason.FILLING_BATCH, NOW_S + 0.01)
+
+
+def test_it_pickles_with_the_cores_own_views() -> None:
+    policy = BestValue()
+    seen = worker()._replace(residents=MappingProxyType(dict(worker().residents)))
+    assert isinstance(ask(policy, queries(1.0), seen), Run)
+    again = pickle.loads(pickle.dumps(policy))  # noqa: S301  (our own)
+    assert isinstance(ask(again, queries(1.0), seen), Run)
