@@ -70,6 +70,11 @@ class Candidates:
     now_s: float
     shortlist: NDArray[np.intp] | None = None
 
+    def row_of(self, variant_id: str, device_class: str) -> int | None:
+        """The row of a placement; None if it is not among them."""
+        wanted = Placement(variant_id, device_class)
+        return next((row for row, one in enumerate(self.placements) if one == wanted), None)
+
 
 class Bind(NamedTuple):
     """Serve the query with row ``row`` of the candidates."""

@@ -303,8 +303,12 @@ class V2Frontend:
     def _reply_parameters(self, receipt: Receipt) -> dict[str, Any]:
         accuracy = self._catalog.versions[receipt.variant_id].accuracy
         cost_usd = None
-        if receipt.candidates is not None and receipt.row is not None:
-            cost_usd = float(receipt.candidates.cost_usd[receipt.row])
+        if receipt.candidates is not None:
+            row = receipt.row
+            if row is None:  # chosen only when a device fell idle
+                row = receipt.candidates.row_of(receipt.variant_id, receipt.device_class)
+            if row is not None:
+                cost_usd = float(receipt.candidates.cost_usd[row])
         parameters = {
             "variant": receipt.variant_id,
             "device": receipt.device_class,

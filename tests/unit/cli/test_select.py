@@ -82,7 +82,7 @@ def test_every_candidate_is_accounted_for(run: Run, profiled: Path) -> None:
         "select", "-t", "pixels", "--latency-ms", 20, "--min-accuracy", 60, "--json"
     ).document
     assert (found["task"], found["latency_ms"], found["min_accuracy"]) == ("pixels", 20.0, 60.0)
-    assert (found["policy"], found["reason"]) == ("most-accurate-feasible",) * 2
+    assert (found["policy"], found["reason"]) == ("best-value",) * 2
     large, medium, small = found["candidates"]
     assert [row["variant"] for row in (large, medium, small)] == [LARGE, MEDIUM, SMALL]
     assert (large["misses"], large["why"], large["chosen"]) == (["too-slow"], "too-slow", False)
@@ -100,7 +100,7 @@ def test_a_person_sees_the_same(run: Run, profiled: Path) -> None:
     rows = [line.split() for line in ran.out.splitlines()]
     assert [">", MEDIUM] in [row[:2] for row in rows]
     assert "75.0 % published" in ran.out
-    assert f"chosen: {MEDIUM} on cpu-1 (most-accurate-feasible)" in ran.out
+    assert f"chosen: {MEDIUM} on cpu-1 (best-value)" in ran.out
     assert "latency_ms 10000 (the default)" in run("select", "-t", "pixels").out
 
 
