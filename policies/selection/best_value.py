@@ -61,7 +61,7 @@ _LOOK_AHEAD = 64  # queries behind a batch whose lateness is counted
 _VERDICTS_KEPT = 4096
 _QUEUES_LOOKED_AT = 8
 _LOOK_AGAIN_S = 0.003
-_BETTER_POINTS = 0.25  # accuracy points by which another device must be better to be waited for
+_BETTER_POINTS = 10.0  # accuracy points by which another device must be better to be waited for
 
 
 class BestValue(SelectionPolicy):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from modelless.policies.selection.value_menu import Menu
 from modelless.policies.views import FloatArray, QueryView
 
+_ALIKE_POINTS = 1.0
 _BEHIND_COUNTED = 64  # queries behind a batch whose lateness is counted
 
 
@@ -199,9 +200,11 @@ def _best_of(
     worth = np.where(np.isfinite(typical_s), worth, -np.inf)
     if not len(worth):
         return None
-    row, column = np.unravel_index(int(worth.argmax()), worth.shape)
+    row, column = divmod(int(worth.argmax()), worth.shape[1])
     if worth[row, column] == -np.inf:
         return None
+    # Of sizes worth about the same, the largest: it saves time, whatever that is worth just now.
+    column = int(np.flatnonzero(worth[row] >= worth[row, column] - _ALIKE_POINTS)[-1])
     chosen = allowed[member[row, column][inside[column]]]
     return Offer(
         float(worth[row, column]),

@@ -140,7 +140,7 @@ def test_a_slow_device_leaves_a_query_to_a_better_one_that_is_free() -> None:
     for at in (fast, slow):  # both become known
         policy.on_idle(at, [QueueView("t", None, None, queries(9.0))], NOW_S - 9.0, RNG)
     policy._market._survey(NOW_S - 8.0)
-    tight = queries(0.03)
+    tight = queries(0.012)
     left = policy.on_idle(slow, [QueueView("t", None, None, tight)], NOW_S, RNG)
     assert isinstance(left, Wait)
     assert left.reason is Reason.WORTH_WAITING
