@@ -10,6 +10,11 @@ def scopes_of(variant_id: str) -> tuple[str, ...]:
     return (*scopes, variant_id) if "@" in variant_id else tuple(scopes)
 
 
+def task_of(scope: str) -> str:
+    """The task that a scope, or the variant of an id, belongs to."""
+    return scope.partition("/")[0]
+
+
 def in_scope(variant_id: str, scope: str) -> bool:
     """Whether ``scope`` (``task[/model[/name[@version]]]``) takes the variant of that id in."""
     return f"{variant_id}/".startswith((f"{scope}/", f"{scope}@"))

@@ -72,8 +72,10 @@ class Candidates:
 
     def row_of(self, variant_id: str, device_class: str) -> int | None:
         """The row of a placement; None if it is not among them."""
-        wanted = Placement(variant_id, device_class)
-        return next((row for row, one in enumerate(self.placements) if one == wanted), None)
+        try:
+            return self.placements.index(Placement(variant_id, device_class))
+        except ValueError:
+            return None
 
 
 class Bind(NamedTuple):

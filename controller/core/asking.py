@@ -11,9 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from modelless.controller.core.roster import Roster, in_scope
-from modelless.controller.core.waiting import Queue, WaitingRoom, Worker, urgency
+from modelless.controller.core.roster import Roster
+from modelless.controller.core.waiting import Queue, WaitingRoom, Worker
+from modelless.policies.batching.urgency import urgency
 from modelless.policies.reasons import Reason
+from modelless.policies.scopes import in_scope
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import (
     Bind,
@@ -85,7 +87,7 @@ def ask_on_idle(
         decision: object = selection.on_idle(view, queues, now_s, rng)
         if isinstance(decision, Run):
             ids = tuple([query.query_id for query in decision.queries])
-            problem = _problem_of_run(decision, ids, view, waiting, roster)
+            problem = _problem_of_run(decision, ids, view, waiting)
             if problem is None and decision.dropped:
                 problem = _problem_of_dropped(decision.dropped, ids, queues)
         elif isinstance(decision, Wait):
@@ -137,7 +139,7 @@ def _problem_of_choice(choice: object, rows: int) -> str | None:
 
 
 def _problem_of_run(
-    run: Run, query_ids: Sequence[int], worker: WorkerView, waiting: WaitingRoom, roster: Roster
+    run: Run, query_ids: Sequence[int], worker: WorkerView, waiting: WaitingRoom
 ) -> str | None:
     """What keeps the batch from being run on the worker as it is; None if nothing does."""
     if run.variant_id not in worker.residents:
@@ -155,7 +157,7 @@ def _problem_of_run(
             if place.worker is not None:
                 fits = (place.worker.worker_id, bound_to) == (worker.worker_id, run.variant_id)
             else:
-                fits = in_scope(roster.variants[run.variant_id], scope)
+                fits = in_scope(run.variant_id, scope)
             if not fits:
                 return (
                     f"named query {query_id}, which may not be served by {run.variant_id!r} on "

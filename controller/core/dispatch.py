@@ -13,12 +13,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from modelless.controller.core.asking import (
-    PolicyFailure,
-    ask_on_idle,
-    ask_on_query,
-    tell_plan,
-)
+from modelless.controller.core.asking import PolicyFailure, ask_on_idle, ask_on_query, tell_plan
 from modelless.controller.core.books import Books, DispatchCounters, Explain
 from modelless.controller.core.effects import DispatchEffect, Execute, Refuse, WakeAt
 from modelless.controller.core.holding import HoldingRoom
@@ -27,7 +22,8 @@ from modelless.controller.core.limits import DispatchLimits
 from modelless.controller.core.nearest import refusal_message
 from modelless.controller.core.receipts import Receipt, ReceiptBook
 from modelless.controller.core.roster import Roster, WorkerReport
-from modelless.controller.core.waiting import Batch, WaitingRoom, Worker, urgency
+from modelless.controller.core.waiting import Batch, WaitingRoom, Worker
+from modelless.policies.batching.urgency import urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import Bind, Defer, QueryView, Reject, Run, Wait

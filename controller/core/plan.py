@@ -18,8 +18,9 @@ from modelless.controller.core.effects import (
     ScalePool,
     UnloadInstance,
 )
-from modelless.controller.core.stock import Stock, in_scope_id
+from modelless.controller.core.stock import Stock
 from modelless.policies.reasons import Reason
+from modelless.policies.scopes import in_scope
 from modelless.policies.seams import EvictionPolicy, Forecaster, PlacementPolicy, ScalingPolicy
 from modelless.policies.views import ClusterView, Instance, Targets, WorkerState
 from modelless.variants.vocabulary import Placement
@@ -59,7 +60,7 @@ class _Draft:
     def is_last_answer(self, variant_id: str, replacement_id: str) -> bool:
         """Whether clients who just asked in vain would do so again with the replacement."""
         return any(
-            self.stock.copies(scope) == 1 and not in_scope_id(replacement_id, scope)
+            self.stock.copies(scope) == 1 and not in_scope(replacement_id, scope)
             for scope in self._unmet_by(variant_id)
         )
 
@@ -67,7 +68,7 @@ class _Draft:
         """The scopes that clients asked for in vain and that the variant could serve."""
         unmet = self.view.unmet_per_s
         return [
-            scope for scope, rate in unmet.items() if rate > 0.0 and in_scope_id(variant_id, scope)
+            scope for scope, rate in unmet.items() if rate > 0.0 and in_scope(variant_id, scope)
         ]
 
     def is_spare(self, instance: Instance, worker: WorkerState) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.controller.core.shortlist import find_shortlist
+from modelless.policies.scopes import in_scope
 from modelless.policies.views import Candidates, FloatArray, QueryView, ResidentView
 from modelless.variants.estimates import CostModel, Estimates, Load
 from modelless.variants.vocabulary import DeviceClass, Placement, Variant
@@ -238,7 +239,7 @@ class Roster:
 
     def _find_loadable(self, scope: str) -> tuple[FloatArray, FloatArray]:
         classes = sorted({report.device_class for report in self._reports.values()})
-        variants = [v for v in self.variants.values() if in_scope(v, scope)]
+        variants = [v for v in self.variants.values() if in_scope(v.id, scope)]
         placements = [Placement(variant.id, name) for variant in variants for name in classes]
         estimates = self.cost_model.estimate(placements, 1, self._load)
         return (
@@ -287,12 +288,12 @@ class Roster:
             self._holders.pop(Placement(variant_id, report.device_class), None)
         variants = [self.variants[name] for name in changed if name in self.variants]
         for cache in (self._scopes, self._servers):
-            for scope in [s for s in cache if any(in_scope(v, s) for v in variants)]:
+            for scope in [s for s in cache if any(in_scope(v.id, s) for v in variants)]:
                 del cache[scope]
 
     def _ids_in(self, scope: str) -> frozenset[str]:
         """The variants of a scope."""
-        return frozenset(v.id for v in self.variants.values() if in_scope(v, scope))
+        return frozenset(v.id for v in self.variants.values() if in_scope(v.id, scope))
 
     def _servers_of(self, scope: str) -> frozenset[str]:
         """The workers that hold a ready variant of the scope."""
@@ -365,17 +366,6 @@ class Roster:
                 for name, typical, upper in columns
             }
         )
-
-
-def in_scope(variant: Variant, scope: str) -> bool:
-    """Whether ``scope`` (``task[/model[/name[@version]]]``) takes the variant in."""
-    parts = scope.split("/")
-    return (
-        parts[0] == variant.task
-        and (len(parts) < 2 or parts[1] == variant.model)
-        and (len(parts) < 3 or parts[2] in (variant.name, f"{variant.name}@{variant.version}"))
-        and len(parts) <= 3
-    )
 
 
 def _column(values: Iterable[float]) -> FloatArray:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Container
 from dataclasses import replace
 
+from modelless.policies.scopes import in_scope
 from modelless.policies.views import ClusterView, Instance, WorkerState
 from modelless.variants.vocabulary import Placement
 
@@ -55,7 +56,7 @@ class Stock:
 
     def copies(self, scope: str) -> int:
         """How many instances of the scope's variants there are anywhere, loading ones too."""
-        return sum(n for name, n in self._copies.items() if in_scope_id(name, scope))
+        return sum(n for name, n in self._copies.items() if in_scope(name, scope))
 
     def load(self, worker_id: str, variant_id: str, memory_bytes: int) -> None:
         """The variant will be loaded there, and in use from now on."""
@@ -80,8 +81,3 @@ class Stock:
             return instance
         expected = self.needed_bytes(Placement(instance.variant_id, device_class))
         return replace(instance, memory_bytes=expected or 0)
-
-
-def in_scope_id(variant_id: str, scope: str) -> bool:
-    """Whether ``scope`` (``task[/model[/name[@version]]]``) takes the variant of that id in."""
-    return f"{variant_id}/".startswith((f"{scope}/", f"{scope}@"))

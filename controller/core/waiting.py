@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, overload
 
+from modelless.policies.batching.urgency import urgency
 from modelless.policies.views import QueryView, QueueView
 
 QueueKey = tuple[str, str | None, Hashable]
@@ -57,11 +58,6 @@ class Worker:
     busy_until_s: float = -math.inf
     backlog_s: float = 0.0
     queues: dict[QueueKey, Queue] = field(default_factory=dict)
-
-
-def urgency(query: QueryView) -> tuple[int, float, int]:
-    """The order in queues: priority, then deadline, then arrival."""
-    return (-query.priority, query.deadline_s, query.query_id)
 
 
 class Window(Sequence[QueryView]):

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from modelless.policies.eviction.worth import reload_s
+from modelless.policies.scopes import task_of
 from modelless.policies.seams import EvictionPolicy
 from modelless.policies.views import ClusterView, Instance
 from modelless.variants.errors import InvalidInputError
@@ -31,7 +32,7 @@ class Lemonade(EvictionPolicy):
 
     def rank(self, residents: Sequence[Instance], view: ClusterView) -> Sequence[Instance]:
         def overstay(instance: Instance) -> float:
-            weight = self.weights.get(instance.variant_id.split("/")[0], 1.0)
+            weight = self.weights.get(task_of(instance.variant_id), 1.0)
             idle_s = max(view.now_s - instance.last_used_s, 0.0)
             return idle_s / (max(reload_s(instance), _LEAST_S) * weight)
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from modelless.policies.eviction.popularity import Popularity
 from modelless.policies.eviction.worth import Key, instances_of, key_of, reload_s, size_bytes
-from modelless.policies.scopes import scopes_of
+from modelless.policies.scopes import in_scope, task_of
 from modelless.policies.seams import EvictionPolicy
 from modelless.policies.views import ClusterView, Instance, VariantFacts
 from modelless.variants.errors import InvalidInputError
@@ -87,7 +87,7 @@ class MissCost(EvictionPolicy):
         for key, instance in held.items():
             before = self._uses.get(key, instance.use_count if is_first else 0)
             more = instance.use_count - before
-            served[_task_of(key[1])] += more if more >= 0 else instance.use_count
+            served[task_of(key[1])] += more if more >= 0 else instance.use_count
         missed = _by_task(view.unmet_per_s, self.view_s)
         came = _by_task(view.arrivals_per_s, self.view_s)
         counts = {
@@ -109,7 +109,7 @@ class MissCost(EvictionPolicy):
             for kind in kinds:
                 kinds[kind] *= kept
         for demand in view.demands:
-            task = _task_of(demand.scope)
+            task = task_of(demand.scope)
             if task in tasks and 0.0 < demand.rate_per_s < math.inf:
                 kind = _Kind(demand.scope, demand.latency_s, demand.min_accuracy_percent)
                 kinds = self._kinds.setdefault(task, {})
@@ -157,7 +157,7 @@ class MissCost(EvictionPolicy):
         for instance in standing:
             known = facts.get(instance.variant_id)
             name = classes.get(instance.worker_id, "")
-            mine = by_task.get(_task_of(instance.variant_id), [])
+            mine = by_task.get(task_of(instance.variant_id), [])
             served = [s for s in mine if known is None or _serves(known, name, s.kind)]
             for stake in served:
                 stake.servers += 1
@@ -229,20 +229,16 @@ class _Stake:
 def _serves(variant: VariantFacts, device_class: str, kind: _Kind) -> bool:
     """Whether the variant answers such queries, where its latency there is known."""
     return (
-        kind.scope in scopes_of(variant.variant_id)
+        in_scope(variant.variant_id, kind.scope)
         and variant.accuracy_percent >= kind.min_accuracy_percent
         and variant.latency_s.get(device_class, 0.0) <= kind.latency_s
     )
-
-
-def _task_of(scope: str) -> str:
-    return scope.split("/", 1)[0]
 
 
 def _by_task(rates_per_s: Mapping[str, float], span_s: float) -> dict[str, float]:
     counts: dict[str, float] = {}
     for scope, rate in rates_per_s.items():
         if 0.0 < rate < math.inf:
-            task = _task_of(scope)
+            task = task_of(scope)
             counts[task] = counts.get(task, 0.0) + rate * span_s
     return counts

@@ -1,1 +1,1 @@
-"""Forecasters: one file each."""
+"""Forecasters: one file each, and ``intake``, by which they are told."""

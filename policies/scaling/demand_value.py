@@ -33,6 +33,7 @@ from modelless.policies.scaling.demand_value_worth import (
     worth_of,
 )
 from modelless.policies.scaling.fixed import Fixed
+from modelless.policies.scopes import task_of
 from modelless.policies.seams import ScalingPolicy
 from modelless.policies.views import ClusterView, FloatArray, Targets
 from modelless.variants.errors import InvalidInputError
@@ -156,7 +157,7 @@ class DemandValue(ScalingPolicy):
 
         They are few, but a task nobody has asked for is not worth nothing.
         """
-        asked = {kind.key.scope.split("/", 1)[0] for kind in told}
+        asked = {task_of(kind.key.scope) for kind in told}
         mean_per_s = self._rates.mean_per_s(len(tasks))
         unseen_per_s = self._rates.unseen_per_s(len(tasks))
         quickest: dict[str, float] = {}

@@ -88,13 +88,12 @@ class Search:
                 if held.row >= 0:
                     self.count[held.row] += 1
 
-    def run(self, *, free_room_only: bool = False) -> list[Move]:
+    def run(self, *, free_room_only: bool = False) -> None:
         """Make moves until none pays, or enough was tried.
 
         Args:
             free_room_only: displace nothing.
         """
-        moves: list[Move] = []
         cells = max(self._worth.gain.size * 12, 1)
         tries = int(min(_MOST_MOVES, max(_MOST_CELLS // cells, 4)))
         served = self.serve()
@@ -111,9 +110,7 @@ class Search:
                 self._barred.add(move.row)
                 continue
             self._make(move)
-            moves.append(move)
             served = after
-        return moves
 
     def serve(self) -> Served:
         """Who serves what as the shelves are."""
@@ -139,7 +136,7 @@ class Search:
         losses = self.losses(served)
         loading_cost_per_s = self._loading * served.value_per_s / max(len(self._shelves), 1)
         soon_s = np.maximum(horizon_s - offer.load_s, _FREE_ROOM * horizon_s)
-        bound = gains * soon_s + self._helped(0.0)
+        bound = gains * soon_s + self._rescued()
         bound_per_byte = bound / np.maximum(offer.memory_bytes, 1.0)
         order = np.lexsort((np.arange(len(bound)), -bound_per_byte))
         queues = [[] if free_room_only else self._leaving(shelf, losses) for shelf in self._shelves]
@@ -170,11 +167,11 @@ class Search:
                         best = move
         return best
 
-    def _helped(self, loaded_at_s: float) -> FloatArray:
-        """(p,), worth of the queries that wait now and would be served if the load began then."""
+    def _rescued(self) -> FloatArray:
+        """(p,), worth of the queries that wait now and would be served if the load began now."""
         if not self._waiting.any():
             return np.zeros(len(self.count))
-        in_time = self._worth.patience_s >= loaded_at_s
+        in_time = self._worth.patience_s >= 0.0
         rescued = np.where(in_time, self._worth.gain * self._waiting[:, None], 0.0)
         return np.asarray(rescued.sum(axis=0), dtype=np.float64)
 

@@ -38,7 +38,6 @@ class Shelf:
         held: its instances.
     """
 
-    worker_id: str
     class_number: int
     free_bytes: float
     loaded_at_s: float
@@ -62,7 +61,6 @@ def shelves_of(
             held.append(Held(row, size, not (instance.in_use or instance.pinned)))
         shelves.append(
             Shelf(
-                worker.worker_id,
                 numbers[worker.device_class],
                 worker.memory_bytes - sum(one.size_bytes for one in held),
                 loads_left_s.get(worker.worker_id, 0.0),

@@ -35,21 +35,19 @@ class Worth(NamedTuple):
         gain: (k, p), worth of a query of the kind if the placement serves it; 0 where it must not.
         time_s: (k, p), device time that takes; inf where it must not.
         patience_s: (k, p), how long a query that finds nothing loaded can wait for a load to begin.
-        price: (d,), worth of a second of each class's time.
     """
 
     rate_per_s: FloatArray
     gain: FloatArray
     time_s: FloatArray
     patience_s: FloatArray
-    price: FloatArray
 
 
 def worth_of(
     kinds: Sequence[KindRate],
     offer: Offer,
     slack: float,
-    time_per_s: FloatArray | None,
+    time_per_s: FloatArray,
     least_price: FloatArray,
 ) -> Worth:
     """See ``Worth``.
@@ -58,7 +56,7 @@ def worth_of(
         kinds: of queries.
         offer: what could serve them.
         slack: a batch may take the latency limit divided by this.
-        time_per_s: (d,), device time there is of each class, a second; None if it can be bought.
+        time_per_s: (d,), device time there is of each class, a second; inf if any can be bought.
         least_price: (d,), what a second of each class's time costs at least.
     """
     shape = (len(kinds), len(offer.placements))
@@ -83,12 +81,12 @@ def worth_of(
         patience_s[row, rows] = limit_s - offer.load_s[rows] - slack * batch_s[:, 0]
     rate_per_s = np.array([kind.rate_per_s for kind in kinds])
     price = least_price.copy()
-    if time_per_s is not None and rate_per_s.size:
+    if rate_per_s.size:
         price = _price(rate_per_s, time_s, offer, time_per_s, least_price)
     gain = _gain(time_s, offer, price)
     if (price > least_price).any():
         gain = np.maximum(gain, _crowded_gain(time_s, offer, least_price))
-    return Worth(rate_per_s, gain, time_s, patience_s, price)
+    return Worth(rate_per_s, gain, time_s, patience_s)
 
 
 def _gain(time_s: FloatArray, offer: Offer, price: FloatArray) -> FloatArray:

@@ -16,6 +16,7 @@ from typing import Final, Generic, TypeVar
 
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling.model_variants import ModelVariant, model_variants
+from modelless.policies.scopes import task_of
 from modelless.policies.seams import ScalingPolicy
 from modelless.policies.views import ClusterView, Demand, Targets
 from modelless.variants.errors import InvalidInputError
@@ -283,11 +284,11 @@ class _Plan:
 
     def _is_last(self, model: ModelVariant) -> bool:
         """Whether it is all that its task has."""
-        task = model.placement.variant_id.partition("/")[0]
+        task = task_of(model.placement.variant_id)
         return not any(
             count > 0 and placement != model.placement
             for placement, count in self.wanted.items()
-            if placement.variant_id.partition("/")[0] == task
+            if task_of(placement.variant_id) == task
         )
 
     def _add(self, model: ModelVariant, count: int) -> None:

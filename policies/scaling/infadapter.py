@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from math import comb, inf
 from typing import NamedTuple
@@ -30,8 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.policies.reasons import Reason
-from modelless.policies.scaling.demand_mix import DemandKind, DemandMix
-from modelless.policies.scaling.replanning import Replanning
+from modelless.policies.scaling.demand_mix import DemandKind
+from modelless.policies.scaling.replanning import ReplanningPolicy
 from modelless.policies.scaling.worker_options import (
     WorkerOption,
     check_batch_sizes,
@@ -42,7 +43,6 @@ from modelless.policies.scaling.worker_options import (
     worker_options,
     worth,
 )
-from modelless.policies.seams import ScalingPolicy
 from modelless.policies.views import ClusterView, FloatArray, Targets
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import Placement
@@ -58,7 +58,7 @@ class _Choice(NamedTuple):
     counts: tuple[int, ...]
 
 
-class InfAdapter(ScalingPolicy):
+class InfAdapter(ReplanningPolicy):
     """Accuracy less the cost of workers and of loading, by search over small sets of variants.
 
     Args:
@@ -82,6 +82,7 @@ class InfAdapter(ScalingPolicy):
         most_variants: int = 3,
         batch_sizes: Sequence[int] = (1, 2, 4, 8),
     ) -> None:
+        super().__init__(interval_s, change)
         for name, weight in (("cost_weight", cost_weight), ("reload_weight", reload_weight)):
             if not 0.0 <= weight < inf:
                 raise InvalidInputError.of(name, weight, "0 or more")
@@ -94,25 +95,6 @@ class InfAdapter(ScalingPolicy):
         self.headroom = headroom
         self.most_variants = most_variants
         self.batch_sizes = check_batch_sizes(batch_sizes)
-        self._replanning = Replanning(interval_s, change)
-        self._mix = DemandMix()
-        self._targets: Targets | None = None
-
-    def targets(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> Targets:
-        self._mix.observe(view)
-        workers = dict(sorted(Counter(w.device_class for w in view.workers).items()))
-        kinds = self._mix.kinds(view, forecast_per_s)
-        if self._targets is not None:
-            due = (
-                self._replanning.is_due(view, workers, kinds)
-                if kinds
-                else not self._replanning.is_same_cluster(view, workers)
-            )
-            if not due:
-                return self._targets
-        self._replanning.note(view, workers, kinds)
-        self._targets = self._plan(view, workers, kinds or self._mix.supposed(view))
-        return self._targets
 
     def _plan(
         self, view: ClusterView, workers: Mapping[str, int], kinds: Sequence[DemandKind]
@@ -168,13 +150,7 @@ class _ScopeSearch:
         most_plans: int,
     ) -> None:
         self.kinds = [
-            DemandKind(
-                kind.scope,
-                kind.min_accuracy_percent,
-                kind.latency_s,
-                kind.items_per_s * policy.headroom,
-            )
-            for kind in kinds
+            replace(kind, items_per_s=kind.items_per_s * policy.headroom) for kind in kinds
         ]
         self.options = options
         self._policy = policy

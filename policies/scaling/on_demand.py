@@ -13,7 +13,7 @@ from math import inf
 from typing import NamedTuple
 
 from modelless.policies.reasons import Reason
-from modelless.policies.scopes import scopes_of
+from modelless.policies.scopes import scopes_of, task_of
 from modelless.policies.seams import ScalingPolicy
 from modelless.policies.views import ClusterView, Demand, Targets
 from modelless.variants.errors import InvalidInputError
@@ -55,7 +55,7 @@ class OnDemand(ScalingPolicy):
                 {},
                 Reason.DEMAND,
             )
-        options = _options(view, {demand.scope.split("/")[0] for demand in demands})
+        options = _options(view, {task_of(demand.scope) for demand in demands})
         held = Counter(
             Placement(instance.variant_id, worker.device_class)
             for worker in view.workers

@@ -24,9 +24,9 @@ from math import inf, nan
 import numpy as np
 
 from modelless.policies.reasons import Reason
-from modelless.policies.scaling.demand_mix import DemandKind, DemandMix
+from modelless.policies.scaling.demand_mix import DemandKind
 from modelless.policies.scaling.proteus_program import ProteusProgram, Solution
-from modelless.policies.scaling.replanning import Replanning
+from modelless.policies.scaling.replanning import ReplanningPolicy
 from modelless.policies.scaling.worker_options import (
     WorkerOption,
     check_batch_sizes,
@@ -37,8 +37,7 @@ from modelless.policies.scaling.worker_options import (
     worker_options,
     worth,
 )
-from modelless.policies.seams import ScalingPolicy
-from modelless.policies.views import ClusterView, Targets
+from modelless.policies.views import ClusterView, FloatArray, Targets
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import Placement
 
@@ -51,7 +50,7 @@ _MOST_SWAPS = 32
 _MOST_SWAP_ROWS = 500  # looked at at a time; with more options, the plan stays as it is
 
 
-class Proteus(ScalingPolicy):
+class Proteus(ReplanningPolicy):
     """One variant a worker, for the most accuracy that demand leaves room for.
 
     Args:
@@ -76,6 +75,7 @@ class Proteus(ScalingPolicy):
         gap: float = 1e-4,
         batch_sizes: Sequence[int] = (1, 2, 4, 8),
     ) -> None:
+        super().__init__(interval_s, change)
         if not 0.0 <= time_limit_s < inf:
             raise InvalidInputError.of("time_limit_s", time_limit_s, "0 or more seconds")
         if not 0.0 <= gap < 1.0:
@@ -85,26 +85,7 @@ class Proteus(ScalingPolicy):
         self.batch_sizes = check_batch_sizes(batch_sizes)
         self.last_gap = nan
         self.last_beta = nan
-        self._replanning = Replanning(interval_s, change)
-        self._mix = DemandMix()
-        self._targets: Targets | None = None
         self._held: dict[Placement, int] = {}  # workers by what they were last set to
-
-    def targets(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> Targets:
-        self._mix.observe(view)
-        workers = dict(sorted(Counter(w.device_class for w in view.workers).items()))
-        kinds = self._mix.kinds(view, forecast_per_s)
-        if self._targets is not None:
-            due = (
-                self._replanning.is_due(view, workers, kinds)
-                if kinds
-                else not self._replanning.is_same_cluster(view, workers)
-            )
-            if not due:
-                return self._targets
-        self._replanning.note(view, workers, kinds)
-        self._targets = self._plan(view, workers, kinds or self._mix.supposed(view))
-        return self._targets
 
     def _plan(
         self, view: ClusterView, workers: Mapping[str, int], kinds: Sequence[DemandKind]
@@ -179,7 +160,7 @@ class Proteus(ScalingPolicy):
 
 def _greedy(
     kinds: Sequence[DemandKind], options: Sequence[WorkerOption], workers: Mapping[str, int]
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+) -> FloatArray:
     """Workers by option: add what helps most until none is left, then swap while that helps."""
     classes = [option.placement.device_class for option in options]
     chunk = {name: max(1, count // _CHUNKS) for name, count in workers.items()}

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from math import inf, isfinite
 
 import numpy as np
-from numpy.typing import NDArray
 
 from modelless.policies.scaling.demand_mix import DemandKind
+from modelless.policies.scopes import in_scope
 from modelless.policies.views import ClusterView, FloatArray, VariantFacts
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import Placement
@@ -105,7 +105,7 @@ def _option_of(
         for number, kind in enumerate(kinds)
         if variant.accuracy_percent >= kind.min_accuracy_percent
         and latency_s[known[0]] < _SLO_SHARE * kind.latency_s
-        and in_scope_of(variant.variant_id, kind.scope)
+        and in_scope(variant.variant_id, kind.scope)
     }
     if not limits_s:
         return None
@@ -120,11 +120,6 @@ def _option_of(
         load_s if isfinite(load_s) else 0.0,
         frozenset(limits_s),
     )
-
-
-def in_scope_of(variant_id: str, scope: str) -> bool:
-    """Whether ``scope`` (``task[/model[/name[@version]]]``) takes the variant in."""
-    return f"{variant_id}/".startswith((f"{scope}/", f"{scope}@"))
 
 
 def fill(
@@ -173,7 +168,7 @@ def served_and_accuracy(
 
 def worth(served: FloatArray, accuracy: FloatArray) -> FloatArray:
     """One figure to rank plans by: what is served first, then how accurately."""
-    value: NDArray[np.float64] = _SERVED_FIRST * np.round(served, 9) + accuracy
+    value: FloatArray = _SERVED_FIRST * np.round(served, 9) + accuracy
     return value
 
 

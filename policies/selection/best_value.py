@@ -22,12 +22,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from heapq import nsmallest
-from itertools import islice, takewhile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
+from modelless.policies.batching.urgency import urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.feasibility import best, look, why_infeasible
@@ -56,11 +56,12 @@ from modelless.policies.views import (
     WorkerView,
 )
 from modelless.variants.errors import InvalidInputError
+from modelless.variants.estimates import Estimates
 
-_LOOK_AHEAD = 64  # queries behind a batch whose lateness is counted
-_VERDICTS_KEPT = 4096
+_LOOK_AHEAD = 64  # queries of a queue that are looked at
 _QUEUES_LOOKED_AT = 8
 _LOOK_AGAIN_S = 0.003
+_READY_KEPT = 4096
 _BETTER_POINTS = 10.0  # accuracy points by which another device must be better to be waited for
 
 
@@ -104,7 +105,8 @@ class BestValue(SelectionPolicy):
         self.stakes = Stakes(miss_penalty, caution)
         self._market = Market(target_utilisation, batching_share, miss_penalty, memory_s, reprice_s)
         self._left_until_s: dict[str, float] = {}
-        self._verdicts: dict[tuple[object, ...], tuple[object, Reason | None]] = {}
+        # By scope and items: the estimates, and the least latency by minimum accuracy.
+        self._ready: dict[tuple[str, int], tuple[Estimates, dict[float, float]]] = {}
 
     # -- on arrival ---------------------------------------------------------------------------
 
@@ -131,22 +133,31 @@ class BestValue(SelectionPolicy):
 
     def _why_never(self, query: QueryView, candidates: Candidates) -> Reason | None:
         """Why no placement could ever serve the query, queue or not; None if one could."""
-        slack_s = round(query.deadline_s - candidates.now_s, 4)
-        key = (query.scope, query.min_accuracy_percent, slack_s, query.items)
-        known = self._verdicts.get(key)
-        if known is not None and known[0] is candidates.estimates:
-            return known[1]
-        options = look(query, candidates, "p50")
-        if query.items == 1:
-            self._market.ready_least_s[query.scope] = float(options.latency_s.min(initial=np.inf))
-        possible = np.isfinite(options.latency_s)
-        possible &= options.accuracy_percent >= query.min_accuracy_percent
-        possible &= candidates.now_s + options.latency_s <= query.deadline_s
-        reason = None if possible.any() else why_infeasible(query, options)
-        if len(self._verdicts) >= _VERDICTS_KEPT:
-            self._verdicts.clear()
-        self._verdicts[key] = (candidates.estimates, reason)
-        return reason
+        least_s = self._least_s(query, candidates)
+        if least_s < math.inf and candidates.now_s + least_s <= query.deadline_s:
+            return None
+        return why_infeasible(query, look(query, candidates, "p50"))
+
+    def _least_s(self, query: QueryView, candidates: Candidates) -> float:
+        """The least median latency of what is accurate enough, the queues left out."""
+        key = (query.scope, query.items)
+        known = self._ready.get(key)
+        if known is None or known[0] is not candidates.estimates:
+            if len(self._ready) >= _READY_KEPT:
+                self._ready.clear()
+            known = self._ready[key] = (candidates.estimates, {})
+            if query.items == 1:
+                least_s = np.fmin.reduce(candidates.estimates.p50_s, initial=np.inf)
+                self._market.on_ready(query.scope, float(least_s))
+        by_accuracy = known[1]
+        least_s = by_accuracy.get(query.min_accuracy_percent)
+        if least_s is None:
+            accurate = candidates.accuracy_percent >= query.min_accuracy_percent
+            known_s = candidates.estimates.p50_s[accurate]
+            least_s = float(np.fmin.reduce(known_s, initial=np.inf))  # NaN is unknown
+            if len(by_accuracy) < _READY_KEPT:
+                by_accuracy[query.min_accuracy_percent] = least_s
+        return least_s
 
     # -- on idle ------------------------------------------------------------------------------
 
@@ -166,16 +177,15 @@ class BestValue(SelectionPolicy):
         if now_s < until_s:
             return Wait(Reason.WORTH_WAITING, until_s)
         self._market.on_idle(worker, queues, now_s)
-        waiting = [queue for queue in queues if queue.variant_id is None]
-        waiting = [
-            queue._replace(queries=servable)
-            for queue in waiting
-            if (servable := self._servable(worker, queue))
+        heads = [
+            (queue.scope, ahead)
+            for queue in queues
+            if queue.variant_id is None and (ahead := self._look_ahead(worker, queue))
         ]
-        if not waiting:
+        if not heads:
             return Wait(Reason.NOTHING_QUEUED)
-        waiting = nsmallest(_QUEUES_LOOKED_AT, waiting, key=_urgency)
-        lines = [self._line_up(worker, queue, now_s) for queue in waiting]
+        heads = nsmallest(_QUEUES_LOOKED_AT, heads, key=lambda head: urgency(head[1][0]))
+        lines = [self._line_up(worker, scope, ahead, now_s) for scope, ahead in heads]
         dropped = tuple(query for line in lines for query in line.hopeless)
         price = self._market.price_on(worker.device_class)
         behind = what_waits(lines, self._market.peers(worker), price, self.stakes)
@@ -193,31 +203,37 @@ class BestValue(SelectionPolicy):
         self._market.on_run(worker, chosen.latency_s, now_s)
         return Run(chosen.variant_id, chosen.queries, Reason.BEST_VALUE, dropped)
 
-    def _servable(self, worker: WorkerView, queue: QueueView) -> tuple[QueryView, ...]:
-        """The queries that the worker could serve, given time: the others block nobody."""
+    def _look_ahead(self, worker: WorkerView, queue: QueueView) -> tuple[QueryView, ...]:
+        """The most urgent queries that the worker could serve, all of the highest priority there.
+
+        What it cannot serve, given all the time in the world, blocks nobody.
+        """
         menu = self._market.menu(worker, queue.scope)
         known: dict[tuple[float, int], bool] = {}
+        ahead: list[QueryView] = []
         for query in queue.queries:
             kind = (query.min_accuracy_percent, query.items)
-            if kind not in known:
-                known[kind] = menu.serves(*kind)
-        if all(known.values()):
-            return tuple(queue.queries)
-        return tuple(q for q in queue.queries if known[q.min_accuracy_percent, q.items])
+            servable = known.get(kind)
+            if servable is None:
+                servable = known[kind] = menu.serves(*kind)
+            if not servable:
+                continue
+            if len(ahead) == _LOOK_AHEAD or (ahead and query.priority != ahead[0].priority):
+                break
+            ahead.append(query)
+        return tuple(ahead)
 
-    def _line_up(self, worker: WorkerView, queue: QueueView, now_s: float) -> Line:
-        """The queue's queries of highest priority as arrays, by deadline.
+    def _line_up(
+        self, worker: WorkerView, scope: str, queries: tuple[QueryView, ...], now_s: float
+    ) -> Line:
+        """The queries as arrays.
 
         The hopeless are put aside, and so are those that another device will serve better.
         """
-        menu = self._market.menu(worker, queue.scope)
-        priority = queue.queries[0].priority
-        queries = tuple(
-            takewhile(lambda q: q.priority == priority, islice(queue.queries, _LOOK_AHEAD))
-        )
+        menu = self._market.menu(worker, scope)
         slack_s = np.array([query.deadline_s for query in queries]) - now_s
         min_accuracy = np.array([query.min_accuracy_percent for query in queries])
-        alive = slack_s >= self._market.least_for(queue.scope)
+        alive = slack_s >= self._market.least_for(scope)
         hopeless: tuple[QueryView, ...] = ()
         if not alive.all():
             hopeless = tuple(q for q, is_alive in zip(queries, alive, strict=True) if not is_alive)
@@ -232,10 +248,9 @@ class BestValue(SelectionPolicy):
             menu, queries, slack_s, min_accuracy, items, work_s * items, slack_s, hopeless, 0
         )
         line = line._replace(later=self._worth_later(worker, line, now_s))
-        left = self._better_left(worker, queue.scope, line, now_s)
         # What is alive, but not on this worker, is for one that this policy may not have met.
-        too_slow = slack_s < menu.typical_s[:, 0].min(initial=np.inf)
-        left = too_slow if left is None else left | too_slow
+        left = slack_s < menu.typical_s[:, 0].min()
+        left |= self._better_left(worker, scope, line, now_s)
         kept = ~left
         if len(queries) > worker.max_batch:
             # What can be done while the typical query waits is what there is to share out.
@@ -258,7 +273,7 @@ class BestValue(SelectionPolicy):
     def _worth_later(self, worker: WorkerView, line: Line, now_s: float) -> FloatArray:
         """What each query will be worth if it is left for whoever falls idle next."""
         workers, wait_s = self._market.free(worker.device_class, now_s, without=worker.worker_id)
-        if not workers or not line.queries:
+        if not workers:
             return np.full(len(line.queries), -self.stakes.miss_penalty)
         work_s = np.where(np.isfinite(line.work_s), line.work_s, 0.0)
         ahead_s = (np.cumsum(work_s) - work_s) / workers
@@ -267,14 +282,10 @@ class BestValue(SelectionPolicy):
 
     def _better_left(
         self, worker: WorkerView, scope: str, line: Line, now_s: float
-    ) -> NDArray[np.bool_] | None:
-        """Which queries another device class will soon serve better; None if there is no other."""
+    ) -> NDArray[np.bool_]:
+        """Which queries another device class will soon serve better."""
         others = self._market.others(worker, scope)
-        if not others or not line.queries:
-            return None
-        own_price = self._market.price_on(worker.device_class)
-        here = self._worth_alone(line.menu, line, line.slack_s, own_price)
-        best = np.full(len(here), -np.inf)
+        elsewhere = np.full(len(line.queries), -np.inf)
         for name, menu in others.items():
             workers, wait_s = self._market.free(name, now_s)
             if not workers:
@@ -287,20 +298,17 @@ class BestValue(SelectionPolicy):
             item_s = np.where(usable.any(axis=0), menu.item_s[liked], 0.0)
             ahead_s = (np.cumsum(item_s) - item_s) / workers
             slack_s = line.slack_s - wait_s - ahead_s
-            best = np.maximum(best, self._worth_alone(menu, line, slack_s, price))
-        return np.asarray(best > here + _BETTER_POINTS)
+            elsewhere = np.maximum(elsewhere, self._worth_alone(menu, line, slack_s, price))
+        if not others:
+            return np.zeros(len(line.queries), dtype=np.bool_)
+        price = self._market.price_on(worker.device_class)
+        here = self._worth_alone(line.menu, line, line.slack_s, price)
+        return np.asarray(elsewhere > here + _BETTER_POINTS)
 
     def _worth_alone(self, menu: Menu, line: Line, slack_s: FloatArray, price: float) -> FloatArray:
         """What each query of the line would be worth alone, with the variant best for it."""
-        if not len(menu.variant_ids):
-            return np.full(len(slack_s), -np.inf)
         chance = chance_in_time(slack_s, menu.typical_s[:, :1], menu.spread[:, :1])
         worth = (menu.accuracy_percent + self.stakes.miss_penalty)[:, None] * chance
         worth -= self.stakes.miss_penalty + price * menu.item_s[:, None]
         usable = menu.accuracy_percent[:, None] >= line.min_accuracy
         return np.asarray(np.where(usable, worth, -np.inf).max(axis=0))
-
-
-def _urgency(queue: QueueView) -> tuple[float, float, int]:
-    head = queue.queries[0]
-    return (-head.priority, head.deadline_s, head.query_id)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from modelless.policies.selection.value_menu import Menu
 from modelless.policies.views import FloatArray, QueryView
 
-_ALIKE_POINTS = 1.0
-_BEHIND_COUNTED = 64  # queries behind a batch whose lateness is counted
+_ALIKE_POINTS = 1.0  # accuracy points by which batches differ that are worth about the same
+_BEHIND_COUNTED = 64  # waiting queries, the most urgent, whose delay by a batch is counted
 
 
 class Stakes(NamedTuple):
@@ -32,7 +32,7 @@ class Stakes(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A queue as arrays of shape (n,), most urgent first.
+    """Queries of a queue that the worker can serve, as arrays of shape (n,), most urgent first.
 
     Attributes:
         work_s: device time that each takes at the least.
@@ -93,122 +93,140 @@ def chance_in_time(slack_s: FloatArray, typical_s: FloatArray, spread: FloatArra
         return np.nan_to_num(1.0 / (1.0 + np.exp(-1.702 * z)))
 
 
+class _Batches(NamedTuple):
+    """Every batch that comes into question: shape (v, k), of v variants and k sizes.
+
+    Attributes:
+        rows: the variants, rows of the menu, shape (v,).
+        typical_s, spread: of latency.
+        members: places of the queries in the line, shape (v, k, m).
+        inside: which of those m are members of a batch of that size, shape (k, m).
+    """
+
+    rows: NDArray[np.intp]
+    typical_s: FloatArray
+    spread: FloatArray
+    members: NDArray[np.intp]
+    inside: NDArray[np.bool_]
+
+
 def what_waits(lines: Sequence[Line], peers: float, price: float, stakes: Stakes) -> Behind:
     """How long each waiting query could be kept from being served, were all served quickest."""
     slack_s = np.concatenate([line.slack_s for line in lines])
     work_s = np.concatenate([line.work_s for line in lines])
-    servable = np.isfinite(work_s)  # what this worker cannot serve, others must
     order = np.argsort(slack_s, kind="stable")
-    margin_s = np.full(len(slack_s), np.inf)
-    done_s = np.cumsum(np.where(servable, work_s, 0.0)[order]) / peers
-    margin_s[order] = slack_s[order] - done_s
-    margin_s[~servable] = np.inf
+    margin_s = np.empty(len(slack_s))
+    margin_s[order] = slack_s[order] - np.cumsum(work_s[order]) / peers
     ends = np.cumsum([len(line.slack_s) for line in lines])
     kept = order[:_BEHIND_COUNTED]
     kept = kept[(margin_s[kept] >= 0.0) & (margin_s[kept] < np.inf)]
-    item_s = float(work_s[servable].mean()) if servable.any() else math.inf
-    least = [float(line.menu.accuracy_percent[-1]) for line in lines if line.menu.variant_ids]
     return Behind(
         peers,
         slack_s[kept],
         margin_s[kept],
         np.split(margin_s, ends[:-1]),
-        item_s,
-        max(least, default=0.0) + stakes.miss_penalty,
+        float(work_s.mean()) if len(work_s) else math.inf,
+        max(float(line.menu.accuracy_percent[-1]) for line in lines) + stakes.miss_penalty,
         price,
     )
 
 
 def best_batch(line: Line, margin_s: FloatArray, behind: Behind, stakes: Stakes) -> Offer | None:
-    """The batch from one queue that is worth most on this worker; None if none is in time."""
-    menu = line.menu
-    best_offer: Offer | None = None
-    if not len(menu.variant_ids) or not line.queries:
-        return None
+    """The batch from one queue that is worth most on this worker; None if there is none.
+
+    Args:
+        line: what there is to choose from.
+        margin_s: how much longer each could be kept waiting, shape (n,).
+        behind: all that waits.
+        stakes: what is at stake.
+    """
+    best: Offer | None = None
     levels = np.unique(line.min_accuracy)
     # Variants that may serve just the same queries are looked at together.
-    reach = np.searchsorted(levels, menu.accuracy_percent, side="right")
-    for step in range(1, len(levels) + 1):
+    reach = np.searchsorted(levels, line.menu.accuracy_percent, side="right")
+    for step, level in enumerate(levels, start=1):
         rows = np.flatnonzero(reach == step)
-        if not len(rows):
-            continue
-        allowed = np.flatnonzero(line.min_accuracy <= levels[step - 1])
-        offer = _best_of(line, rows, allowed, margin_s, behind, stakes)
-        if offer is not None and (best_offer is None or offer.worth > best_offer.worth):
-            best_offer = offer
-    return best_offer
+        allowed = np.flatnonzero(line.min_accuracy <= level)
+        batches = _form(line, rows, allowed, stakes.caution) if len(rows) else None
+        if batches is not None:
+            worth = _worth(line, batches, margin_s, behind, stakes)
+            offer = _best_of(line, batches, worth)
+            if offer is not None and (best is None or offer.worth > best.worth):
+                best = offer
+    return best
 
 
-def _best_of(
-    line: Line,
-    rows: NDArray[np.intp],
-    allowed: NDArray[np.intp],
-    margin_s: FloatArray,
-    behind: Behind,
-    stakes: Stakes,
-) -> Offer | None:
-    """The best batch of ``allowed`` queries with one of the variants in ``rows``.
+def _form(
+    line: Line, rows: NDArray[np.intp], allowed: NDArray[np.intp], caution: float
+) -> _Batches | None:
+    """For every variant and number of queries, the most urgent that would be in time.
 
-    For every variant and number of queries, the batch is of the most urgent that would be in
-    time; arrays are of shape (variants, numbers) and (variants, numbers, members).
+    Where queries are of several items each: just the most urgent, as many as fit.
     """
     menu = line.menu
     most = menu.typical_s.shape[1]
-    slack_s = line.slack_s[allowed]
     items = line.items[allowed]
-    if (items != 1).any():  # the most urgent, as many as fit
+    if (items != 1).any():
         counts = np.cumsum(items[:most])
-        numbers = np.flatnonzero(counts <= most)
-        if not len(numbers):
+        counts = counts[counts <= most]
+        if not len(counts):
             return None
-        columns = counts[numbers] - 1
-        sizes = numbers + 1
-        typical_s = menu.typical_s[np.ix_(rows, columns)]
-        spread = menu.spread[np.ix_(rows, columns)]
-        first = np.zeros(typical_s.shape, dtype=np.intp)
+        sizes = np.arange(1, len(counts) + 1)
+        columns = counts - 1
     else:
         sizes = np.arange(1, min(most, len(allowed)) + 1)
-        typical_s = menu.typical_s[rows, : len(sizes)]
-        spread = menu.spread[rows, : len(sizes)]
-        needed_s = typical_s * np.exp(stakes.caution * spread)
-        first = np.searchsorted(slack_s, needed_s)
+        columns = sizes - 1
+    typical_s, spread = menu.typical_s[np.ix_(rows, columns)], menu.spread[np.ix_(rows, columns)]
+    if (items != 1).any():
+        first = np.zeros(typical_s.shape, dtype=np.intp)
+    else:
+        first = np.searchsorted(line.slack_s[allowed], typical_s * np.exp(caution * spread))
         first = np.minimum(first, len(allowed) - sizes)  # some late ones too, at their chance
     offsets = np.arange(len(sizes))
-    member = first[:, :, None] + offsets
-    inside = offsets < sizes[:, None]  # (numbers, members)
-    member = np.minimum(member, len(allowed) - 1)
-    chance = chance_in_time(slack_s[member], typical_s[:, :, None], spread[:, :, None])
+    members = allowed[np.minimum(first[:, :, None] + offsets, len(allowed) - 1)]
+    return _Batches(rows, typical_s, spread, members, offsets < sizes[:, None])
+
+
+def _worth(
+    line: Line, batches: _Batches, margin_s: FloatArray, behind: Behind, stakes: Stakes
+) -> FloatArray:
+    """What each batch is worth, accuracy points, shape (v, k); -inf where its time is unknown."""
+    typical_s, members, inside = batches.typical_s, batches.members, batches.inside
+    slack_s = line.slack_s[members]
+    chance = chance_in_time(slack_s, typical_s[:, :, None], batches.spread[:, :, None])
     chance = np.where(inside, chance, 0.0)
-    accuracy = menu.accuracy_percent[rows]
+    accuracy = line.menu.accuracy_percent[batches.rows]
     # Not served is worth nothing; served late is worse, it took the device's time for that.
     value = (accuracy + stakes.miss_penalty)[:, None] * chance.sum(axis=2)
-    value -= stakes.miss_penalty * sizes
+    value -= stakes.miss_penalty * inside.sum(axis=1)
     # Being served now is worth only what it is more than being served later.
-    later = np.maximum(line.later[allowed], -stakes.miss_penalty)
-    value -= (later[member] * inside).sum(axis=2)
+    later = np.maximum(line.later, -stakes.miss_penalty)
+    value -= (later[members] * inside).sum(axis=2)
     # Who is less urgent than the batch waits for it anyway: only what it takes beyond the
     # quickest way delays them. Who is more urgent is delayed by all of it.
     most_s = typical_s / behind.peers
-    excess_s = most_s - (line.work_s[allowed][member] * inside).sum(axis=2) / behind.peers
-    is_ahead = behind.slack_s < slack_s[first][:, :, None]
+    excess_s = most_s - (line.work_s[members] * inside).sum(axis=2) / behind.peers
+    is_ahead = behind.slack_s < slack_s[:, :, :1]
     delay_s = np.where(is_ahead, most_s[:, :, None], excess_s[:, :, None])
     lost = (behind.margin_s < delay_s).sum(axis=2)
-    own_s = margin_s[allowed][member]
+    own_s = margin_s[members]
     lost -= (inside & (own_s >= 0.0) & (own_s < excess_s[:, :, None])).sum(axis=2)
     lost = np.minimum(lost, typical_s / behind.item_s)  # so many could be served instead
-    worth = value - behind.price * typical_s - behind.loss * lost
-    worth = np.where(np.isfinite(typical_s), worth, -np.inf)
-    if not len(worth):
-        return None
+    known = np.isfinite(typical_s)
+    cost = behind.price * np.where(known, typical_s, 0.0)
+    return np.where(known, value - cost - behind.loss * lost, -np.inf)
+
+
+def _best_of(line: Line, batches: _Batches, worth: FloatArray) -> Offer | None:
     row, column = divmod(int(worth.argmax()), worth.shape[1])
     if worth[row, column] == -np.inf:
         return None
     # Of sizes worth about the same, the largest: it saves time, whatever that is worth just now.
     column = int(np.flatnonzero(worth[row] >= worth[row, column] - _ALIKE_POINTS)[-1])
-    chosen = allowed[member[row, column][inside[column]]]
+    chosen = batches.members[row, column][batches.inside[column]]
     return Offer(
         float(worth[row, column]),
-        menu.variant_ids[int(rows[row])],
-        tuple(line.queries[int(index)] for index in chosen),
-        float(typical_s[row, column]),
+        line.menu.variant_ids[int(batches.rows[row])],
+        tuple(line.queries[int(place)] for place in chosen),
+        float(batches.typical_s[row, column]),
     )

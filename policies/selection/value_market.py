@@ -10,7 +10,14 @@ from typing import NamedTuple
 
 from modelless.policies.scopes import in_scope
 from modelless.policies.selection.value_menu import Menu, make_menu
-from modelless.policies.selection.value_price import Devices, Price, Rates, kind_of, price_of_time
+from modelless.policies.selection.value_price import (
+    Devices,
+    Kind,
+    Price,
+    Rates,
+    kind_of,
+    price_of_time,
+)
 from modelless.policies.views import QueryView, QueueView, ResidentView, WorkerView
 
 _WORKERS_KEPT = 8192
@@ -37,9 +44,6 @@ class Market:
         target_utilisation, batching_share, miss_penalty: see ``value_price.price_of_time``.
         memory_s: how long arrivals are remembered.
         reprice_s: how often the price is found anew.
-
-    Attributes:
-        least_s: by scope, the least time that any known worker takes for a query.
     """
 
     def __init__(
@@ -50,14 +54,15 @@ class Market:
         memory_s: float,
         reprice_s: float,
     ) -> None:
-        self.least_s: dict[str, float] = {}
-        self.ready_least_s: dict[str, float] = {}
         self._target_utilisation = target_utilisation
         self._batching_share = batching_share
         self._miss_penalty = miss_penalty
         self._reprice_s = reprice_s
-        self._rates = Rates(memory_s)
-        self._busy = Rates(_BUSY_MEMORY_S)
+        self._rates = Rates[Kind](memory_s)
+        self._busy = Rates[str](_BUSY_MEMORY_S)  # workers at work, by class
+        # By scope, the least time for a query: of the workers met, and of all that are ready.
+        self._met_least_s: dict[str, float] = {}
+        self._ready_least_s: dict[str, float] = {}
         self._scarcity: dict[str, float] = {}
         self._workers: dict[str, _Seen] = {}
         self._menus: dict[tuple[str, str], tuple[Mapping[str, ResidentView], Menu]] = {}
@@ -76,6 +81,10 @@ class Market:
         """A query has come in."""
         self._rates.count(kind_of(query), query.items, now_s)
 
+    def on_ready(self, scope: str, least_s: float) -> None:
+        """The quickest of all that is ready for a scope takes ``least_s`` for a query."""
+        self._ready_least_s[scope] = least_s
+
     def on_idle(self, worker: WorkerView, queues: Sequence[QueueView], now_s: float) -> None:
         """A worker has fallen idle, with these queues before it."""
         if worker.worker_id not in self._workers and len(self._workers) >= _WORKERS_KEPT:
@@ -90,11 +99,10 @@ class Market:
             self._find_price(queues, now_s)
 
     def on_run(self, worker: WorkerView, latency_s: float, now_s: float) -> None:
-        """The worker was given a batch that is expected to take ``latency_s``."""
-        self._workers[worker.worker_id] = _Seen(
-            worker.device_class, now_s, now_s + latency_s, frozenset(worker.residents)
-        )
-        self._busy.count((worker.device_class, 0.0, 0.0), latency_s, now_s)
+        """The worker, just idle, was given a batch that is expected to take ``latency_s``."""
+        seen = self._workers[worker.worker_id]
+        self._workers[worker.worker_id] = seen._replace(busy_until_s=now_s + latency_s)
+        self._busy.count(worker.device_class, latency_s, now_s)
 
     def on_left(self, now_s: float) -> None:
         """A worker has left queries for others: who is idle is asked about them now."""
@@ -138,13 +146,13 @@ class Market:
         if len(self._menus) >= _MENUS_KEPT:
             self._menus.clear()
         self._menus[key] = (worker.residents, menu)
-        if scope not in self.least_s:
+        if scope not in self._met_least_s:
             self._surveyed_s = -math.inf  # so that the next call knows of it
         return menu
 
     def least_for(self, scope: str) -> float:
         """The least time that any worker, met or not, takes for a query; 0 if unknown."""
-        return min(self.least_s.get(scope, 0.0), self.ready_least_s.get(scope, math.inf))
+        return min(self._met_least_s.get(scope, 0.0), self._ready_least_s.get(scope, math.inf))
 
     def _survey(self, now_s: float) -> None:
         """Take stock: which workers are there, and what each class offers by scope."""
@@ -156,7 +164,7 @@ class Market:
         }
         counts = Counter(seen.device_class for seen in self._workers.values())
         menus: dict[str, dict[str, Menu]] = {name: {} for name in sorted(counts)}
-        self.least_s = {}
+        self._met_least_s = {}
         self._menus = {
             key: (residents, menu)
             for key, (residents, menu) in self._menus.items()
@@ -164,14 +172,14 @@ class Market:
             and self._workers[key[0]].variant_ids.issuperset(menu.variant_ids)
         }
         for (worker_id, scope), (_, menu) in self._menus.items():
-            worker = self._workers.get(worker_id)
-            if worker is None or not menu.variant_ids:
+            if not menu.variant_ids:
                 continue
-            kept = menus[worker.device_class].get(scope)
+            of_class = menus[self._workers[worker_id].device_class]
+            kept = of_class.get(scope)
             if kept is None or len(menu.variant_ids) > len(kept.variant_ids):
-                menus[worker.device_class][scope] = menu
+                of_class[scope] = menu
             least_s = float(menu.typical_s[:, 0].min())
-            self.least_s[scope] = min(least_s, self.least_s.get(scope, math.inf))
+            self._met_least_s[scope] = min(least_s, self._met_least_s.get(scope, math.inf))
         self._devices = {name: Devices(counts[name], offered) for name, offered in menus.items()}
         self._others_of = {
             (name, scope): {
@@ -202,7 +210,7 @@ class Market:
         if len(self._devices) > 1:
             busy = self._busy.per_s(now_s)
             self._scarcity = {
-                name: _scarcity(busy.get((name, 0.0, 0.0), 0.0) / device.workers)
+                name: _scarcity(busy.get(name, 0.0) / device.workers)
                 for name, device in self._devices.items()
             }
 

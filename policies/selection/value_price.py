@@ -9,8 +9,8 @@ is zero while everyone's most accurate variant fits, and rises with demand.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -20,7 +20,8 @@ from modelless.policies.views import FloatArray, QueryView
 Kind = tuple[str, float, float]
 """Scope, minimum accuracy in per cent, latency limit in seconds."""
 
-_KINDS_KEPT = 512
+_Key = TypeVar("_Key", bound=Hashable)
+_KEYS_KEPT = 512
 _LEAST_SEEN_S = 0.5  # what came in a shorter time is no rate yet
 
 
@@ -32,8 +33,8 @@ def kind_of(query: QueryView) -> Kind:
     return query.scope, math.floor(query.min_accuracy_percent / 2.0) * 2.0, latency_s
 
 
-class Rates:
-    """Arrival rates by kind, items a second: exponentially decayed counts, bounded in number.
+class Rates(Generic[_Key]):
+    """What happens a second, by key: exponentially decayed counts, bounded in number.
 
     Args:
         time_constant_s: how fast the past is forgotten.
@@ -41,25 +42,25 @@ class Rates:
 
     def __init__(self, time_constant_s: float) -> None:
         self.time_constant_s = time_constant_s
-        self._counts: dict[Kind, float] = {}
+        self._counts: dict[_Key, float] = {}
         self._began_s = math.inf
         self._last_s = -math.inf
 
-    def count(self, kind: Kind, items: float, now_s: float) -> None:
-        """A query has come in."""
+    def count(self, key: _Key, amount: float, now_s: float) -> None:
+        """So much more of it."""
         self._decay(now_s)
-        if kind in self._counts or len(self._counts) < _KINDS_KEPT:
-            self._counts[kind] = self._counts.get(kind, 0.0) + items
+        if key in self._counts or len(self._counts) < _KEYS_KEPT:
+            self._counts[key] = self._counts.get(key, 0.0) + amount
 
-    def per_s(self, now_s: float) -> dict[Kind, float]:
+    def per_s(self, now_s: float) -> dict[_Key, float]:
         """The rates now."""
         self._decay(now_s)
         seen_s = max(now_s - self._began_s, min(_LEAST_SEEN_S, self.time_constant_s))
-        # What an unchanging stream of one item a second would have counted by now.
+        # What an unchanging stream of one a second would have counted by now.
         full = self.time_constant_s * -math.expm1(-seen_s / self.time_constant_s)
         if full <= 0.0:
             return {}
-        return {kind: count / full for kind, count in self._counts.items()}
+        return {key: count / full for key, count in self._counts.items()}
 
     def _decay(self, now_s: float) -> None:
         if self._began_s == math.inf:

@@ -14,6 +14,7 @@ from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible
 from modelless.policies.selection.most_accurate_feasible import MostAccurateFeasible
+from modelless.policies.views import Candidates
 from modelless.variants.estimates import Load
 
 from .some_policies import LateBinding, Mixed, Unreliable
@@ -64,6 +65,9 @@ class Life:
         self.rng = np.random.default_rng(seed)
         self.world = World(policy(), VARIANTS, LIMITS, seed=seed)
         self.counted: Counter[str] = Counter()
+        self.found_nothing = 0
+        self.look = self.world.dispatcher.roster.candidates
+        self.world.dispatcher.roster.candidates = self.candidates  # type: ignore[method-assign]
         self.workers = [f"w{number}" for number in range(int(self.rng.integers(1, 4)))]
         for worker in self.workers:
             self.report(worker)
@@ -82,6 +86,12 @@ class Life:
     def one_of(self, options: object) -> object:
         options = sorted(options) if isinstance(options, (set, dict)) else list(options)  # type: ignore[call-overload]
         return options[int(self.rng.integers(len(options)))]
+
+    def candidates(self, scope: str, items: int, now_s: float) -> Candidates:
+        """What the roster offers; counts how often that is nothing."""
+        found = self.look(scope, items, now_s)
+        self.found_nothing += not found.placements
+        return found
 
     # -- events -------------------------------------------------------------------------------
 
@@ -178,6 +188,7 @@ class Life:
         assert counted["outcome refused"] == len(world.refused)
         assert counted["outcome cancelled"] == len(world.cancelled)
         assert counted["outcome served"] + counted["outcome served-late"] == len(world.completed)
+        assert counted["unmet"] == self.found_nothing
         # Some of those held for a load were served, cancelled or refused for something else.
         assert counted["unmet"] >= sum(
             refusal.reason is Reason.NOTHING_READY and "loaded yet" in refusal.message

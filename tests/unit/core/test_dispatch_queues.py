@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from modelless.controller.core.dispatch import DispatchLimits
-from modelless.controller.core.waiting import WaitingRoom, Worker, urgency
+from modelless.controller.core.waiting import WaitingRoom, Worker
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
+from modelless.policies.batching.urgency import urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible
 from modelless.policies.selection.most_accurate_feasible import MostAccurateFeasible

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modelless.controller.core.roster import Roster, WorkerReport, in_scope
+from modelless.controller.core.roster import Roster, WorkerReport
 from modelless.controller.core.shortlist import WORTHWHILE_ROWS, find_shortlist
+from modelless.policies.scopes import in_scope
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible
 from modelless.policies.selection.most_accurate_feasible import MostAccurateFeasible
 from modelless.policies.views import Bind, Candidates
@@ -180,7 +181,7 @@ def test_scopes_nobody_heard_of_are_not_kept() -> None:
     ],
 )
 def test_in_scope(scope: str, expected: bool) -> None:
-    assert in_scope(make_variant(INT8), scope) is expected
+    assert in_scope(make_variant(INT8).id, scope) is expected
 
 
 # -- the shortlist ----------------------------------------------------------------------------

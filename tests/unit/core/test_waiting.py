@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from modelless.controller.core.idle import IdleWorkers
-from modelless.controller.core.waiting import Batch, Queue, WaitingRoom, Worker, urgency
+from modelless.controller.core.waiting import Batch, Queue, WaitingRoom, Worker
+from modelless.policies.batching.urgency import urgency
 from modelless.policies.views import QueryView
 
 from .world import make_query
