@@ -7,7 +7,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import URL, func, select
 from sqlalchemy.orm import Session
@@ -43,6 +43,9 @@ from modelless.variants.vocabulary import (
     Variant,
     check_name,
 )
+
+if TYPE_CHECKING:
+    from modelless.variants.graph_facts import GraphFacts
 
 _ADD: Final = "add some with: modelless zoo add"
 _T = TypeVar("_T")
@@ -134,8 +137,10 @@ class Registry:
         with self.store.session() as session:
             known_task = _find_task(session, task)
             _find_model(session, task, model)
+        # onnx is slow to import, and only registering needs it.
+        from modelless.variants.kept_facts import facts_of_file
+
         if inspect:
-            # onnx is slow to import, and only registering needs it.
             from modelless.variants.inspection import check_signature, inspect_onnx
 
             facts = inspect_onnx(artifact, max_bytes=self.artifacts.max_bytes)
@@ -156,8 +161,21 @@ class Registry:
             parameter_count=parameter_count,
             multiply_adds=multiply_adds,
         )
+        graph_facts = facts_of_file(artifact, resolution_px)
         self.artifacts.put(artifact)  # first: a row never speaks of a file that is not there
-        return self._write(lambda session: _add_variant(session, variant))
+        return self._write(lambda session: _add_variant(session, variant, graph_facts))
+
+    def graph_facts(self, variant: Variant) -> GraphFacts:
+        """The facts of a variant's graph: kept, or read from its file and then kept.
+
+        Raises:
+            NotFoundError: no such variant.
+            IntegrityError: its file is damaged, or no ONNX file.
+            StoreError: the store or the file cannot be read.
+        """
+        from modelless.variants.kept_facts import facts_of_variant
+
+        return facts_of_variant(self.store, self.artifacts, self.variant(variant.id))
 
     def revise_accuracy(self, variant_id: str, accuracy: Accuracy, reason: str) -> Variant:
         """Replace what is known of a variant's accuracy, and note why in the history.
@@ -347,7 +365,7 @@ def _variants(
     return tuple(map(variant_of, session.scalars(query)))
 
 
-def _add_variant(session: Session, variant: Variant) -> Variant:
+def _add_variant(session: Session, variant: Variant, graph_facts: GraphFacts | None) -> Variant:
     # The model's row is locked, so that two processes cannot take the same version number.
     # (SQLite, which has no row locks, has the whole store locked by now.)
     session.get(ModelRow, (variant.task, variant.model), with_for_update=True)
@@ -361,7 +379,9 @@ def _add_variant(session: Session, variant: Variant) -> Variant:
     if session.get(ArtifactRow, new.artifact_sha256) is None:
         session.add(ArtifactRow(sha256=new.artifact_sha256, bytes=new.artifact_bytes))
         session.flush()
-    session.add(variant_row(new))
+    row = variant_row(new)
+    row.graph_facts = None if graph_facts is None else graph_facts.document()
+    session.add(row)
     return new
 
 
