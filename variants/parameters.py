@@ -13,7 +13,16 @@ from modelless.variants import onnx_graphs
 from modelless.variants.item_graph import whole_attribute
 from modelless.variants.vocabulary import Precision
 
-_QUANTIZING: Final = frozenset({"QuantizeLinear", "DequantizeLinear"})
+# Operator -> which of its inputs are scales and zero points.
+_SCALES: Final[Mapping[str, tuple[int, ...]]] = {
+    "QuantizeLinear": (1, 2),
+    "DequantizeLinear": (1, 2),
+    "MatMulNBits": (2, 3),
+    "QGemm": (1, 2, 4, 5, 7, 8),
+    **dict.fromkeys(
+        ("QLinearConv", "QLinearMatMul", "QLinearAdd", "QLinearMul"), (1, 2, 4, 5, 6, 7)
+    ),
+}
 _HALF_BYTE: Final = frozenset({TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1})
 _PRECISIONS: Final[Mapping[int, Precision]] = {
     TensorProto.FLOAT: Precision.FP32,
@@ -34,10 +43,9 @@ def count_parameters(model: ModelProto) -> int:
     scales = {
         name
         for node in onnx_graphs.nodes(model)
-        if node.op_type in _QUANTIZING
-        for name in node.input[1:]
+        for index, name in enumerate(node.input)
+        if index in _SCALES.get(node.op_type, ())
     }
-    scales |= {name for node in _packing(model) for name in node.input[2:4]}
     in_tensors = sum(
         packed.get(tensor.name, math.prod(map(int, tensor.dims)))
         for tensor in _initializers(model)

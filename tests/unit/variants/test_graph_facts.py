@@ -9,13 +9,20 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    quantize_dynamic,
+    quantize_static,
+)
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 from modelless.variants.graph_facts import INTENSITIES, GraphFacts, read_graph_facts
-from modelless.variants.item_graph import read_item_graph
+from modelless.variants.item_graph import Tensor, read_item_graph
 from modelless.variants.multiply_adds import count_multiply_adds
 from modelless.variants.vocabulary import Precision
 from modelless.variants.zoo.efficientnet_lite import ARCHITECTURES, load_network
@@ -23,6 +30,7 @@ from modelless.variants.zoo.graph import write_graph
 
 FASHION_MNIST = resources.files("modelless.variants.zoo") / "data/fashion_mnist"
 ONNX_RUNTIME = "com.microsoft"
+PICTURE = np.arange(28 * 28, dtype=np.uint32).astype(np.uint8).reshape(1, 28, 28)
 
 
 def fashion_mnist(name: str) -> ModelProto:
@@ -177,6 +185,61 @@ class TestPrecisions:
         assert facts.activation_bytes == 36 * 4 * 2 + 4 + 10
         assert (facts.precision, facts.depth) == (Precision.INT8, 4)
         assert facts.operators["QGemm (com.microsoft)"] == 1
+
+
+class FixedPictures(CalibrationDataReader):  # type: ignore[misc]
+    """One batch of one picture."""
+
+    def __init__(self) -> None:
+        self._left = [{"image": PICTURE}]
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return self._left.pop() if self._left else None
+
+
+class TestRealQuantisers:
+    """What ONNX Runtime's own quantiser writes, held against what running it gives."""
+
+    @pytest.fixture(params=["QDQ", "QOperator", "dynamic"])
+    def quantised(self, request: pytest.FixtureRequest, tmp_path: Path) -> ModelProto:
+        target = tmp_path / "int8.onnx"
+        source = fashion_mnist("cnn-s-fp32")
+        if request.param == "dynamic":
+            quantize_dynamic(source, target)
+        else:
+            quantize_static(
+                source, target, FixedPictures(), quant_format=QuantFormat[request.param]
+            )
+        return onnx.load(target)
+
+    def test_counts_are_those_of_the_float_graph(self, quantised: ModelProto) -> None:
+        found, real = read_graph_facts(quantised), read_graph_facts(fashion_mnist("cnn-s-fp32"))
+        assert found.precision is Precision.INT8
+        assert found.multiply_adds_by_kind == real.multiply_adds_by_kind
+        assert found.activation_count == real.activation_count
+        assert found.parameter_count == pytest.approx(real.parameter_count, abs=8)
+        assert found.weight_bytes < real.weight_bytes / 2
+        assert not found.has_unknown_sizes
+
+    def test_every_tensor_has_the_shape_and_type_it_has_when_run(
+        self, quantised: ModelProto
+    ) -> None:
+        graph = read_item_graph(quantised)
+        names = [name for node in quantised.graph.node for name in node.output]
+        given = {output.name for output in quantised.graph.output}
+        quantised.graph.output.extend(
+            helper.make_empty_tensor_value_info(name) for name in names if name not in given
+        )
+        options = ort.SessionOptions()
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        session = ort.InferenceSession(
+            quantised.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        values = session.run(names, {"image": PICTURE})
+        assert {name: graph.tensors[name] for name in names} == {
+            name: Tensor(value.shape, helper.np_dtype_to_tensor_dtype(value.dtype))
+            for name, value in zip(names, values, strict=True)
+        }
 
 
 class TestKindsOfLayers:

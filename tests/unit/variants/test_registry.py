@@ -307,6 +307,14 @@ class TestHome:
 
 
 class TestGraphFacts:
+    def test_counts_that_were_unknown_are_no_other_facts(self, registry: Registry) -> None:
+        """A modelless that counts more than the one that registered a file before."""
+        first = register(registry)
+        with registry.store.transaction() as session:
+            session.execute(text("UPDATE variants SET multiply_adds = NULL, parameter_count = 11"))
+        again = register(registry)
+        assert again == dataclasses.replace(first, multiply_adds=None, parameter_count=11)
+
     def test_registered_variants_carry_them(self, registry: Registry) -> None:
         variant = register(registry, resolution_px=8)
         facts = registry.graph_facts(variant)
