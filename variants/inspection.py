@@ -6,7 +6,8 @@ process could run, data outside the file's folder, and formats newer than what w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -90,19 +91,34 @@ def inspect_onnx(source: Path | str | bytes, *, max_bytes: int = MAX_ARTIFACT_BY
         InvalidInputError: the path cannot be read.
     """
     model, where, file_bytes, files = _load(source, max_bytes)
-    opset = _check_operators(model, where)
-    _check_structure(model, where)
-    return OnnxFacts(
-        opset=opset,
-        operators=count_operators(model),
-        inputs=_signature(_real_inputs(model), where),
-        outputs=_signature(list(model.graph.output), where),
-        parameter_count=count_parameters(model),
-        multiply_adds=count_multiply_adds(model),
-        weight_bytes=weight_bytes(model),
-        file_bytes=file_bytes,
-        external_files=files,
-    )
+    with damage_refused(where):
+        opset = _check_operators(model, where)
+        _check_structure(model, where)
+        return OnnxFacts(
+            opset=opset,
+            operators=count_operators(model),
+            inputs=_signature(_real_inputs(model), where),
+            outputs=_signature(list(model.graph.output), where),
+            parameter_count=count_parameters(model),
+            multiply_adds=count_multiply_adds(model),
+            weight_bytes=weight_bytes(model),
+            file_bytes=file_bytes,
+            external_files=files,
+        )
+
+
+@contextmanager
+def damage_refused(where: str) -> Iterator[None]:
+    """Turn what reading a damaged file raises, past ONNX's own checker, into IntegrityError.
+
+    The checker lets pass names that are no text and types of tensors that do not exist.
+    """
+    try:
+        yield
+    except (UnicodeDecodeError, LookupError, ValueError) as error:
+        raise IntegrityError(
+            f"{where}: it is damaged ({type(error).__name__}: {error}). Export it again."
+        ) from error
 
 
 def refuse_external_bytes(data: bytes, where: str) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy import select
 from modelless.variants.artifacts import ArtifactStore
 from modelless.variants.errors import IntegrityError, StoreError
 from modelless.variants.graph_facts import GraphFacts, read_graph_facts
-from modelless.variants.inspection import parse_onnx
+from modelless.variants.inspection import damage_refused, parse_onnx
 from modelless.variants.store import Store, VariantRow
 from modelless.variants.vocabulary import Variant
 
@@ -17,7 +17,7 @@ from modelless.variants.vocabulary import Variant
 def facts_of_file(data: bytes, resolution_px: int | None) -> GraphFacts | None:
     """The facts of a file that is being registered; None if whoever vouched for it was wrong."""
     try:
-        return read_graph_facts(parse_onnx(data), resolution_px=resolution_px)
+        return _read(data, resolution_px, "ONNX file")
     except IntegrityError:
         return None
 
@@ -29,8 +29,14 @@ def facts_of_variant(store: Store, artifacts: ArtifactStore, variant: Variant) -
     known = None if kept is None else GraphFacts.of_document(kept)
     if known is not None:
         return known
-    model = parse_onnx(artifacts.read(variant.artifact_sha256), f"artifact of {variant.id}")
-    facts = read_graph_facts(model, resolution_px=variant.resolution_px)
+    data = artifacts.read(variant.artifact_sha256)
+    facts = _read(data, variant.resolution_px, f"artifact of {variant.id}")
     with contextlib.suppress(StoreError), store.transaction() as session:  # of use all the same
         session.get_one(VariantRow, variant.id).graph_facts = facts.document()
     return facts
+
+
+def _read(data: bytes, resolution_px: int | None, where: str) -> GraphFacts:
+    model = parse_onnx(data, where)
+    with damage_refused(where):
+        return read_graph_facts(model, resolution_px=resolution_px)
