@@ -52,6 +52,7 @@ class DeviceFacts:
         memory_bytes: memory this process may use: the least of the host's and the control group's.
         gpus: the host's graphics cards.
         engines: version of each installed engine by its name, ``{"onnxruntime-cpu": "1.20.1"}``.
+        threads_per_core: how many of ``cores`` share one physical core; None where unknown.
     """
 
     cpu_model: str
@@ -63,6 +64,7 @@ class DeviceFacts:
     memory_bytes: int
     gpus: tuple[GpuFacts, ...] = ()
     engines: Mapping[str, str] = field(default_factory=dict)
+    threads_per_core: int | None = None
 
     @property
     def fingerprint(self) -> str:

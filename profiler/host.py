@@ -65,6 +65,7 @@ def read_facts(
         memory_bytes=min(limits, default=0),
         gpus=parse_gpus((query_gpus or _nvidia_smi)()),
         engines=engine_versions(),
+        threads_per_core=_threads_per_core(root),
     )
 
 
@@ -161,6 +162,15 @@ def _caches(root: Path) -> dict[str, int]:
         scale = {"": 0, "K": 10, "M": 20, "G": 30}[size.group(2)]
         sizes[f"L{level}{suffix}"] = int(size.group(1)) << scale
     return sizes
+
+
+def _threads_per_core(root: Path) -> int | None:
+    """How many numbers Linux lists as one core's: ``0-1``, ``0,64``."""
+    text = _read(root / "sys/devices/system/cpu/cpu0/topology/thread_siblings_list").strip()
+    if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", text):
+        return None
+    ends = [[int(end) for end in part.split("-")] for part in text.split(",")]
+    return sum(each[-1] - each[0] + 1 for each in ends)
 
 
 def _memory_total_bytes(root: Path) -> int | None:

@@ -6,9 +6,8 @@ process could run, data outside the file's folder, and formats newer than what w
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,7 +20,9 @@ from modelless.variants import onnx_graphs
 from modelless.variants.artifacts import MAX_ARTIFACT_BYTES
 from modelless.variants.errors import IntegrityError, InvalidInputError
 from modelless.variants.external_data import embed_external_data, refuse_external_data
+from modelless.variants.graph_facts import count_operators
 from modelless.variants.multiply_adds import count_multiply_adds
+from modelless.variants.parameters import count_parameters, weight_bytes
 from modelless.variants.vocabulary import Task, TensorSpec
 
 # '' and 'ai.onnx' are two names of the standard operators; 'ai.onnx.ml' are its classical models.
@@ -33,7 +34,6 @@ _DOMAINS: Final = _STANDARD | {"ai.onnx.ml", "com.microsoft"}
 # Built in, yet each loads something from outside: a compiled blob by path, a Python callable.
 _REACHES_OUT: Final = frozenset({"EPContext", "PythonOp", "PythonOpGrad"})
 
-_QUANTIZING: Final = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _DATATYPES: Final[Mapping[int, str]] = {
     TensorProto.BOOL: "BOOL",
     TensorProto.UINT8: "UINT8",
@@ -49,7 +49,6 @@ _DATATYPES: Final[Mapping[int, str]] = {
     TensorProto.DOUBLE: "FP64",
     TensorProto.STRING: "BYTES",
 }
-_HALF_BYTE: Final = frozenset({TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,24 +91,39 @@ def inspect_onnx(source: Path | str | bytes, *, max_bytes: int = MAX_ARTIFACT_BY
         InvalidInputError: the path cannot be read.
     """
     model, where, file_bytes, files = _load(source, max_bytes)
-    opset = _check_operators(model, where)
-    _check_structure(model, where)
-    return OnnxFacts(
-        opset=opset,
-        operators=dict(sorted(_count_operators(model).items())),
-        inputs=_signature(_real_inputs(model), where),
-        outputs=_signature(list(model.graph.output), where),
-        parameter_count=_count_parameters(model),
-        multiply_adds=count_multiply_adds(model),
-        weight_bytes=sum(_tensor_bytes(tensor) for tensor in onnx_graphs.tensors(model)),
-        file_bytes=file_bytes,
-        external_files=files,
-    )
+    with damage_refused(where):
+        opset = _check_operators(model, where)
+        _check_structure(model, where)
+        return OnnxFacts(
+            opset=opset,
+            operators=count_operators(model),
+            inputs=_signature(_real_inputs(model), where),
+            outputs=_signature(list(model.graph.output), where),
+            parameter_count=count_parameters(model),
+            multiply_adds=count_multiply_adds(model),
+            weight_bytes=weight_bytes(model),
+            file_bytes=file_bytes,
+            external_files=files,
+        )
+
+
+@contextmanager
+def damage_refused(where: str) -> Iterator[None]:
+    """Turn what reading a damaged file raises, past ONNX's own checker, into IntegrityError.
+
+    The checker lets pass names that are no text and types of tensors that do not exist.
+    """
+    try:
+        yield
+    except (UnicodeDecodeError, LookupError, ValueError) as error:
+        raise IntegrityError(
+            f"{where}: it is damaged ({type(error).__name__}: {error}). Export it again."
+        ) from error
 
 
 def refuse_external_bytes(data: bytes, where: str) -> None:
     """Raise IntegrityError if an ONNX file is damaged or says that weights lie elsewhere."""
-    refuse_external_data(_parse(data, where), where)
+    refuse_external_data(parse_onnx(data, where), where)
 
 
 def read_onnx(path: Path | str, *, max_bytes: int = MAX_ARTIFACT_BYTES) -> bytes:
@@ -168,13 +182,13 @@ def _load(
         where = "ONNX file"
         if len(source) > max_bytes:
             raise _too_large(where, len(source), max_bytes)
-        model = _parse(source, where)
+        model = parse_onnx(source, where)
         refuse_external_data(model, where)
         return model, where, len(source), ()
     path = Path(source)
     where = f"ONNX file {path}"
     data = _read_file(path, max_bytes)
-    model = _parse(data, where)
+    model = parse_onnx(data, where)
     try:
         files = embed_external_data(model, path.parent, max_bytes - len(data))
     except IntegrityError as error:
@@ -201,7 +215,11 @@ def _too_large(where: str, found_bytes: int, max_bytes: int) -> IntegrityError:
     return IntegrityError(f"{where}: it has {found_bytes} bytes; allowed: up to {max_bytes}.")
 
 
-def _parse(data: bytes, where: str) -> ModelProto:
+def parse_onnx(data: bytes, where: str = "ONNX file") -> ModelProto:
+    """The model that a file's bytes hold; IntegrityError, which names ``where``, if they hold none.
+
+    Nothing else is checked: see ``inspect_onnx``.
+    """
     try:
         model = onnx.load_model_from_string(data)
     except (DecodeError, ValueError, TypeError, RuntimeError) as error:
@@ -258,10 +276,6 @@ def _operator(node: onnx.NodeProto) -> str:
     return node.op_type if node.domain in _STANDARD else f"{node.op_type} ({node.domain})"
 
 
-def _count_operators(model: ModelProto) -> Counter[str]:
-    return Counter(_operator(node) for node in onnx_graphs.nodes(model))
-
-
 def _real_inputs(model: ModelProto) -> list[ValueInfoProto]:
     """The graph's inputs without the weights that old files list among them."""
     weights = {tensor.name for tensor in model.graph.initializer}
@@ -283,31 +297,3 @@ def _signature(values: list[ValueInfoProto], where: str) -> tuple[TensorSpec, ..
         )
         specs.append(TensorSpec(value.name, datatype, shape))
     return tuple(specs)
-
-
-def _count_parameters(model: ModelProto) -> int:
-    scales = {
-        name
-        for node in onnx_graphs.nodes(model)
-        if node.op_type in _QUANTIZING
-        for name in node.input[1:]
-    }
-    return sum(
-        _elements(tensor)
-        for graph in onnx_graphs.graphs(model)
-        for tensor in graph.initializer
-        if tensor.data_type != TensorProto.INT64 and tensor.name not in scales
-    )
-
-
-def _elements(tensor: TensorProto) -> int:
-    return math.prod(int(size) for size in tensor.dims)
-
-
-def _tensor_bytes(tensor: TensorProto) -> int:
-    elements = _elements(tensor)
-    if tensor.data_type == TensorProto.STRING:
-        return sum(len(text) for text in tensor.string_data)
-    if tensor.data_type in _HALF_BYTE:
-        return (elements + 1) // 2
-    return elements * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)

@@ -1,115 +1,183 @@
-"""Counting a graph's multiply-adds for one item, where shape inference can tell the shapes."""
+"""Counting a graph's multiply-adds for one item, layer by layer, where the shapes can be told."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
 
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, shape_inference
+from onnx import ModelProto, NodeProto
+
+from modelless.variants.item_graph import (
+    ONNX_RUNTIME_DOMAIN,
+    STANDARD_DOMAINS,
+    ItemGraph,
+    has_subgraph,
+    read_item_graph,
+    whole_attribute,
+)
 
 # Operator -> index of its weight among its inputs.
-_CONVOLUTIONS: Mapping[str, int] = {"Conv": 1, "ConvInteger": 1, "QLinearConv": 3, "FusedConv": 1}
-_PRODUCTS = frozenset(
+_CONVOLUTIONS: Final[Mapping[str, int]] = {
+    "Conv": 1, "ConvInteger": 1, "ConvTranspose": 1, "FusedConv": 1, "QLinearConv": 3,
+}  # fmt: skip
+_PRODUCTS: Final = frozenset(
     {"MatMul", "Gemm", "MatMulInteger", "QLinearMatMul", "QGemm", "FusedMatMul", "FusedGemm"}
+    | {"DynamicQuantizeMatMul", "MatMulNBits"}
 )
-_OTHERS_THAT_MULTIPLY = frozenset(
-    {"ConvTranspose", "LSTM", "GRU", "RNN", "Einsum", "DeformConv", "Attention", "QAttention"}
-    | {"If", "Loop", "Scan", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "MatMulNBits"}
+_RECURRENT: Final = frozenset({"LSTM", "GRU", "RNN"})
+# Classical models (ai.onnx.ml) -> the attribute whose every number takes part in one multiply-add.
+_CLASSICAL: Final[Mapping[str, str]] = {
+    "LinearClassifier": "coefficients", "LinearRegressor": "coefficients",
+    "SVMClassifier": "support_vectors", "SVMRegressor": "support_vectors",
+}  # fmt: skip
+_STANDARD_UNCOUNTED: Final = frozenset({"Einsum", "DeformConv", "LinearAttention"})
+# Those of ONNX Runtime's own operators that multiply no matrices; any other may.
+_MERELY_ELEMENTWISE: Final = frozenset(
+    {"BiasGelu", "DequantizeLinear", "FastGelu", "Gelu", "QLinearAdd", "QLinearAveragePool"}
+    | {"QLinearConcat", "QLinearGlobalAveragePool", "QLinearLeakyRelu", "QLinearMul"}
+    | {"QLinearSigmoid", "QLinearSoftmax", "QuantizeLinear", "QuickGelu"}
+    | {"SimplifiedLayerNormalization", "SkipLayerNormalization"}
+    | {"SkipSimplifiedLayerNormalization"}
 )
-_SMALL_ELEMENTS = 1024  # constants up to this size may be shapes, which inference must see
+_CLASSICAL_DOMAIN: Final = "ai.onnx.ml"
 
 
-def count_multiply_adds(model: ModelProto) -> int | None:
-    """Multiply-adds of the convolutions and matrix products for one item; None if any is unknown.
+class LayerKind(StrEnum):
+    """What a layer multiplies: kinds that run at different speeds on one device."""
 
-    A free first axis of an input counts items, so it is taken as one. Other free sizes (a picture's
-    height and width) must be fixed by the graph itself, as a resize to a constant size does.
+    DENSE_CONVOLUTION = "dense-convolution"
+    POINTWISE_CONVOLUTION = "pointwise-convolution"  # 1x1, one group: a matrix product a pixel
+    GROUPED_CONVOLUTION = "grouped-convolution"  # depthwise ones are those of one channel a group
+    MATRIX_PRODUCT = "matrix-product"
+    RECURRENT = "recurrent"
+    ATTENTION = "attention"
+    UNKNOWN = "unknown"  # it may multiply, but how much is not known
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A node that multiplies and adds.
+
+    Attributes:
+        multiply_adds: for one item; None if unknown.
     """
-    names = {node.op_type for node in model.graph.node}
-    local = {function.name for function in model.functions}
-    if names & _OTHERS_THAT_MULTIPLY or names & local:
+
+    node: NodeProto
+    kind: LayerKind
+    multiply_adds: int | None
+
+
+def count_multiply_adds(model: ModelProto, *, resolution_px: int | None = None) -> int | None:
+    """Multiply-adds of all layers for one item; None if those of any are unknown.
+
+    Which sizes are taken for free axes: see ``read_item_graph``.
+    """
+    return total_multiply_adds(layers_of(read_item_graph(model, resolution_px=resolution_px)))
+
+
+def total_multiply_adds(layers: list[Layer]) -> int | None:
+    """The layers' sum; None if that of any is unknown."""
+    counts = [layer.multiply_adds for layer in layers]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def layers_of(graph: ItemGraph) -> list[Layer]:
+    """Every node that multiplies, or may, in the graph's order."""
+    found = []
+    for node in graph.nodes:
+        kind = _kind_of(node, graph)
+        if kind is not None:
+            found.append(Layer(node, kind, _count(node, kind, graph)))
+    return found
+
+
+def _kind_of(node: NodeProto, graph: ItemGraph) -> LayerKind | None:
+    if has_subgraph(node):
+        return LayerKind.UNKNOWN
+    operator = node.op_type
+    if node.domain == _CLASSICAL_DOMAIN:
+        return LayerKind.MATRIX_PRODUCT if operator in _CLASSICAL else None
+    if node.domain not in STANDARD_DOMAINS and node.domain != ONNX_RUNTIME_DOMAIN:
+        return LayerKind.UNKNOWN  # a function of the file that could not be put in its place
+    if operator in _CONVOLUTIONS:
+        if whole_attribute(node, "group", 1) > 1:
+            return LayerKind.GROUPED_CONVOLUTION
+        weight = graph.input_of(node, _CONVOLUTIONS[operator]).shape
+        is_pointwise = weight is not None and math.prod(weight[2:]) == 1
+        return LayerKind.POINTWISE_CONVOLUTION if is_pointwise else LayerKind.DENSE_CONVOLUTION
+    if operator in _PRODUCTS:
+        return LayerKind.MATRIX_PRODUCT
+    if node.domain == ONNX_RUNTIME_DOMAIN:
+        return None if operator in _MERELY_ELEMENTWISE else LayerKind.UNKNOWN
+    if operator in _RECURRENT:
+        return LayerKind.RECURRENT
+    if operator == "Attention":
+        return LayerKind.ATTENTION
+    return LayerKind.UNKNOWN if operator in _STANDARD_UNCOUNTED else None
+
+
+def _count(node: NodeProto, kind: LayerKind, graph: ItemGraph) -> int | None:
+    if kind is LayerKind.UNKNOWN:
         return None
-    total = 0
-    shapes: dict[str, tuple[int, ...] | None] | None = None
-    for node in model.graph.node:
-        if node.op_type not in _CONVOLUTIONS and node.op_type not in _PRODUCTS:
-            continue
-        if shapes is None:
-            shapes = _shapes(model)
-        count = _of_node(node, shapes)
-        if count is None:
+    if node.domain == _CLASSICAL_DOMAIN:
+        return _of_classical(node, graph)
+    if kind is LayerKind.RECURRENT:
+        return _of_recurrent(node, graph)
+    if kind is LayerKind.ATTENTION:
+        return _of_attention(node, graph)
+    if kind is LayerKind.MATRIX_PRODUCT:
+        return _of_product(node, graph)
+    return _of_convolution(node, graph)
+
+
+def _of_convolution(node: NodeProto, graph: ItemGraph) -> int | None:
+    weight = graph.input_of(node, _CONVOLUTIONS[node.op_type]).shape
+    transposed = node.op_type == "ConvTranspose"
+    slid_over = (graph.input_of(node, 0) if transposed else graph.output_of(node)).elements
+    if weight is None or slid_over is None:
+        return None
+    return slid_over * math.prod(weight[1:])  # channels already divided by the groups
+
+
+def _of_product(node: NodeProto, graph: ItemGraph) -> int | None:
+    elements, left = graph.output_of(node).elements, graph.input_of(node, 0).shape
+    if elements is None or not left:
+        return None
+    transposed = whole_attribute(node, "transA", 0) != 0 and len(left) > 1
+    return elements * left[-2 if transposed else -1]
+
+
+def _of_recurrent(node: NodeProto, graph: ItemGraph) -> int | None:
+    """Each step of each sequence multiplies by all of W [D, gates, in] and R [D, gates, hidden]."""
+    x, w, r = (graph.input_of(node, index) for index in range(3))
+    if x.shape is None or w.elements is None or r.elements is None:
+        return None
+    return math.prod(x.shape[:-1]) * (w.elements + r.elements)
+
+
+def _of_attention(node: NodeProto, graph: ItemGraph) -> int | None:
+    """Scores, queries by keys; then the weighted sums, what is written by keys."""
+    queries, keys = graph.input_of(node, 0).elements, graph.input_of(node, 1).shape
+    written = graph.output_of(node).elements
+    if queries is None or keys is None or written is None:
+        return None
+    length = keys[-2]
+    if len(node.input) > 4 and node.input[4]:
+        past = graph.input_of(node, 4).shape
+        if past is None:
             return None
-        total += count
-    return total
+        length += past[-2]
+    return (queries + written) * length
 
 
-def _of_node(node: NodeProto, shapes: Mapping[str, tuple[int, ...] | None]) -> int | None:
-    output = shapes.get(node.output[0])
-    if output is None:
+def _of_classical(node: NodeProto, graph: ItemGraph) -> int | None:
+    shape = graph.input_of(node, 0).shape
+    if shape is None:
         return None
-    if node.op_type in _CONVOLUTIONS:
-        weight = shapes.get(node.input[_CONVOLUTIONS[node.op_type]])
-        if weight is None:
-            return None
-        return math.prod(output) * math.prod(weight[1:])  # channels already divided by the groups
-    left = shapes.get(node.input[0])
-    if not left:
-        return None
-    transposed = any(a.name == "transA" and a.i for a in node.attribute)
-    return math.prod(output) * left[-2 if transposed and len(left) > 1 else -1]
-
-
-def _shapes(model: ModelProto) -> dict[str, tuple[int, ...] | None]:
-    """Shape by name for one item; None where a size is still free."""
-    lean = _without_weights(model)
-    try:
-        graph = shape_inference.infer_shapes(lean, data_prop=True).graph
-    except Exception:  # noqa: BLE001 (it raises its own kinds; an unknown count harms nothing)
-        return {}
-    shapes: dict[str, tuple[int, ...] | None] = {
-        tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer
-    }
-    for value in (*graph.input, *graph.value_info, *graph.output):
-        if value.name in shapes or not value.type.tensor_type.HasField("shape"):
-            continue
-        sizes = [
-            size.dim_value if size.HasField("dim_value") else -1
-            for size in value.type.tensor_type.shape.dim
-        ]
-        shapes[value.name] = None if -1 in sizes else tuple(sizes)
-    for node in graph.node:
-        if node.op_type == "Constant":
-            for attribute in node.attribute:
-                if attribute.name == "value":
-                    shapes[node.output[0]] = tuple(attribute.t.dims)
-    return shapes
-
-
-def _without_weights(model: ModelProto) -> ModelProto:
-    """A copy for one item, large initializers reduced to their shapes: quick to infer on."""
-    lean = ModelProto(ir_version=model.ir_version)
-    lean.opset_import.extend(model.opset_import)
-    lean.graph.CopyFrom(_graph_without_weights(model.graph))
-    return lean
-
-
-def _graph_without_weights(graph: GraphProto) -> GraphProto:
-    lean = GraphProto(name=graph.name)
-    lean.node.extend(graph.node)
-    lean.input.extend(graph.input)
-    lean.output.extend(graph.output)
-    declared = {value.name for value in graph.input}
-    initialized = {tensor.name for tensor in graph.initializer}
-    for value in lean.input:
-        sizes = value.type.tensor_type.shape.dim
-        if value.name not in initialized and sizes and not sizes[0].HasField("dim_value"):
-            sizes[0].dim_value = 1
-    for tensor in graph.initializer:
-        if math.prod(tensor.dims) <= _SMALL_ELEMENTS:
-            lean.initializer.append(tensor)
-        elif tensor.name not in declared:
-            value = lean.input.add(name=tensor.name)
-            value.type.tensor_type.elem_type = tensor.data_type or TensorProto.FLOAT
-            for size in tensor.dims:
-                value.type.tensor_type.shape.dim.add(dim_value=size)
-    return lean
+    wanted = _CLASSICAL[node.op_type]
+    numbers = next((len(each.floats) for each in node.attribute if each.name == wanted), 0)
+    return math.prod(shape[:-1]) * numbers

@@ -7,9 +7,9 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sqlalchemy import URL, func, select
+from sqlalchemy import URL, select
 from sqlalchemy.orm import Session
 
 from modelless.variants.artifacts import ArtifactStore
@@ -34,6 +34,7 @@ from modelless.variants.store.conversion import (
     variant_of,
     variant_row,
 )
+from modelless.variants.store.queries import variants_in
 from modelless.variants.vocabulary import (
     Accuracy,
     Engine,
@@ -43,6 +44,9 @@ from modelless.variants.vocabulary import (
     Variant,
     check_name,
 )
+
+if TYPE_CHECKING:
+    from modelless.variants.graph_facts import GraphFacts
 
 _ADD: Final = "add some with: modelless zoo add"
 _T = TypeVar("_T")
@@ -134,8 +138,10 @@ class Registry:
         with self.store.session() as session:
             known_task = _find_task(session, task)
             _find_model(session, task, model)
+        # onnx is slow to import, and only registering needs it.
+        from modelless.variants.kept_facts import facts_of_file
+
         if inspect:
-            # onnx is slow to import, and only registering needs it.
             from modelless.variants.inspection import check_signature, inspect_onnx
 
             facts = inspect_onnx(artifact, max_bytes=self.artifacts.max_bytes)
@@ -156,8 +162,21 @@ class Registry:
             parameter_count=parameter_count,
             multiply_adds=multiply_adds,
         )
+        graph_facts = facts_of_file(artifact, resolution_px)
         self.artifacts.put(artifact)  # first: a row never speaks of a file that is not there
-        return self._write(lambda session: _add_variant(session, variant))
+        return self._write(lambda session: _add_variant(session, variant, graph_facts))
+
+    def graph_facts(self, variant: Variant) -> GraphFacts:
+        """The facts of a variant's graph: kept, or read from its file and then kept.
+
+        Raises:
+            NotFoundError: no such variant.
+            IntegrityError: its file is damaged, or no ONNX file.
+            StoreError: the store or the file cannot be read.
+        """
+        from modelless.variants.kept_facts import facts_of_variant
+
+        return facts_of_variant(self.store, self.artifacts, self.variant(variant.id))
 
     def revise_accuracy(self, variant_id: str, accuracy: Accuracy, reason: str) -> Variant:
         """Replace what is known of a variant's accuracy, and note why in the history.
@@ -219,7 +238,7 @@ class Registry:
             latest_only: False for every version, where ``version`` is None.
         """
         with self.store.session() as session:
-            return _variants(session, task, model, name, version, latest_only)
+            return variants_in(session, task, model, name, version, latest_only)
 
     def variant(self, variant_id: str) -> Variant:
         """The variant of that id, ``task/model/name@version``; NotFoundError if there is none."""
@@ -232,7 +251,7 @@ class Registry:
             return Catalog(
                 map(task_of, session.scalars(select(TaskRow).order_by(TaskRow.name))),
                 map(model_of, session.scalars(select(ModelRow).order_by(ModelRow.name))),
-                _variants(session, None, None, None, None, False),
+                variants_in(session, None, None, None, None, False),
             )
 
     def resolve(self, path: str, version: str | int | None = None) -> Scope:
@@ -303,11 +322,11 @@ def _one_variant(session: Session, path: ScopePath) -> Variant:
     """The variant that a whole path names: its version, or the latest."""
     if path.model is None or path.variant is None:
         raise InvalidInputError.of("variant", str(path), "task/model/variant@version")
-    found = _variants(session, path.task, path.model, path.variant, path.version, True)
+    found = variants_in(session, path.task, path.model, path.variant, path.version, True)
     if found:
         return found[0]
     _find_model(session, _find_task(session, path.task).name, path.model)
-    every = _variants(session, path.task, path.model, None, None, False)
+    every = variants_in(session, path.task, path.model, None, None, False)
     versions = [str(variant.version) for variant in every if variant.name == path.variant]
     if versions:
         what = f"version of variant {path.task}/{path.model}/{path.variant}"
@@ -318,50 +337,29 @@ def _one_variant(session: Session, path: ScopePath) -> Variant:
     )
 
 
-def _variants(
-    session: Session,
-    task: str | None,
-    model: str | None,
-    name: str | None,
-    version: int | None,
-    latest_only: bool,
-) -> tuple[Variant, ...]:
-    key = (VariantRow.task, VariantRow.model, VariantRow.name)
-    query = select(VariantRow).order_by(*key, VariantRow.version)
-    for column, value in zip(key, (task, model, name), strict=True):
-        if value is not None:
-            query = query.where(column == value)
-    if version is not None:
-        query = query.where(VariantRow.version == version)
-    elif latest_only:
-        latest = (
-            select(*key, func.max(VariantRow.version).label("version")).group_by(*key).subquery()
-        )
-        query = query.join(
-            latest,
-            (VariantRow.task == latest.c.task)
-            & (VariantRow.model == latest.c.model)
-            & (VariantRow.name == latest.c.name)
-            & (VariantRow.version == latest.c.version),
-        )
-    return tuple(map(variant_of, session.scalars(query)))
-
-
-def _add_variant(session: Session, variant: Variant) -> Variant:
+def _add_variant(session: Session, variant: Variant, graph_facts: GraphFacts | None) -> Variant:
     # The model's row is locked, so that two processes cannot take the same version number.
     # (SQLite, which has no row locks, has the whole store locked by now.)
     session.get(ModelRow, (variant.task, variant.model), with_for_update=True)
-    every = _variants(session, variant.task, variant.model, variant.name, None, False)
+    every = variants_in(session, variant.task, variant.model, variant.name, None, False)
     for known in every:
         if known.artifact_sha256 == variant.artifact_sha256:
-            again = dataclasses.replace(variant, version=known.version)
+            # Counts follow from the bytes; a later modelless may know how to count more.
+            again = dataclasses.replace(
+                variant,
+                version=known.version,
+                parameter_count=known.parameter_count,
+                multiply_adds=known.multiply_adds,
+            )
             _must_equal(f"variant {known.id} of the same bytes", known, again)
             return known
     new = dataclasses.replace(variant, version=every[-1].version + 1 if every else 1)
     if session.get(ArtifactRow, new.artifact_sha256) is None:
         session.add(ArtifactRow(sha256=new.artifact_sha256, bytes=new.artifact_bytes))
         session.flush()
-    session.add(variant_row(new))
+    row = variant_row(new)
+    row.graph_facts = None if graph_facts is None else graph_facts.document()
+    session.add(row)
     return new
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -30,11 +31,16 @@ from modelless.variants.vocabulary import DeviceClass, Placement, Variant
 if TYPE_CHECKING:
     from modelless.profiler.campaign import CampaignResult, CampaignSettings
     from modelless.profiler.device import DeviceFacts
+    from modelless.profiler.device_records import DeviceRecords
     from modelless.profiler.jobs import Job, MeasurementSink
     from modelless.profiler.measurement import Measurement
+    from modelless.profiler.microbenchmark import DeviceRates
     from modelless.profiler.progress import ProgressEvent
     from modelless.variants.catalog import Catalog
     from modelless.variants.registry import Registry
+
+DEVICE_SHARE = 0.1
+"""The part of a budget that measuring the device itself may take."""
 
 EPILOG = "Example: modelless profile imagenet --budget 90s --csv imagenet.csv"
 
@@ -72,7 +78,7 @@ def profile(
 
     Latency by batch, throughput, memory, load time. What was measured here before is not measured
     again, so an interrupted run goes on where it was left. A machine too noisy to be trusted is
-    refused with exit code 10.
+    refused with exit code 10. The device itself is measured first, once: see 'modelless device'.
     """
     sizes = batches_of(batches)
     budget_s = None if budget is None else seconds_of("budget", budget)
@@ -83,6 +89,7 @@ def profile(
     from modelless.controller.cli import profile_report
     from modelless.profiler.campaign import CampaignSettings
     from modelless.profiler.device import default_device_classes
+    from modelless.profiler.device_records import DeviceRecords
     from modelless.profiler.host import read_facts
     from modelless.profiler.records import Records
     from modelless.variants.registry import open_registry
@@ -94,6 +101,10 @@ def profile(
         variants = in_scopes(catalog, scopes or [])
         records = Records(registry.store)
         jobs, damaged = _jobs(registry, catalog, variants, devices)
+        device_records = DeviceRecords(registry.store)
+        rates, spent_s = _describe(devices, facts, device_records, budget_s)
+        if budget_s is not None:
+            budget_s -= spent_s
         settings = CampaignSettings(batches=sizes, budget_s=budget_s, accept_noise=accept_noise)
         result = _measure(jobs, _Anew(records) if again else records, facts, settings)
         wanted = {Placement(v.id, device.name) for v in variants for device in devices}
@@ -112,6 +123,7 @@ def profile(
         rows,
         result,
         failed,
+        rates,
     )
     if csv_file is not None:
         report.write_csv(csv_file)
@@ -199,6 +211,30 @@ def _jobs(
     if error is not None and not jobs:
         raise error
     return jobs, damaged
+
+
+def _describe(
+    devices: Sequence[DeviceClass],
+    facts: DeviceFacts,
+    records: DeviceRecords,
+    budget_s: float | None,
+) -> tuple[Mapping[str, DeviceRates], float]:
+    """What the devices do in a second, and the seconds it took to find out.
+
+    Within a tight budget they are left as they are known: variants come first.
+    """
+    from modelless.profiler.device_records import describe_devices
+    from modelless.profiler.microbenchmark import TYPICAL_S
+
+    known = {
+        device.name: rates
+        for device in devices
+        if (rates := records.rates(device.name, facts.fingerprint_of(device.kind))) is not None
+    }
+    if budget_s is not None and budget_s < TYPICAL_S * len(devices) / DEVICE_SHARE:
+        return known, 0.0
+    started_s = time.perf_counter()
+    return describe_devices(devices, facts, records), time.perf_counter() - started_s
 
 
 def _measure(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from modelless.controller.cli.device_command import rates_document
 from modelless.controller.cli.screen import (
     accuracy_fields,
     duration,
@@ -16,6 +17,7 @@ from modelless.controller.cli.screen import (
 )
 from modelless.profiler.campaign import CampaignResult
 from modelless.profiler.measurement import Measurement
+from modelless.profiler.microbenchmark import DeviceRates
 from modelless.profiler.progress import SkipReason
 from modelless.profiler.table import rows_of, write_table
 from modelless.variants.errors import InvalidInputError
@@ -38,6 +40,7 @@ class Report:
         rows: all measurements of the placements on this machine.
         result: of the campaign.
         failed: what went wrong, by placement.
+        rates: what the device classes do in a second, as far as that is known.
     """
 
     variants: Mapping[str, Variant]
@@ -46,6 +49,7 @@ class Report:
     rows: Sequence[Measurement]
     result: CampaignResult
     failed: Mapping[Placement, str]
+    rates: Mapping[str, DeviceRates]
 
     def show(self) -> None:
         """The table."""
@@ -79,6 +83,7 @@ class Report:
         return {
             "device": self.rows[0].device_name if self.rows else None,
             "fingerprint": self.rows[0].fingerprint if self.rows else None,
+            "rates": {name: rates_document(each) for name, each in self.rates.items()},
             "elapsed_s": self.result.elapsed_s,
             "measured": len(self.result.measured),
             "placements": [

@@ -172,9 +172,18 @@ def session_options(threads: int) -> ort.SessionOptions:
     return options
 
 
-def _open_session(variant: Variant, artifact: Path, threads: int) -> ort.InferenceSession:
-    data = read_verified(artifact, variant.artifact_sha256, size_bytes=variant.artifact_bytes)
-    _refuse_external_data(data, variant)
+def open_graph(data: bytes, threads: int, name: str) -> ort.InferenceSession:
+    """A session of the kind that variants run in.
+
+    Args:
+        data: an ONNX file that may be run; nothing is checked here.
+        threads: intra-op threads.
+        name: of what it is, for errors.
+
+    Raises:
+        IntegrityError: ONNX Runtime refuses the file.
+        EnvironmentUnfitError: ONNX Runtime cannot run it on this machine.
+    """
     try:
         session = ort.InferenceSession(
             data,
@@ -189,14 +198,20 @@ def _open_session(variant: Variant, artifact: Path, threads: int) -> ort.Inferen
         return session
     except _REFUSED as error:
         raise IntegrityError(
-            f"ONNX Runtime {ort.__version__} refuses {variant.id}: {_reason(error)}. "
+            f"ONNX Runtime {ort.__version__} refuses {name}: {_reason(error)}. "
             "Export the model again, with standard operators only: no library is ever loaded."
         ) from error
     except _UNFIT as error:
         raise EnvironmentUnfitError(
-            f"ONNX Runtime {ort.__version__} cannot run {variant.id} on this machine: "
+            f"ONNX Runtime {ort.__version__} cannot run {name} on this machine: "
             f"{_reason(error)}. Choose a variant of another precision, or upgrade onnxruntime."
         ) from error
+
+
+def _open_session(variant: Variant, artifact: Path, threads: int) -> ort.InferenceSession:
+    data = read_verified(artifact, variant.artifact_sha256, size_bytes=variant.artifact_bytes)
+    _refuse_external_data(data, variant)
+    return open_graph(data, threads, variant.id)
 
 
 def _refuse_external_data(data: bytes, variant: Variant) -> None:

@@ -139,6 +139,10 @@ class VariantRow(Base):
     accuracy_sample_count: Mapped[int | None]
     parameter_count: Mapped[int | None]
     multiply_adds: Mapped[int | None]
+    # A ``graph_facts.GraphFacts``; deferred, because catalogs are read often and need none of it.
+    graph_facts: Mapped[dict[str, Any] | None] = mapped_column(
+        JSON(none_as_null=True), deferred=True
+    )
     added_at: Mapped[datetime] = mapped_column(default=utc_now)
 
     artifact: Mapped[ArtifactRow] = relationship(lazy="joined", innerjoin=True)

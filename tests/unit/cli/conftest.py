@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from modelless.controller.cli.app import app
 
-from .tiny import add_measurements, add_variants
+from .tiny import add_measurements, add_rates, add_variants
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MODELLESS_STORE_URL", raising=False)
         add_variants(folder / "registered")
+        add_rates(folder / "registered")
         shutil.copytree(folder / "registered", folder / "profiled")
         add_measurements(folder / "profiled")
     return folder

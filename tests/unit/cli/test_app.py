@@ -21,7 +21,10 @@ from modelless.variants.registry import open_registry
 from .conftest import Run
 from .tiny import TASK, add_variants
 
-COMMANDS = ("zoo", "register", "profile", "select", "up", "status", "infer", "down", "demo")
+COMMANDS = (
+    *("zoo", "register", "device", "profile", "select"),
+    *("up", "status", "infer", "down", "demo"),
+)
 HEAVY = {
     *("ray", "onnx", "onnxruntime", "pandas", "sklearn", "scipy", "numpy"),
     *("sqlalchemy", "pydantic", "yaml", "rich", "PIL"),

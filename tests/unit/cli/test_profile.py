@@ -74,6 +74,29 @@ def test_what_is_known_is_not_measured_again(run: Run, profiled: Path) -> None:
     assert "not trusted" not in table
 
 
+def test_the_device_s_rates_are_in_the_answer(run: Run, profiled: Path) -> None:
+    found = run("profile", "--json").document["rates"]
+    assert set(found) == {"cpu-1"}
+    assert found["cpu-1"]["product_multiply_adds_per_s"] == {"fp32": 50e9}
+
+
+def test_the_device_is_measured_first_unless_time_is_short(
+    run: Run, profiled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def describe(devices: Any, *_: Any) -> dict[str, Any]:
+        asked.append([device.name for device in devices])
+        return {}
+
+    monkeypatch.setattr("modelless.profiler.device_records.describe_devices", describe)
+    assert run("profile", "--json", "--budget", "90s").code == 0
+    assert asked == [["cpu-1"]]
+    found = run("profile", "--json", "--budget", "5s").document
+    assert asked == [["cpu-1"]]
+    assert set(found["rates"]) == {"cpu-1"}  # what is known is told all the same
+
+
 def test_again_means_again(run: Run, profiled: Path) -> None:
     pytest.importorskip("onnxruntime")
     found = run("profile", SMALL, *QUICK, "--again", "--json").document

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from modelless.profiler.device import DeviceFacts
+from modelless.profiler.device import DeviceFacts, default_device_classes
+from modelless.profiler.device_records import DeviceRecords
 from modelless.profiler.host import read_facts
 from modelless.profiler.measurement import Measurement
+from modelless.profiler.microbenchmark import DeviceRates
 from modelless.profiler.records import Records
 from modelless.variants.registry import open_registry
 from modelless.variants.vocabulary import (
@@ -124,3 +126,28 @@ def add_measurements(home: Path, batches: tuple[int, ...] = (1, 2, 4, 8)) -> Non
         for name, _, _, p50_ms in VARIANTS:
             for batch in batches:
                 records.add(measurement(f"pixels/mean/{name}@1", batch, p50_ms * batch))
+
+
+def rates(threads: int = 1, **changes: Any) -> DeviceRates:
+    """Rates of this host's ``cpu-1`` or ``cpu-2``."""
+    values: dict[str, Any] = {
+        "threads": threads,
+        "engine": "onnxruntime-cpu-1.20.1",
+        "copy_bytes_per_s": {"L2": 60e9, "memory": 10e9},
+        "product_multiply_adds_per_s": {"fp32": 50e9 * threads},
+        "operator_s": 1e-6,
+        "run_s": 5e-6,
+        "spread": {"copy L2": 0.02, "copy memory": 0.1, "product fp32": 0.03}
+        | {"chain": 0.04, "run": 0.05},
+        "elapsed_s": 2.0,
+        "measured_at": "2025-01-01T00:00:00+00:00",
+    }
+    return DeviceRates(**(values | changes))
+
+
+def add_rates(home: Path) -> None:
+    """Rates of every device class of this host, so that no test waits for its benchmark."""
+    with closing(open_registry(home)) as registry:
+        records = DeviceRecords(registry.store)
+        for device in default_device_classes(host_facts()):
+            records.add(device, host_facts(), rates(device.threads))

@@ -186,3 +186,17 @@ def test_default_classes_can_be_priced(make: Any) -> None:
 def test_nonsense_prices_are_refused(make: Any, name: str, value: float) -> None:
     with pytest.raises(InvalidInputError, match=name):
         default_device_classes(make.facts, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("siblings", "threads"),
+    [("0\n", 1), ("0-1\n", 2), ("0,64\n", 2), ("0-3,8-11\n", 8), ("?", None), ("", None)],
+)
+def test_threads_that_share_a_core(tmp_path: Path, siblings: str, threads: int | None) -> None:
+    name = "sys/devices/system/cpu/cpu0/topology/thread_siblings_list"
+    assert facts_of(tmp_path, {name: siblings}).threads_per_core == threads
+
+
+def test_threads_that_share_a_core_do_not_make_measurements_stale(tmp_path: Path) -> None:
+    facts = facts_of(tmp_path, {"proc/cpuinfo": X86})
+    assert dataclasses.replace(facts, threads_per_core=2).fingerprint == facts.fingerprint

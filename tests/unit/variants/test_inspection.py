@@ -139,6 +139,15 @@ class TestRefusals:
             except IntegrityError:
                 continue
 
+    def test_damage_that_the_checker_of_onnx_lets_pass(self) -> None:
+        model = tiny_model()
+        model.graph.initializer[0].data_type = 99
+        model.graph.initializer[0].name = "unused"
+        model.graph.node[2].input[1] = "mean"
+        whole = tiny_bytes().replace(b"tiny", b"t\xffny")
+        for data in (model.SerializeToString(), whole):
+            assert "Export it again" in refusal(data)
+
     def test_what_is_too_large(self, tmp_path: Path) -> None:
         (tmp_path / "a.onnx").write_bytes(tiny_bytes())
         for source in (tmp_path / "a.onnx", tiny_bytes()):
@@ -172,7 +181,7 @@ class TestRefusals:
         model.opset_import.append(helper.make_opsetid("local", 1))
         facts = inspect_onnx(model.SerializeToString())
         assert facts.operators["Wrap (local)"] == 1
-        assert facts.multiply_adds is None
+        assert facts.multiply_adds == 12
 
     @pytest.mark.parametrize("operator", ["EPContext", "PythonOp"])
     def test_built_in_operators_that_load_code(self, operator: str) -> None:

@@ -19,12 +19,21 @@ from modelless.variants.errors import (
     NotFoundError,
     StoreError,
 )
+from modelless.variants.graph_facts import GraphFacts, read_graph_facts
 from modelless.variants.paths import parse_path
 from modelless.variants.registry import Registry, open_registry
-from modelless.variants.store import HistoryRow, open_store
+from modelless.variants.store import HistoryRow, VariantRow, open_store
 from modelless.variants.vocabulary import Accuracy, Engine, Precision, Provenance, Variant
 
-from .tiny_models import ACCURACY, MODEL, TASK, tiny_bytes, variant_of, with_custom_operator
+from .tiny_models import (
+    ACCURACY,
+    MODEL,
+    TASK,
+    tiny_bytes,
+    tiny_model,
+    variant_of,
+    with_custom_operator,
+)
 
 BETTER = Accuracy(60.0, "top-1", Provenance.PUBLISHED, "a page")
 
@@ -295,3 +304,56 @@ class TestHome:
         with pytest.raises(ModellessError):
             registry.resolve("imagenet")
         registry.close()
+
+
+class TestGraphFacts:
+    def test_counts_that_were_unknown_are_no_other_facts(self, registry: Registry) -> None:
+        """A modelless that counts more than the one that registered a file before."""
+        first = register(registry)
+        with registry.store.transaction() as session:
+            session.execute(text("UPDATE variants SET multiply_adds = NULL, parameter_count = 11"))
+        again = register(registry)
+        assert again == dataclasses.replace(first, multiply_adds=None, parameter_count=11)
+
+    def test_registered_variants_carry_them(self, registry: Registry) -> None:
+        variant = register(registry, resolution_px=8)
+        facts = registry.graph_facts(variant)
+        assert facts == read_graph_facts(tiny_model(), resolution_px=8)
+        assert facts.activation_bytes == 4 * (3 * 8 * 8 + 3 + 4)
+        registry.artifacts = ArtifactStore(registry.artifacts.url + "-elsewhere")
+        assert registry.graph_facts(variant) == facts  # the file is not needed
+
+    @pytest.mark.parametrize("kept", [None, '{"reader": 0}'])
+    def test_what_is_absent_or_outdated_is_read_and_kept(
+        self, registry: Registry, kept: str | None
+    ) -> None:
+        variant = register(registry)
+        facts = registry.graph_facts(variant)
+        with registry.store.transaction() as session:
+            session.execute(text("UPDATE variants SET graph_facts = :kept"), {"kept": kept})
+        assert registry.graph_facts(variant) == facts
+        with registry.store.session() as session:
+            row = session.get_one(VariantRow, variant.id)
+            assert GraphFacts.of_document(row.graph_facts or {}) == facts
+
+    def test_a_store_that_cannot_be_written_still_gives_them(
+        self, registry: Registry, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        variant = register(registry)
+        with registry.store.transaction() as session:
+            session.execute(text("UPDATE variants SET graph_facts = NULL"))
+
+        def refuse() -> None:
+            raise StoreError("read-only")
+
+        monkeypatch.setattr(registry.store, "transaction", refuse)
+        assert registry.graph_facts(variant).multiply_adds == 12
+
+    def test_an_unknown_variant(self, registry: Registry) -> None:
+        with pytest.raises(NotFoundError):
+            registry.graph_facts(variant_of(tiny_bytes()))
+
+    def test_a_file_that_is_no_onnx(self, registry: Registry) -> None:
+        variant = register(registry, artifact=b"no graph", inspect=False)
+        with pytest.raises(IntegrityError, match="pixels/mean/fp32@1: it is not an ONNX model"):
+            registry.graph_facts(variant)

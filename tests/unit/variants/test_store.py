@@ -13,6 +13,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
+import alembic.command
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
@@ -37,6 +38,7 @@ from modelless.variants.store import (
     SchemaVersionRow,
     Store,
     StoreConflictError,
+    VariantRow,
     database,
     open_store,
     schema,
@@ -60,6 +62,16 @@ for _ in range(4):
         os._exit(0)
     children.append(child)
 sys.exit(any([os.waitpid(child, 0)[1] for child in children]))
+"""
+
+
+A_VARIANT_OF_0001 = """
+INSERT INTO tasks VALUES ('pixels', '[]', '[]', 'top-1', '', '[]', '2025-01-01 00:00:00');
+INSERT INTO models VALUES ('pixels', 'mean', 'tiny', '', '', '2025-01-01 00:00:00');
+INSERT INTO artifacts VALUES ('ab', 2, '2025-01-01 00:00:00');
+INSERT INTO variants VALUES ('pixels/mean/fp32@1', 'pixels', 'mean', 'fp32', 1, 'fp32', NULL,
+    'onnxruntime-cpu', 'ab', 50.0, 'top-1', 'measured', 'made up', NULL, NULL, NULL, 12, 12,
+    '2025-01-01 00:00:00');
 """
 
 
@@ -112,8 +124,28 @@ class TestSchema:
     def test_it_says_who_wrote_it(self, store: Store) -> None:
         with store.session() as session:
             row = session.scalars(select(SchemaVersionRow)).one()
-        assert (row.revision, row.modelless_version) == ("0001", modelless.__version__)
+        assert (row.revision, row.modelless_version) == (
+            schema.REVISIONS[-1],
+            modelless.__version__,
+        )
         assert datetime.now(UTC) - row.applied_at < timedelta(minutes=5)
+
+    def test_a_store_of_the_first_schema_is_upgraded_in_place(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as patch:
+            upgrade = alembic.command.upgrade
+            patch.setattr(alembic.command, "upgrade", lambda config, _: upgrade(config, "0001"))
+            patch.setattr(schema, "REVISIONS", ("0001",))
+            open_store(f"sqlite:///{path}").close()
+        with closing(sqlite3.connect(path)) as raw:
+            raw.executescript(A_VARIANT_OF_0001)
+        with open_store(f"sqlite:///{path}") as store:
+            assert differences(store) == []
+            with store.session() as session:
+                assert session.get_one(VariantRow, "pixels/mean/fp32@1").graph_facts is None
+                written = session.scalars(select(SchemaVersionRow.revision)).all()
+        assert sorted(written) == ["0001", schema.REVISIONS[-1]]
 
     def test_a_current_store_is_not_migrated_again(
         self, store: Store, path: Path, monkeypatch: pytest.MonkeyPatch

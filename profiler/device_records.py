@@ -1,0 +1,107 @@
+"""Device classes in the store, with the facts and rates of every machine that has them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from sqlalchemy import select
+
+from modelless.profiler.device import DeviceFacts
+from modelless.profiler.microbenchmark import DeviceRates, measure_rates
+from modelless.variants.store import DeviceClassRow, Store
+from modelless.variants.vocabulary import DeviceClass
+
+MOST_MACHINES: Final = 64
+"""Machines that are kept, a device class: those measured longest ago are forgotten first."""
+
+
+class DeviceRecords:
+    """Rates in the store: one for each device class and machine fingerprint.
+
+    ``DeviceClassRow.facts`` is ``{fingerprint: {"facts": DeviceFacts, "rates": DeviceRates}}``.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def rates(self, device_class: str, fingerprint: str) -> DeviceRates | None:
+        """What was measured of the class on the machine with ``fingerprint``; None if nothing.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        query = select(DeviceClassRow.facts).where(DeviceClassRow.name == device_class)
+        with self._store.session() as session:
+            machines = session.scalar(query) or {}
+        return _rates_of(machines.get(fingerprint, {}))
+
+    def add(self, device: DeviceClass, facts: DeviceFacts, rates: DeviceRates) -> bool:
+        """Keep ``rates`` in place of older ones of the same machine, in one transaction.
+
+        Rates that are not trusted do not replace ones that are: then nothing is written, and the
+        answer is False.
+
+        Raises:
+            StoreError: the store cannot be written.
+        """
+        fingerprint = facts.fingerprint_of(device.kind)
+        with self._store.transaction() as session:
+            row = session.get(DeviceClassRow, device.name, with_for_update=True)
+            machines: dict[str, Any] = {} if row is None else dict(row.facts)
+            before = _rates_of(machines.pop(fingerprint, {}))
+            if before is not None and before.trusted and not rates.trusted:
+                return False
+            machines[fingerprint] = {
+                "facts": dataclasses.asdict(facts),
+                "rates": rates.document(),
+            }
+            for forgotten in sorted(machines, key=lambda name: _measured_at(machines[name]))[
+                :-MOST_MACHINES
+            ]:
+                del machines[forgotten]
+            if row is None:
+                session.add(DeviceClassRow(**dataclasses.asdict(device), facts=machines))
+            else:
+                row.facts = machines
+        return True
+
+
+def describe_devices(
+    devices: Sequence[DeviceClass],
+    facts: DeviceFacts,
+    records: DeviceRecords,
+    *,
+    again: bool = False,
+    measure: Callable[[DeviceClass, DeviceFacts], DeviceRates] = measure_rates,
+) -> dict[str, DeviceRates]:
+    """The rates of each device class of this machine, by name: kept ones, or measured now and kept.
+
+    Measured now is what was not measured here before, or while it was too noisy to be trusted.
+    Nothing is kept where no engine is installed.
+
+    Args:
+        again: measure all of them.
+        measure: another way to, in tests.
+
+    Raises:
+        StoreError: the store cannot be read or written.
+    """
+    found = {}
+    for device in devices:
+        known = records.rates(device.name, facts.fingerprint_of(device.kind))
+        if again or known is None or not known.trusted:
+            now = measure(device, facts)
+            is_kept = bool(now.engine) and records.add(device, facts, now)
+            known = now if is_kept or known is None else known
+        found[device.name] = known
+    return found
+
+
+def _rates_of(machine: dict[str, Any]) -> DeviceRates | None:
+    return DeviceRates.of_document(machine["rates"]) if "rates" in machine else None
+
+
+def _measured_at(machine: dict[str, Any]) -> str:
+    return str(machine["rates"]["measured_at"])

@@ -1,0 +1,40 @@
+"""Queries over the store's tables that say things in the vocabulary's words."""
+
+from __future__ import annotations
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from modelless.variants.store.conversion import variant_of
+from modelless.variants.store.tables import VariantRow
+from modelless.variants.vocabulary import Variant
+
+
+def variants_in(
+    session: Session,
+    task: str | None,
+    model: str | None,
+    name: str | None,
+    version: int | None,
+    latest_only: bool,
+) -> tuple[Variant, ...]:
+    """Variants in order of task, model, name and version. The arguments: ``Registry.variants``."""
+    key = (VariantRow.task, VariantRow.model, VariantRow.name)
+    query = select(VariantRow).order_by(*key, VariantRow.version)
+    for column, value in zip(key, (task, model, name), strict=True):
+        if value is not None:
+            query = query.where(column == value)
+    if version is not None:
+        query = query.where(VariantRow.version == version)
+    elif latest_only:
+        latest = (
+            select(*key, func.max(VariantRow.version).label("version")).group_by(*key).subquery()
+        )
+        query = query.join(
+            latest,
+            (VariantRow.task == latest.c.task)
+            & (VariantRow.model == latest.c.model)
+            & (VariantRow.name == latest.c.name)
+            & (VariantRow.version == latest.c.version),
+        )
+    return tuple(map(variant_of, session.scalars(query)))
