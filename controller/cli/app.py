@@ -14,6 +14,7 @@ from modelless.controller.cli import (
     demo_command,
     infer_command,
     profile_command,
+    profile_report_command,
     register_command,
     select_command,
     simulate_command,
@@ -92,6 +93,7 @@ def _restore(before: str | None) -> None:
 app.add_typer(zoo_commands.app, name="zoo", epilog="Example: modelless zoo add imagenet")
 app.command(epilog=register_command.EPILOG)(register_command.register)
 app.command(epilog=profile_command.EPILOG)(profile_command.profile)
+app.command("profile report", epilog=profile_report_command.EPILOG)(profile_report_command.report)
 app.command(epilog=select_command.EPILOG)(select_command.select)
 app.command(epilog=simulate_command.EPILOG)(simulate_command.simulate)
 app.command(epilog=compare_command.EPILOG)(compare_command.compare)

@@ -36,7 +36,11 @@ if TYPE_CHECKING:
     from modelless.variants.catalog import Catalog
     from modelless.variants.registry import Registry
 
-EPILOG = "Example: modelless profile imagenet --budget 90s --csv imagenet.csv"
+EPILOG = (
+    "Examples: modelless profile imagenet --budget 90s --csv imagenet.csv; "
+    "modelless profile report imagenet (pictures of what was measured); "
+    "modelless profile -- report (a task called report)"
+)
 
 
 def profile(

@@ -13,12 +13,10 @@ from modelless.profiler.report.plotting import (
     RED,
     SHADES,
     TEAL,
+    name_points,
     plain_ticks,
     render_svg,
 )
-
-_LETTER_PT, _LINE_PT = 5.2, 12.0
-"""About how wide a letter and how high a line of a name in a picture is, points."""
 
 
 def frontier_figure(variants: Sequence[Mapping[str, Any]]) -> str:
@@ -77,38 +75,12 @@ def frontier_figure(variants: Sequence[Mapping[str, Any]]) -> str:
         for name, colour in (("int8", TEAL), ("fp32", ORANGE), ("dominated", MUTED)):
             axes.scatter([], [], s=60, color=colour, label=name, linewidths=0)
         axes.legend(loc="lower right", title="area: memory", title_fontsize=9.5)
-        _label(figure, axes, on_frontier)
+        name_points(
+            figure, axes, [(v["p50_ms"], v["accuracy"], v["short_name"]) for v in on_frontier]
+        )
 
     label = f"Latency against accuracy of {len(variants)} variants; the table has the figures"
     return render_svg(draw, (9.6, 4.9), "frontier", label)
-
-
-def _label(figure: Any, axes: Any, members: Sequence[Mapping[str, Any]]) -> None:
-    """Name the frontier's members: up and to the left of them is nothing, by definition.
-
-    A name that would lie on the one before it goes higher.
-    """
-    figure.draw_without_rendering()  # settles the layout: only then is it known where points lie
-    per_point = figure.dpi / 72.0
-    taken: list[tuple[float, float, float]] = []  # left, right and bottom of names, points
-    for member in members:
-        x, y = axes.transData.transform((member["p50_ms"], member["accuracy"])) / per_point
-        right, bottom = x - 8.0, y + 5.0
-        left = right - _LETTER_PT * len(member["short_name"])
-        for other_left, other_right, other_bottom in taken:
-            apart = left > other_right or right < other_left
-            if not apart and abs(bottom - other_bottom) < _LINE_PT:
-                bottom = other_bottom + _LINE_PT
-        taken.append((left, right, bottom))
-        axes.annotate(
-            member["short_name"],
-            (member["p50_ms"], member["accuracy"]),
-            xytext=(right - x, bottom - y),
-            textcoords="offset points",
-            ha="right",
-            va="bottom",
-            fontsize=9,
-        )
 
 
 def burst_figure(bins: Sequence[Mapping[str, Any]], task_bins: Sequence[Mapping[str, Any]]) -> str:

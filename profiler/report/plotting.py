@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
 from typing import Any, Final
@@ -32,12 +32,15 @@ _NAMES: Final = (INK, LINE, MUTED, PAPER, TEAL, ORANGE, BLUE, RED, *SHADES, *SER
 _STAND_INS: Final = {name: f"#0102{place:02x}" for place, name in enumerate(_NAMES)}
 
 _PNG_DPI: Final = 160
+_LETTER_PT, _LINE_PT = 5.2, 12.0
+"""About how wide a letter and how high a line of a name in a picture is, points."""
 
 _LOOKS: Final[Mapping[str, Any]] = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
     "font.size": 10.5,
     "text.color": INK,
+    "text.parse_math": False,  # names are anybody's
     "axes.facecolor": "none",
     "axes.edgecolor": LINE,
     "axes.labelcolor": MUTED,
@@ -118,6 +121,61 @@ def plain_ticks(axis: Any, at: tuple[float, ...] = (1.0, 2.0, 5.0)) -> None:
     axis.set_major_locator(LogLocator(base=10.0, subs=at))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
+
+
+def name_points(figure: Any, axes: Any, points: Sequence[tuple[float, float, str]]) -> None:
+    """Write the names of a frontier's points: up and to the left of them is nothing else.
+
+    A name that would lie on another goes higher.
+
+    Args:
+        figure, axes: in which the points are.
+        points: their place, in data, and name, from left to right.
+    """
+    figure.draw_without_rendering()  # settles the layout: only then is it known where points lie
+    per_point = figure.dpi / 72.0
+    taken: list[tuple[float, float, float]] = []  # left, right and bottom of names, points
+    for x, y, name in points:
+        at_x, at_y = axes.transData.transform((x, y)) / per_point
+        right, bottom = at_x - 8.0, at_y + 5.0
+        left = right - _LETTER_PT * len(name)
+        for other_left, other_right, other_bottom in taken:
+            apart = left > other_right or right < other_left
+            if not apart and abs(bottom - other_bottom) < _LINE_PT:
+                bottom = other_bottom + _LINE_PT
+        taken.append((left, right, bottom))
+        is_near = bottom - at_y < _LINE_PT
+        axes.annotate(
+            name,
+            (x, y),
+            arrowprops=None if is_near else {"arrowstyle": "-", "color": MUTED, "linewidth": 0.5},
+            xytext=(right - at_x, bottom - at_y),
+            textcoords="offset points",
+            ha="right",
+            va="bottom",
+            fontsize=9,
+        )
+
+
+def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Places for names in a column: as near as can be to where they are wanted, ``gap`` apart.
+
+    The least sum of squared shifts: less ``gap`` a name below it, places need only not descend,
+    which is an isotonic regression.
+
+    Args:
+        wanted: in ascending order.
+        gap: between two names; less where they would not fit between ``low`` and ``high``.
+        low, high: the ends of the column.
+    """
+    if len(wanted) < 2:
+        return [min(high, max(low, each)) for each in wanted]
+    from sklearn.isotonic import isotonic_regression
+
+    gap = min(gap, (high - low) / (len(wanted) - 1))
+    loose = [each - gap * place for place, each in enumerate(wanted)]
+    found = isotonic_regression(loose, y_min=low, y_max=high - gap * (len(wanted) - 1))
+    return [float(each) + gap * place for place, each in enumerate(found)]
 
 
 def css_variable(name: str) -> str:

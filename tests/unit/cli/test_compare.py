@@ -20,7 +20,6 @@ from modelless.controller.cli.compare_charts import (
     course_chart,
     frontier_chart,
     interval_chart,
-    undominated,
 )
 from modelless.controller.cli.compare_figures import COLUMNS, best_of, cell_of, name_of, notes_of
 from modelless.controller.cli.compare_page import render_page
@@ -291,11 +290,6 @@ def test_dots_stand_where_their_values_are() -> None:
     assert (left + right) / 2 == pytest.approx(one, abs=0.1)
     assert right - left == pytest.approx(two - one, abs=0.2)
     assert float(lines["bound"].attrib["x1"]) - two == pytest.approx(two - one, abs=0.2)
-
-
-def test_the_frontier_has_what_nothing_dominates() -> None:
-    points = [("a", 5.0, 80.0), ("b", 1.0, 70.0), ("c", 6.0, 75.0), ("d", 1.0, 60.0)]
-    assert [name for name, _, _ in undominated(points)] == ["b", "a"]
 
 
 def test_coarser_series_keep_their_sums_and_means() -> None:
