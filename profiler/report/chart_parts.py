@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from modelless.profiler.report.plotting import (
+    INK,
+    MUTED,
     SERIES,
     plain_ticks,
     render_png,
@@ -72,12 +74,12 @@ def name_column(
             textcoords="axes fraction",
             va="center",
             fontsize=NAME_PT,
-            color=colours[place],
+            color=MUTED if colours[place] == MUTED else INK,
             arrowprops={
                 "arrowstyle": "-",
                 "color": colours[place],
                 "linewidth": 0.5,
-                "alpha": 0.45,
+                "alpha": 0.7,
                 "relpos": (0.0, 0.5),
                 "shrinkA": 1,
                 "shrinkB": 4,

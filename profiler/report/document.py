@@ -44,6 +44,7 @@ class Report:
     Attributes:
         devices: what was profiled on.
         points: measured points.
+        measured_from, measured_to: when the first and the last of them were measured, ISO 8601.
         untrusted: how many of them were measured while it was too noisy, or vary too much.
         tasks: by name.
         predictions: over all tasks and devices.
@@ -51,6 +52,8 @@ class Report:
 
     devices: tuple[Device, ...]
     points: int
+    measured_from: str
+    measured_to: str
     untrusted: int
     tasks: tuple[TaskFigures, ...]
     predictions: PredictionFigure
@@ -92,6 +95,8 @@ def report_of(
     return Report(
         tuple(dict.fromkeys(profile.device for profile in profiles)),
         len(points),
+        min(point.measured_at for point in points).isoformat(),
+        max(point.measured_at for point in points).isoformat(),
         sum(not point.trusted for point in points),
         tuple(tasks),
         prediction_figure(profiles, predict_without),

@@ -44,7 +44,7 @@ def batch_chart(data: BatchFigure) -> Chart:
         for place, (axes, panel) in enumerate(drawn):
             for curve, colour in zip(panel.curves, itertools.cycle(SERIES), strict=False):
                 _draw_curve(axes, curve, colour)
-            axes.settitle(panel.model)
+            axes.set_title(panel.model)
             logarithmic(axes, "", "")
             axes.set_xticks([2**power for power in range(reach.bit_length())])
             axes.set_xlim(0.85, reach * 1.08)

@@ -39,6 +39,8 @@ main { max-width: 1180px; }
 nav ul { display: flex; flex-wrap: wrap; gap: 4px 18px; padding: 0; margin: 14px 0 0;
   list-style: none; }
 .pair { display: grid; gap: 6px 26px; grid-template-columns: repeat(auto-fit, minmax(340px, 1fr)); }
+.plot { margin-top: 30px; }
+section > .plot:first-of-type { margin-top: 8px; }
 caption { text-align: left; color: var(--muted); font-size: 12.5px; padding-bottom: 6px; }
 .scroll:focus-visible, summary:focus-visible, a:focus-visible { outline: 2px solid var(--blue);
   outline-offset: 2px; }
@@ -72,7 +74,7 @@ def render(
 
     Args:
         report: what it shows.
-        made: by what and when, text.
+        made: by what, text.
         progress: told how many pictures of how many are made, and which was the last.
 
     Raises:
@@ -93,25 +95,25 @@ def render(
         section(task, "", "".join(figures[p.name] for p in pictures), f"task-{task}")
         for task, pictures in by_task.items()
     ]
-    if predictions:
-        pair = "".join(f"<div>{figures[picture.name]}</div>" for picture in predictions)
-        sections.append(
-            section(
-                "Predicted and measured",
-                _prediction_words(report.predictions),
-                f'{_summary_table(report.predictions)}<div class="pair">{pair}</div>',
-                "predictions",
-            )
+    pair = "".join(f"<div>{figures[picture.name]}</div>" for picture in predictions)
+    sections.append(
+        section(
+            "Predicted and measured",
+            _prediction_words(report.predictions),
+            f'{_summary_table(report.predictions)}<div class="pair">{pair}</div>' if pair else "",
+            "predictions",
         )
+    )
     sections.append(section("How to read this", "", _reading(report), "reading"))
     untrusted = f", {report.untrusted:,} of them not trusted" if report.untrusted else ""
+    days = dict.fromkeys(moment[:10] for moment in (report.measured_from, report.measured_to))
     html = page(
-        _contents([*by_task], bool(predictions)) + "".join(sections),
+        _contents(by_task) + "".join(sections),
         title="modelless: profiles",
         heading="Profiles",
         lead=f"{count_of(report.points, 'measured point')}{untrusted}, on "
         f"{'; '.join(device.name for device in report.devices)}.",
-        subtitle=made,
+        subtitle=f"{made}, measured {' to '.join(days)}",
         style=_STYLE,
     )
     return html, files
@@ -314,7 +316,10 @@ def _summary_row(name: str, summary: ErrorSummary) -> Cells:
 def _prediction_words(data: PredictionFigure) -> str:
     words = "Each measured point is predicted by a model that has not seen it."
     if data.unpredicted:
-        words += f" Of {count_of(data.unpredicted, 'point')} it could say nothing."
+        words += (
+            f" Of {count_of(data.unpredicted, 'point')} it could say nothing: a variant's only "
+            "batch leaves nothing to go by."
+        )
     return words
 
 
@@ -336,10 +341,9 @@ def _reading(report: Report) -> str:
     return f"<ul>{''.join(f'<li>{escape(fact)}</li>' for fact in facts)}</ul>"
 
 
-def _contents(tasks: Iterable[str], has_predictions: bool) -> str:
+def _contents(tasks: Iterable[str]) -> str:
     places = [(f"task-{task}", task) for task in tasks]
-    places += [("predictions", "Predicted and measured")] if has_predictions else []
-    places.append(("reading", "How to read this"))
+    places += [("predictions", "Predicted and measured"), ("reading", "How to read this")]
     items = "".join(
         f'<li><a href="#{escape(place)}">{escape(name)}</a></li>' for place, name in places
     )

@@ -116,11 +116,11 @@ def plain_ticks(axis: Any, at: tuple[float, ...] = (1.0, 2.0, 5.0)) -> None:
         axis: a ``matplotlib.axis.Axis``.
         at: the multiples of powers of ten that are marked.
     """
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     axis.set_major_locator(LogLocator(base=10.0, subs=at))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_minor_locator(NullLocator())  # not to be seen, but laid out
 
 
 def name_points(figure: Any, axes: Any, points: Sequence[tuple[float, float, str]]) -> None:

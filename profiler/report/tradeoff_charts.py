@@ -59,7 +59,7 @@ def throughput_chart(data: ThroughputFigure) -> Chart:
                 zorder=3 + kept,
             )
         logarithmic(axes, "latency of a batch, ms (median)", "throughput, items/s")
-        axes.margins(0.06, 0.1)
+        axes.margins(0.1, 0.1)
         title(figure, f"{data.task} on {data.device}: throughput against latency by batch")
         _throughput_legend(axes, colours, area_pt2, most_bytes)
         _mark_batches(axes, max(data.curves, key=lambda c: c.points[-1].throughput_per_s))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -26,12 +25,12 @@ from modelless.controller.cli.compare_page import render_page
 from modelless.controller.sim import compare as comparing
 from modelless.controller.sim.jobs import Job
 from modelless.controller.sim.jobs import Run as Done
+from tests.unit.balanced import Balanced
 
 from .conftest import Ran, Run
 
 BOUND_MODULE = "modelless.controller.sim.bound"
 TWO = "most-accurate-feasible,cheapest-feasible"
-VOID = {"meta", "br", "img"}
 EVIL_NAME = '"><img onerror><script>&amp;'
 
 Change = Callable[..., Path]
@@ -166,31 +165,6 @@ def test_interrupted_it_says_what_is_kept(
 
 
 # -- the report -------------------------------------------------------------------------------
-
-
-class Balanced(HTMLParser):
-    """Reads a page, and fails where its tags do not fit together."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open, f"</{tag}> closes nothing"
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
 
 
 @pytest.fixture
