@@ -111,7 +111,9 @@ def _write(found: Report, document: Mapping[str, Any], folder: Path) -> None:
         InvalidInputError: the folder cannot be written.
     """
     from modelless.profiler.report.page import render
+    from modelless.profiler.report.plotting import check_matplotlib
 
+    check_matplotlib()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # First, so that a folder that cannot be written is found out before minutes of drawing.

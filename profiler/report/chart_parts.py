@@ -26,7 +26,7 @@ NAME_PT: Final = 8.5
 NAME_GAP_PT: Final = 11.5
 """From one name in a column to the next."""
 
-_TITLE_LETTERS: Final = 88
+_TITLE_LETTERS: Final = 92
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from modelless.profiler.report.page_parts import (
     section,
     table,
 )
-from modelless.profiler.report.plotting import check_matplotlib
 from modelless.profiler.report.prediction_errors import (
     CLOSE_PERCENT,
     ErrorSummary,
@@ -38,12 +37,15 @@ _STYLE: Final = """
 main { max-width: 1180px; }
 nav ul { display: flex; flex-wrap: wrap; gap: 4px 18px; padding: 0; margin: 14px 0 0;
   list-style: none; }
-.pair { display: grid; gap: 6px 26px; grid-template-columns: repeat(auto-fit, minmax(340px, 1fr)); }
+.pair { display: grid; gap: 6px 26px;
+  grid-template-columns: repeat(auto-fit, minmax(min(340px, 100%), 1fr)); }
 .plot { margin-top: 30px; }
 section > .plot:first-of-type { margin-top: 8px; }
 caption { text-align: left; color: var(--muted); font-size: 12.5px; padding-bottom: 6px; }
 .scroll:focus-visible, summary:focus-visible, a:focus-visible { outline: 2px solid var(--blue);
   outline-offset: 2px; }
+@media (max-width: 760px) { .plot { overflow-x: auto; } .plot svg { min-width: 740px; }
+  .pair .plot svg { min-width: 400px; } }
 """
 _NONE: Final = "–"
 _MIB: Final = float(1 << 20)
@@ -55,12 +57,14 @@ class Picture:
 
     Attributes:
         name: of its file, without the suffix; its own.
+        title: what it shows, text.
         chart: draws it.
-        caption: HTML.
+        caption: goes on from the title, HTML.
         heads, rows: the table behind it; rows of HTML.
     """
 
     name: str
+    title: str
     chart: Chart
     caption: str
     heads: tuple[str, ...]
@@ -80,7 +84,6 @@ def render(
     Raises:
         EnvironmentUnfitError: Matplotlib is not installed.
     """
-    check_matplotlib()
     taken: set[str] = set()
     by_task = {task.task: [_renamed(p, taken) for p in _of_task(task)] for task in report.tasks}
     predictions = [_renamed(picture, taken) for picture in _of_predictions(report.predictions)]
@@ -137,8 +140,9 @@ def _of_task(task: TaskFigures) -> Iterator[Picture]:
         beaten = sum(curve.dominated_by is not None for curve in data.curves)
         yield Picture(
             file_name("throughput", task.task, data.device),
+            "Throughput against latency",
             throughput_chart(data),
-            f"<b>Throughput against latency</b> on {escape(data.device)}: a circle a variant and "
+            f" on {escape(data.device)}: a circle a variant and "
             f"batch, its area the memory. {beaten} of {count_of(len(data.curves), 'variant')} "
             "are dominated: another is at least as accurate, as quick at every batch, and as small "
             "in memory.",
@@ -151,8 +155,9 @@ def _of_task(task: TaskFigures) -> Iterator[Picture]:
     for batches in task.latency:
         yield Picture(
             file_name("latency", task.task, batches.device),
+            "Latency against batch",
             batch_chart(batches),
-            f"<b>Latency against batch</b> on {escape(batches.device)}. Dots are measured medians "
+            f" on {escape(batches.device)}. Dots are measured medians "
             "with whiskers to the p99. Lines are what the cost model predicts as median, shades "
             "reach to its p90 and p99; the grey part is beyond the largest measured batch.",
             ("variant", "batch", "known by", "p50 ms", "p90 ms", "p99 ms"),
@@ -166,8 +171,9 @@ def _of_task(task: TaskFigures) -> Iterator[Picture]:
     if any(point.latency_ms is not None for point in task.frontier.points):
         yield Picture(
             file_name("frontier-latency", task.task),
+            "Accuracy against latency",
             latency_frontier_chart(task.frontier),
-            "<b>Accuracy against latency</b> of one item alone, a colour a device. Filled: nothing "
+            " of one item alone, a colour a device. Filled: nothing "
             "else on the device is at least as accurate and quicker.",
             heads,
             rows,
@@ -175,8 +181,9 @@ def _of_task(task: TaskFigures) -> Iterator[Picture]:
     if any(point.usd_per_1000_items is not None for point in task.frontier.points):
         yield Picture(
             file_name("frontier-cost", task.task),
+            "Accuracy against cost",
             cost_frontier_chart(task.frontier),
-            "<b>Accuracy against cost</b> of 1,000 items: the price of the device time they take, "
+            " of 1,000 items: the price of the device time they take, "
             "at the batch that makes it least. Filled: nothing else on the device is at least as "
             "accurate and cheaper.",
             heads,
@@ -189,16 +196,17 @@ def _of_predictions(data: PredictionFigure) -> Iterator[Picture]:
         return
     yield Picture(
         "predicted-measured",
+        "Predicted against measured",
         predicted_chart(data),
-        f"<b>Predicted against measured</b> median latency; dashed: ± {CLOSE_PERCENT:g} %.",
+        f" median latency; dashed: ± {CLOSE_PERCENT:g} %.",
         ("variant", "device", "batch", "measured ms", "predicted ms", "error", "by"),
         tuple(
             (
                 _code(point.variant),
                 escape(point.device),
                 str(point.batch),
-                _ms(point.measured_ms),
-                _ms(point.predicted_ms),
+                _number(point.measured_ms),
+                _number(point.predicted_ms),
                 f"{point.error_percent:+.1f} %",
                 "interpolation" if point.is_between else "extrapolation",
             )
@@ -215,8 +223,9 @@ def _of_predictions(data: PredictionFigure) -> Iterator[Picture]:
     )
     yield Picture(
         "prediction-errors",
+        "Distribution of the relative error",
         error_chart(data),
-        f"<b>Distribution of the relative error</b>; dashed: ± {CLOSE_PERCENT:g} %.",
+        f"; dashed: ± {CLOSE_PERCENT:g} %.",
         ("error from", "to", "interpolated points", "extrapolated points"),
         tuple(
             (f"{low:g} %", f"{high:g} %", str(between), str(beyond))
@@ -232,8 +241,8 @@ def _throughput_rows(data: ThroughputFigure) -> Iterator[Cells]:
                 _code(curve.variant),
                 f"{curve.accuracy_percent:.1f} %",
                 str(point.batch),
-                _ms(point.latency_ms) + ("" if point.trusted else " *"),
-                f"{point.throughput_per_s:,.4g}",
+                _number(point.latency_ms) + ("" if point.trusted else " *"),
+                _number(point.throughput_per_s),
                 f"{point.memory_bytes / _MIB:.3g}",
                 escape(curve.dominated_by or _NONE),
             )
@@ -247,7 +256,7 @@ def _batch_rows(data: BatchFigure) -> Iterator[Cells]:
                     _code(curve.variant),
                     str(each.batch),
                     known_by + ("" if each.trusted else " *"),
-                    *(_ms(value) for value in (each.p50_ms, each.p90_ms, each.p99_ms)),
+                    *(_number(value) for value in (each.p50_ms, each.p90_ms, each.p99_ms)),
                 )
 
 
@@ -276,7 +285,7 @@ def _frontier_rows(data: FrontierFigure) -> Iterator[Cells]:
             _code(point.variant),
             escape(point.device),
             accuracy + "</small>",
-            _NONE if point.latency_ms is None else _ms(point.latency_ms),
+            _NONE if point.latency_ms is None else _number(point.latency_ms),
             _NONE if cost is None else f"{cost:.3g}",
             _NONE if cost is None else str(point.cheapest_batch),
             ", ".join(kinds) or _NONE,
@@ -335,7 +344,7 @@ def _reading(report: Report) -> str:
         "An interpolated point had smaller and larger batches of the same variant beside it; an "
         "extrapolated one had not, which is the harder case.",
         "* marks points that are not trusted: it was too noisy, or they vary too much.",
-        *(f"{d.name} is a {d.processor}." for d in report.devices if d.processor != d.name),
+        *(f"{d.name}: {d.processor}." for d in report.devices if d.processor not in d.name),
         f"Prices: {prices}." if prices else "No price of a device is known here.",
     ]
     return f"<ul>{''.join(f'<li>{escape(fact)}</li>' for fact in facts)}</ul>"
@@ -352,9 +361,9 @@ def _contents(tasks: Iterable[str]) -> str:
 
 def _figure(picture: Picture) -> str:
     file = escape(f"{picture.name}.png")
-    caption = f'{picture.caption} <a href="{file}">As PNG</a>'
+    caption = f'<b>{escape(picture.title)}</b>{picture.caption} <a href="{file}">PNG</a>'
     folded = details(
-        f"The figures ({count_of(len(picture.rows), 'row')})",
+        f"{picture.title}, as a table ({count_of(len(picture.rows), 'row')})",
         table(picture.heads, picture.rows, picture.chart.label.partition(". The table")[0]),
     )
     return figure(picture.chart.svg(picture.name), caption) + folded
@@ -364,5 +373,5 @@ def _code(variant_id: str) -> str:
     return f"<code>{escape(variant_id)}</code>"
 
 
-def _ms(value_ms: float) -> str:
-    return f"{value_ms:.3g}" if value_ms < 1000.0 else f"{value_ms:,.0f}"
+def _number(value: float) -> str:
+    return f"{value:.3g}" if value < 100.0 else f"{value:,.0f}"

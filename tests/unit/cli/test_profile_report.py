@@ -98,10 +98,11 @@ def test_with_nothing_registered_there_is_nothing_to_show(run: Run) -> None:
 
 
 def test_without_matplotlib_the_data_can_be_had_still(
-    run: Run, profiled: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, profiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     ran = run("profile", "report")
     assert ran.code == 7
+    assert not (tmp_path / "profile-report").exists()
     assert "pip install 'modelless[demo]'" in ran.err
     assert run("profile", "report", "--json").code == 0
