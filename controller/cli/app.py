@@ -15,6 +15,7 @@ from modelless.controller.cli import (
     device_command,
     infer_command,
     profile_command,
+    profile_report_command,
     register_command,
     select_command,
     simulate_command,
@@ -94,6 +95,7 @@ app.add_typer(zoo_commands.app, name="zoo", epilog="Example: modelless zoo add i
 app.command(epilog=register_command.EPILOG)(register_command.register)
 app.command(epilog=device_command.EPILOG)(device_command.device)
 app.command(epilog=profile_command.EPILOG)(profile_command.profile)
+app.command("profile report", epilog=profile_report_command.EPILOG)(profile_report_command.report)
 app.command(epilog=select_command.EPILOG)(select_command.select)
 app.command(epilog=simulate_command.EPILOG)(simulate_command.simulate)
 app.command(epilog=compare_command.EPILOG)(compare_command.compare)

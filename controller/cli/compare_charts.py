@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import Any, Final
 
+from modelless.profiler.report.tradeoffs import frontier
+
 STYLE: Final = """
 main { max-width: 1180px; }
 .words { display: block; white-space: normal; min-width: 24ch; }
@@ -124,7 +126,7 @@ def frontier_chart(points: Sequence[tuple[str, float, float]], *, width: float =
     for tick in up:
         parts.append(_line("grid", left, y_of(tick), right, y_of(tick)))
         parts.append(_text(left - 6.0, y_of(tick) + 4.0, f"{tick:g}", "muted", "end"))
-    best = undominated(points)
+    best = frontier(points, lambda point: (point[1], point[2]))
     corners = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for _, x, y in best)
     parts.append(f'<polyline class="frontier" points="{corners}"/>')
     taken: list[tuple[float, float, float]] = []
@@ -202,15 +204,6 @@ def course_chart(
         f"lowest {min((a for a in attained if a is not None), default=0.0):.1%} in a step"
     )
     return _svg(parts, width, height, title, said)
-
-
-def undominated(points: Iterable[tuple[str, float, float]]) -> list[tuple[str, float, float]]:
-    """Those that no other has fewer violations and more accuracy than, by violations."""
-    best: list[tuple[str, float, float]] = []
-    for point in sorted(points, key=lambda each: (each[1], -each[2])):
-        if not best or point[2] > best[-1][2]:
-            best.append(point)
-    return best
 
 
 def coarser(series: Mapping[str, Any], most: int) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from string import Template
 from typing import Any, Final
 
 from modelless.controller.cli.compare_charts import (
@@ -15,28 +14,7 @@ from modelless.controller.cli.compare_charts import (
     interval_chart,
 )
 from modelless.controller.cli.compare_figures import COLUMNS, best_of, cell_of, name_of, notes_of
-from modelless.controller.demo.page import figure, section, table
-from modelless.controller.demo.page_style import STYLE as HOUSE_STYLE
-
-_PAGE: Final = Template("""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>modelless: policies compared</title>
-<style>$style</style>
-</head>
-<body>
-<main>
-<header><h1>Policies compared</h1><p class="lead">$lead</p>
-<p class="subtitle">$subtitle</p></header>
-$sections
-<footer>The same as data: <a href="report.json">report.json</a></footer>
-</main>
-</body>
-</html>
-""")
+from modelless.profiler.report.page_parts import count_of, details, figure, page, section, table
 
 _READING: Final = (
     "Every contender meets the very same queries, faults and device noise at each seed. "
@@ -62,8 +40,8 @@ def render_page(document: Mapping[str, Any]) -> str:
     scenarios, contenders = document["scenarios"], document["contenders"]
     seeds = document["seeds"]
     counted = (
-        f"{_count(len(contenders), 'contender')}, {_count(len(scenarios), 'scenario')}, "
-        f"{_count(len(seeds), 'seed')}"
+        f"{count_of(len(contenders), 'contender')}, {count_of(len(scenarios), 'scenario')}, "
+        f"{count_of(len(seeds), 'seed')}"
     )
     sections = [
         _overview(scenarios) if len(scenarios) > 1 else "",
@@ -71,11 +49,13 @@ def render_page(document: Mapping[str, Any]) -> str:
         _who(contenders),
         section("How to read this", "", f"<ul>{''.join(f'<li>{t}</li>' for t in _READING)}</ul>"),
     ]
-    return _PAGE.substitute(
-        style=HOUSE_STYLE + STYLE,
-        lead=escape(counted + ", paired by seed."),
-        subtitle=escape(f"modelless {document['modelless']}, simulated"),
-        sections="".join(sections),
+    return page(
+        "".join(sections),
+        title="modelless: policies compared",
+        heading="Policies compared",
+        lead=counted + ", paired by seed.",
+        subtitle=f"modelless {document['modelless']}, simulated",
+        style=STYLE,
     )
 
 
@@ -162,9 +142,7 @@ def _courses(series: Mapping[str, Any]) -> str:
         f"up to {most:.4g} queries a second.</small></p>"
     )
     heading = f"Over time, seed {series['seed']}"
-    return (
-        f'<details><summary>{heading}</summary>{words}<div class="panels">{panels}</div></details>'
-    )
+    return details(heading, f'{words}<div class="panels">{panels}</div>')
 
 
 def _who(contenders: Sequence[Mapping[str, Any]]) -> str:
@@ -205,7 +183,3 @@ def _said(specification: Any) -> str:
         return str(specification)
     settings = [f"{k}={_said(v)}" for k, v in specification.items() if k != "policy"]
     return f"{specification.get('policy', '')}({', '.join(settings)})"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")

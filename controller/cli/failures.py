@@ -74,6 +74,15 @@ class ReportingGroup(TyperGroup):
             sys.exit(code)
         return code
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Two words name a command where there is one of that name, such as ``profile report``.
+
+        So ``profile report`` never profiles a task called ``report``; ``profile -- report`` does.
+        """
+        pair = " ".join(args[:2])
+        words = [pair, *args[2:]] if pair in self.commands else args
+        return super().resolve_command(ctx, words)
+
     def list_commands(self, ctx: Any) -> list[str]:
         """The commands in the order of the work: it begins with the zoo."""
         return sorted(super().list_commands(ctx), key=lambda name: name != "zoo")

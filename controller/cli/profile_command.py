@@ -42,7 +42,11 @@ if TYPE_CHECKING:
 DEVICE_SHARE = 0.1
 """The part of a budget that measuring the device itself may take."""
 
-EPILOG = "Example: modelless profile imagenet --budget 90s --csv imagenet.csv"
+EPILOG = (
+    "Examples: modelless profile imagenet --budget 90s --csv imagenet.csv; "
+    "modelless profile report imagenet (pictures of what was measured); "
+    "modelless profile -- report (a task called report)"
+)
 
 
 def profile(

@@ -1,68 +1,22 @@
-"""The report's pictures, as SVG whose colours are the page's: readable in light and in dark.
-
-Matplotlib writes fixed colours. So it is given stand-ins here, and each is then replaced by the
-name of one of the page's CSS variables.
-"""
+"""The report's pictures, as SVG whose colours are the page's: readable in light and in dark."""
 
 from __future__ import annotations
 
-import io
 import itertools
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from modelless.variants.errors import EnvironmentUnfitError
-
-INK, LINE, MUTED = "#010203", "#010204", "#010205"
-TEAL, ORANGE, BLUE, RED = "#010206", "#010207", "#010208", "#010209"
-SHADES = tuple(f"#0102{place:02x}" for place in range(0x10, 0x1C))
-"""Most accurate first."""
-
-VARIABLES: Mapping[str, str] = {
-    INK: "--ink",
-    LINE: "--line",
-    MUTED: "--muted",
-    TEAL: "--teal",
-    ORANGE: "--orange",
-    BLUE: "--blue",
-    RED: "--red",
-    **{shade: f"--shade-{place}" for place, shade in enumerate(SHADES)},
-}
-
-_LETTER_PT, _LINE_PT = 5.2, 12.0
-"""About how wide a letter and how high a line of a name in a picture is, points."""
-
-_STYLE: Mapping[str, Any] = {
-    "svg.fonttype": "none",
-    "font.family": "sans-serif",
-    "font.size": 10.5,
-    "text.color": INK,
-    "axes.edgecolor": LINE,
-    "axes.labelcolor": MUTED,
-    "axes.titlecolor": INK,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.xmargin": 0.0,
-    "grid.color": LINE,
-    "grid.linewidth": 0.6,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "xtick.minor.size": 0,
-    "ytick.minor.size": 0,
-    "legend.frameon": False,
-    "legend.labelcolor": INK,
-    "legend.fontsize": 9.5,
-    "lines.linewidth": 1.8,
-    "lines.solid_capstyle": "round",
-}
+from modelless.profiler.report.plotting import (
+    BLUE,
+    MUTED,
+    ORANGE,
+    RED,
+    SHADES,
+    TEAL,
+    name_points,
+    plain_ticks,
+    render_svg,
+)
 
 
 def frontier_figure(variants: Sequence[Mapping[str, Any]]) -> str:
@@ -117,41 +71,16 @@ def frontier_figure(variants: Sequence[Mapping[str, Any]]) -> str:
         room = (slowest / quickest) ** 0.14  # for the names to the left, on a logarithmic axis
         axes.set_xlim(quickest / max(room, 1.2), slowest * max(room**0.3, 1.1))
         axes.margins(y=0.1)
-        _plain_ticks(axes.xaxis)
+        plain_ticks(axes.xaxis)
         for name, colour in (("int8", TEAL), ("fp32", ORANGE), ("dominated", MUTED)):
             axes.scatter([], [], s=60, color=colour, label=name, linewidths=0)
         axes.legend(loc="lower right", title="area: memory", title_fontsize=9.5)
-        _label(figure, axes, on_frontier)
-
-    return _render(draw, (9.6, 4.9), "frontier")
-
-
-def _label(figure: Any, axes: Any, members: Sequence[Mapping[str, Any]]) -> None:
-    """Name the frontier's members: up and to the left of them is nothing, by definition.
-
-    A name that would lie on the one before it goes higher.
-    """
-    figure.draw_without_rendering()  # settles the layout: only then is it known where points lie
-    per_point = figure.dpi / 72.0
-    taken: list[tuple[float, float, float]] = []  # left, right and bottom of names, points
-    for member in members:
-        x, y = axes.transData.transform((member["p50_ms"], member["accuracy"])) / per_point
-        right, bottom = x - 8.0, y + 5.0
-        left = right - _LETTER_PT * len(member["short_name"])
-        for other_left, other_right, other_bottom in taken:
-            apart = left > other_right or right < other_left
-            if not apart and abs(bottom - other_bottom) < _LINE_PT:
-                bottom = other_bottom + _LINE_PT
-        taken.append((left, right, bottom))
-        axes.annotate(
-            member["short_name"],
-            (member["p50_ms"], member["accuracy"]),
-            xytext=(right - x, bottom - y),
-            textcoords="offset points",
-            ha="right",
-            va="bottom",
-            fontsize=9,
+        name_points(
+            figure, axes, [(v["p50_ms"], v["accuracy"], v["short_name"]) for v in on_frontier]
         )
+
+    label = f"Latency against accuracy of {len(variants)} variants; the table has the figures"
+    return render_svg(draw, (9.6, 4.9), "frontier", label)
 
 
 def burst_figure(bins: Sequence[Mapping[str, Any]], task_bins: Sequence[Mapping[str, Any]]) -> str:
@@ -175,7 +104,8 @@ def burst_figure(bins: Sequence[Mapping[str, Any]], task_bins: Sequence[Mapping[
         rows[3].set_xlabel("seconds from the burst's beginning")
         rows[3].set_xlim(0, bins[-1]["start_s"] + bins[-1]["length_s"])
 
-    return _render(draw, (9.6, 10.2), "burst")
+    label = "Load, accuracy, who answered and latency over the time of the burst"
+    return render_svg(draw, (9.6, 10.2), "burst", label)
 
 
 def _draw_load(axes: Any, at_s: Sequence[float], bins: Sequence[Mapping[str, Any]]) -> None:
@@ -229,7 +159,7 @@ def _draw_latency(axes: Any, at_s: Sequence[float], bins: Sequence[Mapping[str, 
         if known:
             axes.plot(*zip(*known, strict=True), color=colour, label=name.removesuffix("_ms"))
     axes.set_yscale("log")
-    _plain_ticks(axes.yaxis)
+    plain_ticks(axes.yaxis)
     if axes.lines:
         axes.legend(loc="upper left", ncols=3)
 
@@ -268,45 +198,3 @@ def shades(count: int) -> list[str]:
 def _say_nothing(axes: Any) -> None:
     axes.text(0.5, 0.5, "nothing was measured", ha="center", va="center", transform=axes.transAxes)
     axes.set_axis_off()
-
-
-def _plain_ticks(axis: Any) -> None:
-    """1, 2, 5, 10, ... written out on a logarithmic axis."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axis.set_major_locator(LogLocator(base=10.0, subs=(1.0, 2.0, 5.0)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())
-
-
-def _render(draw: Callable[[Any], None], inches: tuple[float, float], name: str) -> str:
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise EnvironmentUnfitError(
-            f"the report's pictures need matplotlib ({error}): pip install 'modelless[demo]'"
-        ) from error
-    with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):
-        figure = Figure(figsize=inches, layout="constrained")
-        draw(figure)
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    return themed(buffer.getvalue(), name)
-
-
-def themed(svg: str, name: str) -> str:
-    """Matplotlib's SVG made fit for a page: its colours, its font, its width, no alien ids.
-
-    Args:
-        svg: the file.
-        name: begins every id, so that two pictures on a page do not mix up theirs.
-    """
-    svg = svg[svg.index("<svg") :]
-    for colour, variable in VARIABLES.items():
-        svg = svg.replace(colour, f"var({variable})")
-    svg = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{name}-", svg)
-    svg = re.sub(r"(font: [^;\"]*?px) [^;\"]*", r"\1 system-ui, sans-serif", svg)
-    svg = re.sub(r"font-family: [^;\"]*", "font-family: system-ui, sans-serif", svg)
-    svg = re.sub(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', r'<svg \1 role="img">', svg, count=1)
-    return re.sub(r"<(metadata|style)\b.*?</\1>\s*", "", svg, flags=re.DOTALL)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from string import Template
 from typing import Any
 
 from modelless.controller.demo.figures import burst_figure, frontier_figure
-from modelless.controller.demo.page_style import PAGE, STYLE
-
-Cells = Sequence[str]
+from modelless.profiler.report.page_parts import Cells, details, figure, page, section, table
 
 
 def render_page(document: Mapping[str, Any], thumbnails: Mapping[str, str]) -> str:
@@ -28,14 +25,14 @@ def render_page(document: Mapping[str, Any], thumbnails: Mapping[str, str]) -> s
         _how(document),
     ]
     machine = document["machine"]
-    return Template(PAGE).substitute(
-        style=STYLE,
-        subtitle=escape(
-            f"modelless {document['modelless']} on {machine['cpu_model']}, "
-            f"{machine['cores']} cores, {document['made_at'].replace('T', ' ')}"
-        ),
-        tiles="".join(_tile(*tile) for tile in _headlines(document)),
-        sections="".join(section for section in sections if section),
+    tiles = "".join(_tile(*tile) for tile in _headlines(document))
+    return page(
+        f'<div class="tiles">{tiles}</div>' + "".join(sections),
+        title="modelless: the demo's report",
+        heading="modelless",
+        lead="Say how late and how accurate. It chooses the model.",
+        subtitle=f"modelless {document['modelless']} on {machine['cpu_model']}, "
+        f"{machine['cores']} cores, {document['made_at'].replace('T', ' ')}",
     )
 
 
@@ -92,9 +89,7 @@ def _frontiers(variants: Sequence[Mapping[str, Any]]) -> str:
         for variant in sorted(variants, key=lambda v: (v["task"], -v["accuracy"]))
     ]
     heads = ["variant", "accuracy", "p50 ms", "p99 ms", "items/s", "MiB", "load ms"]
-    folded = _details(
-        "All variants as measured (* while the machine was noisy)", table(heads, rows)
-    )
+    folded = details("All variants as measured (* while the machine was noisy)", table(heads, rows))
     return section("What there is to choose from", "", "".join(figures) + folded)
 
 
@@ -126,7 +121,7 @@ def _photos(photos: Mapping[str, Any], thumbnails: Mapping[str, str]) -> str:
         "The client names limits, never a model. Milliseconds are medians over the photos, from "
         "arrival to reply by the server's clock.",
         f'<div class="cards">{cards}</div>{table(heads, rows)}'
-        + _details(f"Every answer ({len(photos['answers'])})", every),
+        + details(f"Every answer ({len(photos['answers'])})", every),
     )
 
 
@@ -269,40 +264,10 @@ def _how(document: Mapping[str, Any]) -> str:
         [[escape(stage["name"]), f"{stage['seconds']:.1f}"] for stage in document["stages"]],
     )
     items = "".join(f"<li>{fact}</li>" for fact in facts)
-    return section("How this was made", "", f"<ul>{items}</ul>{_details('Time taken', stages)}")
+    return section("How this was made", "", f"<ul>{items}</ul>{details('Time taken', stages)}")
 
 
 # -- pieces -----------------------------------------------------------------------------------
-
-
-def section(heading: str, text: str, content: str) -> str:
-    """A section of the page; ``text`` and ``content`` are HTML."""
-    paragraph = f"<p>{text}</p>" if text else ""
-    return f"<section><h2>{escape(heading)}</h2>{paragraph}{content}</section>"
-
-
-def table(heads: Sequence[str], rows: Iterable[Cells]) -> str:
-    """A table; cells are HTML. The last cell of a short row takes the rest of the columns."""
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
-    body = []
-    for cells in rows:
-        span = len(heads) - len(cells) + 1
-        last = f'<td colspan="{span}" class="wide">' if span > 1 else "<td>"
-        body.append(
-            "<tr>"
-            + "".join(f"<td>{cell}</td>" for cell in cells[:-1])
-            + f"{last}{cells[-1]}</td></tr>"
-        )
-    return (
-        f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table></div>"
-    )
-
-
-def figure(svg: str, caption: str) -> str:
-    """A picture; the caption is HTML."""
-    words = f"<figcaption>{caption}</figcaption>" if caption else ""
-    return f'<figure class="plot">{svg}{words}</figure>'
 
 
 def percent(share: float | None, digits: int = 1) -> str:
@@ -321,10 +286,6 @@ def median(values: Sequence[float]) -> float:
 def _tile(value: str, name: str, detail: str) -> str:
     words = f"<span>{escape(name)}</span><small>{escape(detail)}</small>"
     return f'<div class="tile"><b>{value}</b>{words}</div>'
-
-
-def _details(summary: str, content: str) -> str:
-    return f"<details><summary>{escape(summary)}</summary>{content}</details>"
 
 
 def _code(shown: str, whole: str) -> str:

@@ -11,6 +11,7 @@ from modelless.profiler.device import default_device_classes
 from modelless.profiler.host import read_facts
 from modelless.profiler.measurement import Measurement
 from modelless.profiler.records import Records
+from modelless.profiler.report.tradeoffs import frontier as pareto_frontier
 from modelless.variants.errors import NotFoundError
 from modelless.variants.registry import open_registry
 from modelless.variants.vocabulary import DeviceClass, Task, Variant
@@ -98,13 +99,7 @@ def frontier(variants: Iterable[Profiled]) -> tuple[Profiled, ...]:
 
     Along the answer both latency and accuracy rise strictly.
     """
-    best = -1.0
-    kept: list[Profiled] = []
-    for candidate in sorted(variants, key=lambda v: (v.p99_s, -v.accuracy_percent)):
-        if candidate.accuracy_percent > best:
-            best = candidate.accuracy_percent
-            kept.append(candidate)
-    return tuple(kept)
+    return tuple(pareto_frontier(variants, lambda v: (v.p99_s, v.accuracy_percent)))
 
 
 def profiles_of(

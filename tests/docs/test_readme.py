@@ -60,13 +60,15 @@ def test_command_exists_with_these_options(words: list[str]) -> None:
             assert rest[0] in options, f"no option {rest[0]}"
             rest = rest[1 if options[rest[0]].is_flag else 2 :]
             continue
-        assert rest[0] in command.commands, f"no command {rest[0]!r}"
-        command, rest = command.commands[rest[0]], rest[1:]
+        pair = " ".join(rest[:2])
+        name, rest = (pair, rest[2:]) if pair in command.commands else (rest[0], rest[1:])
+        assert name in command.commands, f"no command {name!r}"
+        command = command.commands[name]
         options |= {name: param for param in command.params for name in param.opts}
     takes_words = any(param.param_type_name == "argument" for param in command.params)
     while rest:
         word, rest = rest[0], rest[1:]
-        if word in ("--help", "-h"):
+        if word in ("--help", "-h", "--"):
             continue
         if word.startswith("-"):
             assert word in options, f"no option {word}"

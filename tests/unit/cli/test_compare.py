@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -20,19 +19,18 @@ from modelless.controller.cli.compare_charts import (
     course_chart,
     frontier_chart,
     interval_chart,
-    undominated,
 )
 from modelless.controller.cli.compare_figures import COLUMNS, best_of, cell_of, name_of, notes_of
 from modelless.controller.cli.compare_page import render_page
 from modelless.controller.sim import compare as comparing
 from modelless.controller.sim.jobs import Job
 from modelless.controller.sim.jobs import Run as Done
+from tests.unit.balanced import Balanced
 
 from .conftest import Ran, Run
 
 BOUND_MODULE = "modelless.controller.sim.bound"
 TWO = "most-accurate-feasible,cheapest-feasible"
-VOID = {"meta", "br", "img"}
 EVIL_NAME = '"><img onerror><script>&amp;'
 
 Change = Callable[..., Path]
@@ -169,31 +167,6 @@ def test_interrupted_it_says_what_is_kept(
 # -- the report -------------------------------------------------------------------------------
 
 
-class Balanced(HTMLParser):
-    """Reads a page, and fails where its tags do not fit together."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open, f"</{tag}> closes nothing"
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
 @pytest.fixture
 def page(run: Run, world: Change, tmp_path: Path) -> str:
     """A report in which whatever a person names is hostile."""
@@ -291,11 +264,6 @@ def test_dots_stand_where_their_values_are() -> None:
     assert (left + right) / 2 == pytest.approx(one, abs=0.1)
     assert right - left == pytest.approx(two - one, abs=0.2)
     assert float(lines["bound"].attrib["x1"]) - two == pytest.approx(two - one, abs=0.2)
-
-
-def test_the_frontier_has_what_nothing_dominates() -> None:
-    points = [("a", 5.0, 80.0), ("b", 1.0, 70.0), ("c", 6.0, 75.0), ("d", 1.0, 60.0)]
-    assert [name for name, _, _ in undominated(points)] == ["b", "a"]
 
 
 def test_coarser_series_keep_their_sums_and_means() -> None:

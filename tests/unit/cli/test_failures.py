@@ -106,7 +106,7 @@ def test_who_closes_our_output_early_hears_nothing(capfd: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["profil"], "No such command 'profil'. Did you mean 'profile'? See: modelless --help"),
+        (["profil"], "No such command 'profil'. Did you mean 'profile'"),
         (["zoo", "addd"], "modelless zoo --help"),
         (["select"], "Missing option '--task'"),
         (["profile", "--batchs", "1"], "See: modelless profile --help"),

@@ -1,27 +1,6 @@
-"""The page's frame and looks. ``$`` marks what ``page.render_page`` fills in."""
+"""The looks that all reports share: colours for light and dark as CSS variables, and type."""
 
 from __future__ import annotations
-
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>modelless: the demo's report</title>
-<style>$style</style>
-</head>
-<body>
-<main>
-<header><h1>modelless</h1><p class="lead">Say how late and how accurate. It chooses the model.</p>
-<p class="subtitle">$subtitle</p></header>
-<div class="tiles">$tiles</div>
-$sections
-<footer>The same as data: <a href="report.json">report.json</a></footer>
-</main>
-</body>
-</html>
-"""
 
 STYLE = """
 :root {
@@ -31,6 +10,8 @@ STYLE = """
   --shade-0: #0b3c5d; --shade-1: #0f527a; --shade-2: #14698f; --shade-3: #1c8094;
   --shade-4: #2f978c; --shade-5: #55ab7e; --shade-6: #83bb70; --shade-7: #b3c664;
   --shade-8: #dfc95c; --shade-9: #eeb04f; --shade-10: #ea9144; --shade-11: #df6f3f;
+  --series-0: #0072b2; --series-1: #d55e00; --series-2: #009e73; --series-3: #b55c93;
+  --series-4: #d18e00; --series-5: #3d9bd4; --series-6: #4a5160;
 }
 @media (prefers-color-scheme: dark) {
   :root {
@@ -39,6 +20,8 @@ STYLE = """
     --shade-0: #2a6f9e; --shade-1: #2f83ad; --shade-2: #3696b4; --shade-3: #42a7ae;
     --shade-4: #58b6a0; --shade-5: #78c38f; --shade-6: #9ccd80; --shade-7: #c0d375;
     --shade-8: #e2d16c; --shade-9: #efba60; --shade-10: #ee9e56; --shade-11: #e78052;
+    --series-0: #4da3e0; --series-1: #ff8a3d; --series-2: #2cc79b; --series-3: #e59ac6;
+    --series-4: #f2b632; --series-5: #9bd7f7; --series-6: #b9c0cc;
   }
 }
 * { box-sizing: border-box; }

@@ -1,0 +1,227 @@
+"""Pictures of what a variant buys with what; nothing is reckoned here.
+
+A model has one colour over all its variants, and so has a device where devices are compared; what
+is dominated is grey; what is quantised to integers has filled circles. Every axis names its unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from modelless.profiler.report.chart_parts import (
+    NAME_GAP_PT,
+    NAME_PT,
+    WIDTH_IN,
+    Chart,
+    colours_of,
+    logarithmic,
+    name_column,
+    title,
+)
+from modelless.profiler.report.plotting import MUTED, PAPER, name_points
+from modelless.profiler.report.tradeoffs import (
+    FrontierFigure,
+    FrontierPoint,
+    ThroughputCurve,
+    ThroughputFigure,
+)
+
+_LEAST_AREA_PT2, _MOST_AREA_PT2 = 14.0, 420.0
+_MIB: Final = float(1 << 20)
+
+
+def throughput_chart(data: ThroughputFigure) -> Chart:
+    """A circle a variant and batch, its area the memory; a variant's are joined."""
+    colours = colours_of([curve.model for curve in reversed(data.curves)])
+    most_bytes = max(point.memory_bytes for curve in data.curves for point in curve.points) or 1
+
+    def area_pt2(memory_bytes: float) -> float:
+        return _LEAST_AREA_PT2 + (_MOST_AREA_PT2 - _LEAST_AREA_PT2) * memory_bytes / most_bytes
+
+    def draw(figure: Any) -> None:
+        axes = figure.add_subplot()
+        for curve in sorted(data.curves, key=lambda c: c.dominated_by is None):  # grey ones below
+            kept = curve.dominated_by is None
+            colour = colours[curve.model] if kept else MUTED
+            x = [point.latency_ms for point in curve.points]
+            y = [point.throughput_per_s for point in curve.points]
+            alpha = 0.85 if kept else 0.4
+            axes.plot(x, y, color=colour, linewidth=0.9, alpha=alpha, zorder=2)
+            axes.scatter(
+                x,
+                y,
+                s=[area_pt2(point.memory_bytes) for point in curve.points],
+                facecolor=colour if _is_integer(curve.precision) else PAPER,
+                edgecolor=colour,
+                linewidths=1.3,
+                alpha=alpha,
+                zorder=3 + kept,
+            )
+        logarithmic(axes, "latency of a batch, ms (median)", "throughput, items/s")
+        axes.margins(0.1, 0.1)
+        title(figure, f"{data.task} on {data.device}: throughput against latency by batch")
+        _throughput_legend(axes, colours, area_pt2, most_bytes)
+        _mark_batches(axes, max(data.curves, key=lambda c: c.points[-1].throughput_per_s))
+        figure.draw_without_rendering()  # settles where points lie
+        ends = [curve.points[-1] for curve in data.curves]
+        name_column(
+            axes,
+            [(end.latency_ms, end.throughput_per_s) for end in ends],
+            [_curve_words(curve) for curve in data.curves],
+            [MUTED if curve.dominated_by else colours[curve.model] for curve in data.curves],
+        )
+
+    beaten = sum(curve.dominated_by is not None for curve in data.curves)
+    label = (
+        f"Throughput against latency of {len(data.curves)} variants of {data.task} on "
+        f"{data.device}, a circle a batch; {beaten} are dominated. The table has the figures."
+    )
+    height_in = max(5.2, 1.3 + len(data.curves) * NAME_GAP_PT / 72.0)
+    return Chart(draw, (WIDTH_IN, height_in), label)
+
+
+def latency_frontier_chart(data: FrontierFigure) -> Chart:
+    """Accuracy with its interval against the median latency of one item, by device."""
+    return _frontier_chart(
+        data,
+        "latency of one item alone",
+        "ms (median)",
+        lambda point: point.latency_ms,
+        lambda point: point.on_latency_frontier,
+    )
+
+
+def cost_frontier_chart(data: FrontierFigure) -> Chart:
+    """Accuracy with its interval against what 1,000 items cost, by device."""
+    costs = [point.usd_per_1000_items for point in data.points]
+    is_tiny = max((cost for cost in costs if cost is not None), default=1.0) < 1e-3
+    scale, unit = (1e6, "millionths of a USD") if is_tiny else (1.0, "USD")
+    return _frontier_chart(
+        data,
+        "cost of 1,000 items",
+        f"{unit} (at the cheapest measured batch)",
+        lambda p: None if p.usd_per_1000_items is None else scale * p.usd_per_1000_items,
+        lambda point: point.on_cost_frontier,
+    )
+
+
+# -- pieces -----------------------------------------------------------------------------------
+
+
+def _frontier_chart(
+    data: FrontierFigure,
+    what: str,
+    unit: str,
+    price: Callable[[FrontierPoint], float | None],
+    is_kept: Callable[[FrontierPoint], bool],
+) -> Chart:
+    colours = colours_of(data.devices)
+
+    def draw(figure: Any) -> None:
+        axes = figure.add_subplot()
+        named: dict[str, tuple[float, float, str]] = {}
+        for device in data.devices:
+            colour = colours[device]
+            line = []
+            for point in data.points:
+                x = price(point)
+                if point.device != device or x is None:
+                    continue
+                kept = is_kept(point)
+                alpha = 0.9 if kept else 0.35
+                y = point.accuracy_percent
+                if point.low_percent is not None and point.high_percent is not None:
+                    interval = [point.low_percent, point.high_percent]
+                    axes.plot(
+                        [x, x], interval, color=colour, linewidth=0.9, alpha=0.5 * alpha, zorder=2
+                    )
+                face = colour if kept else PAPER
+                axes.scatter(
+                    [x], [y], s=42, facecolor=face, edgecolor=colour, alpha=alpha, zorder=4
+                )
+                if kept:
+                    line.append((x, y))
+                    if point.name not in named or x < named[point.name][0]:
+                        named[point.name] = (x, y, point.name)
+            line.sort()
+            x_values, y_values = zip(*line, strict=True) if line else ((), ())
+            axes.plot(x_values, y_values, color=colour, drawstyle="steps-post", zorder=3)
+            axes.scatter([], [], s=42, color=colour, label=device, linewidths=0)
+        axes.scatter([], [], s=42, facecolor=PAPER, edgecolor=MUTED, label="off the frontier")
+        logarithmic(
+            axes, f"{what}, {unit}", f"accuracy, % ({data.accuracy_metric}; line: 95 % interval)"
+        )
+        axes.set_yscale("linear")
+        low, high = axes.get_xlim()
+        axes.set_xlim(low / max(1.3, (high / low) ** 0.12), high * 1.1)  # names stand to the left
+        axes.margins(y=0.14)
+        axes.legend(loc="lower right")
+        title(figure, f"{data.task}: accuracy against {what}")
+        name_points(figure, axes, sorted(named.values()))
+
+    members = sum(is_kept(point) for point in data.points)
+    label = (
+        f"Accuracy against {what}: {len(data.points)} variants of {data.task} "
+        f"on {', '.join(data.devices)}, {members} on the frontier. The table has the figures."
+    )
+    return Chart(draw, (WIDTH_IN, 5.2), label)
+
+
+def _throughput_legend(
+    axes: Any, colours: dict[str, str], area_pt2: Callable[[float], float], most_bytes: float
+) -> None:
+    entries = [
+        axes.scatter([], [], s=60, color=colour, linewidths=0, label=model)
+        for model, colour in colours.items()
+    ]
+    entries.append(axes.scatter([], [], s=60, color=MUTED, alpha=0.5, label="dominated"))
+    for share in (0.1, 1.0):
+        size = most_bytes * share
+        entries.append(
+            axes.scatter(
+                [],
+                [],
+                s=area_pt2(size),
+                facecolor=PAPER,
+                edgecolor=MUTED,
+                label=f"{_mebibytes(size)} MiB",
+            )
+        )
+    axes.legend(
+        handles=entries,
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1.0),
+        ncols=min(9, len(entries)),
+        title="colour: model; filled: int8 or int4, hollow: floating point; area: memory",
+        title_fontsize=9.0,
+        columnspacing=1.2,
+        handletextpad=0.4,
+    )
+
+
+def _mark_batches(axes: Any, curve: ThroughputCurve) -> None:
+    """Say over one curve which circle is which batch; the others' are in the same order."""
+    for point in curve.points:
+        axes.annotate(
+            f"batch {point.batch}" if point is curve.points[0] else str(point.batch),
+            (point.latency_ms, point.throughput_per_s),
+            xytext=(-7, 6),
+            textcoords="offset points",
+            ha="right",
+            fontsize=NAME_PT,
+            color=MUTED,
+        )
+
+
+def _curve_words(curve: ThroughputCurve) -> str:
+    words = f"{curve.name}  {curve.accuracy_percent:.1f} %"
+    return words if curve.dominated_by is None else f"{words}, beaten by {curve.dominated_by}"
+
+
+def _is_integer(precision: str) -> bool:
+    return precision.startswith("int")
+
+
+def _mebibytes(size_bytes: float) -> str:
+    return f"{size_bytes / _MIB:.2g}" if size_bytes < 100 * _MIB else f"{size_bytes / _MIB:.0f}"
