@@ -12,6 +12,7 @@ from modelless.controller.cli import (
     cluster_commands,
     compare_command,
     demo_command,
+    engines_command,
     infer_command,
     profile_command,
     register_command,
@@ -91,6 +92,7 @@ def _restore(before: str | None) -> None:
 
 app.add_typer(zoo_commands.app, name="zoo", epilog="Example: modelless zoo add imagenet")
 app.command(epilog=register_command.EPILOG)(register_command.register)
+app.command(epilog=engines_command.EPILOG)(engines_command.engines)
 app.command(epilog=profile_command.EPILOG)(profile_command.profile)
 app.command(epilog=select_command.EPILOG)(select_command.select)
 app.command(epilog=simulate_command.EPILOG)(simulate_command.simulate)

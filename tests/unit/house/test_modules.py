@@ -107,7 +107,9 @@ def test_what_is_imported_is_declared(modules: Modules, pyproject: dict[str, Any
     assert undeclared == set()
 
 
-@pytest.mark.parametrize("extra", ["onnxruntime", "tensorrt", "torch", "skimage", "matplotlib"])
+@pytest.mark.parametrize(
+    "extra", ["onnxruntime", "openvino", "tensorrt", "cuda", "torch", "skimage", "matplotlib"]
+)
 def test_no_extra_is_needed_to_import_the_package(modules: Modules, extra: str) -> None:
     needing = [m.name for m in modules if extra in _imports(m.tree, at_import=True)]
     allowed = ("modelless.variants.runtimes.", "modelless.variants.zoo.training.")
