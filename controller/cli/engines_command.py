@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import typer
-
 from modelless.controller.cli.screen import Json, emit, show_table
 
 EPILOG = "Example: modelless engines --json"
