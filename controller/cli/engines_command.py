@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modelless.controller.cli.screen import Json, emit, show_table
+from modelless.controller.cli.screen import Json, emit, say, show_table
 
 EPILOG = "Example: modelless engines --json"
 
@@ -40,11 +40,13 @@ def engines(as_json: Json = False) -> None:
                 status.engine.value,
                 status.entry.device_kind,
                 status.version or "-",
-                "yes" if status.available else status.missing,
+                "yes" if status.available else "no",
                 status.entry.summary,
             )
             for status in found
         ],
         caption="modelless register FILE.onnx ... --engine ENGINE names one",
-        whole=0,
     )
+    for status in found:
+        if not status.available:
+            say(status.missing)

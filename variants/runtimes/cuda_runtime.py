@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from modelless.variants.errors import EnvironmentUnfitError
 
 _DEVICE: Final = 0
+_ELSE: Final = "Use an engine that runs on a cpu"
 _NON_BLOCKING: Final = 1  # cudaStreamNonBlocking: waits for no other stream
 
 
@@ -32,10 +33,12 @@ class Cuda:
         from cuda.bindings import runtime
 
         self._api: Any = runtime
-        if self.call("cudaGetDeviceCount") < 1:
-            raise EnvironmentUnfitError(
-                "CUDA finds no card on this machine: use an engine that runs on a cpu"
-            )
+        try:
+            cards = self.call("cudaGetDeviceCount")
+        except EnvironmentUnfitError as error:
+            raise EnvironmentUnfitError(f"no NVIDIA driver that works: {error}. {_ELSE}") from error
+        if cards < 1:
+            raise EnvironmentUnfitError(f"CUDA finds no card on this machine. {_ELSE}")
 
     def call(self, name: str, *arguments: object) -> Any:
         """Call a function of CUDA's runtime; what it returns beside its error code.

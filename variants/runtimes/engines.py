@@ -129,6 +129,8 @@ def find_runtime(engine: Engine) -> Runtime:
     try:
         module = import_module(f"{__package__}.{entry.module}")
         runtime: Runtime = getattr(module, entry.attribute)()
+    except EnvironmentUnfitError as error:
+        raise EnvironmentUnfitError(f"engine {engine.value} cannot work here: {error}") from error
     except (ImportError, OSError) as error:  # OSError: a shared library that does not load
         raise EnvironmentUnfitError(
             f"engine {engine.value} is not installed ({error}): {entry.install}"

