@@ -139,9 +139,11 @@ def _keep_antialiasing(model: Any) -> None:
     from openvino import opset11
 
     for node in model.get_ops():
-        if node.get_type_name() != "Interpolate" or not node.get_attributes()["antialias"]:
+        if node.get_type_name() != "Interpolate":
             continue
         said = node.get_attributes()
+        if not said.get("antialias"):
+            continue
         mode = _ANTIALIASED.get(said["mode"])
         if mode is None:
             continue  # nearest: there is nothing to smooth

@@ -23,7 +23,7 @@ from .tiny import TASK, add_variants
 
 COMMANDS = ("zoo", "register", "profile", "select", "up", "status", "infer", "down", "demo")
 HEAVY = {
-    *("ray", "onnx", "onnxruntime", "pandas", "sklearn", "scipy", "numpy"),
+    *("ray", "onnx", "onnxruntime", "openvino", "pandas", "sklearn", "scipy", "numpy"),
     *("sqlalchemy", "pydantic", "yaml", "rich", "PIL"),
 }
 
