@@ -12,6 +12,7 @@ import pytest
 from modelless.variants.registry import open_registry
 from modelless.variants.runtimes import openvino_cpu
 from modelless.variants.vocabulary import Accuracy, Engine, Precision, Provenance
+from tests.unit.variants.tiny_models import need
 
 from .conftest import Run
 from .tiny import MODEL, TASK, tiny_bytes
@@ -80,7 +81,7 @@ def test_a_variant_of_an_absent_engine_fails_alone(run: Run, home: Path) -> None
 
 
 def test_one_file_is_profiled_under_each_of_its_engines(run: Run, home: Path) -> None:
-    pytest.importorskip("openvino", reason="needs modelless[openvino]")
+    need(Engine.OPENVINO)
     add(home, ort=Engine.ONNXRUNTIME_CPU, ov=Engine.OPENVINO)
     ran = run("profile", *QUICK, "--json")
     assert ran.code == 0, ran.err
@@ -91,7 +92,7 @@ def test_one_file_is_profiled_under_each_of_its_engines(run: Run, home: Path) ->
 
 
 def test_under_one_name_the_newest_engine_is_profiled(run: Run, home: Path) -> None:
-    pytest.importorskip("openvino", reason="needs modelless[openvino]")
+    need(Engine.OPENVINO)
     for engine in (Engine.ONNXRUNTIME_CPU, Engine.OPENVINO):
         add(home, one=engine)
     (found,) = run("profile", *QUICK, "--json").document["placements"]

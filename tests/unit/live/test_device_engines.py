@@ -15,7 +15,7 @@ import pytest
 
 from modelless.controller.live.device import LocalDevice
 from modelless.variants.vocabulary import DeviceClass, Engine, Variant
-from tests.unit.variants.tiny_models import TASK, expected_scores, tiny_bytes, variant_of
+from tests.unit.variants.tiny_models import TASK, expected_scores, need, tiny_bytes, variant_of
 
 CPU = DeviceClass("cpu-1", "cpu", 1, 1 << 30, 0.05, 8.0)
 IMAGES = np.random.default_rng(3).integers(0, 256, (3, 8, 8, 3), dtype=np.uint8)
@@ -57,7 +57,7 @@ async def run(device: LocalDevice, variant_id: str) -> Any:
 
 
 def test_both_answer_alike_side_by_side(tmp_path: Path) -> None:
-    pytest.importorskip("openvino", reason="needs modelless[openvino]")
+    need(Engine.OPENVINO)
     variants = [variant("ort", Engine.ONNXRUNTIME_CPU), variant("ov", Engine.OPENVINO)]
 
     async def serve() -> None:

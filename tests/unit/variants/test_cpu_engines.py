@@ -12,13 +12,14 @@ from onnx import helper, numpy_helper
 
 from modelless.variants.errors import IntegrityError, InvalidInputError, ModellessError
 from modelless.variants.runtimes import LoadedVariant, Runtime, find_runtime
-from modelless.variants.runtimes.engines import ENGINES, engine_status
+from modelless.variants.runtimes.engines import ENGINES
 from modelless.variants.runtimes.resident_memory import resident_bytes
 from modelless.variants.vocabulary import Engine
 
 from .tiny_models import (
     expected_scores,
     make_model,
+    need,
     tiny_bytes,
     tiny_model,
     variant_of,
@@ -33,9 +34,7 @@ CPU_ENGINES = [engine for engine, entry in ENGINES.items() if entry.device_kind 
 @pytest.fixture(params=CPU_ENGINES, ids=str)
 def runtime(request: pytest.FixtureRequest) -> Runtime:
     """Each engine that is installed."""
-    status = engine_status(request.param)
-    if not status.available:
-        pytest.skip(status.missing)
+    need(request.param)
     return find_runtime(request.param)
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from modelless.variants.errors import InvalidInputError, ModellessError
 from modelless.variants.runtimes import LoadedVariant, Runtime, find_runtime
-from modelless.variants.runtimes.engines import ENGINES, engine_status
+from modelless.variants.runtimes.engines import ENGINES
 from modelless.variants.zoo.fashion_mnist import FashionMnist
 
-from .tiny_models import expected_scores, tiny_bytes, variant_of
+from .tiny_models import expected_scores, need, tiny_bytes, variant_of
 
 pytestmark = pytest.mark.gpu
 
@@ -27,9 +27,7 @@ def runtime(
 ) -> Runtime:
     """Each engine that works here, its cache empty."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    status = engine_status(request.param)
-    if not status.available:
-        pytest.skip(status.missing)
+    need(request.param)
     return find_runtime(request.param)
 
 

@@ -22,9 +22,9 @@ from modelless.variants.zoo.graph import write_graph
 from modelless.variants.zoo.photos import LABELLED, UNLABELLED, crops
 from modelless.variants.zoo.quantise import Calibration, calibrate, correct_biases
 
-from .tiny_models import make_model, tiny_bytes, tiny_model, variant_of
+from .tiny_models import make_model, need, tiny_bytes, tiny_model, variant_of
 
-pytest.importorskip("openvino", reason="needs modelless[openvino]")
+need(Engine.OPENVINO)
 
 BOTH = (Engine.ONNXRUNTIME_CPU, Engine.OPENVINO)
 
