@@ -25,6 +25,7 @@ from modelless.controller.cli.app import app
 from modelless.controller.config import Settings
 from modelless.policies.discovery import BUILT_IN
 from modelless.variants import errors
+from modelless.variants.runtimes.engines import ENGINES
 
 ROOT: Final = Path(__file__).parents[1]
 _BEGIN: Final = "<!-- begin generated: {} (make docs) -->"
@@ -52,6 +53,15 @@ def command_table() -> str:
     """Every command with the first sentence of its help."""
     rows = ((f"`modelless {name}`", _sentence(command)) for name, command in commands().items())
     return "\n".join(_table(("command", "what it does"), rows))
+
+
+def engine_table() -> str:
+    """Every engine, what it runs on and what brings it."""
+    rows = (
+        (f"`{engine.value}`", entry.device_kind, entry.summary, f"`{entry.extra}`")
+        for engine, entry in ENGINES.items()
+    )
+    return "\n".join(_table(("engine", "runs on", "what it is", "extra"), rows))
 
 
 def exit_code_table() -> str:
@@ -82,6 +92,7 @@ def commands() -> dict[str, Any]:
 
 BLOCKS: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
     "commands": ("README.md", command_table),
+    "engines": ("docs/engines.md", engine_table),
     "exit codes": ("README.md", exit_code_table),
     "settings": ("docs/configuration.md", settings_tables),
     "policies": ("docs/policies.md", policy_tables),

@@ -22,6 +22,16 @@ WATTS_PER_CORE = 8.0
 """A default power: a server processor's rated 200 to 350 W shared out over its 24 to 48 cores.
 Configure your own."""
 
+USD_PER_GPU_HOUR = 3.0
+"""A default price: about what the large clouds ask on demand for one data-centre card with its host
+(an L4 0.7, an A100 4, an H100 5 to 10 USD). Configure your own."""
+
+WATTS_PER_GPU = 300.0
+"""A default power, for cards whose driver tells no limit."""
+
+GPU_MEMORY_SHARE = 0.8
+"""The part of a card's memory that variants may fill; the rest is for CUDA and growing batches."""
+
 MEMORY_SHARE = 0.5
 """The part of the usable memory that variants may fill; the rest is for Ray and the gateways."""
 
@@ -106,7 +116,7 @@ def default_device_classes(
     watts_per_core: float = WATTS_PER_CORE,
     memory_share: float = MEMORY_SHARE,
 ) -> list[DeviceClass]:
-    """``cpu-1`` (one thread) and, on two cores or more, ``cpu-2`` (two threads).
+    """``cpu-1`` (one thread); ``cpu-2`` on two cores or more; ``gpu-1``, a whole card, with one.
 
     Each core brings its equal part of ``memory_share`` of the usable memory, so that any mix of
     these classes that fits the cores fits the memory too.
@@ -124,7 +134,7 @@ def default_device_classes(
     if not 0.0 < memory_share <= 1.0:
         raise InvalidInputError.of("memory_share", memory_share, "more than 0, up to 1")
     bytes_per_core = int(facts.memory_bytes * memory_share / facts.cores)
-    return [
+    classes = [
         DeviceClass(
             name=f"cpu-{threads}",
             kind="cpu",
@@ -136,3 +146,8 @@ def default_device_classes(
         for threads in (1, 2)
         if threads <= facts.cores
     ]
+    for card in facts.gpus[:1]:  # the one that engines use: others are other workers'
+        power_w = card.power_limit_w or WATTS_PER_GPU
+        memory_bytes = int(card.memory_bytes * GPU_MEMORY_SHARE)
+        classes.append(DeviceClass("gpu-1", "gpu", 1, memory_bytes, USD_PER_GPU_HOUR, power_w))
+    return classes

@@ -12,11 +12,10 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from importlib import metadata
 from pathlib import Path
 
 from modelless.profiler.device import DeviceFacts, GpuFacts
-from modelless.variants.vocabulary import Engine
+from modelless.variants.runtimes.engines import ENGINES
 
 NVIDIA_SMI_TIMEOUT_S = 5.0
 
@@ -29,9 +28,6 @@ _ISA_ARM = {
     "asimd": "neon", "asimddp": "dotprod", "asimdhp": "fp16", "i8mm": "i8mm", "bf16": "bf16",
     "sve": "sve", "sve2": "sve2", "sme": "sme",
 }  # fmt: skip
-_DISTRIBUTIONS: dict[Engine, tuple[str, ...]] = {
-    Engine.ONNXRUNTIME_CPU: ("onnxruntime", "onnxruntime-gpu"),
-}
 _NO_LIMIT_BYTES = 1 << 60  # control groups of version 1 write "no limit" as a number near 2**63
 
 
@@ -78,15 +74,8 @@ def allowed_cpus() -> frozenset[int]:
 
 def engine_versions() -> dict[str, str]:
     """Version of each installed engine by its name; engines that are absent are left out."""
-    found: dict[str, str] = {}
-    for engine, distributions in _DISTRIBUTIONS.items():
-        for distribution in distributions:
-            try:
-                found[engine.value] = metadata.version(distribution)
-            except metadata.PackageNotFoundError:
-                continue
-            break
-    return found
+    versions = {engine.value: entry.version for engine, entry in ENGINES.items()}
+    return {name: version for name, version in versions.items() if version is not None}
 
 
 def parse_gpus(text: str) -> tuple[GpuFacts, ...]:

@@ -201,8 +201,8 @@ def _overheads(
 
 
 def _open_with_onnx_runtime(probe: Probe, threads: int) -> Run:
-    from modelless.variants.runtimes.onnxruntime_cpu import open_graph
+    from modelless.variants.runtimes.onnxruntime_cpu import open_on_cpu
 
-    session = open_graph(probe.model, threads, f"the probe '{probe.name}'")
+    session = open_on_cpu(probe.model, threads, f"the probe '{probe.name}'")
     outputs = [output.name for output in session.get_outputs()]
     return lambda: session.run(outputs, probe.feeds)

@@ -126,6 +126,24 @@ def refuse_external_bytes(data: bytes, where: str) -> None:
     refuse_external_data(parse_onnx(data, where), where)
 
 
+def read_signature(
+    data: bytes, where: str
+) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """Inputs and outputs of an ONNX file that an engine may be given.
+
+    For engines that would not refuse by themselves what must not run: some look for weights beside
+    the file, or drop a custom operator whose result nobody uses.
+
+    Raises:
+        IntegrityError: damaged, of an unknown version, with a custom operator or with data
+            elsewhere.
+    """
+    model = parse_onnx(data, where)
+    refuse_external_data(model, where)
+    _check_operators(model, where)
+    return _signature(_real_inputs(model), where), _signature(list(model.graph.output), where)
+
+
 def read_onnx(path: Path | str, *, max_bytes: int = MAX_ARTIFACT_BYTES) -> bytes:
     """The bytes of an ONNX file, weights from beside it put in: one artifact that needs no other.
 

@@ -116,7 +116,8 @@ class Registry:
     ) -> Variant:
         """Store a variant's file and give it a version.
 
-        The same bytes again get the version they have; other bytes get the next one.
+        The same bytes for the same engine again get the version they have; other bytes, or another
+        engine, get the next one. To offer one file under several engines at once, give each a name.
 
         Args:
             task, model: must be there.
@@ -131,7 +132,7 @@ class Registry:
             NotFoundError: the task or the model is not there.
             IntegrityError: the file is not what may be run.
             InvalidInputError: its signature is not the task's, or these bytes are registered under
-                this name with other facts.
+                this name and engine with other facts.
             StoreError: the store refused.
         """
         check_name("variant.name", name)
@@ -343,7 +344,7 @@ def _add_variant(session: Session, variant: Variant, graph_facts: GraphFacts | N
     session.get(ModelRow, (variant.task, variant.model), with_for_update=True)
     every = variants_in(session, variant.task, variant.model, variant.name, None, False)
     for known in every:
-        if known.artifact_sha256 == variant.artifact_sha256:
+        if (known.artifact_sha256, known.engine) == (variant.artifact_sha256, variant.engine):
             # Counts follow from the bytes; a later modelless may know how to count more.
             again = dataclasses.replace(
                 variant,

@@ -32,9 +32,13 @@ class Precision(StrEnum):
 
 
 class Engine(StrEnum):
-    """What executes a variant."""
+    """What executes a variant. ``runtimes/engines.py`` says what each needs."""
 
     ONNXRUNTIME_CPU = "onnxruntime-cpu"
+    OPENVINO = "openvino"
+    ONNXRUNTIME_CUDA = "onnxruntime-cuda"
+    ONNXRUNTIME_TENSORRT = "onnxruntime-tensorrt"
+    TENSORRT = "tensorrt"
 
 
 class Provenance(StrEnum):

@@ -13,6 +13,7 @@ from modelless.controller.cli import (
     compare_command,
     demo_command,
     device_command,
+    engines_command,
     infer_command,
     profile_command,
     profile_report_command,
@@ -94,6 +95,7 @@ def _restore(before: str | None) -> None:
 app.add_typer(zoo_commands.app, name="zoo", epilog="Example: modelless zoo add imagenet")
 app.command(epilog=register_command.EPILOG)(register_command.register)
 app.command(epilog=device_command.EPILOG)(device_command.device)
+app.command(epilog=engines_command.EPILOG)(engines_command.engines)
 app.command(epilog=profile_command.EPILOG)(profile_command.profile)
 app.command("profile report", epilog=profile_report_command.EPILOG)(profile_report_command.report)
 app.command(epilog=select_command.EPILOG)(select_command.select)

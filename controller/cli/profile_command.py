@@ -199,19 +199,25 @@ def _jobs(
     """
     from modelless.profiler.inputs import sample_inputs
     from modelless.profiler.jobs import Job
+    from modelless.variants.runtimes.engines import ENGINES, runs_on
 
     jobs: list[Job] = []
     damaged: dict[Placement, str] = {}
     error: ModellessError | None = None
     for variant in variants:
+        fit = [device for device in devices if runs_on(variant.engine, device)]
+        if not fit:
+            kind = ENGINES[variant.engine].device_kind
+            say(f"note: {variant.id} is left out: {variant.engine.value} runs on a {kind}")
+            continue
         try:
             artifact = registry.artifacts.fetch(variant.artifact_sha256)
         except IntegrityError as damage:
             error = damage
-            damaged.update({Placement(variant.id, d.name): str(damage) for d in devices})
+            damaged.update({Placement(variant.id, d.name): str(damage) for d in fit})
             continue
         inputs = partial(sample_inputs, catalog.tasks[variant.task].inputs)
-        jobs += [Job(variant, device, artifact, inputs) for device in devices]
+        jobs += [Job(variant, device, artifact, inputs) for device in fit]
     if error is not None and not jobs:
         raise error
     return jobs, damaged

@@ -51,6 +51,9 @@ def register(
         Path | None,
         typer.Option("--task-file", metavar="FILE", help="A new task, described in YAML."),
     ] = None,
+    engine: Annotated[
+        Engine, typer.Option("--engine", help="What runs it; see 'modelless engines'.")
+    ] = Engine.ONNXRUNTIME_CPU,
     resolution: Annotated[
         int | None, typer.Option("--resolution", metavar="PX", help="Side of the network's input.")
     ] = None,
@@ -86,7 +89,8 @@ def register(
     """Register an ONNX file as a variant of a task.
 
     The file is inspected and held against the task's inputs and outputs before anything is stored.
-    The same bytes again get the version they have; other bytes under the same name the next one.
+    The same bytes for the same engine again get the version they have; other bytes, or another
+    engine, under the same name the next one. Names of their own keep several engines side by side.
     """
     from modelless.controller.cli.task_files import read_task
     from modelless.variants.inspection import check_signature, inspect_onnx, read_onnx
@@ -104,7 +108,7 @@ def register(
         facts = inspect_onnx(data)
         check_signature(facts, of_task)
 
-        variant = _revise(registry, of_task, model, name, data, known_accuracy, revise)
+        variant = _revise(registry, of_task, model, name, engine, data, known_accuracy, revise)
         if variant is None:
             registry.add_task(of_task)
             registry.add_model(of_model)
@@ -113,7 +117,7 @@ def register(
                 model=model,
                 name=name,
                 precision=precision,
-                engine=Engine.ONNXRUNTIME_CPU,
+                engine=engine,
                 accuracy=known_accuracy,
                 artifact=data,
                 resolution_px=resolution,
@@ -126,6 +130,7 @@ def register(
             "note: no --accuracy was given, so it counts as 0 %: it is never chosen for a query "
             "that asks for any"
         )
+    _remark_on(engine)
     if as_json:
         emit(variant_fields(variant))
         return
@@ -134,6 +139,14 @@ def register(
         f"sha256 {variant.artifact_sha256[:12]}, accuracy {accuracy_text(variant.accuracy)}"
     )
     say(f"next: modelless profile {variant.task}/{variant.model}/{variant.name}")
+
+
+def _remark_on(engine: Engine) -> None:
+    from modelless.variants.runtimes.engines import engine_status
+
+    status = engine_status(engine)
+    if not status.available:
+        say(f"note: it cannot be profiled or served here: {status.missing}")
 
 
 def variant_fields(variant: Variant) -> dict[str, object]:
@@ -217,22 +230,23 @@ def _revise(
     task: Task,
     model: str,
     name: str,
+    engine: Engine,
     data: bytes,
     accuracy: Accuracy,
     reason: str | None,
 ) -> Variant | None:
-    """The variant of these very bytes, its accuracy replaced; None if that was not asked for."""
+    """The variant of these bytes and engine, its accuracy replaced; None if nobody asked for it."""
     if reason is None:
         return None
     import hashlib
 
     sha256 = hashlib.sha256(data).hexdigest()
     for variant in registry.variants(task.name, model, name, latest_only=False):
-        if variant.artifact_sha256 == sha256:
+        if (variant.artifact_sha256, variant.engine) == (sha256, engine):
             return registry.revise_accuracy(variant.id, accuracy, reason)
     raise InvalidInputError.of(
         "--revise-accuracy",
         f"{task.name}/{model}/{name}",
-        "a variant that was registered from these very bytes",
+        f"a variant that was registered from these very bytes for {engine.value}",
         "Leave it out to register a new one.",
     )

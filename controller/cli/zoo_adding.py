@@ -116,9 +116,10 @@ def _register(
     registry.add_model(one.model)
     sha256 = hashlib.sha256(one.onnx_bytes).hexdigest()
     for variant in before:
-        if (variant.model, variant.name, variant.artifact_sha256) == (
+        if (variant.model, variant.name, variant.engine, variant.artifact_sha256) == (
             one.model.name,
             one.name,
+            one.engine,
             sha256,
         ) and variant.accuracy != one.accuracy:
             registry.revise_accuracy(variant.id, one.accuracy, "the zoo knows better")

@@ -17,6 +17,7 @@ from modelless.profiler.jobs import Job
 from modelless.profiler.progress import Progress
 from modelless.profiler.records import Records
 from modelless.variants.registry import open_registry
+from modelless.variants.runtimes.engines import runs_on
 from modelless.variants.zoo import find_entry
 
 
@@ -51,6 +52,7 @@ def profile_all(
             )
             for name in tasks
             for variant in catalog.resolve(name).variants
+            if runs_on(variant.engine, classes[device_class])
         ]
         settings = CampaignSettings(budget_s=budget_s, accept_noise=True)
         return run_campaign(jobs, Records(registry.store), facts, settings, progress)

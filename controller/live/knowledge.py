@@ -90,7 +90,13 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
             [variant for variant in known.versions.values() if variant.task in names],
         )
         facts = read_facts()
-        measurements = Records(registry.store).current(facts.fingerprint)
+        classes = {known.name: known for known in default_device_classes(facts)}
+        records = Records(registry.store)
+        measurements = [
+            row
+            for kind in sorted({known.kind for known in classes.values()})
+            for row in records.current(facts.fingerprint_of(kind))
+        ]
         fetch = registry.artifacts.fetch
     if not catalog.variants:
         raise NotFoundError("nothing is registered: run 'modelless zoo add imagenet' first")
@@ -100,5 +106,4 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
         raise NotFoundError(
             "no variant has a profile on this machine: run 'modelless profile' first"
         )
-    classes = {device_class.name: device_class for device_class in default_device_classes(facts)}
     return Knowledge(catalog, classes, cost_model, fetch)

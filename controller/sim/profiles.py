@@ -113,7 +113,7 @@ def _task(
 def plain_variant(
     task: str, model: str, name: str, accuracy: float, precision: Precision = Precision.FP32
 ) -> Variant:
-    """A variant that has no artifact. Its engine is the one there is; nothing here reads it."""
+    """A variant that has no artifact. Nothing here reads its engine."""
     known = Accuracy(accuracy, "accuracy", Provenance.PUBLISHED, "world file")
     return Variant(
         task, model, name, 1, precision, None, Engine.ONNXRUNTIME_CPU, "0" * 64, 0, known

@@ -124,7 +124,7 @@ def _variant(
         1,
         _PRECISIONS.get(precision.lower(), Precision.FP32),
         resolution_px,
-        Engine.ONNXRUNTIME_CPU,  # the one there is; nothing here reads it
+        Engine.ONNXRUNTIME_CPU,  # nothing here reads it
         "0" * 64,
         0,
         Accuracy(accuracy, row.accuracy_metric or "accuracy", Provenance.PUBLISHED, row.source),

@@ -1,15 +1,13 @@
-"""What an engine must offer, and how one is found. Engines are imported only when asked for."""
+"""What an engine must offer; ``engines.py`` lists those there are."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from modelless.variants.errors import EnvironmentUnfitError
 from modelless.variants.vocabulary import Engine, Variant
 
 Tensors = Mapping[str, NDArray[Any]]
@@ -26,7 +24,7 @@ class LoadedVariant(Protocol):
 
     @property
     def memory_bytes(self) -> int:
-        """Measured resident growth of the process by loading and warming up."""
+        """Measured growth by loading and warming up: of the process, or of a GPU's used memory."""
         ...
 
     @property
@@ -44,7 +42,7 @@ class LoadedVariant(Protocol):
 
 
 class Runtime(Protocol):
-    """One engine."""
+    """One engine. Making one raises EnvironmentUnfitError where the engine cannot work."""
 
     @property
     def engine(self) -> Engine: ...
@@ -56,23 +54,7 @@ class Runtime(Protocol):
 
         Raises:
             IntegrityError: the file is not the one registered, or asks for what is not allowed.
+            InvalidInputError: ``threads``, or a warm-up batch that does not fit the graph.
             EnvironmentUnfitError: the engine cannot run it here.
         """
         ...
-
-
-_ENGINES: dict[Engine, tuple[str, str, str]] = {
-    Engine.ONNXRUNTIME_CPU: (f"{__package__}.onnxruntime_cpu", "OnnxRuntimeCpu", "cpu"),
-}
-
-
-def find_runtime(engine: Engine) -> Runtime:
-    """The runtime of ``engine``; EnvironmentUnfitError says which extra brings an absent one."""
-    module, attribute, extra = _ENGINES[engine]
-    try:
-        runtime: Runtime = getattr(import_module(module), attribute)()
-    except ImportError as error:
-        raise EnvironmentUnfitError(
-            f"engine {engine.value} is not installed ({error}): pip install 'modelless[{extra}]'"
-        ) from error
-    return runtime

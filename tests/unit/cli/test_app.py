@@ -26,7 +26,7 @@ COMMANDS = (
     *("up", "status", "infer", "down", "demo"),
 )
 HEAVY = {
-    *("ray", "onnx", "onnxruntime", "pandas", "sklearn", "scipy", "numpy"),
+    *("ray", "onnx", "onnxruntime", "openvino", "pandas", "sklearn", "scipy", "numpy"),
     *("sqlalchemy", "pydantic", "yaml", "rich", "PIL"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -196,3 +197,32 @@ def test_labels_may_stand_in_a_file_of_their_own(
     with closing(open_registry(home)) as registry:
         (task,) = registry.tasks()
     assert task.labels == ("one", "two", "three: 3", "four")
+
+
+def test_one_file_under_two_engines(run: Run, registered: Path, file: Path) -> None:
+    first = register(run, file, *ACCURACY, "--json").document
+    second = register(run, file, *ACCURACY, "--engine", "openvino", "--json").document
+    assert [(each["variant"], each["engine"]) for each in (first, second)] == [
+        ("pixels/mine/fp32@1", "onnxruntime-cpu"),
+        ("pixels/mine/fp32@2", "openvino"),
+    ]
+    revised = register(
+        run,
+        file,
+        *("--accuracy", 60, "--provenance", "published", "--accuracy-source", "a page"),
+        *("--engine", "openvino", "--revise-accuracy", "measured with it", "--json"),
+    ).document
+    assert (revised["variant"], revised["accuracy"]) == ("pixels/mine/fp32@2", 60.0)
+    with closing(open_registry(registered)) as registry:
+        assert registry.variant("pixels/mine/fp32@1").accuracy.percent == 71.5
+
+
+def test_an_engine_that_is_not_here_is_told_and_registered(
+    run: Run, registered: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
+    ran = register(run, file, *ACCURACY, "--engine", "tensorrt", "--json")
+    assert ran.code == 0
+    assert "note: it cannot be profiled or served here: engine tensorrt is not installed" in ran.err
+    assert "pip install 'modelless[gpu]'" in ran.err
+    assert names(registered)[2][-1] == "pixels/mine/fp32@1"

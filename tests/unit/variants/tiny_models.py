@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
+import pytest
 from onnx import (
     AttributeProto,
     GraphProto,
@@ -15,6 +16,7 @@ from onnx import (
     numpy_helper,
 )
 
+from modelless.variants.runtimes.engines import engine_status
 from modelless.variants.vocabulary import (
     Accuracy,
     Engine,
@@ -35,6 +37,13 @@ TASK = Task(
 )
 MODEL = Model(task="pixels", name="mean", family="tiny", source="tests", licence="Apache-2.0")
 ACCURACY = Accuracy(50.0, "top-1", Provenance.MEASURED, "made up", 45.0, 55.0, 100)
+
+
+def need(engine: Engine) -> None:
+    """Skip, saying why, without the engine. Importing OpenVINO to find out would be reported."""
+    status = engine_status(engine)
+    if not status.available:
+        pytest.skip(status.missing, allow_module_level=True)
 
 
 def tiny_model(scale: float = 1.0, opset: int = 17) -> ModelProto:

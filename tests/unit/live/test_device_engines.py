@@ -1,0 +1,93 @@
+"""A gateway's device with one file under several engines."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from modelless.controller.live.device import LocalDevice
+from modelless.variants.vocabulary import DeviceClass, Engine, Variant
+from tests.unit.variants.tiny_models import TASK, expected_scores, need, tiny_bytes, variant_of
+
+CPU = DeviceClass("cpu-1", "cpu", 1, 1 << 30, 0.05, 8.0)
+IMAGES = np.random.default_rng(3).integers(0, 256, (3, 8, 8, 3), dtype=np.uint8)
+WAIT_S = 30.0
+
+
+def variant(name: str, engine: Engine) -> Variant:
+    """The same file under another name and engine."""
+
+    return dataclasses.replace(variant_of(tiny_bytes(), name), engine=engine)
+
+
+def artifact(folder: Path) -> Path:
+    """The file that all of them share."""
+    path = folder / hashlib.sha256(tiny_bytes()).hexdigest()
+    path.write_bytes(tiny_bytes())
+    return path
+
+
+async def load_all(folder: Path, variants: Sequence[Variant], done: int) -> LocalDevice:
+    """A device that was asked to load ``variants``, once ``done`` of them are there."""
+    changed = asyncio.Event()
+    path = artifact(folder)
+    device = LocalDevice("w", CPU, 1 << 30, lambda _: path, {TASK.name: TASK}, changed.set)
+    for each in variants:
+        device.load(each)
+    while len(device.report().variant_ids) < done:
+        await asyncio.wait_for(changed.wait(), WAIT_S)
+        changed.clear()
+    return device
+
+
+async def run(device: LocalDevice, variant_id: str) -> Any:
+    """The outputs of two queries in one batch."""
+    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    queries = [{"image": IMAGES[:1]}, {"image": IMAGES[1:]}]
+    device.run(1, variant_id, queries, lambda _, busy_s, result: answer.set_result(result))
+    return await asyncio.wait_for(answer, WAIT_S)
+
+
+def test_both_answer_alike_side_by_side(tmp_path: Path) -> None:
+    need(Engine.OPENVINO)
+    variants = [variant("ort", Engine.ONNXRUNTIME_CPU), variant("ov", Engine.OPENVINO)]
+
+    async def serve() -> None:
+        device = await load_all(tmp_path, variants, done=2)
+        for each in variants:
+            one, two = await run(device, each.id)
+            np.testing.assert_allclose(one["scores"], expected_scores(IMAGES[:1]), rtol=1e-5)
+            np.testing.assert_allclose(two["scores"], expected_scores(IMAGES[1:]), rtol=1e-5)
+        instances = device.state(set()).instances
+        sizes = {instance.variant_id: instance.memory_bytes for instance in instances}
+        assert set(sizes) == {each.id for each in variants}
+        assert min(sizes.values()) >= len(tiny_bytes())
+        device.unload(variants[0].id)
+        assert device.report().variant_ids == (variants[1].id,)
+        assert len(await run(device, variants[1].id)) == 2
+        device.close()
+
+    asyncio.run(serve())
+
+
+def test_an_absent_engine_is_told_and_the_others_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
+    absent, there = variant("trt", Engine.TENSORRT), variant("ort", Engine.ONNXRUNTIME_CPU)
+
+    async def serve() -> None:
+        device = await load_all(tmp_path, [absent, there], done=1)
+        assert "pip install 'modelless[gpu]'" in device.failed_loads[absent.id]
+        assert len(await run(device, there.id)) == 2
+        device.close()
+
+    asyncio.run(serve())

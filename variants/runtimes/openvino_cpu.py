@@ -1,0 +1,208 @@
+"""OpenVINO on the CPU, from the same ONNX files as ONNX Runtime.
+
+Property names: https://docs.openvino.ai/2026/openvino-workflow/running-inference/
+inference-devices-and-modes/cpu-device.html
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+from modelless.variants.artifacts import read_verified
+from modelless.variants.errors import EnvironmentUnfitError
+from modelless.variants.inspection import read_signature
+from modelless.variants.runtimes.base import Tensors
+from modelless.variants.runtimes.loading import MeasuredVariant, ProcessMemory, load_measured
+from modelless.variants.runtimes.resident_memory import give_back_freed
+from modelless.variants.vocabulary import Engine, TensorSpec, Variant
+
+_DEVICE: Final = "CPU"
+_TELEMETRY: Final = "openvino_telemetry"
+_ANTIALIASED: Final[Mapping[str, str]] = {
+    "linear_onnx": "bilinear_pillow",
+    "cubic": "bicubic_pillow",
+}
+
+
+class OpenVinoCpu:
+    """The engine ``openvino``."""
+
+    def __init__(self) -> None:
+        self._core = _core()
+
+    @property
+    def engine(self) -> Engine:
+        """Which engine this is."""
+        return Engine.OPENVINO
+
+    def load(
+        self, variant: Variant, artifact: Path, *, threads: int, warm_up: Sequence[Tensors] = ()
+    ) -> OpenVinoVariant:
+        """Check the artifact and its operators, compile the very bytes that were checked, warm up.
+
+        ``threads`` compute one batch together, in one stream. See ``Runtime.load``.
+        """
+
+        def open_variant() -> OpenVinoVariant:
+            return _compile(self._core, variant, artifact, threads)
+
+        return load_measured(variant, threads, open_variant, warm_up, ProcessMemory())
+
+
+class OpenVinoVariant(MeasuredVariant):
+    """A loaded variant. One caller at a time, from any thread; OpenVINO releases the GIL.
+
+    The calling thread computes, with ``threads`` - 1 helpers, so it keeps to the caller's cores.
+    """
+
+    __slots__ = ("_inputs", "_outputs", "_request")
+
+    def __init__(
+        self,
+        variant: Variant,
+        threads: int,
+        request: Any,
+        inputs: tuple[TensorSpec, ...],
+        outputs: tuple[TensorSpec, ...],
+    ) -> None:
+        super().__init__(variant, threads)
+        self._request = request
+        self._inputs = inputs
+        self._outputs = tuple(spec.name for spec in outputs)
+
+    def infer(self, inputs: Tensors) -> dict[str, NDArray[Any]]:
+        """See ``MeasuredVariant.infer``. Inputs are not copied, outputs are."""
+        request = self._request
+        if request is None:
+            self._refuse_unloaded()
+        self._check_inputs(self._inputs, inputs)
+        try:
+            results = request.infer(dict(inputs), share_inputs=True)
+        except (RuntimeError, ValueError, TypeError, MemoryError) as error:
+            raise self._failed_running(_reason(error)) from error
+        return {name: results[name] for name in self._outputs}
+
+    def unload(self) -> None:
+        """Free everything and give the memory back to the kernel. A second time does nothing."""
+        self._request = None
+        give_back_freed()
+
+
+def properties(threads: int) -> Mapping[str, object]:
+    """How modelless runs OpenVINO on ``threads`` cores that it has to itself."""
+    return {
+        "PERFORMANCE_HINT": "LATENCY",
+        "NUM_STREAMS": 1,  # one batch at a time: batching and copies are for others to decide
+        "INFERENCE_NUM_THREADS": threads,
+        # Otherwise it takes one thread a physical core, whatever it was told.
+        "ENABLE_HYPER_THREADING": True,
+        # The cores are the caller's choice; OpenVINO's own pinning would undo it.
+        "ENABLE_CPU_PINNING": False,
+        # Otherwise fp32 graphs are computed in bfloat16 where the processor has it (AMX), and are
+        # less accurate than what was measured of them.
+        "INFERENCE_PRECISION_HINT": "f32",
+        "CACHE_DIR": "",  # nothing is written anywhere
+    }
+
+
+def _compile(core: Any, variant: Variant, artifact: Path, threads: int) -> OpenVinoVariant:
+    data = read_verified(artifact, variant.artifact_sha256, size_bytes=variant.artifact_bytes)
+    inputs, outputs = read_signature(data, variant.id)
+    try:
+        model = core.read_model(data)
+        _keep_antialiasing(model)
+        compiled = core.compile_model(model, _DEVICE, dict(properties(threads)))
+        request = compiled.create_infer_request()
+    except (RuntimeError, ValueError, TypeError, MemoryError) as error:
+        raise EnvironmentUnfitError(
+            f"OpenVINO cannot run {variant.id} on this machine: {_reason(error)}. "
+            "Register it with another engine, or upgrade openvino."
+        ) from error
+    return OpenVinoVariant(variant, threads, request, inputs, outputs)
+
+
+def _keep_antialiasing(model: Any) -> None:
+    """Resize where ONNX says ``antialias`` as ONNX means it.
+
+    OpenVINO 2026.4 reads the attribute and computes as if it were not there (its issue 35893):
+    pixels of a photo of 500 px that is resized to 128 are off by 5 of 255 on the mean, and answers
+    with them. Its modes after Pillow have the filter that ONNX describes, cut off at the border
+    instead of with the border's pixels repeated; pixels are then off by 0.01. They are slower.
+    """
+    from openvino import opset11
+
+    for node in model.get_ops():
+        if node.get_type_name() != "Interpolate":
+            continue
+        said = node.get_attributes()
+        if not said.get("antialias"):
+            continue
+        mode = _ANTIALIASED.get(said["mode"])
+        if mode is None:
+            continue  # nearest: there is nothing to smooth
+        data, sizes, *axes = node.input_values()
+        resized = opset11.interpolate(
+            data,
+            sizes,
+            mode,
+            said["shape_calculation_mode"],
+            said["pads_begin"],
+            said["pads_end"],
+            said["coordinate_transformation_mode"],
+            said["nearest_mode"],
+            True,
+            said["cube_coeff"],
+            *axes,
+        )
+        node.output(0).replace(resized.output(0))
+
+
+@cache
+def _core() -> Any:
+    """OpenVINO's core with its CPU plugin loaded: one a process, as its documentation asks.
+
+    Raises:
+        ImportError: it is not installed.
+        EnvironmentUnfitError: it has no plugin for this processor.
+    """
+    with _without_telemetry():
+        import openvino
+    try:
+        core = openvino.Core()
+        core.get_versions(_DEVICE)  # loads the plugin, so that no variant pays for it
+    except RuntimeError as error:
+        raise EnvironmentUnfitError(
+            f"OpenVINO cannot work on this machine: {_reason(error)}. "
+            "Use the engine onnxruntime-cpu."
+        ) from error
+    return core
+
+
+@contextmanager
+def _without_telemetry() -> Iterator[None]:
+    """Importing OpenVINO sends a usage report and writes an id to the home folder: not from here.
+
+    Without its telemetry package it uses a stub of its own instead, which does nothing.
+    """
+    if _TELEMETRY in sys.modules:
+        yield  # imported by somebody else, who has decided
+        return
+    sys.modules[_TELEMETRY] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[_TELEMETRY]
+
+
+def _reason(error: Exception) -> str:
+    """OpenVINO's own words, without the places in its source."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    said = [line for line in lines if line and not line.startswith("Exception from ")]
+    return said[-1][:300].rstrip(".:") if said else type(error).__name__
