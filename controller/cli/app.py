@@ -11,6 +11,7 @@ import typer
 from modelless.controller.cli import (
     cluster_commands,
     compare_command,
+    costmodel_commands,
     demo_command,
     device_command,
     engines_command,
@@ -98,6 +99,7 @@ app.command(epilog=device_command.EPILOG)(device_command.device)
 app.command(epilog=engines_command.EPILOG)(engines_command.engines)
 app.command(epilog=profile_command.EPILOG)(profile_command.profile)
 app.command("profile report", epilog=profile_report_command.EPILOG)(profile_report_command.report)
+app.add_typer(costmodel_commands.app, name="costmodel", epilog=costmodel_commands.EPILOG)
 app.command(epilog=select_command.EPILOG)(select_command.select)
 app.command(epilog=simulate_command.EPILOG)(simulate_command.simulate)
 app.command(epilog=compare_command.EPILOG)(compare_command.compare)

@@ -1,0 +1,173 @@
+"""``modelless costmodel``: the learned cost model, tried on any profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from modelless.controller.cli.arguments import names_of
+from modelless.controller.cli.screen import Json, Steps, emit, say, show_table
+from modelless.variants.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from modelless.profiler.learning.evaluation import Score, Trial
+    from modelless.profiler.table import TableRow
+
+EPILOG = (
+    "Examples: modelless costmodel evaluate profiles.csv; "
+    "modelless costmodel evaluate a.csv b.csv --holdout device=rtx4090 --shots 0,10 --json; "
+    "modelless costmodel evaluate new.csv --train known.csv --seeds 5"
+)
+_MOST_SHOTS = 100_000
+
+
+class _TablesAfterTrain(TyperCommand):
+    """Takes every word from ``--train`` to the next option as a training table."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        spread: list[str] = []
+        is_training = False
+        for word in args:
+            if word.startswith("-"):
+                is_training = word == "--train"
+            elif is_training and spread[-1] != "--train":
+                spread.append("--train")
+            spread.append(word)
+        return super().parse_args(ctx, spread)
+
+
+app = typer.Typer(help="The learned cost model.", no_args_is_help=True)
+
+
+@app.command(cls=_TablesAfterTrain, epilog=EPILOG)
+def evaluate(
+    tables: Annotated[
+        list[Path], typer.Argument(metavar="TABLE.csv...", help="Profiles to predict.")
+    ],
+    train: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--train",
+            metavar="TABLE.csv",
+            help="Learn from this alone; then the tables are unseen but for the shots. Several may "
+            "follow, up to the next option.",
+        ),
+    ] = None,
+    holdout: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--holdout",
+            metavar="PART=VALUE",
+            help="Leave this out of training and predict it: device=, family=, source=, model=, "
+            "task=, engine= or precision=; repeatable. Default: each device in turn.",
+        ),
+    ] = None,
+    shots: Annotated[
+        str,
+        typer.Option(
+            "--shots", metavar="N,...", help="Measurements given of each device, drawn at random."
+        ),
+    ] = "0,10,50",
+    seeds: Annotated[
+        int, typer.Option("--seeds", metavar="N", min=1, max=1000, help="Draws of the shots.")
+    ] = 3,
+    prior: Annotated[
+        Path | None,
+        typer.Option("--prior", metavar="FILE", help="A prior of one's own; see the docs."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Predict profiles from other profiles and a few measurements, beside the usual baselines.
+
+    Every method gets the same training rows and the same shots; shots are not judged. Rows that a
+    table holds twice are kept: what told them apart was not published.
+    """
+    from modelless.profiler.learning.evaluation import Holdout, evaluate, plan_trials
+    from modelless.profiler.learning.prior import read_prior, shipped_prior
+
+    counts = _counts_of(shots)
+    known_prior = shipped_prior() if prior is None else read_prior(prior)
+    rows = _read(tables)
+    training = _read(train) if train else None
+    trials = plan_trials(rows, training, [Holdout.of(text) for text in holdout or ()])
+    scores: list[Score] = []
+    with Steps("predicting") as steps:
+        for number, trial in enumerate(trials):
+            steps.at(number, len(trials), trial.wanted[0].device)
+            scores += evaluate(trial, known_prior, counts, seeds)
+        steps.at(len(trials), len(trials))
+    if not scores:
+        raise InvalidInputError.of(
+            "--shots", shots, f"fewer than a device has rows, {_most_rows(trials)} at most here"
+        )
+    if as_json:
+        emit(_document(scores, known_prior.version, tables, train, holdout, counts, seeds))
+    else:
+        _show(scores)
+
+
+def _counts_of(text: str) -> list[int]:
+    """``0,10`` as ascending numbers; InvalidInputError if it is no such list."""
+    words = names_of("--shots", text)
+    if not all(word.isdecimal() and int(word) <= _MOST_SHOTS for word in words):
+        allowed = f"whole numbers from 0 to {_MOST_SHOTS}, with commas between them"
+        raise InvalidInputError.of("--shots", text, allowed)
+    return sorted({int(word) for word in words})
+
+
+def _read(tables: Sequence[Path]) -> list[TableRow]:
+    from modelless.profiler.table import Duplicates, read_table
+
+    return [row for path in tables for row in read_table(path, duplicates=Duplicates.KEEP)]
+
+
+def _most_rows(trials: Sequence[Trial]) -> int:
+    return max(len(trial.wanted) for trial in trials)
+
+
+def _document(
+    scores: Sequence[Score],
+    prior_version: str,
+    tables: Sequence[Path],
+    train: Sequence[Path] | None,
+    holdout: Sequence[str] | None,
+    shots: Sequence[int],
+    seeds: int,
+) -> dict[str, Any]:
+    return {
+        "tables": [str(path) for path in tables],
+        "train": [str(path) for path in train or ()],
+        "holdout": list(holdout or ()),
+        "shots": list(shots),
+        "seeds": seeds,
+        "prior": prior_version,
+        "results": [score.document() for score in scores],
+    }
+
+
+def _show(scores: Sequence[Score]) -> None:
+    for device, shots in dict.fromkeys((one.device, one.shots) for one in scores):
+        mine = [one for one in scores if (one.device, one.shots) == (device, shots)]
+        show_table(
+            ["method", "MAPE", "median error", "within 10 %", "rank", "in the 90 % band"],
+            [
+                [
+                    one.method,
+                    f"{one.mape_percent:.1f} % ({one.mape_low_percent:.1f} to "
+                    f"{one.mape_high_percent:.1f})",
+                    f"{one.median_error_percent:.1f} %",
+                    f"{one.within_10_percent:.0f} %",
+                    "-" if one.rank_correlation is None else f"{one.rank_correlation:.3f}",
+                    "-"
+                    if one.band_coverage_percent is None
+                    else f"{one.band_coverage_percent:.0f} %",
+                ]
+                for one in mine
+            ],
+            title=f"{device}, {shots} measurements given, {mine[0].points} points predicted",
+        )
+    say("Errors are relative to what was measured; MAPE is their mean, over all draws.")

@@ -1,0 +1,262 @@
+"""What others would predict: the baselines that the learned model is measured against.
+
+Each gets the same training rows and the same few measurements of the device as the learned model,
+and each corrects its level by the median of those, which is kinder to it than its publication.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelless.profiler.learning.points import (
+    Points,
+    Vocabulary,
+    canonical_precision,
+    encode,
+    latency_log,
+)
+from modelless.profiler.learning.roofline import Roofline
+from modelless.profiler.table import TableRow
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.intp]
+
+_LEAST_MATCHED = 0.5  # of the wanted rows, for a device to be a proxy
+_RIDGE = 1e-3
+_NEIGHBOURS = 5
+_SEED = 0
+
+
+class Baseline(ABC):
+    """Trained once; then predicts from any few measurements of the device.
+
+    Args:
+        training: measured rows; may be empty.
+        wanted: rows to predict; their latencies are not looked at.
+        roofline: of the encoding of features.
+    """
+
+    def __init__(
+        self, training: Sequence[TableRow], wanted: Sequence[TableRow], roofline: Roofline
+    ) -> None:
+        vocabulary = Vocabulary()
+        self.training, self.wanted = training, wanted
+        self.training_points = encode(training, vocabulary, roofline)
+        self.wanted_points = encode(wanted, vocabulary, roofline)
+        self.training_log = latency_log(training)
+        self.batch_log = np.log([float(row.batch) for row in wanted])
+
+    def predict(self, shots: IntArray, latency_ms: FloatArray, rows: IntArray) -> FloatArray:
+        """Milliseconds of the whole batch at the wanted ``rows``, shape (n,).
+
+        Args:
+            shots: which of the wanted rows were measured; may be none.
+            latency_ms: what they took.
+            rows: which to predict.
+        """
+        seen_log = np.log(latency_ms) - self.batch_log[shots]
+        return np.asarray(np.exp(self.predict_log(shots, seen_log, rows) + self.batch_log[rows]))
+
+    @abstractmethod
+    def predict_log(self, shots: IntArray, seen_log: FloatArray, rows: IntArray) -> FloatArray:
+        """The same in log milliseconds an item."""
+
+
+class ConstantFactor(Baseline):
+    """One factor from the device whose rows, scaled by it, fit the measurements best."""
+
+    def __init__(
+        self, training: Sequence[TableRow], wanted: Sequence[TableRow], roofline: Roofline
+    ) -> None:
+        super().__init__(training, wanted, roofline)
+        self._fallback = LogLinear(training, wanted, roofline)
+        settings = self.training_points.level("setting")
+        self._proxies: list[FloatArray] = []
+        for setting in np.unique(settings):
+            rows = np.flatnonzero(settings == setting)
+            known = [training[row] for row in rows.tolist()]
+            found = _matched(known, self.training_log[rows], wanted)
+            if np.isfinite(found).mean() >= _LEAST_MATCHED:
+                self._proxies.append(found)
+
+    def predict_log(self, shots: IntArray, seen_log: FloatArray, rows: IntArray) -> FloatArray:
+        best, least = None, np.inf
+        for proxy in self._proxies:
+            apart = seen_log - proxy[shots]
+            apart = apart[np.isfinite(apart)]
+            factor_log = float(np.median(apart)) if len(apart) else 0.0
+            misfit = float(np.abs(apart - factor_log).mean()) if len(apart) else np.inf
+            if best is None or misfit < least:
+                best, least = proxy + factor_log, misfit
+        fallback = self._fallback.predict_log(shots, seen_log, rows)
+        return fallback if best is None else np.where(np.isfinite(best[rows]), best[rows], fallback)
+
+
+class LogLinear(Baseline):
+    """Log latency as a linear function of the features, with a level for each device setting."""
+
+    def predict_log(self, shots: IntArray, seen_log: FloatArray, rows: IntArray) -> FloatArray:
+        inputs = np.concatenate([_design(self.training_points), _design(self.wanted_points)])
+        levels = np.concatenate(
+            [self.training_points.level("setting"), self.wanted_points.level("setting")]
+        )
+        inputs = np.concatenate([inputs, levels[:, None] == np.unique(levels)], axis=1)
+        training = np.concatenate(
+            [np.arange(len(self.training)), len(self.training) + shots]
+        ).astype(np.intp)
+        outputs = np.concatenate([self.training_log, seen_log])
+        level = float(np.median(outputs)) if len(outputs) else 0.0
+        known = inputs[training]
+        gram = known.T @ known + _RIDGE * np.eye(inputs.shape[1])
+        weights = np.linalg.solve(gram, known.T @ (outputs - level))
+        return np.asarray(inputs[len(self.training) + rows] @ weights + level)
+
+
+class _Fitted(Baseline):
+    """A regressor of scikit-learn on the training rows, its level corrected by the median."""
+
+    def __init__(
+        self, training: Sequence[TableRow], wanted: Sequence[TableRow], roofline: Roofline
+    ) -> None:
+        super().__init__(training, wanted, roofline)
+        self._expected = np.zeros(len(wanted))
+        if len(training) >= self._least():
+            regressor = self._regressor()
+            regressor.fit(_with_codes(self.training_points), self.training_log)
+            self._expected = regressor.predict(_with_codes(self.wanted_points))
+
+    @abstractmethod
+    def _regressor(self) -> Any: ...
+
+    def _least(self) -> int:
+        return 1
+
+    def predict_log(self, shots: IntArray, seen_log: FloatArray, rows: IntArray) -> FloatArray:
+        apart = seen_log - self._expected[shots]
+        return self._expected[rows] + (float(np.median(apart)) if len(apart) else 0.0)
+
+
+class BoostedTrees(_Fitted):
+    """Gradient-boosted trees on the features."""
+
+    def _regressor(self) -> Any:
+        from sklearn.ensemble import HistGradientBoostingRegressor
+
+        return HistGradientBoostingRegressor(max_iter=200, random_state=_SEED)
+
+
+class NearestNeighbour(_Fitted):
+    """The mean of the nearest training rows in the features."""
+
+    def _regressor(self) -> Any:
+        from sklearn.neighbors import KNeighborsRegressor
+
+        return KNeighborsRegressor(min(_NEIGHBOURS, len(self.training)), weights="distance")
+
+
+class LookupTable(Baseline):
+    """An item's rows on all devices, levelled, linear between batches: a table, as INFaaS keeps.
+
+    What is not in the table is the mean of its family, or of everything.
+    """
+
+    def __init__(
+        self, training: Sequence[TableRow], wanted: Sequence[TableRow], roofline: Roofline
+    ) -> None:
+        super().__init__(training, wanted, roofline)
+        settings = self.training_points.level("setting")
+        levelled_ms = np.array(self.training_log)
+        for setting in np.unique(settings):
+            rows = settings == setting
+            levelled_ms[rows] -= np.median(levelled_ms[rows])
+        tables = _curves(self.training_points.item, training, levelled_ms)
+        families = _curves(self.training_points.family, training, levelled_ms)
+        everything = float(np.median(levelled_ms)) if len(training) else 0.0
+        self._expected = np.array(
+            [
+                _look_up((tables.get(item), families.get(family)), row.batch, everything)
+                for row, item, family in zip(
+                    wanted,
+                    self.wanted_points.item.tolist(),
+                    self.wanted_points.family.tolist(),
+                    strict=True,
+                )
+            ]
+        )
+
+    def predict_log(self, shots: IntArray, seen_log: FloatArray, rows: IntArray) -> FloatArray:
+        apart = seen_log - self._expected[shots]
+        return self._expected[rows] + (float(np.median(apart)) if len(apart) else 0.0)
+
+
+BASELINES: Mapping[str, type[Baseline]] = {
+    "constant-factor": ConstantFactor,
+    "log-linear": LogLinear,
+    "boosted-trees": BoostedTrees,
+    "nearest-neighbour": NearestNeighbour,
+    "lookup-table": LookupTable,
+}
+
+
+def _design(points: Points) -> FloatArray:
+    return np.concatenate([points.features, np.ones((len(points), 1))], axis=1)
+
+
+def _with_codes(points: Points) -> FloatArray:
+    """The features, and which kind and precision."""
+    codes = np.stack([points.level("kind"), points.level("precision")], axis=1)
+    return np.concatenate([points.features, codes.astype(np.float64)], axis=1)
+
+
+def _matched(
+    known: Sequence[TableRow], known_log: FloatArray, wanted: Sequence[TableRow]
+) -> FloatArray:
+    """For each wanted row the log latency of the row most like it, NaN where there is none."""
+    keys: list[Callable[[TableRow], Hashable]] = [
+        lambda row: (*_item(row), canonical_precision(row.precision), row.batch, row.concurrency),
+        lambda row: (*_item(row), row.batch, row.concurrency),
+        _item,
+    ]
+    found = np.full(len(wanted), np.nan)
+    for key in keys:
+        by_key: dict[Hashable, list[float]] = {}
+        for row, value in zip(known, known_log.tolist(), strict=True):
+            by_key.setdefault(key(row), []).append(value)
+        for position, row in enumerate(wanted):
+            if np.isnan(found[position]) and (values := by_key.get(key(row))):
+                found[position] = float(np.mean(values))
+    return found
+
+
+def _item(row: TableRow) -> tuple[Hashable, ...]:
+    return (row.source, row.task, row.model, row.resolution_px)
+
+
+def _curves(
+    codes: IntArray, rows: Sequence[TableRow], values: FloatArray
+) -> dict[int, tuple[FloatArray, FloatArray]]:
+    """(batches, mean values) by code, batches ascending."""
+    by_code: dict[int, dict[int, list[float]]] = {}
+    for code, row, value in zip(codes.tolist(), rows, values.tolist(), strict=True):
+        by_code.setdefault(code, {}).setdefault(row.batch, []).append(value)
+    return {
+        code: (
+            np.array(sorted(by_batch), dtype=np.float64),
+            np.array([float(np.mean(by_batch[batch])) for batch in sorted(by_batch)]),
+        )
+        for code, by_batch in by_code.items()
+    }
+
+
+def _look_up(
+    tables: Sequence[tuple[FloatArray, FloatArray] | None], batch: int, otherwise: float
+) -> float:
+    for table in tables:
+        if table is not None:
+            return float(np.interp(batch, *table))
+    return otherwise

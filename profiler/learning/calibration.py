@@ -1,0 +1,98 @@
+"""Bands as wide as they have to be: how far off predictions were, against what they said.
+
+A Gaussian process says how sure it is, under assumptions. How far off it really is, in units of
+what it said, is seen where a device that is known is predicted as if it were not, and on the few
+measurements of the device itself when each is left out in turn. The former tell the shape of those
+scores and what their scale is on the usual device; the latter correct the scale for this one,
+shrunk, for they are few. The band is the quantile of the scores: split conformal prediction
+(Vovk, Gammerman and Shafer, "Algorithmic Learning in a Random World", 2005, section 4.1) with
+normalised scores and an empirical-Bayes scale.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelless.profiler.learning.process import Process
+
+FloatArray = NDArray[np.float64]
+
+_SHOTS_KEPT = 10  # of a device that is left out to see how far off its other points are
+_LEAST_POINTS = 20  # of a device, for that
+_MOST_POINTS = 300  # of a device, looked at
+# Scores of a Student t with four degrees of freedom at even steps of its distribution, over their
+# mean: what is supposed where no device was left out. Heavier than a Gaussian, as latencies are.
+_SUPPOSED = np.array([0.10, 0.22, 0.33, 0.46, 0.59, 0.74, 0.91, 1.12, 1.38, 1.77, 2.42, 4.60])
+_SUPPOSED_WEIGHT = 0.2  # against a device's 1
+_USUAL_WORTH = 6.0  # shots that the usual scale is worth
+_SCALE_VARIANCE = 1.0  # of the log of one score
+_MOST_SCORE = 4.0  # of usual ones: more counts as this much towards the scale
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Absolute errors in predicted standard deviations, over their mean on their device.
+
+    Attributes:
+        values, weights: shape (n,).
+        scale_log: log of that mean on the usual device.
+    """
+
+    values: FloatArray
+    weights: FloatArray
+    scale_log: float
+
+    def quantile(self, share: float, shot_errors: FloatArray) -> float:
+        """The predicted standard deviations within which ``share`` of a device's errors lie.
+
+        Args:
+            share: 0 to 1.
+            shot_errors: of the device's own measurements, each left out in turn, in predicted
+                standard deviations, shape (k,).
+        """
+        order = np.argsort(self.values)
+        weights = self.weights[order] / self.weights.sum()
+        # At a score half of its own weight has passed.
+        passed = np.cumsum(weights) - 0.5 * weights
+        shape = float(np.interp(share, passed, self.values[order]))
+        count = len(shot_errors)
+        scale_log = self.scale_log
+        if count:
+            usual = np.exp(self.scale_log)
+            own_log = float(np.log(_scale_of(np.abs(shot_errors) / usual)))
+            scale_log += own_log * count / (_USUAL_WORTH + count)
+        # A scale that is not well known makes the tails heavier.
+        return float(shape * np.exp(scale_log + _SCALE_VARIANCE / (_USUAL_WORTH + count)))
+
+
+def scores_of(process: Process, rng: np.random.Generator) -> Scores:
+    """How far off the process is on its own devices, each left out but for a few points."""
+    supposed_scale = float(_SUPPOSED.mean())
+    values = [_SUPPOSED / supposed_scale]
+    weights = [np.full(len(_SUPPOSED), _SUPPOSED_WEIGHT / len(_SUPPOSED))]
+    scale_logs = [float(np.log(supposed_scale))]
+    devices = process.points.level("device")
+    for device in np.unique(devices):
+        rows = np.flatnonzero(devices == device)
+        if len(rows) < _LEAST_POINTS or len(rows) == len(devices):
+            continue
+        rows = rng.permutation(rows)[_SHOTS_KEPT : _SHOTS_KEPT + _MOST_POINTS]
+        error, variance = process.left_out(rows)
+        score = np.abs(error) / np.sqrt(variance)
+        scale = _scale_of(score)
+        values.append(score / scale)
+        weights.append(np.full(len(score), 1.0 / len(score)))
+        scale_logs.append(float(np.log(scale)))
+    return Scores(
+        np.concatenate(values),
+        np.concatenate(weights),
+        float(np.average(scale_logs, weights=[_SUPPOSED_WEIGHT] + [1.0] * (len(scale_logs) - 1))),
+    )
+
+
+def _scale_of(scores: FloatArray) -> float:
+    """Their mean, the farthest counted as less far."""
+    return float(np.minimum(scores, _MOST_SCORE).mean()) + 1e-3

@@ -1,0 +1,164 @@
+"""Gaussian-process regression with outliers played down, and cheap adapting to a few more points.
+
+Rasmussen and Williams, "Gaussian Processes for Machine Learning" (2006), algorithm 2.1 and section
+5.4.2 (leave-one-out from the inverse). Profiles hold outliers (a run that was throttled, a
+fallback to another processor): a point that the others find unlikely is believed less, by iterated
+reweighting (Huber, "Robust Statistics", 1981, section 7.8).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_solve, cholesky, solve_triangular
+
+from modelless.profiler.learning.kernel import Kernel
+from modelless.profiler.learning.points import Points
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.intp]
+
+_HUBER = 1.7  # standard deviations beyond which a point is played down
+_REWEIGHTINGS = 2
+_JITTER = 1e-8
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """What is expected at n points after the training points were seen.
+
+    Attributes:
+        points: which.
+        mean: shape (n,).
+        variance: of the function, without noise, shape (n,).
+        whitened: covariance with the training points in their whitened basis, shape (t, n).
+    """
+
+    points: Points
+    mean: FloatArray
+    variance: FloatArray
+    whitened: FloatArray
+
+    def take(self, rows: IntArray) -> Belief:
+        """Some of the points."""
+        return Belief(
+            self.points.take(rows), self.mean[rows], self.variance[rows], self.whitened[:, rows]
+        )
+
+
+class Process:
+    """A fitted process.
+
+    Args:
+        kernel: the covariance.
+        points, values: t training points, values of shape (t,); t may be 0.
+    """
+
+    def __init__(self, kernel: Kernel, points: Points, values: FloatArray) -> None:
+        self.kernel = kernel
+        self.points = points
+        covariance = kernel.covariance(points, points)
+        self._noise, self._factor, self._weights = _fit_robustly(
+            covariance, values, kernel.noise_variance
+        )
+
+    def believe(self, points: Points) -> Belief:
+        """What is expected at ``points``."""
+        covariance = self.kernel.covariance(self.points, points)
+        mean = covariance.T @ self._weights
+        whitened = (
+            solve_triangular(self._factor, covariance, lower=True) if len(mean) else covariance
+        )
+        variance = self.kernel.variance(points) - (whitened**2).sum(axis=0)
+        return Belief(points, mean, np.maximum(variance, 0.0), whitened)
+
+    def covariance(self, left: Belief, right: Belief) -> FloatArray:
+        """Between n and m points after the training points were seen, shape (n, m)."""
+        prior = self.kernel.covariance(left.points, right.points)
+        return np.asarray(prior - left.whitened.T @ right.whitened)
+
+    def left_out(self, rows: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Errors and variances, noise included, of training rows had they all been left out.
+
+        Args:
+            rows: k of them.
+
+        Returns:
+            Two arrays of shape (k,).
+        """
+        unit = np.zeros((len(self.points), len(rows)))
+        unit[rows, np.arange(len(rows))] = 1.0
+        half = solve_triangular(self._factor, unit, lower=True)
+        block = half.T @ half + _JITTER * np.eye(len(rows))
+        left = cho_solve((cholesky(block, lower=True), True), np.eye(len(rows)))
+        return left @ self._weights[rows], np.maximum(np.diag(left), _JITTER)
+
+
+class Adapted:
+    """A process that has seen a few points more.
+
+    Args:
+        process: what came before.
+        shots: k points more, as the process believes them to be; k may be 0.
+        values: what they turned out to be, shape (k,).
+    """
+
+    def __init__(self, process: Process, shots: Belief, values: FloatArray) -> None:
+        self._process = process
+        self._shots = shots
+        covariance = process.covariance(shots, shots)
+        surprise = values - shots.mean
+        self._noise, self._factor, self._weights = _fit_robustly(
+            covariance, surprise, process.kernel.noise_variance
+        )
+
+    def predict(self, belief: Belief) -> tuple[FloatArray, FloatArray]:
+        """(mean, variance with noise) at the points of ``belief``, shape (n,) each."""
+        noise = self._process.kernel.noise_variance
+        if not len(self._weights):
+            return belief.mean, belief.variance + noise
+        covariance = self._process.covariance(self._shots, belief)
+        whitened = solve_triangular(self._factor, covariance, lower=True)
+        variance = np.maximum(belief.variance - (whitened**2).sum(axis=0), 0.0)
+        return belief.mean + covariance.T @ self._weights, variance + noise
+
+    def left_out(self) -> FloatArray:
+        """Each shot's error over its standard deviation had it been left out, shape (k,)."""
+        if not len(self._weights):
+            return np.empty(0)
+        noise = self._process.kernel.noise_variance
+        return _surprise(self._factor, self._weights, self._noise, noise)
+
+
+def _fit_robustly(
+    covariance: FloatArray, values: FloatArray, noise_variance: float
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """(noise of each point, Cholesky factor with that noise, the values solved by it)."""
+    noise = np.full(len(values), noise_variance)
+    if not len(values):
+        return noise, covariance, values
+    for attempt in range(_REWEIGHTINGS + 1):
+        factor = cholesky(covariance + np.diag(noise + _JITTER), lower=True)
+        weights = cho_solve((factor, True), values)
+        if attempt == _REWEIGHTINGS:
+            break
+        apart = np.abs(_surprise(factor, weights, noise, noise_variance))
+        noise = noise_variance * np.maximum(1.0, apart / _HUBER) ** 2
+    return noise, factor, weights
+
+
+def _surprise(
+    factor: FloatArray, weights: FloatArray, noise: FloatArray, ordinary_noise: float
+) -> FloatArray:
+    """Each point's error had it been left out, in standard deviations of an ordinary point."""
+    precision = _inverse_diagonal(factor)
+    variance = np.maximum(1.0 / precision - noise, 0.0) + ordinary_noise
+    return np.asarray(weights / precision / np.sqrt(variance))
+
+
+def _inverse_diagonal(factor: FloatArray) -> FloatArray:
+    """The diagonal of the inverse of what ``factor`` is the Cholesky factor of."""
+    inverse = solve_triangular(factor, np.eye(len(factor)), lower=True)
+    return np.asarray((inverse**2).sum(axis=0))
