@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple, Protocol
 
 from modelless.profiler.device import DeviceFacts
 from modelless.profiler.jobs import Job, MeasurementSink, World
@@ -37,6 +38,28 @@ from modelless.variants.vocabulary import Placement
 
 BATCHES = (1, 2, 4, 8)
 _PLACEMENT_PROBE_RUNS = 20  # about 50 ms before each placement
+
+
+class Chosen(NamedTuple):
+    """What to measure next: a placement at some batches, ascending."""
+
+    placement: Placement
+    batches: tuple[int, ...]
+
+
+class Agenda(Protocol):
+    """Chooses what is worth measuring."""
+
+    def choose(
+        self, left: Mapping[Placement, Sequence[int]], known: Sequence[Measurement]
+    ) -> Chosen | None:
+        """The next to measure; None if what is known is enough.
+
+        Args:
+            left: batches by placement that may be measured.
+            known: what was measured, in this campaign and before.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +129,7 @@ def run_campaign(
     settings: CampaignSettings | None = None,
     progress: Progress = silent,
     world: World | None = None,
+    agenda: Agenda | None = None,
 ) -> CampaignResult:
     """Measure every placement of ``jobs`` at every batch that is still missing.
 
@@ -116,6 +140,8 @@ def run_campaign(
         settings: see CampaignSettings.
         progress: told of every step.
         world: clocks, engines and noise; the real ones if None.
+        agenda: chooses what to measure next, and when that is enough; without one everything is
+            measured, in the order of ``jobs``.
 
     Raises:
         NoisyMachineError: it is too noisy now, and noise was not accepted. Nothing was measured.
@@ -129,7 +155,7 @@ def run_campaign(
     campaign = _Campaign(
         jobs, records, facts, settings or CampaignSettings(), progress, world or World()
     )
-    return campaign.run()
+    return campaign.run(agenda)
 
 
 class _Campaign:
@@ -155,20 +181,55 @@ class _Campaign:
         self._time_left = TimeLeft(weight, settings.budget_s)
         self._started_s = world.clock()
 
-    def run(self) -> CampaignResult:
+    def run(self, agenda: Agenda | None) -> CampaignResult:
         self._tell(EventKind.PLANNED)
         waiting = [(job, missing) for job in self._jobs if (missing := self._missing(job))]
         settings, gauge = self._settings, self._world.gauge
         if waiting and not settings.accept_noise:
             threads = max(job.device.threads for job, _ in waiting)
             require_quiet(lambda: gauge.probe(threads, PROBE_RUNS), settings.noise_limits)
-        for position, (job, missing) in enumerate(waiting):
-            share_s = math.inf
-            if settings.budget_s is not None:
-                left_s = settings.budget_s - self._elapsed_s()
-                share_s = max(0.0, left_s) / (len(waiting) - position)
-            self._measure(job, missing, self._world.clock() + share_s)
+        if agenda is None:
+            self._measure_all(waiting)
+        else:
+            self._follow(agenda, waiting)
         return CampaignResult(tuple(self._measured), self._skipped, self._failed, self._elapsed_s())
+
+    def _measure_all(self, waiting: Sequence[tuple[Job, list[int]]]) -> None:
+        for position, (job, missing) in enumerate(waiting):
+            share_s = self._left_s() / (len(waiting) - position)
+            self._measure(job, missing, self._world.clock() + share_s)
+
+    def _follow(self, agenda: Agenda, waiting: Sequence[tuple[Job, list[int]]]) -> None:
+        open_jobs = {job.placement: (job, missing) for job, missing in waiting}
+        known = [row for by_batch in self._known.values() for row in by_batch.values()]
+        reason = SkipReason.PREDICTED
+        while open_jobs:
+            if self._left_s() <= 0.0:
+                reason = SkipReason.BUDGET_SPENT
+                break
+            choices = {placement: tuple(left) for placement, (_, left) in open_jobs.items()}
+            chosen = agenda.choose(choices, (*known, *self._measured))
+            if chosen is None:
+                break
+            job, left = open_jobs[chosen.placement]
+            self._measure(job, list(chosen.batches), self._world.clock() + self._left_s())
+            ended = set(chosen.batches)
+            if job.placement in self._failed:
+                ended.update(left)
+            elif self._measured and self._measured[-1].p50_s > self._settings.latency_cap_s:
+                ended.update(batch for batch in left if batch > self._measured[-1].batch)
+                for batch in sorted(ended.difference(chosen.batches)):
+                    self._skip(job, batch, SkipReason.LATENCY_CAP)
+            left[:] = [batch for batch in left if batch not in ended]
+            if not left:
+                del open_jobs[job.placement]
+        for job, left in open_jobs.values():
+            for batch in left:
+                self._skip(job, batch, reason)
+
+    def _left_s(self) -> float:
+        budget_s = self._settings.budget_s
+        return math.inf if budget_s is None else max(0.0, budget_s - self._elapsed_s())
 
     @cached_property
     def _known(self) -> Mapping[Placement, Mapping[int, Measurement]]:
@@ -259,14 +320,12 @@ class _Campaign:
     ) -> None:
         settings, kind = self._settings, job.device.kind
         level = noise.level(settings.noise_limits)
-        engine = job.variant.engine.value
-        version = self._facts.engines.get(engine)
         measurement = Measurement(
             variant_id=job.variant.id,
             device_class=job.device.name,
             batch=batch,
             threads=job.device.threads,
-            engine=f"{engine}-{version}" if version else engine,
+            engine=self._facts.engine_name(job.variant.engine.value),
             device_name=self._facts.device_name(kind),
             repeats=timing.repeats,
             p50_s=timing.p50_s,

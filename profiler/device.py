@@ -102,6 +102,11 @@ class DeviceFacts:
         text = json.dumps(matters, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    def engine_name(self, engine: str) -> str:
+        """The engine with its version, where that is known: ``onnxruntime-cpu-1.20.1``."""
+        version = self.engines.get(engine)
+        return f"{engine}-{version}" if version else engine
+
     def device_name(self, kind: str = "cpu") -> str:
         """The name people know the device of ``kind`` by."""
         if kind == "gpu" and self.gpus:

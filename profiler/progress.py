@@ -28,6 +28,7 @@ class SkipReason(StrEnum):
     ALREADY_MEASURED = "already-measured"
     LATENCY_CAP = "latency-cap"
     BUDGET_SPENT = "budget-spent"
+    PREDICTED = "predicted"
 
 
 @dataclass(frozen=True, slots=True)

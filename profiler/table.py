@@ -10,13 +10,14 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 
 from modelless.profiler.measurement import Measurement
 from modelless.profiler.table_checks import check_duplicates, check_units
 from modelless.variants.errors import InvalidInputError
+from modelless.variants.graph_facts import GraphFacts
 from modelless.variants.vocabulary import DeviceClass, Variant
 
 SOURCE = "modelless"
@@ -98,22 +99,71 @@ class Duplicates(StrEnum):
     KEEP = "keep"
 
 
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A placement of our own, as tables describe it.
+
+    Attributes:
+        variant, device: the placement.
+        device_name, engine: as measurements tell them.
+        family: the model's architecture; the model's own name if blank.
+        graph: what is known of its graph.
+    """
+
+    variant: Variant
+    device: DeviceClass
+    device_name: str
+    engine: str
+    family: str = ""
+    graph: GraphFacts | None = None
+
+    def row(self, batch: int, latency_ms: float) -> TableRow:
+        """A point of the placement.
+
+        ``device`` is ``<device name>/<device class>``, for threads are part of a device here; a
+        variant's version beyond the first stays visible as ``model@version``.
+        """
+        variant, graph = self.variant, self.graph
+        return TableRow(
+            source=SOURCE,
+            task=variant.task,
+            model=variant.model if variant.version == 1 else f"{variant.model}@{variant.version}",
+            family=self.family or variant.model,
+            device=f"{self.device_name}/{self.device.name}",
+            device_kind=self.device.kind,
+            engine=self.engine,
+            precision=variant.precision.value,
+            resolution_px=variant.resolution_px,
+            batch=batch,
+            concurrency=1,
+            params_m=_per(variant.parameter_count, 1e6),
+            gmacs=_per(variant.multiply_adds, 1e9),
+            mactivations_m=_per(graph.activation_count, 1e6) if graph else None,
+            layers=graph.layers if graph else None,
+            latency_ms=latency_ms,
+            latency_p99_ms=None,
+            throughput_per_s=None,
+            memory_mib=None,
+            accuracy=variant.accuracy.percent,
+            accuracy_metric=variant.accuracy.metric,
+        )
+
+
 def rows_of(
     measurements: Iterable[Measurement],
     variants: Mapping[str, Variant],
     devices: Mapping[str, DeviceClass],
     families: Mapping[str, str] | None = None,
+    graphs: Mapping[str, GraphFacts] | None = None,
 ) -> list[TableRow]:
-    """Our own measurements as rows of the schema.
-
-    ``device`` is ``<device name>/<device class>``, for threads are part of a device here; a
-    variant's version beyond the first stays visible as ``model@version``.
+    """Our own measurements as rows of the schema; see ``Subject.row``.
 
     Args:
         measurements: to write.
         variants: by variant id.
         devices: by name.
         families: architecture family by ``task/model``; the model's own name where missing.
+        graphs: what is known of the variants' graphs, by variant id.
 
     Raises:
         InvalidInputError: a measurement of a variant or device class that was not given.
@@ -127,34 +177,22 @@ def rows_of(
             raise InvalidInputError.of(
                 "measurement.device_class", row.device_class, "a given device class"
             )
-        model = variant.model if variant.version == 1 else f"{variant.model}@{variant.version}"
-        params, macs = variant.parameter_count, variant.multiply_adds
+        family = (families or {}).get(f"{variant.task}/{variant.model}", "")
+        graph = (graphs or {}).get(row.variant_id)
+        subject = Subject(variant, device, row.device_name, row.engine, family, graph)
         rows.append(
-            TableRow(
-                source=SOURCE,
-                task=variant.task,
-                model=model,
-                family=(families or {}).get(f"{variant.task}/{variant.model}", variant.model),
-                device=f"{row.device_name}/{row.device_class}",
-                device_kind=device.kind,
-                engine=row.engine,
-                precision=variant.precision.value,
-                resolution_px=variant.resolution_px,
-                batch=row.batch,
-                concurrency=1,
-                params_m=None if params is None else params / 1e6,
-                gmacs=None if macs is None else macs / 1e9,
-                mactivations_m=None,
-                layers=None,
-                latency_ms=row.p50_s * 1e3,
+            replace(
+                subject.row(row.batch, row.p50_s * 1e3),
                 latency_p99_ms=row.p99_s * 1e3,
                 throughput_per_s=row.throughput_per_s,
                 memory_mib=row.memory_bytes / _MIB,
-                accuracy=variant.accuracy.percent,
-                accuracy_metric=variant.accuracy.metric,
             )
         )
     return rows
+
+
+def _per(count: int | None, unit: float) -> float | None:
+    return None if count is None else count / unit
 
 
 def write_table(path: Path, rows: Sequence[TableRow]) -> None:

@@ -48,6 +48,18 @@ def seconds_of(field: str, text: str) -> float:
     return total_s
 
 
+def share_of(field: str, text: str) -> float:
+    """``5%`` or ``5`` per cent as 0.05; InvalidInputError if it is not above 0 and up to 100."""
+    number = text.strip().removesuffix("%").strip()
+    try:
+        percent = float(number)
+    except ValueError:
+        percent = 0.0
+    if not 0.0 < percent <= 100.0:
+        raise InvalidInputError.of(field, text, "per cent, above 0 and up to 100, such as 5%")
+    return percent / 100.0
+
+
 def batches_of(text: str) -> tuple[int, ...]:
     """``1,2,4,8`` as ascending numbers; InvalidInputError if it is no such list."""
     words = names_of("batches", text)

@@ -18,6 +18,7 @@ from modelless.controller.cli.arguments import (
     batches_of,
     names_of,
     seconds_of,
+    share_of,
 )
 from modelless.controller.cli.screen import Json, Steps, emit, home_of, say
 from modelless.variants.errors import (
@@ -29,7 +30,7 @@ from modelless.variants.errors import (
 from modelless.variants.vocabulary import DeviceClass, Placement, Variant
 
 if TYPE_CHECKING:
-    from modelless.profiler.campaign import CampaignResult, CampaignSettings
+    from modelless.profiler.campaign import Agenda, CampaignResult, CampaignSettings
     from modelless.profiler.device import DeviceFacts
     from modelless.profiler.device_records import DeviceRecords
     from modelless.profiler.jobs import Job, MeasurementSink
@@ -62,7 +63,20 @@ def profile(
         str, typer.Option("--batches", metavar="N,...", help="Batch sizes to measure.")
     ] = "1,2,4,8",
     budget: Annotated[
-        str | None, typer.Option("--budget", metavar="TIME", help="Time for all of it, e.g. 60s.")
+        str | None,
+        typer.Option(
+            "--budget",
+            metavar="TIME",
+            help="Time for all of it, e.g. 60s: spent on what tells most of the rest.",
+        ),
+    ] = None,
+    target_error: Annotated[
+        str | None,
+        typer.Option(
+            "--target-error",
+            metavar="PERCENT",
+            help="Stop when the rest is predicted this well (median error), e.g. 5%.",
+        ),
     ] = None,
     accept_noise: Annotated[
         bool,
@@ -86,6 +100,7 @@ def profile(
     """
     sizes = batches_of(batches)
     budget_s = None if budget is None else seconds_of("budget", budget)
+    target = None if target_error is None else share_of("target-error", target_error)
     class_names = names_of("device-class", device_class)
     if csv_file is not None:
         _check_writable(csv_file)
@@ -110,7 +125,11 @@ def profile(
         if budget_s is not None:
             budget_s -= spent_s
         settings = CampaignSettings(batches=sizes, budget_s=budget_s, accept_noise=accept_noise)
-        result = _measure(jobs, _Anew(records) if again else records, facts, settings)
+        agenda = None
+        if target is not None or budget_s is not None:
+            agenda = _agenda(registry, catalog, jobs, facts, sizes, target)
+        sink = _Anew(records) if again else records
+        result = _measure(jobs, sink, facts, settings, agenda)
         wanted = {Placement(v.id, device.name) for v in variants for device in devices}
         kinds = sorted({device.kind for device in devices})
         rows = [
@@ -247,18 +266,42 @@ def _describe(
     return describe_devices(devices, facts, records), time.perf_counter() - started_s
 
 
+def _agenda(
+    registry: Registry,
+    catalog: Catalog,
+    jobs: Sequence[Job],
+    facts: DeviceFacts,
+    batches: Sequence[int],
+    target_error: float | None,
+) -> Agenda:
+    """Measures what tells most of all the jobs."""
+    from modelless.profiler.learning.agenda import InformedAgenda
+    from modelless.profiler.learning.prior import shipped_prior
+    from modelless.profiler.subjects import subjects_of
+
+    variants = {job.variant.id: job.variant for job in jobs}
+    devices = {job.device.name: job.device for job in jobs}
+    subjects = subjects_of(
+        variants.values(), devices.values(), facts, catalog.models.values(), registry.graph_facts
+    )
+    return InformedAgenda(shipped_prior(), subjects, batches, target_error)
+
+
 def _measure(
     jobs: Sequence[Job],
     records: MeasurementSink,
     facts: DeviceFacts,
     settings: CampaignSettings,
+    agenda: Agenda | None,
 ) -> CampaignResult:
     """Run the campaign with progress on stderr."""
     from modelless.profiler.campaign import run_campaign
 
     with Steps("profiling") as steps:
         try:
-            return run_campaign(jobs, records, facts, settings, partial(_show, steps))
+            return run_campaign(
+                jobs, records, facts, settings, partial(_show, steps), agenda=agenda
+            )
         except NoisyMachineError as error:
             raise NoisyMachineError(f"{error} (--accept-noise)") from None
         except KeyboardInterrupt:

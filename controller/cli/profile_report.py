@@ -27,6 +27,7 @@ _SKIPPED = {
     SkipReason.ALREADY_MEASURED: "measured before",
     SkipReason.LATENCY_CAP: "larger batches left out: slower than a second",
     SkipReason.BUDGET_SPENT: "left out: the time was spent (the same command measures them)",
+    SkipReason.PREDICTED: "left out: predicted well enough from the others",
 }
 
 

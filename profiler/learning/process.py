@@ -23,6 +23,8 @@ IntArray = NDArray[np.intp]
 _HUBER = 1.7  # standard deviations beyond which a point is played down
 _REWEIGHTINGS = 2
 _JITTER = 1e-8
+_NOISE_STEPS = np.array([1.0, 0.3, 0.1, 0.03, 0.01])
+_LEAST_FOR_NOISE = 12  # points, for their noise to be told from them
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,9 @@ class Process:
 class Adapted:
     """A process that has seen a few points more.
 
+    With enough of them, how noisy they are is told by evidence: measurements of one's own repeat
+    better than those of a public table.
+
     Args:
         process: what came before.
         shots: k points more, as the process believes them to be; k may be 0.
@@ -110,26 +115,49 @@ class Adapted:
         self._shots = shots
         covariance = process.covariance(shots, shots)
         surprise = values - shots.mean
+        self.noise_variance = process.kernel.noise_variance
+        if len(values) >= _LEAST_FOR_NOISE:
+            candidates = self.noise_variance * _NOISE_STEPS
+            self.noise_variance = max(
+                candidates, key=lambda noise: _evidence(covariance, surprise, noise)
+            )
         self._noise, self._factor, self._weights = _fit_robustly(
-            covariance, surprise, process.kernel.noise_variance
+            covariance, surprise, self.noise_variance
         )
 
     def predict(self, belief: Belief) -> tuple[FloatArray, FloatArray]:
         """(mean, variance with noise) at the points of ``belief``, shape (n,) each."""
-        noise = self._process.kernel.noise_variance
         if not len(self._weights):
-            return belief.mean, belief.variance + noise
+            return belief.mean, belief.variance + self.noise_variance
         covariance = self._process.covariance(self._shots, belief)
         whitened = solve_triangular(self._factor, covariance, lower=True)
         variance = np.maximum(belief.variance - (whitened**2).sum(axis=0), 0.0)
-        return belief.mean + covariance.T @ self._weights, variance + noise
+        return belief.mean + covariance.T @ self._weights, variance + self.noise_variance
+
+    def covariance(self, belief: Belief) -> FloatArray:
+        """Between the points of ``belief``, noise left out, shape (n, n)."""
+        prior = self._process.covariance(belief, belief)
+        if not len(self._weights):
+            return prior
+        covariance = self._process.covariance(self._shots, belief)
+        whitened = solve_triangular(self._factor, covariance, lower=True)
+        return np.asarray(prior - whitened.T @ whitened)
 
     def left_out(self) -> FloatArray:
         """Each shot's error over its standard deviation had it been left out, shape (k,)."""
         if not len(self._weights):
             return np.empty(0)
-        noise = self._process.kernel.noise_variance
-        return _surprise(self._factor, self._weights, self._noise, noise)
+        return _surprise(self._factor, self._weights, self._noise, self.noise_variance)
+
+
+def _evidence(covariance: FloatArray, values: FloatArray, noise_variance: float) -> float:
+    """Log marginal likelihood of values, up to a constant (Rasmussen and Williams, equation 5.8).
+
+    Outliers are played down by heavier noise first, so that a few do not speak for all.
+    """
+    noise, factor, weights = _fit_robustly(covariance, values, noise_variance)
+    played_down = 0.5 * float(np.log(noise / noise_variance).sum())
+    return -0.5 * float(values @ weights) - float(np.log(np.diag(factor)).sum()) - played_down
 
 
 def _fit_robustly(

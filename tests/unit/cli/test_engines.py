@@ -17,7 +17,7 @@ from tests.unit.variants.tiny_models import need
 from .conftest import Run
 from .tiny import MODEL, TASK, tiny_bytes
 
-QUICK = ("--batches", "1", "--budget", "200ms", "--accept-noise")
+QUICK = ("--batches", "1", "--budget", "3s", "--accept-noise")
 KNOWN = Accuracy(70.0, "top-1", Provenance.PUBLISHED, "a page")
 
 

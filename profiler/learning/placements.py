@@ -1,0 +1,119 @@
+"""Our own placements at every batch: predicted from those of them that were measured.
+
+What was measured on this machine is what adapts the process; what is left open is how one
+placement's latency tells of another's, by the prior, and how noisy measurements are, by evidence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelless.profiler.learning.calibration import scores_of
+from modelless.profiler.learning.points import Vocabulary, encode
+from modelless.profiler.learning.prior import Prior
+from modelless.profiler.learning.process import Adapted, Process
+from modelless.profiler.measurement import Measurement
+from modelless.profiler.table import Subject
+from modelless.variants.vocabulary import Placement
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.intp]
+
+MOST_MEASURED = 1500
+"""Measured points that are learned from; more are thinned out evenly."""
+
+MEDIAN_OF_NORMAL = 0.6745
+"""The median distance from the mean of a normal variable, in standard deviations."""
+
+Point = tuple[Placement, int]
+"""A placement at a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Latencies expected at n points.
+
+    Attributes:
+        median_s: shape (n,).
+        spread: standard deviation of the log of what a measurement would find, shape (n,), as wide
+            as errors on what was measured showed it to be.
+    """
+
+    median_s: FloatArray
+    spread: FloatArray
+
+
+class PlacementModel:
+    """Predicts the points of some placements.
+
+    Args:
+        prior: the covariance and the roofline.
+        subjects: by placement.
+        batches: to predict.
+    """
+
+    def __init__(
+        self, prior: Prior, subjects: Mapping[Placement, Subject], batches: Sequence[int]
+    ) -> None:
+        self.points: tuple[Point, ...] = tuple(
+            (placement, batch) for placement in subjects for batch in batches
+        )
+        self._row_of = {point: row for row, point in enumerate(self.points)}
+        self._batch = np.array([float(batch) for _, batch in self.points])
+        rows = [subjects[placement].row(batch, 1.0) for placement, batch in self.points]
+        encoded = encode(rows, Vocabulary(), prior.roofline)
+        self._base_log = encoded.roofline_log + np.log(self._batch)
+        self._process = Process(prior.kernel, encoded.take([]), np.empty(0))
+        self._belief = self._process.believe(encoded)
+        self._scores = scores_of(self._process, np.random.default_rng(0))
+
+    def fit(self, measured: Iterable[Measurement]) -> FittedPlacements:
+        """Learn from what was measured; what is of no known point is left aside."""
+        latency_s = {
+            (row.placement, row.batch): row.p50_s
+            for row in measured
+            if (row.placement, row.batch) in self._row_of
+        }
+        known = list(latency_s)
+        if len(known) > MOST_MEASURED:
+            kept = np.linspace(0, len(known) - 1, MOST_MEASURED).astype(np.intp)
+            known = [known[row] for row in kept]
+        rows = np.array([self._row_of[point] for point in known], dtype=np.intp)
+        values = np.array([math.log(latency_s[point] * 1e3) for point in known])
+        adapted = Adapted(self._process, self._belief.take(rows), values - self._base_log[rows])
+        return FittedPlacements(self, adapted)
+
+    def rows(self, points: Iterable[Point]) -> IntArray:
+        """Their places in ``points``."""
+        return np.array([self._row_of[point] for point in points], dtype=np.intp)
+
+
+class FittedPlacements:
+    """A ``PlacementModel`` that has seen measurements."""
+
+    def __init__(self, model: PlacementModel, adapted: Adapted) -> None:
+        self._model = model
+        self._adapted = adapted
+        # Half of the errors lie within the median of a normal variable.
+        within = model._scores.quantile(0.5, adapted.left_out())
+        self._scale = within / MEDIAN_OF_NORMAL
+
+    def expect(self, rows: IntArray) -> Expected:
+        """What a measurement of these points would find."""
+        mean, variance = self._adapted.predict(self._model._belief.take(rows))
+        median_s = np.exp(mean + self._model._base_log[rows]) / 1e3
+        return Expected(median_s, self._scale * np.sqrt(variance))
+
+    def covariance(self, rows: IntArray) -> FloatArray:
+        """Of what is not known of these points, shape (n, n), log latency; noise left out."""
+        return self._adapted.covariance(self._model._belief.take(rows))
+
+    @property
+    def noise_variance(self) -> float:
+        """Of one measurement."""
+        return self._adapted.noise_variance
