@@ -71,7 +71,7 @@ class MeasuredCostModel:
         residuals: ResidualSettings | None = None,
         pair_runs: Iterable[PairRun] = (),
     ) -> None:
-        points = _best_points(measurements)
+        points = best_points(measurements)
         self._placements = tuple(points)
         self._row_of = {placement: row for row, placement in enumerate(self._placements)}
         self._curves = _curves(list(points.values()))
@@ -220,7 +220,7 @@ class _Sequence:
         self.rows = np.array(rows, dtype=np.intp)
 
 
-def _best_points(measurements: Iterable[Measurement]) -> dict[Placement, list[Measurement]]:
+def best_points(measurements: Iterable[Measurement]) -> dict[Placement, list[Measurement]]:
     """For each placement one measurement a batch, by ascending batch."""
     best: dict[Placement, dict[int, Measurement]] = {}
     for row in measurements:

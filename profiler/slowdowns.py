@@ -28,7 +28,7 @@ class PairRun:
         placement, kind: what was measured.
         neighbour, neighbour_kind: what ran beside it.
         alone_s, beside_s: median latency of one item, seconds.
-        repeats: timed runs behind the smaller-numbered of the two medians.
+        repeats: timed runs behind that of the two medians that has fewer.
         measured_at: with a time zone.
         fingerprint: of the machine.
     """

@@ -112,7 +112,10 @@ class TestSchema:
     def test_it_says_who_wrote_it(self, store: Store) -> None:
         with store.session() as session:
             row = session.scalars(select(SchemaVersionRow)).one()
-        assert (row.revision, row.modelless_version) == ("0001", modelless.__version__)
+        assert (row.revision, row.modelless_version) == (
+            schema.REVISIONS[-1],
+            modelless.__version__,
+        )
         assert datetime.now(UTC) - row.applied_at < timedelta(minutes=5)
 
     def test_a_current_store_is_not_migrated_again(
@@ -142,6 +145,19 @@ class TestSchema:
         assert (done.returncode, done.stderr) == (0, "")
         with open_store(f"sqlite:///{path}") as store:
             assert differences(store) == []
+
+    def test_a_store_of_the_first_schema_is_brought_up_to_date(
+        self, store: Store, path: Path
+    ) -> None:
+        add(store, note("kept"))
+        with store.transaction() as session:
+            session.execute(text("DROP TABLE pair_runs"))
+            session.execute(text("UPDATE modelless_revision SET version_num = '0001'"))
+            session.execute(text("UPDATE schema_versions SET revision = '0001'"))
+        store.close()
+        with open_store(f"sqlite:///{path}") as newer:
+            assert differences(newer) == []
+            assert subjects(newer) == ["kept"]
 
     def test_a_newer_store_says_which_version_wrote_it(self, store: Store, path: Path) -> None:
         with store.transaction() as session:
