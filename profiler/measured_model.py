@@ -102,6 +102,11 @@ class MeasuredCostModel:
         return self._placements
 
     @property
+    def knows_pairs(self) -> bool:
+        """Whether any placements were run in pairs, so that ``slowdown`` tells neighbours apart."""
+        return self._slowdowns.is_known
+
+    @property
     def ignored_count(self) -> int:
         """Observations that could not be true, or were of unknown placements."""
         return self._corrections.ignored_count

@@ -102,6 +102,11 @@ class Slowdowns:
             if (kind := _nearest(rate, examples.get(placement.device_class, {}), rates)) is not None
         }
 
+    @property
+    def is_known(self) -> bool:
+        """Whether there were any runs."""
+        return bool(self._log)
+
     def slowdown(self, placement: Placement, neighbour: Placement) -> float | None:
         """How many times as long ``placement`` takes beside ``neighbour``; None if unknown."""
         own, other = self._sorts.get(placement), self._sorts.get(neighbour)

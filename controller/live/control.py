@@ -10,7 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ from modelless.controller.core.roster import WorkerReport
 from modelless.controller.live.knowledge import read_knowledge
 from modelless.controller.live.logs import log_to
 from modelless.controller.live.messages import Orders, Report
+from modelless.controller.live.neighbourhood import Neighbourhood, busy_neighbours
 from modelless.controller.live.predictions import (
     DriftNotes,
-    busy_neighbours,
     drifts_status,
     predictions_status,
 )
@@ -62,6 +62,9 @@ class ControlLoop:
         self._drift_notes = DriftNotes(home, knowledge.fingerprint)
         self._device_classes = knowledge.device_classes
         self._variants = knowledge.variant_facts(settings.limits.max_batch)
+        self._neighbourhood = Neighbourhood(
+            knowledge.cost_model, [facts.variant_id for facts in self._variants]
+        )
         policies = settings.policies
         self._planner = Planner(
             build_policy(ScalingPolicy, policies.scaling),  # type: ignore[type-abstract]
@@ -164,7 +167,9 @@ class ControlLoop:
         for member in self._members.values():
             report = member.report
             if report.state is not None:
-                workers.append(report.state)
+                beside = self._neighbourhood.beside(report, self._reports())
+                slowdowns = self._neighbourhood.slowdowns(report.state.device_class, beside)
+                workers.append(replace(report.state, slowdowns=slowdowns))
             demands += demands_of(report.kinds, max(report.interval_s, 1e-3))
             open_queries.update(report.open_queries)
             for rates, counts in ((arrivals, report.arrivals), (unmet, report.unmet)):

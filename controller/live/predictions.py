@@ -1,4 +1,4 @@
-"""What the control loop makes of the members' cost models: figures, notes, and neighbours."""
+"""What the control loop makes of the members' cost models: figures, and notes of what drifted."""
 
 from __future__ import annotations
 
@@ -68,17 +68,6 @@ class DriftNotes:
     def _record(self, drifts: Sequence[Drift]) -> None:
         with closing(open_registry(self._home)) as registry:
             record_drifts(registry.store, drifts, self._fingerprint)
-
-
-def busy_neighbours(report: Report, reports: Iterable[Report]) -> float:
-    """The mean number of the other devices of a member's host that were busy lately."""
-    return sum(
-        other.state.busy_share
-        for other in reports
-        if other.member_id != report.member_id
-        and other.host == report.host
-        and other.state is not None
-    )
 
 
 def predictions_status(reports: Iterable[Report]) -> list[dict[str, Any]]:

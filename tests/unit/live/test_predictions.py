@@ -14,7 +14,7 @@ from modelless.controller.config import Settings
 from modelless.controller.live import control
 from modelless.controller.live.control import ControlLoop
 from modelless.controller.live.messages import Report
-from modelless.controller.live.predictions import DriftNotes, busy_neighbours
+from modelless.controller.live.predictions import DriftNotes
 from modelless.policies.views import WorkerState
 from modelless.profiler.drift_history import KIND, drifted_placements
 from modelless.profiler.measured_model import Drift
@@ -41,19 +41,6 @@ def report(name: str, busy_share: float | None = 0.0, host: str = "here", **more
     if busy_share is not None:
         state = WorkerState(name, "cpu-1", 1 << 30, (), busy_share)
     return Report(name, True, state, host=host, **more)
-
-
-def test_neighbours_are_the_other_devices_of_the_host() -> None:
-    reports = [
-        report("a", 0.9),
-        report("b", 0.5),
-        report("c", 0.25),
-        report("d", 1.0, host="elsewhere"),
-        report("no device", None),
-    ]
-    assert busy_neighbours(reports[0], reports) == 0.75
-    assert busy_neighbours(reports[3], reports) == 0.0
-    assert busy_neighbours(reports[4], reports) == pytest.approx(1.65)
 
 
 def test_members_learn_of_their_neighbours_and_clients_of_predictions(home: Path) -> None:
