@@ -81,6 +81,7 @@ def predictions_status(reports: Iterable[Report]) -> list[dict[str, Any]]:
             "within_p90_percent": round(row.within_p90_percent, 2),
             "within_p99_percent": round(row.within_p99_percent, 2),
             "median_error_percent": round(row.median_error_percent, 2),
+            "ignored": row.ignored,
         }
         for row in merged
     ]

@@ -96,18 +96,17 @@ class Corrections:
 
         Args:
             row: whose.
-            measured_s: p50, p90, p99 at that batch as profiled, without any correction.
+            measured_s: p50, p90, p99 at that batch as profiled, without any correction; finite
+                and more than 0.
             busy_neighbours: 0 or more.
             at_s: when, on the driver's clock; only how far it has moved counts.
             latency_s: what it took.
         """
         p50_s, p90_s, p99_s = measured_s
-        if not (0.0 < latency_s < math.inf and 0.0 < p50_s < math.inf):
+        ratio = latency_s / p50_s
+        if not 0.0 < ratio < math.inf or abs(ratio_log := math.log(ratio)) > self._absurd_log:
             self.ignored_count += 1
-            return False
-        ratio_log = math.log(latency_s / p50_s)
-        if abs(ratio_log) > self._absurd_log:
-            self.ignored_count += 1
+            self.counters[self._groups[row]].ignored += 1
             return False
         residuals, tails = self._residuals, self._tails
         slowed = residuals.contention(row, busy_neighbours)

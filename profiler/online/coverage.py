@@ -23,6 +23,8 @@ class Coverage:
         within_p50_percent, within_p90_percent, within_p99_percent: of the outcomes, how many took
             no longer than was predicted; 50, 90 and 99 are the goals.
         median_error_percent: of |predicted p50 / seen - 1|, over the last 500.
+        ignored: outcomes that could not be true (``ResidualSettings.absurd_ratio``): all there ever
+            were, counted nowhere else.
     """
 
     device_class: str
@@ -32,15 +34,17 @@ class Coverage:
     within_p90_percent: float
     within_p99_percent: float
     median_error_percent: float
+    ignored: int = 0
 
 
 class CoverageCounter:
     """Counts one device class's outcomes; constant memory."""
 
-    __slots__ = ("_errors", "_weight", "_within", "outcomes")
+    __slots__ = ("_errors", "_weight", "_within", "ignored", "outcomes")
 
     def __init__(self) -> None:
         self.outcomes = 0
+        self.ignored = 0
         self._weight = 0.0
         self._within = [0.0, 0.0, 0.0]
         self._errors: deque[float] = deque(maxlen=_ERRORS_KEPT)
@@ -67,7 +71,9 @@ class CoverageCounter:
             return None
         p50, p90, p99 = (100.0 * within / self._weight for within in self._within)
         error_percent = 100.0 * median(self._errors)
-        return Coverage(device_class, self.outcomes, self._weight, p50, p90, p99, error_percent)
+        return Coverage(
+            device_class, self.outcomes, self._weight, p50, p90, p99, error_percent, self.ignored
+        )
 
 
 def merge_coverage(snapshots: Iterable[Coverage]) -> tuple[Coverage, ...]:
@@ -96,4 +102,5 @@ def _merged(device_class: str, parts: list[Coverage]) -> Coverage:
         mean("within_p90_percent"),
         mean("within_p99_percent"),
         mean("median_error_percent"),
+        sum(part.ignored for part in parts),
     )

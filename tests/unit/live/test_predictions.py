@@ -47,7 +47,7 @@ def test_members_learn_of_their_neighbours_and_clients_of_predictions(home: Path
     async def talk() -> tuple[ControlLoop, Any]:
         loop = ControlLoop(home, Settings(), lambda effect: None)
         for name, p90 in (("a", 88.0), ("b", 92.0)):
-            coverage = Coverage("cpu-1", 100, 50.0, 50.0, p90, 99.0, 5.0)
+            coverage = Coverage("cpu-1", 100, 50.0, 50.0, p90, 99.0, 5.0, 3)
             orders = await loop.exchange(report(name, 0.5, coverage=(coverage,)))
         return loop, orders
 
@@ -61,6 +61,7 @@ def test_members_learn_of_their_neighbours_and_clients_of_predictions(home: Path
             "within_p90_percent": 90.0,
             "within_p99_percent": 99.0,
             "median_error_percent": 5.0,
+            "ignored": 6,
         }
     ]
     assert loop.status()["drifted"] == []
