@@ -1,6 +1,7 @@
 """What was seen against what was measured: where a placement's latencies lie now, under load.
 
-Sans-I/O, bounded, and hard to spoil: a single observation moves a known placement by at most 5 %.
+Sans-I/O, bounded, and hard to spoil: a single observation moves a known placement by about 5 %
+at most.
 """
 
 from __future__ import annotations
@@ -123,10 +124,8 @@ class Residuals:
         """
         settings, group = self._settings, self._groups[row]
         load = _bounded(load)
-        outcomes, mean = self._outcomes[row], self._mean[row]
-        before = outcomes / (outcomes + settings.own_weight)
-        if outcomes == 0.0:
-            mean = self._group_mean(group)
+        outcomes = self._outcomes[row]
+        mean = self._mean[row] if outcomes else self._group_mean(group)
         error = ratio_log - contention_log - mean
         error = max(-settings.clip, min(settings.clip, error))
         curve = self._curves[group]
@@ -141,23 +140,11 @@ class Residuals:
             limit = self._most_neighbour_log
             own = self._own_load[row] + _OWN_LOAD_SHARE * step * share
             self._own_load[row] = self._own_load_of_row[row] = max(-limit, min(limit, own))
-        outcomes = min(outcomes + 1.0, self._most_outcomes)
-        after = outcomes / (outcomes + settings.own_weight)
-        self._weighted[group] += after * mean - before * self._mean[row]
-        self._weight[group] += after - before
-        self._mean[row], self._outcomes[row] = mean, outcomes
-        self._own[row], self._shared[row] = after * mean, 1.0 - after
+        self._keep(row, mean, min(outcomes + 1.0, self._most_outcomes))
 
     def forget(self, row: int) -> None:
         """Let the next outcomes of a row that has shifted weigh more than those before."""
-        kept = min(self._outcomes[row], _AFTER_SHIFT)
-        group, weight = self._groups[row], self._settings.own_weight
-        before = self._outcomes[row] / (self._outcomes[row] + weight)
-        after = kept / (kept + weight)
-        self._weighted[group] += (after - before) * self._mean[row]
-        self._weight[group] += after - before
-        self._outcomes[row] = kept
-        self._own[row], self._shared[row] = after * self._mean[row], 1.0 - after
+        self._keep(row, self._mean[row], min(self._outcomes[row], _AFTER_SHIFT))
 
     def fade(self, keep: float) -> None:
         """Forget all but the share ``keep`` of what was learned; touches every row."""
@@ -175,6 +162,16 @@ class Residuals:
         self._own_load = self._own_load_of_row.tolist()
         for curve in self._curves:
             curve.fade(keep)
+
+    def _keep(self, row: int, mean: float, outcomes: float) -> None:
+        """Keep what is known of a row now, in its group's sums and for ``locations`` too."""
+        group, weight = self._groups[row], self._settings.own_weight
+        before = self._outcomes[row] / (self._outcomes[row] + weight)
+        after = outcomes / (outcomes + weight)
+        self._weighted[group] += after * mean - before * self._mean[row]
+        self._weight[group] += after - before
+        self._mean[row], self._outcomes[row] = mean, outcomes
+        self._own[row], self._shared[row] = after * mean, 1.0 - after
 
     def _group_mean(self, group: int) -> float:
         return self._weighted[group] / (self._weight[group] + self._settings.class_weight)

@@ -204,6 +204,9 @@ def test_status_tells_members_and_memory(running: Running) -> None:
     assert len(gateways) == 2
     assert all(len(member["loaded"]) == 10 for member in gateways)
     assert all(0 < m["memory_bytes"] <= m["memory_budget_bytes"] for m in gateways)
+    (predictions,) = status["predictions"]
+    assert predictions["device_class"] == "cpu-1"
+    assert predictions["outcomes"] > 0
 
 
 def test_up_again_says_that_it_is_up(running: Running) -> None:
