@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from modelless.profiler.online.columns import FloatArray, column
 from modelless.profiler.online.contention import ContentionCurve, energy_of
 from modelless.profiler.online.settings import ResidualSettings
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
 _MOST_NEIGHBOURS = 64.0
@@ -58,13 +58,14 @@ class Residuals:
         self._most_outcomes = _REMEMBERED / settings.rate
         self._most_log = math.log(settings.most)
         self._most_neighbour_log = math.log(settings.most_per_neighbour)
-        self._mean = [0.0] * count
-        self._outcomes = [0.0] * count
+        self._mean, self._means = column(count)
+        self._outcomes, self._outcome_counts = column(count)
         self._weighted = [0.0] * group_count
         self._weight = [0.0] * group_count
         # For ``locations``: own share of the estimate, and the group's share in it.
-        self._own = np.zeros(count)
-        self._shared = np.ones(count)
+        self._own, self._owns = column(count)
+        self._shared, self._shares = column(count)
+        self._shares += 1.0
         known = list(contention or [0.0] * count)
         priors = [0.0] * group_count
         for group in set(self._groups):
@@ -79,8 +80,8 @@ class Residuals:
                 for log, group in zip(known, self._groups, strict=True)
             ]
         )
-        self._own_load: list[float] = self._load_prior.tolist()
-        self._own_load_of_row = self._load_prior.copy()
+        self._own_load, self._own_loads = column(count)
+        self._own_loads += self._load_prior
 
     def location(self, row: int, busy_neighbours: float) -> float:
         """The log of the expected ratio of one row at a load."""
@@ -102,13 +103,13 @@ class Residuals:
     def locations(self, rows: IntArray, busy_neighbours: float) -> FloatArray:
         """``location`` of many rows, shape (n,)."""
         groups = self._group_of_row.take(rows)
-        logs: FloatArray = self._shared.take(rows)
+        logs: FloatArray = self._shares.take(rows)
         logs *= np.array([self._group_mean(g) for g in range(len(self._weight))]).take(groups)
-        logs += self._own.take(rows)
+        logs += self._owns.take(rows)
         load = _bounded(busy_neighbours)
         if load:
             slowed = np.array([curve.at(load) for curve in self._curves]).take(groups)
-            slowed += _saturation(load) * self._own_load_of_row.take(rows)
+            slowed += _saturation(load) * self._own_loads.take(rows)
             np.clip(slowed, 0.0, self._most_log, out=slowed)
             logs += slowed
         return logs
@@ -139,7 +140,7 @@ class Residuals:
             curve.learn(load, step)
             limit = self._most_neighbour_log
             own = self._own_load[row] + _OWN_LOAD_SHARE * step * share
-            self._own_load[row] = self._own_load_of_row[row] = max(-limit, min(limit, own))
+            self._own_load[row] = max(-limit, min(limit, own))
         self._keep(row, mean, min(outcomes + 1.0, self._most_outcomes))
 
     def forget(self, row: int) -> None:
@@ -148,18 +149,14 @@ class Residuals:
 
     def fade(self, keep: float) -> None:
         """Forget all but the share ``keep`` of what was learned; touches every row."""
-        outcomes = np.asarray(self._outcomes) * keep
-        self._outcomes = outcomes.tolist()
-        means = np.asarray(self._mean)
-        weights = outcomes / (outcomes + self._settings.own_weight)
-        self._own, self._shared = weights * means, 1.0 - weights
+        self._outcome_counts *= keep
+        weights = self._outcome_counts / (self._outcome_counts + self._settings.own_weight)
+        self._owns[:] = weights * self._means
+        self._shares[:] = 1.0 - weights
         groups = len(self._weight)
         self._weight = np.bincount(self._group_of_row, weights, groups).tolist()
-        self._weighted = np.bincount(self._group_of_row, self._own, groups).tolist()
-        self._own_load_of_row -= self._load_prior
-        self._own_load_of_row *= keep
-        self._own_load_of_row += self._load_prior
-        self._own_load = self._own_load_of_row.tolist()
+        self._weighted = np.bincount(self._group_of_row, self._owns, groups).tolist()
+        self._own_loads[:] = self._load_prior + keep * (self._own_loads - self._load_prior)
         for curve in self._curves:
             curve.fade(keep)
 

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from modelless.profiler.online.columns import FloatArray, column
+
 IntArray = NDArray[np.intp]
 
 LEVELS = (0.50, 0.90, 0.99)
@@ -48,8 +49,8 @@ class Tails:
         count, group_count = len(groups), max(groups, default=-1) + 1
         self._groups = list(groups)
         self._group_of_row = np.asarray(self._groups, dtype=np.intp)
-        self._own = [(0.0, 0.0, 0.0)] * count
-        self._own_of_row = np.zeros((count, 3))
+        self._own, flat = column(3 * count)  # a row's three side by side
+        self._owns = flat.reshape(count, 3)
         self._group = [[0.0] * 3 for _ in range(group_count)]
         self._scale = [0.0] * count  # 0: nothing seen
         self._peak = [0.0] * count
@@ -61,15 +62,15 @@ class Tails:
             row: whose.
             spread: the profile's logs of p90 and p99 over p50, ascending.
         """
-        own, group = self._own[row], self._group[self._groups[row]]
-        p50 = own[0] + group[0]
-        p90 = max(spread[0] + own[1] + group[1], p50)
-        return p50, p90, max(spread[1] + own[2] + group[2], p90)
+        own, first, group = self._own, 3 * row, self._group[self._groups[row]]
+        p50 = own[first] + group[0]
+        p90 = max(spread[0] + own[first + 1] + group[1], p50)
+        return p50, p90, max(spread[1] + own[first + 2] + group[2], p90)
 
     def offsets(self, rows: IntArray) -> FloatArray:
         """Offsets of many rows, shape (3, n); the quantiles they give may still need ordering."""
         groups = self._group_of_row.take(rows)
-        offsets = self._own_of_row.take(rows, axis=0)
+        offsets = self._owns.take(rows, axis=0)
         offsets += np.array(self._group).take(groups, axis=0)
         return np.ascontiguousarray(offsets.T)
 
@@ -96,30 +97,31 @@ class Tails:
         peak = max(min(error, _MOST_ERROR), peak * _PEAK_DECAY)
         self._scale[row], self._peak[row] = scale, peak
         deviation = scale * _NORMAL_MAD
-        own, group = self._own[row], self._group[self._groups[row]]
+        own, first, group = self._own, 3 * row, self._group[self._groups[row]]
         bases = (0.0, spread[0], spread[1])
         # What is beyond its reach cannot come from what was seen; below the quantile before it an
         # offset would be without effect, and wind up.
         floor, reach = -deviation, deviation
-        offsets = []
         for level in range(3):
-            step = _STEPS[level] * deviation
-            if error > given[level]:
-                step *= LEVELS[level]
-            else:
-                step *= LEVELS[level] - 1.0
-            shared = group[level] + _GROUP_SHARE * step
-            shared = group[level] = max(-_MOST_OFFSET, min(_MOST_OFFSET, shared))
+            missed = error > given[level]
+            step = _STEPS[level] * deviation * (LEVELS[level] if missed else LEVELS[level] - 1.0)
+            shared = group[level] = _clamp(group[level] + _GROUP_SHARE * step)
             elsewhere = bases[level] + shared
-            quantile = elsewhere + own[level] + (1.0 - _GROUP_SHARE) * step
-            quantile = max(floor, min(reach, quantile))
+            quantile = elsewhere + own[first + level] + (1.0 - _GROUP_SHARE) * step
+            if quantile > reach:
+                quantile = reach
+            if quantile < floor:
+                quantile = floor
             floor, reach = quantile, max(_PEAK_ROOM * peak, quantile)
-            offsets.append(max(-_MOST_OFFSET, min(_MOST_OFFSET, quantile - elsewhere)))
-        self._own[row] = (offsets[0], offsets[1], offsets[2])
-        self._own_of_row[row] = offsets
+            own[first + level] = _clamp(quantile - elsewhere)
 
     def fade(self, keep: float) -> None:
         """Forget all but the share ``keep`` of what was learned."""
-        self._own_of_row *= keep
-        self._own = [(p50, p90, p99) for p50, p90, p99 in self._own_of_row.tolist()]
+        self._owns *= keep
         self._group = [[keep * offset for offset in offsets] for offsets in self._group]
+
+
+def _clamp(offset: float) -> float:
+    if offset > _MOST_OFFSET:
+        return _MOST_OFFSET
+    return offset if offset > -_MOST_OFFSET else -_MOST_OFFSET
