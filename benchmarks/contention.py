@@ -1,11 +1,12 @@
 """What the cost model makes of real contention: ONNX Runtime beside busy neighbours.
 
-Placements are measured alone, as a profile would. Then they run, in turn and at two batch sizes,
+Placements are measured alone, as a profile would. Then they run, in turn and at a few batch sizes,
 beside 0, 1, 2, ... processes that run without a pause, and the cost model is told what each batch
 took. Its median error before it is told is compared with that of the profile alone, and with that
 of the medians known in hindsight, below which no prediction by placement, batch and load gets.
 
-    python benchmarks/contention.py HOME [--variants ID ...] [--neighbours 0 1 2] [--outcomes 400]
+    python benchmarks/contention.py HOME [--variants ID ...] [--batches 1 2] [--neighbours 0 1 2]
+        [--outcomes 400]
 
 HOME holds the registered variants, see ``modelless zoo add``; nothing is written to it.
 """
@@ -35,7 +36,6 @@ from modelless.profiler.online.settings import ResidualSettings
 from modelless.variants.estimates import Load
 from modelless.variants.registry import open_registry
 
-BATCHES = (1, 2)
 VARIANTS = (
     "imagenet/efficientnet-lite0/int8-128@2",
     "imagenet/efficientnet-lite0/fp32-160@1",
@@ -91,11 +91,11 @@ def figures(part: NDArray[np.float64]) -> str:
     return "".join(f"{figure:11.1f} %" for figure in (*errors, *within))
 
 
-def run(jobs: list[Job], neighbours: list[int], outcomes: int) -> None:
+def run(jobs: list[Job], batches: list[int], neighbours: list[int], outcomes: int) -> None:
     """Measure, contend, learn, print."""
     kept = Kept()
     effort = Effort(max_time_s=1.0)
-    settings = CampaignSettings(batches=BATCHES, effort=effort, accept_noise=True)
+    settings = CampaignSettings(batches=tuple(batches), effort=effort, accept_noise=True)
     run_campaign(jobs, kept, read_facts(), settings)
     # A few runs say little of a tail: take the median as it is.
     rows = [replace(row, trusted=True) for row in kept.rows]
@@ -110,7 +110,7 @@ def run(jobs: list[Job], neighbours: list[int], outcomes: int) -> None:
                 stack.enter_context(neighbour_process(jobs[number % len(jobs)]))
             found: list[tuple[float, ...]] = []
             for _ in range(outcomes):
-                which, batch = int(rng.integers(len(jobs))), int(rng.choice(BATCHES))
+                which, batch = int(rng.integers(len(jobs))), int(rng.choice(batches))
                 placements, load = (jobs[which].placement,), Load(float(count), time.monotonic())
                 told, profiled = (m.estimate(placements, batch, load) for m in (model, blind))
                 inputs = jobs[which].inputs(batch)
@@ -131,10 +131,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("home", type=Path)
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS))
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--neighbours", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--outcomes", type=int, default=400)
     asked = parser.parse_args()
-    run(find_jobs(asked.home, asked.variants), asked.neighbours, asked.outcomes)
+    run(find_jobs(asked.home, asked.variants), asked.batches, asked.neighbours, asked.outcomes)
 
 
 if __name__ == "__main__":
