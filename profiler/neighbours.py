@@ -94,7 +94,7 @@ def run_pairs(
         facts: of this host.
         effort: for each of the two sides of a pair.
         limits: of what disturbs; the campaign's defaults if None.
-        accept_noise: run on a noisy machine too.
+        accept_noise: run on a noisy machine too, and mark what comes of it as not trusted.
         world: clocks, engines and noise; the real ones if None.
         beside: keeps the neighbour busy; in a process of its own if None.
 
@@ -111,9 +111,11 @@ def run_pairs(
             for other in others:
                 if not accept_noise:
                     require_quiet(lambda t=threads: world.gauge.probe(t, PROBE_RUNS), limits)  # type: ignore[misc]
+                begun_s = world.clock()
                 alone = measure_point(loaded, own.job.inputs(1), effort, world.clock)
+                quiet = world.gauge.since(begun_s, threads, 0.0).level(limits) <= 1.0
                 with beside(other.job):
-                    together = _undisturbed(loaded, own.job, effort, limits, world, accept_noise)
+                    together, given = _undisturbed(loaded, own.job, effort, limits, world)
                 yield PairRun(
                     placement=own.job.placement,
                     kind=own.kind,
@@ -122,6 +124,7 @@ def run_pairs(
                     alone_s=alone.p50_s,
                     beside_s=together.p50_s,
                     repeats=min(alone.repeats, together.repeats),
+                    trusted=quiet and given,
                     measured_at=world.now(),
                     fingerprint=facts.fingerprint_of(own.job.device.kind),
                 )
@@ -135,16 +138,19 @@ def _undisturbed(
     effort: Effort,
     limits: NoiseLimits,
     world: World,
-    accept_noise: bool,
-) -> Timing:
-    """Measure beside the neighbour; again while other machines take too much of the time."""
+) -> tuple[Timing, bool]:
+    """Measure beside the neighbour; again while other machines take too much of the time.
+
+    Returns:
+        the timing, and whether the time was this machine's own.
+    """
     for _ in range(PROBE_ATTEMPTS):
         begun_s = world.clock()
         timing = measure_point(loaded, job.inputs(1), effort, world.clock)
-        steal = world.gauge.since(begun_s, job.device.threads, 0.0).steal
-        if accept_noise or steal <= limits.steal:
+        given = world.gauge.since(begun_s, job.device.threads, 0.0).steal <= limits.steal
+        if given:
             break
-    return timing
+    return timing, given
 
 
 @contextmanager

@@ -19,6 +19,8 @@ class PairRecords:
     def add(self, run: PairRun) -> None:
         """Keep ``run`` in place of an older one of the same two, in one transaction.
 
+        One that is not trusted does not replace one that is.
+
         Raises:
             StoreError: the store cannot be written.
         """
@@ -32,6 +34,7 @@ class PairRecords:
             alone_s=run.alone_s,
             beside_s=run.beside_s,
             repeats=run.repeats,
+            trusted=run.trusted,
             measured_at=run.measured_at,
             fingerprint=run.fingerprint,
         )
@@ -43,6 +46,9 @@ class PairRecords:
             PairRunRow.fingerprint == row.fingerprint,
         )
         with self._store.transaction() as session:
+            trusted = session.scalar(select(PairRunRow.trusted).where(*same))
+            if trusted and not run.trusted:
+                return
             session.execute(delete(PairRunRow).where(*same))
             session.add(row)
 
@@ -71,6 +77,7 @@ def _pair_run(row: PairRunRow) -> PairRun:
             alone_s=row.alone_s,
             beside_s=row.beside_s,
             repeats=row.repeats,
+            trusted=row.trusted,
             measured_at=row.measured_at,
             fingerprint=row.fingerprint,
         )

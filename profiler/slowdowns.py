@@ -29,6 +29,7 @@ class PairRun:
         neighbour, neighbour_kind: what ran beside it.
         alone_s, beside_s: median latency of one item, seconds.
         repeats: timed runs behind that of the two medians that has fewer.
+        trusted: nothing but the neighbour disturbed.
         measured_at: with a time zone.
         fingerprint: of the machine.
     """
@@ -40,6 +41,7 @@ class PairRun:
     alone_s: float
     beside_s: float
     repeats: int
+    trusted: bool
     measured_at: datetime
     fingerprint: str
 
@@ -74,6 +76,8 @@ def streaming_rates(points: Mapping[Placement, Sequence[Measurement]]) -> dict[P
 class Slowdowns:
     """The slowdown by (own device class and kind, neighbour's device class and kind).
 
+    Where some runs of a pair are trusted the others do not count.
+
     A placement is of the kind of that measured representative of its device class to whose
     streaming rate its own is nearest, by ratio.
 
@@ -83,15 +87,17 @@ class Slowdowns:
     """
 
     def __init__(self, runs: Iterable[PairRun], rates: Mapping[Placement, float]) -> None:
-        logs: dict[tuple[_Sort, _Sort], list[float]] = {}
+        logs: dict[tuple[_Sort, _Sort], dict[bool, list[float]]] = {}
         examples: dict[str, dict[Placement, Kind]] = {}
         for run in runs:
             own: _Sort = (run.placement.device_class, run.kind)
             other = (run.neighbour.device_class, run.neighbour_kind)
-            logs.setdefault((own, other), []).append(math.log(run.slowdown))
+            by_trust = logs.setdefault((own, other), {})
+            by_trust.setdefault(run.trusted, []).append(math.log(run.slowdown))
             examples.setdefault(run.placement.device_class, {})[run.placement] = run.kind
             examples.setdefault(run.neighbour.device_class, {})[run.neighbour] = run.neighbour_kind
-        self._log = {pair: sum(values) / len(values) for pair, values in logs.items()}
+        best = {pair: by_trust[max(by_trust)] for pair, by_trust in logs.items()}
+        self._log = {pair: sum(values) / len(values) for pair, values in best.items()}
         by_any: dict[_Sort, list[float]] = {}
         for (own, _), log in self._log.items():
             by_any.setdefault(own, []).append(log)

@@ -52,6 +52,9 @@ def measure_neighbours(
 
 def show_neighbours(runs: Sequence[PairRun]) -> None:
     """The table."""
+    caption = "medians of one item, alone and while the other runs without a pause"
+    if not all(run.trusted for run in runs):
+        caption += "; *: not trusted, something else disturbed it"
     show_table(
         ["variant", "device", "kind", "beside", "kind", "alone ms", "together ms", "slowdown"],
         [
@@ -63,11 +66,11 @@ def show_neighbours(runs: Sequence[PairRun]) -> None:
                 run.neighbour_kind.value,
                 f"{run.alone_s * 1e3:.2f}",
                 f"{run.beside_s * 1e3:.2f}",
-                f"{run.slowdown:.2f}",
+                f"{run.slowdown:.2f}{'' if run.trusted else ' *'}",
             )
             for run in runs
         ],
-        caption="medians of one item, alone and while the other runs without a pause",
+        caption=caption,
         right=range(5, 8),
     )
 
@@ -85,6 +88,7 @@ def neighbours_document(runs: Sequence[PairRun]) -> list[dict[str, Any]]:
             "beside_ms": run.beside_s * 1e3,
             "slowdown": run.slowdown,
             "repeats": run.repeats,
+            "trusted": run.trusted,
         }
         for run in runs
     ]

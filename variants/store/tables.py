@@ -193,6 +193,7 @@ class PairRunRow(Base):
     alone_s: Mapped[float]
     beside_s: Mapped[float]
     repeats: Mapped[int]
+    trusted: Mapped[bool]
     measured_at: Mapped[datetime]
     fingerprint: Mapped[str] = mapped_column(index=True)
 

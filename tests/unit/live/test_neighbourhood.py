@@ -27,6 +27,7 @@ PAIRS = [
         alone_s=0.01,
         beside_s=0.01 * slowdown,
         repeats=9,
+        trusted=True,
         measured_at=datetime(2025, 1, 1, tzinfo=UTC),
         fingerprint="here",
     )

@@ -64,6 +64,7 @@ def pair(own: str, kind: Kind, other: str, other_kind: Kind, slowdown: float) ->
         alone_s=0.010,
         beside_s=0.010 * slowdown,
         repeats=30,
+        trusted=True,
         measured_at=datetime(2025, 1, 1, tzinfo=UTC),
         fingerprint="here",
     )
@@ -161,10 +162,14 @@ def test_the_neighbour_is_no_noise_but_others_are(make: Any) -> None:
             run_pairs([Example(jobs[0], CPU)], make.facts, world=bench.world, beside=beside)
         )
 
-    assert len(run()) == 1
+    (found,) = run()
+    assert found.trusted
     bench.gauge.first = Noise(contention=1.0)
     with pytest.raises(NoisyMachineError):
         run()
+    bench.gauge.first, bench.gauge.during = Noise(), Noise(steal=0.9)
+    (found,) = run()
+    assert not found.trusted
     assert all(loaded.unloaded for loaded in bench.loaded)
 
 
@@ -183,6 +188,13 @@ def test_they_are_what_is_expected_before_anything_was_seen(make: Any) -> None:
     busy = costs.estimate(placements, 1, Load(1.0)).p50_s / 0.010
     assert busy == pytest.approx([math.sqrt(1.02 * 1.05), math.sqrt(1.10 * 1.60)], rel=1e-6)
     assert costs.estimate(placements, 1, Load()).p50_s == pytest.approx([0.010, 0.010])
+
+
+def test_what_is_not_trusted_counts_where_there_is_nothing_else(make: Any) -> None:
+    doubtful = [replace(pair, beside_s=9 * pair.alone_s, trusted=False) for pair in PAIRS]
+    calm, thirsty = cpu("calm"), cpu("thirsty")
+    assert model(make, [*doubtful, *PAIRS]).slowdown(calm, thirsty) == pytest.approx(1.05)
+    assert model(make, doubtful).slowdown(calm, thirsty) == pytest.approx(9.0)
 
 
 def test_without_pairs_nothing_is_expected(make: Any) -> None:
@@ -212,6 +224,8 @@ def test_runs_are_kept_by_machine_and_the_newest_counts(tmp_path: Path) -> None:
             records.add(run)
         newer = replace(PAIRS[0], beside_s=0.02)
         records.add(newer)
+        assert records.current("here") == [*PAIRS[1:], newer]
+        records.add(replace(newer, trusted=False))
         assert records.current("here") == [*PAIRS[1:], newer]
         with store.transaction() as session:
             for row in session.query(PairRunRow):

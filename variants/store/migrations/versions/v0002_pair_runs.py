@@ -30,6 +30,7 @@ def upgrade() -> None:
         _column("alone_s", sa.Double()),
         _column("beside_s", sa.Double()),
         _column("repeats", _WHOLE),
+        _column("trusted", sa.Boolean()),
         _column("measured_at", sa.DateTime(timezone=True)),
         _column("fingerprint", sa.String()),
         sa.PrimaryKeyConstraint("id", name="pk_pair_runs"),
