@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from modelless.profiler.curves import BatchCurves
 from modelless.profiler.measurement import Measurement
-from modelless.profiler.residuals import Residuals, ResidualSettings
+from modelless.profiler.online.corrections import Corrections
+from modelless.profiler.online.coverage import Coverage
+from modelless.profiler.online.settings import ResidualSettings
+from modelless.profiler.slowdowns import PairRun, Slowdowns, streaming_rates
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.estimates import Estimates, Load
 from modelless.variants.vocabulary import Placement
 
 FloatArray = NDArray[np.float64]
 
-# Rows of a table of figures.
-_P50, _P90, _P99, _MEMORY, _LOAD = range(5)
+# Rows of a table of figures; the three latency quantiles come before these.
+_MEMORY, _LOAD = 3, 4
 # Bounds of the caches: batches, sequences of placements, single placements, answers.
 _TABLES_KEPT = 64
 _SEQUENCES_KEPT = 64
@@ -27,12 +30,30 @@ _PLACEMENTS_KEPT = 100_000
 _ANSWERS_KEPT = 128
 
 
+class Drift(NamedTuple):
+    """A placement whose profile no longer holds: it should be profiled again.
+
+    Attributes:
+        placement: which.
+        factor: its latency now over what was measured, on an idle host.
+        alarms: how often a change was found.
+        at_s: when last, on the driver's clock (``Load.at_s``).
+    """
+
+    placement: Placement
+    factor: float
+    alarms: int
+    at_s: float
+
+
 class MeasuredCostModel:
     """A ``CostModel`` from measurements alone.
 
     Latency quantiles and memory follow each placement's measured batches (see ``BatchCurves``);
     load time is the median of its rows. What was never measured is infinitely slow. ``observe``
-    corrects all three quantiles of a placement by one factor (see ``Residuals``).
+    corrects the three quantiles of a placement, each on its own, by what is seen under each load,
+    and what placements of a device class have in common carries over to the others (see
+    ``Corrections``).
 
     Answers are read-only arrays and may be shared between calls. Not safe for use from several
     threads at once: one caller, as in the sans-I/O cores.
@@ -41,12 +62,16 @@ class MeasuredCostModel:
         measurements: of one machine; see ``Records.current``. Where several tell of one placement
             and batch, a trusted one wins over one that is not, then the newest.
         residuals: how corrections learn.
+        pair_runs: of the same machine; what is expected of busy neighbours before any is seen.
     """
 
     def __init__(
-        self, measurements: Iterable[Measurement], residuals: ResidualSettings | None = None
+        self,
+        measurements: Iterable[Measurement],
+        residuals: ResidualSettings | None = None,
+        pair_runs: Iterable[PairRun] = (),
     ) -> None:
-        points = _best_points(measurements)
+        points = best_points(measurements)
         self._placements = tuple(points)
         self._row_of = {placement: row for row, placement in enumerate(self._placements)}
         self._curves = _curves(list(points.values()))
@@ -56,9 +81,14 @@ class MeasuredCostModel:
         classes = {placement.device_class: 0 for placement in self._placements}
         classes = {name: group for group, name in enumerate(classes)}
         groups = [classes[placement.device_class] for placement in self._placements]
+        self._device_classes = tuple(classes)
+        self._slowdowns = Slowdowns(pair_runs, streaming_rates(points))
+        contention = [self._slowdowns.log_by_any(placement) for placement in self._placements]
         # One row more, of nothing known: unknown placements point there.
         self._unknown = len(self._placements)
-        self._residuals = Residuals([*groups, 0], residuals or ResidualSettings())
+        self._corrections = Corrections(
+            [*groups, 0], residuals or ResidualSettings(), [*contention, 0.0]
+        )
         self._tables: OrderedDict[int, FloatArray] = OrderedDict()
         self._sequences: OrderedDict[int, _Sequence] = OrderedDict()
         self._row_by_id: OrderedDict[int, tuple[Placement, int]] = OrderedDict()
@@ -72,14 +102,45 @@ class MeasuredCostModel:
         return self._placements
 
     @property
+    def knows_pairs(self) -> bool:
+        """Whether any placements were run in pairs, so that ``slowdown`` tells neighbours apart."""
+        return self._slowdowns.is_known
+
+    @property
     def ignored_count(self) -> int:
         """Observations that could not be true, or were of unknown placements."""
-        return self._residuals.ignored_count
+        return self._corrections.ignored_count
 
     def correction(self, placement: Placement) -> float:
-        """The factor by which ``placement``'s latencies are multiplied now; 1 if unknown."""
+        """The factor of ``placement``'s median on an idle host now; 1 if unknown."""
         row = self._row_of.get(placement)
-        return 1.0 if row is None else float(self._residuals.factors[row])
+        return 1.0 if row is None else self._corrections.factor(row)
+
+    def slowdown(self, placement: Placement, neighbour: Placement) -> float:
+        """How many times as long ``placement`` takes while ``neighbour`` runs on the same host.
+
+        From pairs of their kinds that were run together; where there are none, what one busy
+        neighbour of any kind was seen to cost; 1 where nothing is known.
+        """
+        measured = self._slowdowns.slowdown(placement, neighbour)
+        if measured is not None:
+            return measured
+        row = self._row_of.get(placement)
+        return 1.0 if row is None else self._corrections.slowdown(row, 1.0)
+
+    def coverage(self) -> tuple[Coverage, ...]:
+        """How the predictions fared lately, by device class; without those that saw no outcome."""
+        counters = zip(self._corrections.counters, self._device_classes, strict=False)
+        found = [counter.snapshot(device_class) for counter, device_class in counters]
+        return tuple(snapshot for snapshot in found if snapshot is not None)
+
+    def drifts(self) -> tuple[Drift, ...]:
+        """Placements whose profile no longer holds."""
+        corrections = self._corrections
+        return tuple(
+            Drift(self._placements[row], corrections.factor(row), mark.alarms, mark.at_s)
+            for row, mark in corrections.shifted.items()
+        )
 
     def estimate(self, placements: Sequence[Placement], batch: int, load: Load) -> Estimates:
         """See ``CostModel.estimate``. Quickest where the same tuple is asked about again.
@@ -91,18 +152,16 @@ class MeasuredCostModel:
             raise InvalidInputError.of("batch", batch, "1 or more")
         sequence = self._sequence(placements)
         busy = load.busy_neighbours
-        version = self._residuals.version
+        version = self._corrections.version
         key = (id(sequence), batch, busy)
         known = self._answers.get(key)
         if known is not None and known[0] is sequence and known[1] == version:
             return known[2]
         rows = sequence.rows
         figures = self._table(batch).take(rows, axis=1)
-        factors = self._residuals.factors.take(rows)
-        neighbours = self._residuals.neighbour_factors(busy)
-        if neighbours is not None:
-            factors *= neighbours.take(rows)
-        figures[:_MEMORY] *= factors
+        latencies = figures[:_MEMORY]
+        latencies *= self._corrections.factors(rows, busy)
+        np.maximum.accumulate(latencies, axis=0, out=latencies)
         figures.flags.writeable = False
         answer = Estimates(*figures)
         if type(placements) is tuple:
@@ -114,10 +173,12 @@ class MeasuredCostModel:
         """See ``CostModel.observe``. What cannot be true and unknown placements change nothing."""
         row = self._row_of.get(placement)
         if row is None or batch < 1:
-            self._residuals.ignored_count += 1
+            self._corrections.ignored_count += 1
             return
-        predicted_s = float(self._table(batch)[_P50, row])
-        self._residuals.observe(row, predicted_s, load.busy_neighbours, latency_s)
+        p50_s, p90_s, p99_s = self._table(batch)[:_MEMORY, row].tolist()
+        self._corrections.observe(
+            row, (p50_s, p90_s, p99_s), load.busy_neighbours, load.at_s, latency_s
+        )
 
     def _table(self, batch: int) -> FloatArray:
         """Uncorrected figures at ``batch``, shape (5, n + 1); the last column, unknown, is inf."""
@@ -164,7 +225,7 @@ class _Sequence:
         self.rows = np.array(rows, dtype=np.intp)
 
 
-def _best_points(measurements: Iterable[Measurement]) -> dict[Placement, list[Measurement]]:
+def best_points(measurements: Iterable[Measurement]) -> dict[Placement, list[Measurement]]:
     """For each placement one measurement a batch, by ascending batch."""
     best: dict[Placement, dict[int, Measurement]] = {}
     for row in measurements:

@@ -23,9 +23,11 @@ class Load:
 
     Attributes:
         busy_neighbours: mean number of other devices of the same host that are busy, 0 or more.
+        at_s: when that was so, seconds on the driver's clock; what was learned fades by it.
     """
 
     busy_neighbours: float = 0.0
+    at_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

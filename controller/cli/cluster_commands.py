@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -87,8 +87,8 @@ def status(
 ) -> None:
     """Show what is up, what it holds and how busy it is.
 
-    Gateways and workers, loaded variants, memory, what waits, and what became of queries. Exit
-    code 1 if nothing is up.
+    Gateways and workers, loaded variants, memory, what waits, how good the predictions of latency
+    were, and what became of queries. Exit code 1 if nothing is up.
     """
     from modelless.controller.cli.server import find_url, get_json
 
@@ -221,6 +221,9 @@ def _show_status(url: str, found: Mapping[str, Any]) -> None:
             right=[1, 2],
             whole=0,
         )
+    predictions = found.get("predictions", [])
+    if predictions:
+        _show_predictions(predictions)
     outcomes = found.get("outcomes", {})
     if outcomes:
         typer.echo(
@@ -229,3 +232,30 @@ def _show_status(url: str, found: Mapping[str, Any]) -> None:
     for member in members:
         for variant, reason in member.get("failed_loads", {}).items():
             say(f"{member['id']} could not load {variant}: {reason}")
+    drifted = found.get("drifted", [])
+    for row in drifted:
+        say(
+            f"{row['variant']} on {row['device_class']} takes {row['factor']:.2f} times what was "
+            "measured"
+        )
+    if drifted:
+        say("to measure just that again: modelless profile --drifted")
+
+
+def _show_predictions(rows: Sequence[Mapping[str, Any]]) -> None:
+    show_table(
+        ["device", "outcomes", "within p90", "within p99", "median error"],
+        [
+            (
+                row["device_class"],
+                str(row["outcomes"]),
+                f"{row['within_p90_percent']:.1f} %",
+                f"{row['within_p99_percent']:.1f} %",
+                f"{row['median_error_percent']:.1f} %",
+            )
+            for row in rows
+        ],
+        title="predictions",
+        caption="lately; the goals are 90 % within p90 and 99 % within p99",
+        right=range(1, 5),
+    )

@@ -90,13 +90,27 @@ def profile(
     again: Annotated[
         bool, typer.Option("--again", help="Measure what is measured already, too.")
     ] = False,
+    drifted: Annotated[
+        bool,
+        typer.Option(
+            "--drifted", help="Measure again what was seen to take another time than measured."
+        ),
+    ] = False,
+    neighbours: Annotated[
+        bool,
+        typer.Option(
+            "--neighbours",
+            help="Also run a few in pairs: what devices of one host cost each other.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure what variants cost on this machine.
 
     Latency by batch, throughput, memory, load time. What was measured here before is not measured
-    again, so an interrupted run goes on where it was left. A machine too noisy to be trusted is
-    refused with exit code 10. The device itself is measured first, once: see 'modelless device'.
+    again, so an interrupted run goes on where it was left; with --drifted it is what was seen to
+    take another time since, and only that. A machine too noisy to be trusted is refused with exit
+    code 10. The device itself is measured first, once: see 'modelless device'.
     """
     sizes = batches_of(batches)
     budget_s = None if budget is None else seconds_of("budget", budget)
@@ -105,11 +119,13 @@ def profile(
     if csv_file is not None:
         _check_writable(csv_file)
 
-    from modelless.controller.cli import profile_report
+    from modelless.controller.cli import profile_neighbours, profile_report
     from modelless.profiler.campaign import CampaignSettings
     from modelless.profiler.device import default_device_classes
     from modelless.profiler.device_records import DeviceRecords
+    from modelless.profiler.drift_history import drifted_placements
     from modelless.profiler.host import read_facts
+    from modelless.profiler.pair_records import PairRecords
     from modelless.profiler.records import Records
     from modelless.variants.registry import open_registry
 
@@ -125,11 +141,16 @@ def profile(
         if budget_s is not None:
             budget_s -= spent_s
         settings = CampaignSettings(batches=sizes, budget_s=budget_s, accept_noise=accept_noise)
+        wrong: set[Placement] = set()
+        if drifted:
+            for kind in {device.kind for device in devices}:
+                wrong |= drifted_placements(registry.store, facts.fingerprint_of(kind))
+        chosen = [job for job in jobs if not drifted or job.placement in wrong]
         agenda = None
         if target is not None or budget_s is not None:
-            agenda = _agenda(registry, catalog, jobs, facts, sizes, target)
-        sink = _Anew(records) if again else records
-        result = _measure(jobs, sink, facts, settings, agenda)
+            agenda = _agenda(registry, catalog, chosen, facts, sizes, target)
+        sink = _Anew(records) if again or drifted else records
+        result = _measure(chosen, sink, facts, settings, agenda)
         wanted = {Placement(v.id, device.name) for v in variants for device in devices}
         kinds = sorted({device.kind for device in devices})
         rows = [
@@ -138,6 +159,11 @@ def profile(
             for row in records.current(facts.fingerprint_of(kind))
             if row.placement in wanted
         ]
+        pairs = []
+        if neighbours:
+            pairs = profile_neighbours.measure_neighbours(
+                jobs, rows, PairRecords(registry.store), facts, accept_noise=accept_noise
+            )
     failed = {**damaged, **result.failed}
     report = profile_report.Report(
         {variant.id: variant for variant in variants},
@@ -152,9 +178,13 @@ def profile(
         report.write_csv(csv_file)
         say(f"wrote {len(rows)} rows to {csv_file}")
     if as_json:
-        emit(report.document())
+        emit({**report.document(), "neighbours": profile_neighbours.neighbours_document(pairs)})
     else:
         report.show()
+        if pairs:
+            profile_neighbours.show_neighbours(pairs)
+    if drifted and not chosen:
+        say("nothing was seen to take another time than measured")
     for line in report.remarks():
         say(line)
     if failed:
@@ -299,9 +329,8 @@ def _measure(
 
     with Steps("profiling") as steps:
         try:
-            return run_campaign(
-                jobs, records, facts, settings, partial(_show, steps), agenda=agenda
-            )
+            shown = partial(_show, steps)
+            return run_campaign(jobs, records, facts, settings, shown, None, agenda)
         except NoisyMachineError as error:
             raise NoisyMachineError(f"{error} (--accept-noise)") from None
         except KeyboardInterrupt:

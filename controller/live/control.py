@@ -10,7 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,12 @@ from modelless.controller.core.roster import WorkerReport
 from modelless.controller.live.knowledge import read_knowledge
 from modelless.controller.live.logs import log_to
 from modelless.controller.live.messages import Orders, Report
+from modelless.controller.live.neighbourhood import Neighbourhood, busy_neighbours
+from modelless.controller.live.predictions import (
+    DriftNotes,
+    drifts_status,
+    predictions_status,
+)
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import EvictionPolicy, Forecaster, PlacementPolicy, ScalingPolicy
 from modelless.policies.views import ClusterView, Demand
@@ -53,8 +59,12 @@ class ControlLoop:
         log_to(home, "control")
         knowledge = read_knowledge(home, settings)
         self._scale_pool = scale_pool
+        self._drift_notes = DriftNotes(home, knowledge.fingerprint)
         self._device_classes = knowledge.device_classes
         self._variants = knowledge.variant_facts(settings.limits.max_batch)
+        self._neighbourhood = Neighbourhood(
+            knowledge.cost_model, [facts.variant_id for facts in self._variants]
+        )
         policies = settings.policies
         self._planner = Planner(
             build_policy(ScalingPolicy, policies.scaling),  # type: ignore[type-abstract]
@@ -85,10 +95,17 @@ class ControlLoop:
             self._totals[outcome] = self._totals.get(outcome, 0) + count
         for variant_id, count in report.served.items():
             self._served[variant_id] = self._served.get(variant_id, 0) + count
+        self._drift_notes.take(report.drifts)
         if is_new or now_s - self._ticked_s >= 1.0:
             self._tick(now_s)
         orders, member.orders = tuple(member.orders), []
-        return Orders(orders, self._directory(), self._shares, self.status())
+        return Orders(
+            orders,
+            self._directory(),
+            self._shares,
+            self.status(),
+            busy_neighbours(report, self._reports()),
+        )
 
     def status(self) -> Mapping[str, Any]:
         """The cluster in a few figures, as plain data."""
@@ -113,10 +130,15 @@ class ControlLoop:
             )
         return {
             "members": members,
+            "predictions": predictions_status(self._reports()),
+            "drifted": drifts_status(self._reports()),
             "outcomes": dict(self._totals),
             "served_by_variant": dict(self._served),
             "up_s": round(time.time() - self._started_s, 1),
         }
+
+    def _reports(self) -> list[Report]:
+        return [member.report for member in self._members.values()]
 
     def _tick(self, now_s: float) -> None:
         self._ticked_s = now_s
@@ -145,7 +167,9 @@ class ControlLoop:
         for member in self._members.values():
             report = member.report
             if report.state is not None:
-                workers.append(report.state)
+                beside = self._neighbourhood.beside(report, self._reports())
+                slowdowns = self._neighbourhood.slowdowns(report.state.device_class, beside)
+                workers.append(replace(report.state, slowdowns=slowdowns))
             demands += demands_of(report.kinds, max(report.interval_s, 1e-3))
             open_queries.update(report.open_queries)
             for rates, counts in ((arrivals, report.arrivals), (unmet, report.unmet)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import platform
 import sys
 import time
 from collections.abc import Collection, Mapping
@@ -96,6 +97,7 @@ class Gateway:
         )
         self._reported_s = self._handed_s = time.monotonic()
         self._own_s = self._told_own_s = 0.0
+        self._busy_neighbours = 0.0
         self._wake: asyncio.TimerHandle | None = None
         self._wake_s = 0.0
         self._status: Mapping[str, Any] = {}
@@ -171,7 +173,7 @@ class Gateway:
                     self.frontend.carry_out(self._dispatcher.on_tick(now_s))
                 if now_s - refreshed_s >= 1.0:
                     refreshed_s = now_s
-                    self._dispatcher.refresh(Load())
+                    self._dispatcher.refresh(Load(self._busy_neighbours, now_s))
             except Exception:  # the gateway must outlive whatever a policy does
                 logger.exception("a tick failed")
 
@@ -249,10 +251,14 @@ class Gateway:
             open_queries=self._dispatcher.open_by_scope(),
             queued=self._dispatcher.queued,
             resident_bytes=resident_bytes(),
+            host=platform.node(),
+            coverage=self._knowledge.cost_model.coverage(),
+            drifts=self._knowledge.cost_model.drifts(),
         )
 
     def _obey(self, orders: Orders) -> None:
         self._status = orders.status
+        self._busy_neighbours = orders.busy_neighbours
         if abs(self._own_s - self._told_own_s) > OWN_TIME_STEP_S:
             self._on_device_change()
         if self._device is not None:

@@ -15,6 +15,7 @@ from modelless.policies.views import VariantFacts
 from modelless.profiler.device import default_device_classes
 from modelless.profiler.host import read_facts
 from modelless.profiler.measured_model import MeasuredCostModel
+from modelless.profiler.pair_records import PairRecords
 from modelless.profiler.records import Records
 from modelless.variants.catalog import Catalog
 from modelless.variants.errors import InvalidInputError, NotFoundError
@@ -31,12 +32,14 @@ class Knowledge:
         catalog: what is registered, narrowed to the tasks that are served.
         device_classes: by name.
         cost_model: from the profiles of this machine.
+        fingerprint: of this machine, under which its profiles are kept.
         fetch: from an artifact's sha256 to a local, checked file.
     """
 
     catalog: Catalog
     device_classes: Mapping[str, DeviceClass]
     cost_model: MeasuredCostModel
+    fingerprint: str
     fetch: Callable[[str], Path]
 
     def device_class(self, name: str) -> DeviceClass:
@@ -97,13 +100,14 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
             for kind in sorted({known.kind for known in classes.values()})
             for row in records.current(facts.fingerprint_of(kind))
         ]
+        pair_runs = PairRecords(registry.store).current(facts.fingerprint)
         fetch = registry.artifacts.fetch
     if not catalog.variants:
         raise NotFoundError("nothing is registered: run 'modelless zoo add imagenet' first")
-    cost_model = MeasuredCostModel(measurements)
+    cost_model = MeasuredCostModel(measurements, pair_runs=pair_runs)
     served = {variant.id for variant in catalog.variants}
     if not any(placement.variant_id in served for placement in cost_model.placements):
         raise NotFoundError(
             "no variant has a profile on this machine: run 'modelless profile' first"
         )
-    return Knowledge(catalog, classes, cost_model, fetch)
+    return Knowledge(catalog, classes, cost_model, facts.fingerprint, fetch)

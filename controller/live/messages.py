@@ -10,6 +10,8 @@ from modelless.controller.core.books import Kind
 from modelless.controller.core.effects import PlanEffect
 from modelless.controller.core.roster import WorkerReport
 from modelless.policies.views import WorkerState
+from modelless.profiler.measured_model import Drift
+from modelless.profiler.online.coverage import Coverage
 from modelless.variants.vocabulary import Placement
 
 
@@ -30,6 +32,9 @@ class Report:
         open_queries: queries waiting or running now, by scope.
         queued: queries waiting now.
         resident_bytes: memory of the process.
+        host: the machine's name: devices of one host disturb each other.
+        coverage: how its cost model's predictions fared lately, by device class.
+        drifts: placements that came to take another time than was measured.
     """
 
     member_id: str
@@ -45,6 +50,9 @@ class Report:
     open_queries: Mapping[str, int] = field(default_factory=dict)
     queued: int = 0
     resident_bytes: int = 0
+    host: str = ""
+    coverage: tuple[Coverage, ...] = ()
+    drifts: tuple[Drift, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +64,11 @@ class Orders:
         directory: pool workers that gateways may send batches to.
         shares: the plan's, for gateways' selection policies; see ``Targets``.
         status: the cluster in a few figures, for anyone who asks a gateway.
+        busy_neighbours: mean number of the other devices of its host that were busy lately.
     """
 
     effects: tuple[PlanEffect, ...]
     directory: tuple[WorkerReport, ...]
     shares: Mapping[str, Mapping[Placement, float]]
     status: Mapping[str, Any]
+    busy_neighbours: float = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import platform
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -131,6 +132,7 @@ class PoolWorker:
                         failed_loads=dict(self._device.failed_loads),
                         interval_s=now_s - self._last_s,
                         resident_bytes=resident_bytes(),
+                        host=platform.node(),
                     )
                 )
                 self._last_s = now_s

@@ -319,7 +319,8 @@ class Engine:
         for worker in list(self._floor.workers.values()):
             if worker.is_reachable and worker.worker_id not in known and worker.free_at_s <= now_s:
                 self.on_ready(worker)  # it was given up for hanging, and has come to
-        self._dispatcher.refresh(Load(self._neighbours / max(self._began_batches, 1)))
+        busy_neighbours = self._neighbours / max(self._began_batches, 1)
+        self._dispatcher.refresh(Load(busy_neighbours, now_s))
         self._began_batches = self._neighbours = 0
         if progress is not None:
             progress(now_s, self._count)

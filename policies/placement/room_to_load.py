@@ -17,15 +17,20 @@ class RoomToLoad(PlacementPolicy):
     the ones with fewest loads under way come first, and then each variant has an order of its own
     (rendezvous hashing; Thaler and Ravishankar, IEEE/ACM ToN 1998), so that it comes back to where
     the same rivals are.
+
+    Of those that fit and load alike, one comes first whose host's other devices slow the variant
+    less, in steps of a tenth, where that is known (``WorkerState.slowdowns``).
     """
 
     def rank(
         self, variant_id: str, memory_bytes: int, workers: Sequence[WorkerState]
     ) -> Sequence[WorkerState]:
-        def order(worker: WorkerState) -> tuple[bool, int, int, int, str]:
+        def order(worker: WorkerState) -> tuple[bool, int, float, int, int, str]:
             fits = worker.free_bytes >= memory_bytes
             under_way = sum(i.in_use and i.use_count == 0 for i in worker.instances)
             home = zlib.crc32(f"{variant_id} {worker.worker_id}".encode())
-            return not fits, under_way, -worker.free_bytes if fits else 0, home, worker.worker_id
+            slowdown = round(worker.slowdowns.get(variant_id, 1.0), 1)
+            free = -worker.free_bytes if fits else 0
+            return not fits, under_way, slowdown, free, home, worker.worker_id
 
         return sorted(workers, key=order)

@@ -206,6 +206,20 @@ def test_status_tells_members_and_memory(running: Running) -> None:
     assert all(0 < m["memory_bytes"] <= m["memory_budget_bytes"] for m in gateways)
 
 
+def test_status_tells_how_good_predictions_are(
+    running: Running, client: triton.InferenceServerClient
+) -> None:
+    images, _ = FashionMnist().test_split()
+    client.infer("fashion-mnist", [image_input(images[:1])])
+    deadline_s = time.monotonic() + 10.0
+    while not (told := running.get("/modelless/status")["predictions"]):
+        assert time.monotonic() < deadline_s, "no outcome was told of"
+        time.sleep(0.2)
+    (predictions,) = told
+    assert predictions["device_class"] == "cpu-1"
+    assert predictions["outcomes"] > 0
+
+
 def test_up_again_says_that_it_is_up(running: Running) -> None:
     done = modelless(running.home, "up")
     assert done.returncode == 7

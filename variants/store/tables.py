@@ -179,6 +179,29 @@ class MeasurementRow(Base):
     fingerprint: Mapped[str]
 
 
+class PairRunRow(Base):
+    """A ``slowdowns.PairRun``: a placement measured alone and beside a neighbour on one machine.
+
+    As in ``MeasurementRow`` nothing refers to the variants.
+    """
+
+    __tablename__ = "pair_runs"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    variant_id: Mapped[str]
+    device_class: Mapped[str]
+    kind: Mapped[str]
+    neighbour_variant_id: Mapped[str]
+    neighbour_device_class: Mapped[str]
+    neighbour_kind: Mapped[str]
+    alone_s: Mapped[float]
+    beside_s: Mapped[float]
+    repeats: Mapped[int]
+    trusted: Mapped[bool]
+    measured_at: Mapped[datetime]
+    fingerprint: Mapped[str] = mapped_column(index=True)
+
+
 class DeviceClassRow(Base):
     """A ``vocabulary.DeviceClass`` and the facts found about the machine that has it."""
 

@@ -34,6 +34,17 @@ STATUS = {
             "arrivals_per_s": 12.5,
         }
     ],
+    "predictions": [
+        {
+            "device_class": "cpu-1",
+            "outcomes": 4321,
+            "within_p50_percent": 50.3,
+            "within_p90_percent": 90.4,
+            "within_p99_percent": 98.9,
+            "median_error_percent": 5.6,
+        }
+    ],
+    "drifted": [{"variant": "pixels/mean/small@1", "device_class": "cpu-1", "factor": 1.5}],
     "outcomes": {"served": 40, "refused": 2},
     "served_by_variant": {"pixels/mean/small@1": 40},
     "up_s": 65.0,

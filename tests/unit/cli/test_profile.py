@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from modelless.profiler.drift_history import drifted_placements, record_drifts
+from modelless.profiler.measured_model import Drift
 from modelless.profiler.noise import HostNoise, Noise
+from modelless.profiler.pair_records import PairRecords
 from modelless.profiler.records import Records
 from modelless.profiler.table import read_table
 from modelless.variants.registry import open_registry
+from modelless.variants.vocabulary import Placement
 
 from .conftest import Run
 from .tiny import host_facts, measurement
@@ -95,6 +100,50 @@ def test_the_device_is_measured_first_unless_time_is_short(
     found = run("profile", "--json", "--budget", "5s").document
     assert asked == [["cpu-1"]]
     assert set(found["rates"]) == {"cpu-1"}  # what is known is told all the same
+
+
+def test_what_drifted_is_measured_again_and_only_that(run: Run, profiled: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    none = run("profile", *QUICK, "--drifted", "--json")
+    assert (none.code, none.document["measured"]) == (0, 0)
+    assert "nothing was seen to take another time" in none.err
+    with closing(open_registry(profiled)) as registry:
+        drift = Drift(Placement(SMALL, "cpu-1"), 1.5, 1, 12.0)
+        record_drifts(registry.store, [drift], host_facts().fingerprint)
+        record_drifts(registry.store, [drift], "another machine")
+        assert drifted_placements(registry.store, host_facts().fingerprint) == {drift.placement}
+    found = run("profile", *QUICK, "--drifted", "--json").document
+    assert (found["measured"], found["skipped"]) == (1, [])
+    now = [p["variant"] for p in found["placements"] if p["batches"][0]["measured_now"]]
+    assert now == [SMALL]
+
+
+def test_a_trusted_measurement_settles_a_drift(registered: Path) -> None:
+    here = host_facts().fingerprint
+    with closing(open_registry(registered)) as registry:
+        drift = Drift(Placement(SMALL, "cpu-1"), 1.5, 1, 12.0)
+        record_drifts(registry.store, [drift], here)
+        later = datetime.now(UTC) + timedelta(seconds=1)
+        for trusted, left in ((False, {drift.placement}), (True, set())):
+            row = measurement(SMALL, 1, 5.0, measured_at=later, trusted=trusted)
+            Records(registry.store).add(row)
+            assert drifted_placements(registry.store, here) == left
+
+
+def test_neighbours_are_run_in_pairs_and_kept(run: Run, profiled: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    ran = run("profile", *QUICK, "--neighbours", "--json")
+    assert ran.code == 0, ran.err
+    found = ran.document["neighbours"]
+    assert {(row["kind"], row["neighbour_kind"]) for row in found} == {
+        (own, other)
+        for own in ("compute-bound", "memory-bound")
+        for other in ("compute-bound", "memory-bound")
+    }
+    assert all(row["slowdown"] >= 1.0 for row in found)
+    with closing(open_registry(profiled)) as registry:
+        kept = PairRecords(registry.store).current(host_facts().fingerprint)
+    assert [pair.slowdown for pair in kept] == [row["slowdown"] for row in found]
 
 
 def test_again_means_again(run: Run, profiled: Path) -> None:

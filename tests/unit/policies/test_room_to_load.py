@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -51,3 +52,15 @@ def test_full_and_idle_workers_share_the_variants_out_for_good() -> None:
     # One worker less moves what was at home there, and nothing else.
     moved = [v for v, home in homes.items() if names(v, 20, *workers[:3])[0] != home]
     assert set(moved) == {v for v, home in homes.items() if home == "w3"}
+
+
+def test_a_quieter_host_comes_before_more_room_but_not_before_any() -> None:
+    def beside(slowdown: float, each: WorkerState) -> WorkerState:
+        return replace(each, slowdowns={"v": slowdown})
+
+    quiet, loud = beside(1.1, worker("quiet", free=30)), beside(1.6, worker("loud", free=60))
+    assert names("v", 20, loud, quiet) == ["quiet", "loud"]
+    assert names("other", 20, loud, quiet) == ["loud", "quiet"]
+    assert names("v", 40, loud, quiet) == ["loud", "quiet"]
+    alike = beside(1.14, worker("alike", free=50))
+    assert names("v", 20, quiet, alike) == ["alike", "quiet"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from modelless.profiler.curves import BatchCurves
 from modelless.profiler.measured_model import MeasuredCostModel
-from modelless.profiler.residuals import Residuals, ResidualSettings
+from modelless.profiler.online.settings import ResidualSettings
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
@@ -131,7 +131,7 @@ def test_a_flat_ending_does_not_promise_free_batches() -> None:
 
 
 def test_answers_are_shared_read_only_and_renewed(model: MeasuredCostModel) -> None:
-    placements = (A, B)
+    placements = (A, C)
     first = model.estimate(placements, 2, IDLE)
     assert model.estimate(placements, 2, IDLE) is first
     with pytest.raises(ValueError, match="read-only"):
@@ -166,7 +166,9 @@ def test_the_correction_finds_a_constant_factor(model: MeasuredCostModel, factor
         truth = model.estimate((A,), batch, IDLE).p50_s[0] / model.correction(A) * factor
         model.observe(A, batch, IDLE, float(truth * rng.lognormal(0.0, 0.05)))
     assert model.correction(A) == pytest.approx(factor, rel=0.05)
-    assert model.correction(B) == 1.0
+    shared = math.log(model.correction(B))  # its class has shown so much
+    assert abs(shared) < 0.02 or 0.0 < shared / math.log(factor) < 1.0
+    assert model.correction(C) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -187,7 +189,7 @@ def test_the_correction_stays_bounded_whatever_is_seen(
     model = MeasuredCostModel(measured(make, "a", {1: 0.01}))
     for latency_s in latencies_s:
         model.observe(A, 1, Load(busy), latency_s)
-    assert 0.1 - 1e-9 <= model.correction(A) <= 10.0 + 1e-9
+    assert 0.05 <= model.correction(A) <= 20.0
     for load in (IDLE, BUSY, Load(busy)):
         assert 0.0 < model.estimate((A,), 1, load).p50_s[0] < math.inf
 
@@ -210,23 +212,13 @@ def test_neighbours_count_only_once_learned(model: MeasuredCostModel) -> None:
         model.observe(A, 1, BUSY, 0.014)
     assert ratio(A) == pytest.approx(1.4, rel=0.03)
     assert model.correction(A) == pytest.approx(1.0, rel=0.03)
-    assert ratio(B) == pytest.approx(ratio(A))  # same device class
+    assert 1.3 < ratio(B) <= ratio(A)  # same device class
     assert ratio(C) == 1.0
 
 
-def test_what_is_not_refreshed_fades() -> None:
-    residuals = Residuals([0, 0], ResidualSettings(half_life=512))
-    for _ in range(100):
-        residuals.observe(0, 0.01, 0.0, 0.02)
-    learned = residuals.factors[0]
-    assert learned == pytest.approx(2.0, rel=0.01)
-    for _ in range(512):
-        residuals.observe(1, 0.01, 0.0, 0.01)
-    assert math.log(residuals.factors[0]) == pytest.approx(math.log(learned) / 2, rel=0.2)
-
-
 @pytest.mark.parametrize(
-    "wrong", [{"rate": 0.0}, {"clip": math.nan}, {"most": 0.5}, {"half_life": 0}]
+    "wrong",
+    [{"rate": 0.0}, {"clip": math.nan}, {"most": 0.5}, {"half_life": 0}, {"half_life_s": math.nan}],
 )
 def test_nonsense_residual_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError, match=next(iter(wrong))):

@@ -175,6 +175,20 @@ class TestSchema:
         with open_store(f"sqlite:///{path}") as store:
             assert differences(store) == []
 
+    def test_a_store_of_the_first_schema_is_brought_up_to_date(
+        self, store: Store, path: Path
+    ) -> None:
+        add(store, note("kept"))
+        with store.transaction() as session:
+            session.execute(text("DROP TABLE pair_runs"))
+            session.execute(text("ALTER TABLE variants DROP COLUMN graph_facts"))
+            session.execute(text("UPDATE modelless_revision SET version_num = '0001'"))
+            session.execute(text("UPDATE schema_versions SET revision = '0001'"))
+        store.close()
+        with open_store(f"sqlite:///{path}") as newer:
+            assert differences(newer) == []
+            assert subjects(newer) == ["kept"]
+
     def test_a_newer_store_says_which_version_wrote_it(self, store: Store, path: Path) -> None:
         with store.transaction() as session:
             session.execute(text("UPDATE modelless_revision SET version_num = '0099'"))

@@ -1,0 +1,62 @@
+"""Placements whose profile no longer holds, in the store's history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import select
+
+from modelless.profiler.measured_model import Drift
+from modelless.profiler.records import Records
+from modelless.variants.store import HistoryRow, Store
+from modelless.variants.vocabulary import Placement
+
+KIND: Final = "profile-drift"
+
+
+def record_drifts(store: Store, drifts: Iterable[Drift], fingerprint: str) -> None:
+    """Note that these placements should be profiled again on the machine with ``fingerprint``.
+
+    Raises:
+        StoreError: the store cannot be written.
+    """
+    with store.transaction() as session:
+        session.add_all(
+            HistoryRow(
+                kind=KIND,
+                subject=drift.placement.variant_id,
+                reason=f"on {drift.placement.device_class} it takes {drift.factor:.2f} times "
+                "what was measured",
+                details={
+                    "device_class": drift.placement.device_class,
+                    "factor": drift.factor,
+                    "fingerprint": fingerprint,
+                },
+            )
+            for drift in drifts
+        )
+
+
+def drifted_placements(store: Store, fingerprint: str) -> set[Placement]:
+    """Placements noted on that machine and not measured, trustworthily, since then.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    measured: dict[Placement, datetime] = {}
+    for row in Records(store).current(fingerprint):
+        if row.trusted:
+            newest = measured.get(row.placement, row.measured_at)
+            measured[row.placement] = max(newest, row.measured_at)
+    with store.session() as session:
+        notes = list(session.scalars(select(HistoryRow).where(HistoryRow.kind == KIND)))
+    drifted = set()
+    for note in notes:
+        placement = Placement(note.subject, note.details["device_class"])
+        if note.details["fingerprint"] == fingerprint and (
+            placement not in measured or measured[placement] < note.at
+        ):
+            drifted.add(placement)
+    return drifted

@@ -1,0 +1,106 @@
+"""How good the predictions were, counted as outcomes come in, for each device class."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+
+_WINDOW = 1000
+"""Outcomes over which shares are counted: older ones fade exponentially."""
+_ERRORS_KEPT = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How predictions for one device class fared lately, each made before its outcome was learned.
+
+    Attributes:
+        device_class: its name.
+        outcomes: all there ever were.
+        weight: how many of them the shares stand for: those of the last thousand, faded.
+        within_p50_percent, within_p90_percent, within_p99_percent: of the outcomes, how many took
+            no longer than was predicted; 50, 90 and 99 are the goals.
+        median_error_percent: of |predicted p50 / seen - 1|, over the last 500.
+        ignored: outcomes that could not be true (``ResidualSettings.absurd_ratio``): all there ever
+            were, counted nowhere else.
+    """
+
+    device_class: str
+    outcomes: int
+    weight: float
+    within_p50_percent: float
+    within_p90_percent: float
+    within_p99_percent: float
+    median_error_percent: float
+    ignored: int = 0
+
+
+class CoverageCounter:
+    """Counts one device class's outcomes; constant memory."""
+
+    __slots__ = ("_errors", "_weight", "_within", "ignored", "outcomes")
+
+    def __init__(self) -> None:
+        self.outcomes = 0
+        self.ignored = 0
+        self._weight = 0.0
+        self._within = [0.0, 0.0, 0.0]
+        self._errors: deque[float] = deque(maxlen=_ERRORS_KEPT)
+
+    def count(self, error_log: float, given: tuple[float, float, float], relative: float) -> None:
+        """Count one outcome.
+
+        Args:
+            error_log: log of seen over expected latency.
+            given: logs of the predicted p50, p90 and p99 over the same.
+            relative: |predicted p50 / seen - 1|.
+        """
+        keep = 1.0 - 1.0 / _WINDOW
+        self.outcomes += 1
+        self._weight = self._weight * keep + 1.0
+        within = self._within
+        for level in range(3):
+            within[level] = within[level] * keep + (error_log <= given[level])
+        self._errors.append(relative)
+
+    def snapshot(self, device_class: str) -> Coverage | None:
+        """As it stands now; None before the first outcome."""
+        if not self.outcomes:
+            return None
+        p50, p90, p99 = (100.0 * within / self._weight for within in self._within)
+        error_percent = 100.0 * median(self._errors)
+        return Coverage(
+            device_class, self.outcomes, self._weight, p50, p90, p99, error_percent, self.ignored
+        )
+
+
+def merge_coverage(snapshots: Iterable[Coverage]) -> tuple[Coverage, ...]:
+    """One for each device class from those of several cost models, by name.
+
+    Shares are weighted by the outcomes they stand for, and so are the medians, which is close to
+    the median of all as long as the cost models see the same kind of load.
+    """
+    by_class: dict[str, list[Coverage]] = {}
+    for snapshot in snapshots:
+        by_class.setdefault(snapshot.device_class, []).append(snapshot)
+    return tuple(_merged(name, by_class[name]) for name in sorted(by_class))
+
+
+def _merged(device_class: str, parts: list[Coverage]) -> Coverage:
+    weight = sum(part.weight for part in parts)
+
+    def mean(field: str) -> float:
+        return float(sum(part.weight * getattr(part, field) for part in parts) / weight)
+
+    return Coverage(
+        device_class,
+        sum(part.outcomes for part in parts),
+        weight,
+        mean("within_p50_percent"),
+        mean("within_p90_percent"),
+        mean("within_p99_percent"),
+        mean("median_error_percent"),
+        sum(part.ignored for part in parts),
+    )

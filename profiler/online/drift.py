@@ -1,0 +1,61 @@
+"""Telling a change from noise: has a placement come to take another time than it did?"""
+
+from __future__ import annotations
+
+from modelless.profiler.online.settings import ShiftSettings
+
+
+class ShiftDetector:
+    """A two-sided CUSUM over the log residuals of n rows; see ``ShiftSettings``.
+
+    Each row is compared with what it was itself during its first outcomes, so that a profile that
+    is wrong from the start is corrected and no alarm, and a slow change adds up to one.
+    """
+
+    def __init__(self, count: int, settings: ShiftSettings) -> None:
+        self._settings = settings
+        self._seen = [-settings.settle] * count
+        self._mean = [0.0] * count
+        self._deviation = [0.0] * count
+        self._up = [0.0] * count
+        self._down = [0.0] * count
+
+    def observe(self, row: int, residual: float) -> bool:
+        """Take in the log residual of one outcome, finite; True if it is an alarm.
+
+        After an alarm the row is compared with what it shows from then on.
+        """
+        settings = self._settings
+        seen = self._seen[row]
+        if seen < 0:
+            self._seen[row] = seen + 1
+            return False
+        if seen < settings.warm_up:
+            self._warm_up(row, residual, seen + 1)
+            return False
+        surprise = (residual - self._mean[row]) / self._deviation[row]
+        surprise = max(-settings.clip, min(settings.clip, surprise))
+        up = self._up[row] = max(0.0, self._up[row] + surprise - settings.slack)
+        down = self._down[row] = max(0.0, self._down[row] - surprise - settings.slack)
+        if up <= settings.threshold and down <= settings.threshold:
+            return False
+        self.restart(row)
+        return True
+
+    def restart(self, row: int) -> None:
+        """Compare the row with what it shows from now on."""
+        self._seen[row] = 0
+        self._mean[row] = self._deviation[row] = self._up[row] = self._down[row] = 0.0
+
+    def _warm_up(self, row: int, residual: float, seen: int) -> None:
+        """Mean and mean absolute deviation as they come; an outlier counts for little."""
+        self._seen[row] = seen
+        error = residual - self._mean[row]
+        if seen > 4:
+            reach = 3.0 * max(self._deviation[row], self._settings.least_deviation)
+            error = max(-reach, min(reach, error))
+        self._mean[row] += error / seen
+        self._deviation[row] += (abs(error) - self._deviation[row]) / seen
+        if seen == self._settings.warm_up:  # from mean absolute to standard deviation
+            scaled = 1.2533141373155 * self._deviation[row]
+            self._deviation[row] = max(scaled, self._settings.least_deviation)
