@@ -109,7 +109,7 @@ def inspect_onnx(source: Path | str | bytes, *, max_bytes: int = MAX_ARTIFACT_BY
 
 def refuse_external_bytes(data: bytes, where: str) -> None:
     """Raise IntegrityError if an ONNX file is damaged or says that weights lie elsewhere."""
-    refuse_external_data(_parse(data, where), where)
+    refuse_external_data(parse_onnx(data, where), where)
 
 
 def read_onnx(path: Path | str, *, max_bytes: int = MAX_ARTIFACT_BYTES) -> bytes:
@@ -168,13 +168,13 @@ def _load(
         where = "ONNX file"
         if len(source) > max_bytes:
             raise _too_large(where, len(source), max_bytes)
-        model = _parse(source, where)
+        model = parse_onnx(source, where)
         refuse_external_data(model, where)
         return model, where, len(source), ()
     path = Path(source)
     where = f"ONNX file {path}"
     data = _read_file(path, max_bytes)
-    model = _parse(data, where)
+    model = parse_onnx(data, where)
     try:
         files = embed_external_data(model, path.parent, max_bytes - len(data))
     except IntegrityError as error:
@@ -201,7 +201,8 @@ def _too_large(where: str, found_bytes: int, max_bytes: int) -> IntegrityError:
     return IntegrityError(f"{where}: it has {found_bytes} bytes; allowed: up to {max_bytes}.")
 
 
-def _parse(data: bytes, where: str) -> ModelProto:
+def parse_onnx(data: bytes, where: str = "ONNX file") -> ModelProto:
+    """The model in ``data``, nothing about it checked; IntegrityError if it is none."""
     try:
         model = onnx.load_model_from_string(data)
     except (DecodeError, ValueError, TypeError, RuntimeError) as error:
