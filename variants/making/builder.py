@@ -91,14 +91,14 @@ class Builder:
         recipe: Recipe,
         source: bytes,
         calibration: CalibrationData,
-        on_progress: Progress = lambda words, done, total: None,
+        on_progress: Progress | None = None,
     ) -> Iterator[MadeVariant | RefusedVariant]:
         """Make the recipe's variants, one by one.
 
         Args:
             source: the trained model, an ONNX file's bytes.
             calibration: inputs as they will come; may be empty for makers that need none.
-            on_progress: told of every step that is begun.
+            on_progress: told of every step that is begun, if given.
 
         Raises:
             IntegrityError: the source is no model that may run.
@@ -111,7 +111,8 @@ class Builder:
         for done, (name, chain) in enumerate(recipe.chains.items()):
 
             def told(words: str, name: str = name, done: int = done) -> None:
-                on_progress(f"{name}: {words}", done, len(recipe.chains))
+                if on_progress is not None:
+                    on_progress(f"{name}: {words}", done, len(recipe.chains))
 
             try:
                 yield self._variant(name, chain, source, calibration, wanted, refusals, told)
@@ -119,7 +120,6 @@ class Builder:
                 raise
             except ModellessError as error:
                 yield RefusedVariant(name, str(error))
-        on_progress("done", len(recipe.chains), len(recipe.chains))
 
     def _variant(
         self,

@@ -1,4 +1,4 @@
-"""Calibration data: inputs as they will come, to measure activations with and compare outputs on."""
+"""Calibration data: inputs as they will come, to measure activations on and compare outputs by."""
 
 from __future__ import annotations
 

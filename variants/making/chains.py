@@ -15,8 +15,22 @@ from onnx import GraphProto, NodeProto, TensorProto
 from modelless.variants.making.weights import attribute, constants, readers
 
 _BY_CHANNEL: Final = frozenset(
-    "AveragePool Clip Dropout Elu GlobalAveragePool GlobalMaxPool HardSigmoid HardSwish Identity "
-    "LeakyRelu MaxPool Relu Sigmoid Tanh".split()
+    [
+        "AveragePool",
+        "Clip",
+        "Dropout",
+        "Elu",
+        "GlobalAveragePool",
+        "GlobalMaxPool",
+        "HardSigmoid",
+        "HardSwish",
+        "Identity",
+        "LeakyRelu",
+        "MaxPool",
+        "Relu",
+        "Sigmoid",
+        "Tanh",
+    ]
 )
 """Operators that treat every channel alike and by itself, so that nothing of theirs is cut."""
 

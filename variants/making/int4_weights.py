@@ -18,6 +18,7 @@ from pydantic import Field
 from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.maker import Made, Maker
+from modelless.variants.making.quiet import logging_kept
 from modelless.variants.making.session import import_onnxruntime
 from modelless.variants.making.weights import add_constant, attribute, constants, weights
 
@@ -61,7 +62,8 @@ class Int4Weights(Maker):
 def _quantizer() -> type:
     import_onnxruntime()
     try:
-        from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+        with logging_kept():  # its import sets up logging for the whole process
+            from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
     except ImportError as error:
         raise EnvironmentUnfitError(
             f"int4-weights: {error}: pip install 'modelless[making]'"

@@ -8,10 +8,7 @@ than the float one.
 
 from __future__ import annotations
 
-import logging
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -22,9 +19,12 @@ from pydantic import Field
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.maker import Made, Maker
+from modelless.variants.making.quiet import without_message
 from modelless.variants.making.session import import_onnxruntime
 from modelless.variants.making.weights import weights
 
+# What ONNX Runtime logs on seeing a DequantizeLinear, though it only restores pixels.
+_GUESS: Final = "Please check if the model is already quantized"
 _OPERATORS: Final = ("Gemm", "MatMul", "LSTM", "Attention")
 
 
@@ -56,7 +56,7 @@ class Int8Dynamic(Maker):
                 "int8-static takes convolutions.",
             )
         add_pre_process_metadata(model)  # else it logs advice, which recipes follow by `optimise`
-        with tempfile.TemporaryDirectory() as folder, _quiet():
+        with tempfile.TemporaryDirectory() as folder, without_message(_GUESS):
             path = Path(folder) / "int8.onnx"
             quantize_dynamic(
                 model,
@@ -71,17 +71,3 @@ class Int8Dynamic(Maker):
         share = sum(weight.array.size for weight in taken) / total if total else 1.0
         return Made(result, (f"{share:.0%} of the weights are 8-bit; the rest stays as it was",))
 
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without ONNX Runtime's guess that a DequantizeLinear, as of pixels, means quantised before."""
-
-    def wanted(record: logging.LogRecord) -> bool:
-        return "already quantized" not in record.getMessage()
-
-    root = logging.getLogger()
-    root.addFilter(wanted)
-    try:
-        yield
-    finally:
-        root.removeFilter(wanted)

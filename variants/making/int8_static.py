@@ -27,10 +27,29 @@ from modelless.variants.making.weights import readers, weights
 
 # What has integer kernels, and what passes integers on as they are. Left out is what ends networks
 # (Softmax, Sigmoid): outputs in steps of 1/256 would tie classes that the network tells apart.
-_OPERATORS: Final = (
-    "Add AveragePool Clip Concat Conv ConvTranspose Flatten Gemm GlobalAveragePool LeakyRelu MatMul "
-    "MaxPool Mul Pad Relu Reshape Resize Split Squeeze Transpose Unsqueeze"
-).split()
+_OPERATORS: Final = [
+    "Add",
+    "AveragePool",
+    "Clip",
+    "Concat",
+    "Conv",
+    "ConvTranspose",
+    "Flatten",
+    "Gemm",
+    "GlobalAveragePool",
+    "LeakyRelu",
+    "MatMul",
+    "MaxPool",
+    "Mul",
+    "Pad",
+    "Relu",
+    "Reshape",
+    "Resize",
+    "Split",
+    "Squeeze",
+    "Transpose",
+    "Unsqueeze",
+]
 _OWN_OUTPUT: Final = frozenset({"Gemm", "MatMul"})
 
 

