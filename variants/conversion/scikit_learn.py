@@ -41,11 +41,12 @@ def convert_scikit_learn(
         shapes = {name: array.shape for name, array in first.items()}
         raise InvalidInputError.of("conversion: inputs", shapes, "one array [items, features]")
     ((name, example),) = first.items()
+    kind = _type_of(example.dtype, example.shape[1])
     classifies = is_classifier(model) and hasattr(model, "predict_proba")
     try:
         made = skl2onnx.to_onnx(
             model,
-            initial_types=[(name, _type_of(example.dtype, example.shape[1]))],
+            initial_types=[(name, kind)],
             options={"zipmap": False} if classifies else None,
             target_opset=_OPSET,
         )
@@ -71,11 +72,12 @@ def convert_scikit_learn(
 
 
 def _type_of(dtype: np.dtype[Any], features: int) -> Any:
-    from skl2onnx.common.data_types import guess_tensor_type
+    from skl2onnx.common.data_types import FloatTensorType, Int64TensorType
 
-    if dtype == np.float64:
-        dtype = np.dtype(np.float32)
-    return guess_tensor_type(np.zeros((1, features), dtype))
+    kinds = {np.dtype(np.float32): FloatTensorType, np.dtype(np.int64): Int64TensorType}
+    if dtype not in kinds:
+        raise InvalidInputError.of("conversion: inputs' type", str(dtype), "float32 or int64")
+    return kinds[dtype]([None, features])
 
 
 def _read_skops(source: str) -> Any:

@@ -70,4 +70,3 @@ class Int8Dynamic(Maker):
         total = sum(weight.array.size for weight in found)
         share = sum(weight.array.size for weight in taken) / total if total else 1.0
         return Made(result, (f"{share:.0%} of the weights are 8-bit; the rest stays as it was",))
-

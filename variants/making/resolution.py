@@ -36,7 +36,7 @@ class Resolution(Maker):
     name: ClassVar[str] = "resolution"
     tools: ClassVar[tuple[str, ...]] = ("onnx",)
 
-    px: int = Field(ge=8, le=4096, description="side of the network's own input, pixels")
+    px: int = Field(ge=1, le=4096, description="side of the network's own input, pixels")
 
     def make(self, model: ModelProto, calibration: CalibrationData) -> Made:
         """See ``Maker.make``."""
