@@ -4,8 +4,7 @@
 - ``percentile``: saturates what is larger in size than a given share of the values.
 - ``entropy``: saturates where the coarsened distribution tells most about the original one: the
   threshold of least Kullback-Leibler divergence; Migacz, "8-bit Inference with TensorRT", GTC 2017,
-  https://on-demand.gputechconf.com/gtc/2017/presentation/s7310-8-bit-inference-with-tensorrt.pdf,
-  slides 20 to 39.
+  https://on-demand.gputechconf.com/gtc/2017/presentation/s7310-8-bit-inference-with-tensorrt.pdf.
 
 Both saturating rules work on sizes, so they cut both signs alike, but never beyond what was seen.
 Exact zeros are left out of the histograms: zero has a code of its own under every threshold, so it

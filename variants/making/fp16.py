@@ -1,7 +1,7 @@
 """Half precision: weights and arithmetic in IEEE binary16, inputs and outputs as they were.
 
-Micikevicius et al., "Mixed Precision Training", ICLR 2018, https://arxiv.org/abs/1710.03740,
-section 3; the conversion is ONNX Runtime's (``onnxruntime.transformers.float16``). Values beyond
+Micikevicius et al., "Mixed Precision Training", ICLR 2018, https://arxiv.org/abs/1710.03740;
+the conversion is ONNX Runtime's (``onnxruntime.transformers.float16``). Values beyond
 65504 are clipped, and operators without a half-precision form stay in float32 between casts.
 """
 

@@ -1,10 +1,10 @@
 """Matrix products' weights in 4 bits by block; activations and arithmetic stay float.
 
 Round to nearest within blocks of one column, each with its own scale, as ONNX Runtime's
-``MatMulNBits`` takes them: https://onnxruntime.ai/docs/performance/model-optimizations/
-quantization.html#quantize-to-int4uint4. Weight-only quantisation pays where reading weights is
-what takes time, as with large matrices at batch 1: Frantar et al., "GPTQ", ICLR 2023,
-https://arxiv.org/abs/2210.17323, section 1.
+``MatMulNBits`` takes them,
+https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html. Weight-only
+quantisation pays where reading weights is what takes time, as with large matrices at batch 1:
+Frantar et al., "GPTQ", ICLR 2023, https://arxiv.org/abs/2210.17323, section 1.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Dynamic int8: weights rounded beforehand, activations' ranges taken from each batch as it runs.
 
-ONNX Runtime's ``quantize_dynamic``, https://onnxruntime.ai/docs/performance/model-optimizations/
-quantization.html#dynamic-quantization. Needs no calibration data. Only matrix products and
-recurrent layers are taken: a dynamically quantised convolution (``ConvInteger``) is slower on CPUs
-than the float one.
+ONNX Runtime's ``quantize_dynamic``,
+https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html. Needs no calibration
+data. Only matrix products and recurrent layers are taken, as ONNX Runtime advises: convolutions
+quantised in this way (``ConvInteger``) have no fast kernels on CPUs.
 """
 
 from __future__ import annotations
