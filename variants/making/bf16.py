@@ -17,7 +17,9 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.maker import Made, Maker
+from modelless.variants.making.opsets import at_least_opset
 from modelless.variants.making.weights import replace, weights
+from modelless.variants.vocabulary import Precision
 
 _CPU_NOTE: Final = (
     "half the size to store and fetch; ONNX Runtime on a CPU widens the weights at load, so there "
@@ -29,11 +31,12 @@ class Bf16(Maker):
     """Weights stored as bfloat16, widened to float32 where they are used."""
 
     name: ClassVar[str] = "bf16"
+    precision: ClassVar[Precision | None] = Precision.BF16
 
     def make(self, model: ModelProto, calibration: CalibrationData) -> Made:
         """See ``Maker.make``."""
         del calibration
-        _require_opset(model)
+        model = at_least_opset(model, 13)  # the first whose Cast takes bfloat16
         graph = model.graph
         names = {weight.name for weight in weights(model)}
         if not names:
@@ -56,11 +59,3 @@ class Bf16(Maker):
             )
         graph.node.extend(casts)
         return Made(model, (_CPU_NOTE,))
-
-
-def _require_opset(model: ModelProto) -> None:
-    opset = max(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
-    if opset < 13:
-        raise InvalidInputError.of(
-            "bf16: opset", opset, "13 or more, the first whose Cast takes bfloat16", "Export anew."
-        )

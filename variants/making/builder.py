@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from modelless.variants.artifacts import ArtifactStore, write_whole
 from modelless.variants.errors import (
+    EnvironmentUnfitError,
     IntegrityError,
     InvalidInputError,
     ModellessError,
@@ -27,6 +28,7 @@ from modelless.variants.making.lineage import Lineage, lineage_of
 from modelless.variants.making.recipe import Recipe, Step, parse_step
 from modelless.variants.making.session import Session
 from modelless.variants.making.verification import Tolerance, verify_conversion
+from modelless.variants.vocabulary import Precision
 
 Progress = Callable[[str, int, int], None]
 """Called with the stage in words, variants done, and variants in all."""
@@ -42,6 +44,8 @@ class MadeVariant:
         name: the recipe's.
         path: its ONNX file in the work folder, named by its hash; read-only.
         artifact_sha256: of the file.
+        precision: of its weights; None if no step changed the source's.
+        resolution_px: side of the network's own input; None if no step set it.
         lineage: what it was made of, and how.
         notes: what its makers said, step by step.
         fidelity: its outputs against the source's on the calibration data; None without data.
@@ -50,6 +54,8 @@ class MadeVariant:
     name: str
     path: Path
     artifact_sha256: str
+    precision: Precision | None
+    resolution_px: int | None
     lineage: Lineage
     notes: tuple[str, ...]
     fidelity: Fidelity | None
@@ -72,6 +78,27 @@ class RefusedVariant:
 class _Result:
     sha256: str
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Chains:
+    """What the chains of one build have in common.
+
+    Attributes:
+        source: as handed in.
+        base_sha256: of its canonical form, with which every chain begins.
+        wanted: the source's outputs on the calibration data; None without data.
+        refusals: reasons by the lineage of what was refused.
+    """
+
+    source: bytes
+    base_sha256: str
+    calibration: CalibrationData
+    wanted: Sequence[Outputs] | None
+    refusals: dict[str, str] = field(default_factory=dict)
+
+    def lineage(self, steps: Sequence[Step]) -> Lineage:
+        return lineage_of(hashlib.sha256(self.source).hexdigest(), steps, self.calibration.sha256)
 
 
 class Builder:
@@ -105,9 +132,9 @@ class Builder:
             InvalidInputError: the source does not take the calibration data.
             StoreError: the work folder cannot be written; what is in it stays whole.
         """
-        read_model(source)
+        base = self._artifacts.put(write_model(read_model(source)))
         wanted = run_all(Session(source), calibration) if calibration.feeds else None
-        refusals: dict[str, str] = {}
+        chains = _Chains(source, base, calibration, wanted)
         for done, (name, chain) in enumerate(recipe.chains.items()):
 
             def told(words: str, name: str = name, done: int = done) -> None:
@@ -115,52 +142,66 @@ class Builder:
                     on_progress(f"{name}: {words}", done, len(recipe.chains))
 
             try:
-                yield self._variant(name, chain, source, calibration, wanted, refusals, told)
+                yield self._variant(name, chain, chains, told)
             except StoreError:
                 raise
             except ModellessError as error:
                 yield RefusedVariant(name, str(error))
 
     def _variant(
-        self,
-        name: str,
-        chain: Sequence[Step],
-        source: bytes,
-        calibration: CalibrationData,
-        wanted: Outputs | None,
-        refusals: dict[str, str],
-        told: Callable[[str], None],
+        self, name: str, steps: Sequence[Step], chains: _Chains, told: Callable[[str], None]
     ) -> MadeVariant:
-        source_sha256 = hashlib.sha256(source).hexdigest()
-        result, notes = self._write(write_model(read_model(source)), ()), list[str]()
-        lineage = lineage_of(source_sha256, (), calibration.sha256)
-        for count in range(1, len(chain) + 1):
-            lineage = lineage_of(source_sha256, chain[:count], calibration.sha256)
-            if lineage.key in refusals:
-                raise InvalidInputError(refusals[lineage.key])
-            found = self._find(lineage)
-            if found is None:
-                told(str(chain[count - 1]))
-                try:
-                    made, said = run_step(
-                        chain[count - 1], self._artifacts.read(result.sha256), calibration
-                    )
-                except ModellessError as error:
-                    refusals[lineage.key] = str(error)
-                    raise
-                found = self._write(made, said)
-                self._record(lineage, found)
-            result = found
+        result, notes = _Result(chains.base_sha256, ()), list[str]()
+        lineage = chains.lineage(())
+        for count, step in enumerate(steps, start=1):
+            lineage = chains.lineage(steps[:count])
+            result = self._step(step, lineage, result, chains, told)
             notes += result.notes
         made = self._artifacts.read(result.sha256)
         fidelity = None
-        if wanted is not None:
+        if chains.wanted is not None:
             told("comparing with the source")
-            if all(step.with_settings.lossless for step in chain):
-                verify_conversion(Session(source).run, made, calibration, _LOSSLESS)
-            fidelity = compare(wanted, run_all(Session(made), calibration))
-        path = self._artifacts.fetch(result.sha256)
-        return MadeVariant(name, path, result.sha256, lineage, tuple(notes), fidelity)
+            if all(step.with_settings.lossless for step in steps):
+                source = Session(chains.source)
+                verify_conversion(source.run, made, chains.calibration, _LOSSLESS)
+            fidelity = compare(chains.wanted, run_all(Session(made), chains.calibration))
+        makers = [step.with_settings for step in steps]
+        return MadeVariant(
+            name=name,
+            path=self._artifacts.fetch(result.sha256),
+            artifact_sha256=result.sha256,
+            precision=next((m.precision for m in reversed(makers) if m.precision), None),
+            resolution_px=next(
+                (m.resolution_px for m in reversed(makers) if m.resolution_px), None
+            ),
+            lineage=lineage,
+            notes=tuple(notes),
+            fidelity=fidelity,
+        )
+
+    def _step(
+        self,
+        step: Step,
+        lineage: Lineage,
+        before: _Result,
+        chains: _Chains,
+        told: Callable[[str], None],
+    ) -> _Result:
+        """The step's result, found or made; what was refused once is refused again, untried."""
+        if lineage.key in chains.refusals:
+            raise InvalidInputError(chains.refusals[lineage.key])
+        found = self._find(lineage)
+        if found is not None:
+            return found
+        told(str(step))
+        try:
+            made, notes = run_step(step, self._artifacts.read(before.sha256), chains.calibration)
+        except ModellessError as error:
+            chains.refusals[lineage.key] = str(error)
+            raise
+        result = _Result(self._artifacts.put(made), notes)
+        self._record(lineage, result)
+        return result
 
     def _find(self, lineage: Lineage) -> _Result | None:
         """What was made before, if its record and its file are there and whole."""
@@ -170,9 +211,6 @@ class Builder:
             return _Result(record["artifact_sha256"], tuple(record["notes"]))
         except (OSError, ValueError, KeyError, TypeError, IntegrityError, InvalidInputError):
             return None
-
-    def _write(self, onnx_bytes: bytes, notes: tuple[str, ...]) -> _Result:
-        return _Result(self._artifacts.put(onnx_bytes), notes)
 
     def _record(self, lineage: Lineage, result: _Result) -> None:
         path = self._steps / f"{lineage.key}.json"
@@ -210,6 +248,10 @@ def run_step(
         made = maker.make(read_model(onnx_bytes), given)
     except ModellessError:
         raise
+    except OSError as error:  # of a temporary file
+        raise EnvironmentUnfitError(
+            f"{step.maker}: {error}. Free some space, or set TMPDIR to a folder that has some."
+        ) from error
     except Exception as error:  # whatever a maker's tools raise on a model they were not made for
         raise InvalidInputError(
             f"{step.maker}: it fails on this model: {type(error).__name__}: {error}"
@@ -229,11 +271,11 @@ def rebuild(lineage: Lineage, source: bytes, calibration: CalibrationData) -> by
         for index, record in enumerate(lineage.steps)
     ]
     here = lineage_of(hashlib.sha256(source).hexdigest(), steps, calibration.sha256)
-    for field in ("source_sha256", "calibration_sha256", "tools", "machine"):
-        recorded, found = getattr(lineage, field), getattr(here, field)
+    for part in ("source_sha256", "calibration_sha256", "tools", "machine"):
+        recorded, found = getattr(lineage, part), getattr(here, part)
         if recorded != found:
             raise IntegrityError(
-                f"lineage.{field}: got {found}; allowed: {recorded}, with which it was made."
+                f"lineage.{part}: got {found}; allowed: {recorded}, with which it was made."
             )
     onnx_bytes = write_model(read_model(source))
     for step in steps:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -80,8 +80,3 @@ def read_calibration(path: Path, batch: int = _BATCH) -> CalibrationData:
             "calibration data", str(path), "an .npz file of plain arrays", f"({error})"
         ) from error
     return CalibrationData.of(arrays, batch)
-
-
-def concatenated(parts: Iterable[NDArray[Any]]) -> NDArray[Any]:
-    """Arrays joined along axis 0, those of no axis as one item each."""
-    return np.concatenate([np.atleast_1d(part) for part in parts])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.variants.errors import InvalidInputError
-from modelless.variants.making.calibration import CalibrationData, concatenated
+from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.session import Session
 
 Outputs = Mapping[str, NDArray[Any]]
@@ -38,34 +38,61 @@ class Fidelity:
     items: int
 
 
-def run_all(session: Session, calibration: CalibrationData) -> Outputs:
-    """The outputs of all calls, joined along axis 0, by name."""
-    found = [session.run(feed) for feed in calibration.feeds]
-    return {name: concatenated(each[name] for each in found) for name in session.outputs}
+def run_all(session: Session, calibration: CalibrationData) -> list[Outputs]:
+    """The outputs of each call, by name."""
+    return [session.run(feed) for feed in calibration.feeds]
 
 
-def compare(source: Outputs, made: Outputs) -> Fidelity:
-    """``made`` against ``source``; outputs are matched by name.
+def compare(source: Sequence[Outputs], made: Sequence[Outputs]) -> Fidelity:
+    """``made`` against ``source``, call by call; outputs are matched by name.
 
     Raises:
         InvalidInputError: other names or shapes, or nothing to compare.
     """
-    shapes = {name: array.shape for name, array in source.items()}
-    others = {name: array.shape for name, array in made.items()}
+    if not source or len(source) != len(made):
+        raise InvalidInputError.of(
+            "calls of the made model", len(made), f"{len(source)}, 1 or more"
+        )
+    largest, items, agreed, classified = 0.0, 0, 0, 0
+    signal: dict[str, float] = {}
+    noise: dict[str, float] = {}
+    for call, (wanted, found) in enumerate(zip(source, made, strict=True)):
+        _check_shapes(call, wanted, found)
+        items += len(np.atleast_1d(next(iter(wanted.values()))))
+        classes = _classes(wanted)
+        for name, array in wanted.items():
+            if array.dtype.kind not in "fiub":
+                continue
+            x, y = array.astype(np.float64), found[name].astype(np.float64)
+            largest = max(largest, float(np.max(np.abs(x - y), initial=0.0)))
+            signal[name] = signal.get(name, 0.0) + float((x**2).sum())
+            noise[name] = noise.get(name, 0.0) + float(((x - y) ** 2).sum())
+            if name == classes:
+                agreed += int((x.argmax(axis=1) == y.argmax(axis=1)).sum())
+                classified += len(x)
+    return Fidelity(
+        max_abs=largest,
+        sqnr_db=min((_ratio_db(signal[name], noise[name]) for name in signal), default=_EXACT_DB),
+        top_1_agreement=agreed / classified if classified else None,
+        items=items,
+    )
+
+
+def _check_shapes(call: int, wanted: Outputs, found: Outputs) -> None:
+    shapes = {name: array.shape for name, array in wanted.items()}
+    others = {name: array.shape for name, array in found.items()}
     if shapes != others or not shapes:
-        raise InvalidInputError.of("outputs of the made model", others, f"{shapes}, as its source")
-    largest, lowest_db, agreement = 0.0, _EXACT_DB, None
-    for name, array in source.items():
-        if array.dtype.kind not in "fiub":
-            continue
-        wanted, found = array.astype(np.float64), made[name].astype(np.float64)
-        noise = wanted - found
-        largest = max(largest, float(np.max(np.abs(noise), initial=0.0)))
-        lowest_db = min(lowest_db, _ratio_db(float((wanted**2).sum()), float((noise**2).sum())))
-        if agreement is None and array.ndim == 2 and array.shape[1] > 1:
-            agreement = float((wanted.argmax(axis=1) == found.argmax(axis=1)).mean())
-    items = len(next(iter(source.values())))
-    return Fidelity(largest, lowest_db, agreement, items)
+        raise InvalidInputError.of(
+            f"outputs of the made model, call {call}", others, f"{shapes}, as its source"
+        )
+
+
+def _classes(outputs: Outputs) -> str | None:
+    """The first output of shape [items, classes], if there is one."""
+    for name, array in outputs.items():
+        if array.dtype.kind == "f" and array.ndim == 2 and array.shape[1] > 1:
+            return name
+    return None
 
 
 def _ratio_db(signal: float, noise: float) -> float:

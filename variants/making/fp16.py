@@ -17,6 +17,7 @@ from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.maker import Made, Maker
 from modelless.variants.making.optimise import inferred
 from modelless.variants.making.session import import_onnxruntime
+from modelless.variants.vocabulary import Precision
 
 # Their scales may be half precision only from opset 19 on, and what they are for is exactness.
 _STAY: Final = ("QuantizeLinear", "DequantizeLinear")
@@ -30,6 +31,7 @@ class Fp16(Maker):
     """IEEE half precision for weights and arithmetic; inputs and outputs keep their types."""
 
     name: ClassVar[str] = "fp16"
+    precision: ClassVar[Precision | None] = Precision.FP16
     tools: ClassVar[tuple[str, ...]] = ("onnx", "onnxruntime", "numpy")
 
     def make(self, model: ModelProto, calibration: CalibrationData) -> Made:

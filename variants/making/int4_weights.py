@@ -21,12 +21,14 @@ from modelless.variants.making.maker import Made, Maker
 from modelless.variants.making.quiet import logging_kept
 from modelless.variants.making.session import import_onnxruntime
 from modelless.variants.making.weights import add_constant, attribute, constants, weights
+from modelless.variants.vocabulary import Precision
 
 
 class Int4Weights(Maker):
     """4-bit weights by block for matrix products; convolutions stay as they are."""
 
     name: ClassVar[str] = "int4-weights"
+    precision: ClassVar[Precision | None] = Precision.INT4
     tools: ClassVar[tuple[str, ...]] = ("onnx", "onnxruntime", "onnx_ir", "numpy")
 
     block_size: Literal[16, 32, 64, 128, 256] = Field(32, description="weights that share a scale")

@@ -22,6 +22,7 @@ from modelless.variants.making.maker import Made, Maker
 from modelless.variants.making.quiet import without_message
 from modelless.variants.making.session import import_onnxruntime
 from modelless.variants.making.weights import weights
+from modelless.variants.vocabulary import Precision
 
 # What ONNX Runtime logs on seeing a DequantizeLinear, though it only restores pixels.
 _GUESS: Final = "Please check if the model is already quantized"
@@ -32,6 +33,7 @@ class Int8Dynamic(Maker):
     """8-bit matrix products whose activations are ranged batch by batch; convolutions stay."""
 
     name: ClassVar[str] = "int8-dynamic"
+    precision: ClassVar[Precision | None] = Precision.INT8
     tools: ClassVar[tuple[str, ...]] = ("onnx", "onnxruntime", "numpy")
 
     per_channel: bool = Field(True, description="a scale for each output channel of a weight")

@@ -20,10 +20,12 @@ from modelless.variants.errors import InvalidInputError
 from modelless.variants.making.activation_ranges import ActivationRange, Method, measure_ranges
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.maker import Made, Maker
+from modelless.variants.making.opsets import at_least_opset
 from modelless.variants.making.optimise import inferred
 from modelless.variants.making.sensitivity import rank_layers
 from modelless.variants.making.session import import_onnxruntime
 from modelless.variants.making.weights import readers, weights
+from modelless.variants.vocabulary import Precision
 
 # What has integer kernels, and what passes integers on as they are. Left out is what ends networks
 # (Softmax, Sigmoid): outputs in steps of 1/256 would tie classes that the network tells apart.
@@ -50,6 +52,7 @@ _OPERATORS: Final = [
     "Transpose",
     "Unsqueeze",
 ]
+_OPSET: Final = 13  # the first whose DequantizeLinear has a scale for each channel
 _OWN_OUTPUT: Final = frozenset({"Gemm", "MatMul"})
 
 
@@ -57,6 +60,7 @@ class Int8Static(Maker):
     """Integer arithmetic throughout, the activations' ranges measured on calibration data."""
 
     name: ClassVar[str] = "int8-static"
+    precision: ClassVar[Precision | None] = Precision.INT8
     needs_calibration: ClassVar[bool] = True
     tools: ClassVar[tuple[str, ...]] = ("onnx", "onnxruntime", "numpy")
 
@@ -83,7 +87,11 @@ class Int8Static(Maker):
                 "a convolution or a matrix product of constants",
                 "A model is quantised once.",
             )
-        model = inferred(model)
+        if self.keep_worst >= len(layers):
+            raise InvalidInputError.of(
+                "int8-static.keep_worst", self.keep_worst, f"less than {len(layers)}, its layers"
+            )
+        model = inferred(at_least_opset(model, _OPSET))
         ranges = measure_ranges(
             model, _activations(model), calibration, self.calibration, self.percentile
         )

@@ -31,8 +31,8 @@ class Lineage:
         source_sha256: of the ONNX file it was made of.
         steps: in order.
         tools: versions of what its bytes depend on, by package.
-        machine: kind of processor, as ``platform.machine`` names it: sums, and so measured ranges,
-            may differ in the last bit between kinds.
+        machine: kind of processor, as ``platform.machine`` names it. Measured ranges are sums of
+            vector units, whose width may change the last bit even within a kind.
         calibration_sha256: of the calibration data; None if no step looked at any.
     """
 

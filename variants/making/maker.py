@@ -14,6 +14,7 @@ from onnx import ModelProto
 from pydantic import BaseModel, ConfigDict
 
 from modelless.variants.making.calibration import CalibrationData
+from modelless.variants.vocabulary import Precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Maker(BaseModel, ABC):
 
     Attributes:
         name: as recipes write it.
+        precision: of the weights it leaves; None if it leaves them as they are.
         lossless: the outputs must stay as they are, up to rounding; the builder verifies it.
         needs_calibration: it looks at calibration data; else it is handed none.
         tools: import names of the packages that its result depends on; their versions are
@@ -44,9 +46,15 @@ class Maker(BaseModel, ABC):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     name: ClassVar[str]
+    precision: ClassVar[Precision | None] = None
     lossless: ClassVar[bool] = False
     needs_calibration: ClassVar[bool] = False
     tools: ClassVar[tuple[str, ...]] = ("onnx", "numpy")
+
+    @property
+    def resolution_px(self) -> int | None:
+        """Side of the network's own input that it sets, px; None if it sets none."""
+        return None
 
     @abstractmethod
     def make(self, model: ModelProto, calibration: CalibrationData) -> Made:

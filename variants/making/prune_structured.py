@@ -1,10 +1,10 @@
 """Structured pruning: whole channels leave, so that the dense model really is smaller and quicker.
 
 Those leave whose going disturbs the next layer least, and what they were on average is put into its
-bias: Evci et al., "Mean Replacement Pruning" (2018), https://openreview.net/forum?id=BJxRVnC5Fm.
-What remains of channel ``k``'s error is then its variance times the squared norm of the weights
-that read it, which is the order in which channels go. Nothing is retrained, so expect accuracy to
-fall quickly with the share.
+bias. What remains of a channel's error is then its variance times the squared norm of the weights
+that read it, which is the order in which channels go: An et al., "Fluctuation-based Adaptive
+Structured Pruning for Large Language Models", AAAI 2024, https://arxiv.org/abs/2312.11983, here for
+convolutions. Nothing is retrained, so expect accuracy to fall quickly with the share.
 """
 
 from __future__ import annotations
@@ -135,7 +135,8 @@ def _cut(
     by_input = np.moveaxis(array, axis, 0)[gone].astype(np.float64)
     if chain.reads.op_type == "Conv":
         by_input = by_input.sum(axis=(2, 3))  # [gone, out]; at borders, padding is neglected
-    _add_to_bias(graph, chain.reads, mean[gone] @ by_input)
+    # No matrix product: its sums, and so the last bit, would depend on the number of threads.
+    _add_to_bias(graph, chain.reads, (mean[gone, None] * by_input).sum(axis=0))
     replace(weight, np.take(array, inputs, axis=axis))
 
 

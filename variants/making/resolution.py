@@ -17,13 +17,13 @@ from onnx import (
     TensorProto,
     helper,
     numpy_helper,
-    version_converter,
 )
 from pydantic import Field
 
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.maker import Made, Maker
+from modelless.variants.making.opsets import at_least_opset
 from modelless.variants.making.weights import WEIGHTED, add_constant, attribute, constants
 
 _OPSET: Final = 18  # the first whose Resize antialiases and names its axes
@@ -37,6 +37,11 @@ class Resolution(Maker):
     tools: ClassVar[tuple[str, ...]] = ("onnx",)
 
     px: int = Field(ge=1, le=4096, description="side of the network's own input, pixels")
+
+    @property
+    def resolution_px(self) -> int:
+        """Side of the network's own input, px."""
+        return self.px
 
     def make(self, model: ModelProto, calibration: CalibrationData) -> Made:
         """See ``Maker.make``."""
@@ -80,9 +85,7 @@ def _picture_axes(sizes: Any) -> tuple[int, int]:
 
 
 def _with_resize(model: ModelProto, px: int) -> ModelProto:
-    opset = max(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
-    if opset < _OPSET:
-        model = version_converter.convert_version(model, _OPSET)
+    model = at_least_opset(model, _OPSET)
     graph = model.graph
     picture = graph.input[0]
     dims = picture.type.tensor_type.shape.dim

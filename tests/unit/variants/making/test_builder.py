@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,6 +23,7 @@ from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.lineage import Lineage
 from modelless.variants.making.maker import Made, Maker
 from modelless.variants.making.recipe import Recipe, default_recipe, parse_recipe
+from modelless.variants.vocabulary import Precision
 from modelless.variants.zoo.efficientnet_lite import ARCHITECTURES, load_network
 from modelless.variants.zoo.graph import write_graph
 from modelless.variants.zoo.photos import UNLABELLED, crops
@@ -113,6 +118,35 @@ class TestInterruption:
         build(tmp_path, SHARED)
         assert Spy.calls == ["a", "b", "b", "c", "b"]
 
+    @pytest.mark.parametrize("write", [1, 2, 3, 4, 5])
+    def test_a_killed_process_leaves_no_half_file(self, tmp_path: Path, write: int) -> None:
+        code = (
+            "import itertools, os, signal, sys\n"
+            "from pathlib import Path\n"
+            "from tests.unit.variants.making import test_builder as here\n"
+            f"count, flush, target = itertools.count(1), os.fsync, {write}\n"
+            "def die(file):\n"
+            "    if next(count) == target:\n"
+            "        os.kill(os.getpid(), signal.SIGKILL)\n"
+            "    flush(file)\n"
+            "os.fsync = die\n"
+            "here.build(Path(sys.argv[1]), here.SHARED)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path)],
+            cwd=Path(__file__).parents[4],
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == -signal.SIGKILL
+        for path in (tmp_path / "artifacts").rglob("[!.]*"):
+            if path.is_file():
+                assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
+        records = list((tmp_path / "steps").glob("[!.]*"))
+        assert len(records) == (write - 2) // 2 if write > 1 else not records
+        assert all(json.loads(path.read_bytes())["artifact_sha256"] for path in records)
+        assert build(tmp_path, SHARED) == build(tmp_path, SHARED)
+
     def test_a_full_disk_is_told_and_leaves_the_folder_whole(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -163,6 +197,11 @@ class TestRefusals:
         Spy.raises.append(RuntimeError("unheard of"))
         (found,) = build(tmp_path, recipe(one=[spy("a")])).values()
         assert found.reason == f"{HERE}: it fails on this model: RuntimeError: unheard of"
+
+    def test_no_room_for_temporary_files_is_told(self, tmp_path: Path) -> None:
+        Spy.raises.append(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        (found,) = build(tmp_path, recipe(one=[spy("a")])).values()
+        assert "No space left on device. Free some space, or set TMPDIR" in found.reason
 
     def test_a_maker_that_lies_about_losing_nothing_is_found_out(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -229,5 +268,7 @@ def test_a_family_of_efficientnet_lite0(tmp_path: Path) -> None:
     assert bytes_of["int8"] < 0.3 * len(source)
     assert bytes_of["bf16"] < 0.52 * len(source)
     assert bytes_of["slim"] < 0.9 * len(source)
+    assert (found["int8-160"].precision, found["int8-160"].resolution_px) == (Precision.INT8, 160)
+    assert (found["slim"].precision, found["slim"].resolution_px) == (None, None)
     assert found["fp32-fused"].fidelity.sqnr_db > 80.0
     assert found["int8"].fidelity.sqnr_db > 8.0

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -92,6 +93,7 @@ class TestEveryMaker:
             subprocess.run(
                 [sys.executable, "-c", code],
                 env={**os.environ, "PYTHONHASHSEED": seed},
+                cwd=Path(__file__).parents[4],
                 capture_output=True,
                 text=True,
                 timeout=120,
@@ -243,6 +245,21 @@ class TestInt8Static:
             np.abs(run(each, x) - run(source, x)).max() for each in (result, without)
         )
         assert error < 0.1 * error_without
+
+    def test_all_layers_cannot_stay_float(self) -> None:
+        assert "keep_worst: got 9; allowed: less than" in error_of(
+            {"int8-static": {"keep_worst": 9}}, FASHION
+        )
+
+    def test_an_old_model_is_brought_up_to_date(self) -> None:
+        constants = random_weights(w=(4, 3, 1, 1))
+        source = write(
+            [node("Conv", "x w", "y")], constants, ["N", 3, 4, 4], ["N", 4, 4, 4], opset=11
+        )
+        x = np.random.default_rng(0).random((2, 3, 4, 4), np.float32)
+        result = made("int8-static", source, CalibrationData.of({"x": x}))
+        assert inspect_onnx(result).opset == 13
+        assert run(result, x) == pytest.approx(run(source, x), abs=0.1)
 
     def test_without_data_it_is_refused(self) -> None:
         with pytest.raises(InvalidInputError, match="calibration data: got 'none'"):

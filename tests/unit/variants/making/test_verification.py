@@ -61,28 +61,35 @@ class TestVerification:
 class TestFidelity:
     SOURCE = np.array([[3.0, 4.0], [1.0, 0.0]], np.float32)
 
+    def fidelity(self, made: np.ndarray) -> Fidelity:
+        return compare([{"y": self.SOURCE}], [{"y": made}])
+
     def test_figures(self) -> None:
-        found = compare(
-            {"y": self.SOURCE}, {"y": self.SOURCE + np.float32([[0.0, -2.0], [0.0, 0.0]])}
-        )
+        found = self.fidelity(self.SOURCE + np.float32([[0.0, -2.0], [0.0, 0.0]]))
         assert found == Fidelity(2.0, pytest.approx(10 * np.log10(26 / 4)), 0.5, 2)
 
+    def test_calls_are_pooled_whatever_their_sizes(self) -> None:
+        source = [{"y": self.SOURCE}, {"y": np.ones((1, 3), np.float32)}]
+        made = [{"y": self.SOURCE + 1}, {"y": np.ones((1, 3), np.float32)}]
+        assert compare(source, made) == Fidelity(1.0, pytest.approx(10 * np.log10(29 / 4)), 1.0, 3)
+
     def test_equals(self) -> None:
-        assert compare({"y": self.SOURCE}, {"y": self.SOURCE}) == Fidelity(0.0, 200.0, 1.0, 2)
+        assert self.fidelity(self.SOURCE) == Fidelity(0.0, 200.0, 1.0, 2)
 
     def test_the_worst_output_counts(self) -> None:
         made = {"a": self.SOURCE, "b": 2 * self.SOURCE}
-        assert compare({"a": self.SOURCE, "b": self.SOURCE}, made).sqnr_db == 0.0
+        assert compare([{"a": self.SOURCE, "b": self.SOURCE}], [made]).sqnr_db == 0.0
 
     def test_nothing_is_as_bad_as_can_be(self) -> None:
-        assert compare({"y": self.SOURCE}, {"y": self.SOURCE * np.nan}).sqnr_db == -200.0
-        assert compare({"y": 0 * self.SOURCE}, {"y": self.SOURCE}).sqnr_db == -200.0
+        assert self.fidelity(self.SOURCE * np.nan).sqnr_db == -200.0
+        assert compare([{"y": 0 * self.SOURCE}], [{"y": self.SOURCE}]).sqnr_db == -200.0
 
     def test_no_classes_no_agreement(self) -> None:
-        assert compare({"y": self.SOURCE[0]}, {"y": self.SOURCE[0]}).top_1_agreement is None
+        one = [{"y": self.SOURCE[0]}]
+        assert compare(one, one).top_1_agreement is None
 
     def test_other_shapes_are_refused(self) -> None:
-        with pytest.raises(
-            InvalidInputError, match=r"outputs of the made model: got \{'y': \(2,\)"
-        ):
-            compare({"y": self.SOURCE}, {"y": self.SOURCE[0]})
+        with pytest.raises(InvalidInputError, match=r"call 0: got \{'y': \(2,\)\}"):
+            self.fidelity(self.SOURCE[0])
+        with pytest.raises(InvalidInputError, match="calls of the made model: got 0"):
+            compare([], [])
