@@ -95,6 +95,11 @@ def finish(
     return Converted(onnx_bytes, source, tool_versions({"onnx", *tools}), len(inputs.feeds))
 
 
+def output_names(count: int) -> list[str]:
+    """What outputs are called that have no names of their own: ``output``, or ``output_0``, ..."""
+    return ["output"] if count == 1 else [f"output_{index}" for index in range(count)]
+
+
 def require(name: str, hint: str) -> ModuleType:
     """The module ``name``; EnvironmentUnfitError with ``hint`` if it is not installed."""
     try:

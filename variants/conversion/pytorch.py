@@ -16,7 +16,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from modelless.variants.conversion.converted import Converted, finish, load_model, require
+from modelless.variants.conversion.converted import (
+    Converted,
+    finish,
+    load_model,
+    output_names,
+    require,
+)
 from modelless.variants.conversion.pt2_archive import without_pickles
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.making.calibration import CalibrationData, Feed
@@ -49,7 +55,7 @@ def convert_pytorch(
         with torch.no_grad():
             found = module(*(torch.from_numpy(np.array(feed[name])) for name in names))
         arrays = [tensor.numpy() for tensor in _flat(torch, found)]
-        return dict(zip(_output_names(len(arrays)), arrays, strict=True))
+        return dict(zip(output_names(len(arrays)), arrays, strict=True))
 
     count = len(run(inputs.feeds[0]))
     try:
@@ -61,7 +67,7 @@ def convert_pytorch(
                 verbose=False,
                 external_data=False,
                 input_names=names,
-                output_names=_output_names(count),
+                output_names=output_names(count),
                 dynamic_shapes=sizes,
             )
     except Exception as error:  # the exporter's kinds have no common base
@@ -113,10 +119,6 @@ def _flat(torch: Any, found: Any) -> list[Any]:
     raise InvalidInputError.of(
         "conversion: what the module returns", type(found).__name__, "a tensor, or several"
     )
-
-
-def _output_names(count: int) -> list[str]:
-    return ["output"] if count == 1 else [f"output_{index}" for index in range(count)]
 
 
 @contextmanager

@@ -141,12 +141,14 @@ class Builder:
                 if on_progress is not None:
                     on_progress(f"{name}: {words}", done, len(recipe.chains))
 
+            found: MadeVariant | RefusedVariant
             try:
-                yield self._variant(name, chain, chains, told)
+                found = self._variant(name, chain, chains, told)
             except StoreError:
                 raise
             except ModellessError as error:
-                yield RefusedVariant(name, str(error))
+                found = RefusedVariant(name, str(error))
+            yield found
 
     def _variant(
         self, name: str, steps: Sequence[Step], chains: _Chains, told: Callable[[str], None]

@@ -79,6 +79,7 @@ class Int8Static(Maker):
 
     def make(self, model: ModelProto, calibration: CalibrationData) -> Made:
         """See ``Maker.make``."""
+        model = inferred(at_least_opset(model, _OPSET))
         layers = [weight.node.name for weight in weights(model)]
         if not layers:
             raise InvalidInputError.of(
@@ -91,7 +92,6 @@ class Int8Static(Maker):
             raise InvalidInputError.of(
                 "int8-static.keep_worst", self.keep_worst, f"less than {len(layers)}, its layers"
             )
-        model = inferred(at_least_opset(model, _OPSET))
         ranges = measure_ranges(
             model, _activations(model), calibration, self.calibration, self.percentile
         )

@@ -1,4 +1,4 @@
-"""Importable models, as a user's own code would hold them; PyTorch is imported only when asked."""
+"""Importable models, as a user's own code would hold them; frameworks are imported when asked."""
 
 from __future__ import annotations
 
@@ -70,3 +70,29 @@ def convolution() -> Any:
 
     torch.manual_seed(0)
     return Network()
+
+
+def sequential() -> Any:
+    """A small Keras network [N, 16, 16, 3] -> [N, 4], always with the same weights."""
+    import keras
+
+    keras.utils.set_random_seed(0)
+    return keras.Sequential(
+        [
+            keras.layers.Input((16, 16, 3)),
+            keras.layers.Conv2D(8, 3, activation="relu"),
+            keras.layers.BatchNormalization(),
+            keras.layers.GlobalAveragePooling2D(),
+            keras.layers.Dense(4, activation="softmax"),
+        ]
+    )
+
+
+def two_headed() -> Any:
+    """A Keras network of two inputs and two outputs."""
+    import keras
+
+    keras.utils.set_random_seed(0)
+    inputs = [keras.Input((5,)), keras.Input((3,))]
+    hidden = keras.layers.Concatenate()(inputs)
+    return keras.Model(inputs, [keras.layers.Dense(2)(hidden), keras.layers.Dense(3)(hidden)])
