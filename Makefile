@@ -64,7 +64,8 @@ bench: $(TEST_READY)
 
 lock:
 	@command -v $(UV) > /dev/null || { echo "make lock needs uv: 'make test' installs one" >&2; exit 1; }
-	$(LOCK) --extra cpu --extra openvino --extra demo --extra dev --output-file requirements/test.txt > /dev/null
+	$(LOCK) --extra cpu --extra openvino --extra making --extra sklearn --extra parquet \
+		--extra demo --extra dev --output-file requirements/test.txt > /dev/null
 	$(LOCK) --extra cpu --extra demo --constraint requirements/test.txt \
 		--output-file requirements/demo.txt > /dev/null
 

@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from modelless.variants.errors import InvalidInputError
+from modelless.variants.validation import problems
 
 PolicySpecification = str | dict[str, Any]
 
@@ -138,11 +139,7 @@ def parse_settings(document: object, source: str = "config") -> Settings:
     try:
         return Settings.model_validate(document)
     except ValidationError as error:
-        lines = []
-        for problem in error.errors():
-            field = ".".join(str(part) for part in problem["loc"]) or "(top)"
-            lines.append(f"{field}: got {problem.get('input')!r:.80}; {problem['msg']}")
-        raise InvalidInputError(f"{source}: " + "; ".join(lines)) from None
+        raise InvalidInputError(f"{source}: {problems(error)}") from None
 
 
 def default_home() -> Path:

@@ -25,6 +25,7 @@ from modelless.controller.cli.app import app
 from modelless.controller.config import Settings
 from modelless.policies.discovery import BUILT_IN
 from modelless.variants import errors
+from modelless.variants.making import catalog as makers
 from modelless.variants.runtimes.engines import ENGINES
 
 ROOT: Final = Path(__file__).parents[1]
@@ -47,6 +48,12 @@ def policy_tables() -> str:
         lines += _table(("policy", "what it does", "settings"), rows)
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
+
+
+def maker_table() -> str:
+    """Every built-in maker of variants with its settings."""
+    rows = (_maker_row(name) for name in makers.BUILT_IN)
+    return "\n".join(_table(("maker", "what it does", "settings"), rows))
 
 
 def command_table() -> str:
@@ -96,6 +103,7 @@ BLOCKS: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
     "exit codes": ("README.md", exit_code_table),
     "settings": ("docs/configuration.md", settings_tables),
     "policies": ("docs/policies.md", policy_tables),
+    "makers": ("docs/variants.md", maker_table),
 }
 
 
@@ -201,6 +209,15 @@ def _policy_row(name: str, path: str) -> tuple[str, str, str]:
         for parameter in inspect.signature(policy).parameters.values()
     ]
     return f"`{name}`", _paragraph(module), "<br>".join(settings) or "none"
+
+
+def _maker_row(name: str) -> tuple[str, str, str]:
+    maker = makers.find_maker(name)
+    settings = [
+        f"`{key}` ({_default(field).strip('()')}; {_allowed(field)}): {field.description}"
+        for key, field in maker.model_fields.items()
+    ]
+    return f"`{name}`", _paragraph(import_module(maker.__module__)), "<br>".join(settings) or "none"
 
 
 def _shown(default: object) -> str:

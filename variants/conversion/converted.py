@@ -1,0 +1,137 @@
+"""What a conversion gives, and the one way in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Final
+
+from onnx import ModelProto
+
+from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError, NotFoundError
+from modelless.variants.importing import import_object
+from modelless.variants.making.calibration import CalibrationData, Feed
+from modelless.variants.making.canonical import write_model
+from modelless.variants.making.fidelity import Outputs
+from modelless.variants.making.lineage import tool_versions
+from modelless.variants.making.verification import (
+    DEFAULT_TOLERANCE,
+    Tolerance,
+    verify_conversion,
+)
+
+_HOME: Final = "modelless.variants.conversion"
+
+FRAMEWORKS: Final[Mapping[str, str]] = {
+    "pytorch": f"{_HOME}.pytorch:convert_pytorch",
+    "scikit-learn": f"{_HOME}.scikit_learn:convert_scikit_learn",
+    "tensorflow": f"{_HOME}.tensorflow:convert_tensorflow",
+}
+"""Where the converter of each framework lies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A model that answers as its source does.
+
+    Attributes:
+        onnx_bytes: in canonical form.
+        source: as it was named.
+        tools: versions of the packages that made it.
+        calls: on how many calls it was held against its source.
+    """
+
+    onnx_bytes: bytes
+    source: str
+    tools: Mapping[str, str]
+    calls: int
+
+
+def convert(
+    framework: str,
+    source: str,
+    inputs: CalibrationData,
+    tolerance: Tolerance = DEFAULT_TOLERANCE,
+) -> Converted:
+    """Convert a trained model and hold the result against it.
+
+    Args:
+        framework: one of ``FRAMEWORKS``.
+        source: ``package.module:attribute``, a model or what makes one when called without
+            arguments; or a file of a format that the framework's converter names.
+        inputs: real inputs, by the names that the ONNX model's inputs shall have, in the order in
+            which the model takes them. Axis 0, and what differs in size between calls, stays free.
+        tolerance: how far apart two outputs may be.
+
+    Raises:
+        NotFoundError: no such framework, or nothing to import under that name.
+        EnvironmentUnfitError: the framework or its converter is not installed.
+        InvalidInputError: the source is no such model, cannot be converted, or the result differs.
+        IntegrityError: the result is no valid model.
+    """
+    if framework not in FRAMEWORKS:
+        raise NotFoundError(
+            f"framework {framework!r} does not exist; there are: {', '.join(FRAMEWORKS)}."
+        )
+    if not inputs.feeds:
+        raise InvalidInputError.of("conversion: inputs", "none", "one call of real inputs at least")
+    converter: Callable[..., Converted] = import_object(FRAMEWORKS[framework], "converter")
+    return converter(source, inputs, tolerance)
+
+
+def finish(
+    model: ModelProto,
+    source_run: Callable[[Feed], Outputs],
+    source: str,
+    inputs: CalibrationData,
+    tolerance: Tolerance,
+    tools: set[str],
+) -> Converted:
+    """The last steps that all converters share: write canonically, verify, note the tools."""
+    onnx_bytes = write_model(model)
+    verify_conversion(source_run, onnx_bytes, inputs, tolerance)
+    return Converted(onnx_bytes, source, tool_versions({"onnx", *tools}), len(inputs.feeds))
+
+
+def output_names(count: int) -> list[str]:
+    """What outputs are called that have no names of their own: ``output``, or ``output_0``, ..."""
+    return ["output"] if count == 1 else [f"output_{index}" for index in range(count)]
+
+
+def require(name: str, hint: str) -> ModuleType:
+    """The module ``name``; EnvironmentUnfitError with ``hint`` if it is not installed."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise EnvironmentUnfitError(f"conversion: {error}: {hint}") from error
+
+
+def load_model(source: str, kind: type | tuple[type, ...]) -> Any:
+    """The model of importable code that ``source`` names, or that a factory there makes.
+
+    Raises:
+        NotFoundError: it cannot be imported.
+        InvalidInputError: it is no path of importable code, or no model of ``kind``.
+    """
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    allowed = (
+        f"package.module:attribute, {' or '.join(each.__qualname__ for each in kinds)} or a "
+        "function without arguments that makes one"
+    )
+    if ":" not in source:
+        raise InvalidInputError.of(
+            "conversion: source", source, allowed, "Pickles are never read: they are programs."
+        )
+    found = import_object(source, "model")
+    if callable(found) and not isinstance(found, kind):
+        try:
+            found = found()
+        except Exception as error:  # whatever the user's own code raises is told
+            raise InvalidInputError.of(
+                "conversion: source", source, allowed, f"It raised {type(error).__name__}: {error}"
+            ) from error
+    if not isinstance(found, kind):
+        raise InvalidInputError.of("conversion: source", source, allowed, f"It is {found!r:.80}.")
+    return found

@@ -1,0 +1,133 @@
+"""PyTorch modules and exported programs, through ``torch.onnx.export(..., dynamo=True)``.
+
+https://docs.pytorch.org/docs/stable/onnx_export.html. A module comes as importable code. A ``.pt2``
+file (``torch.export.save``) is a zip archive of JSON and raw weights, but PyTorch reads pickles and
+compiled libraries in it besides, which ``pt2_archive`` refuses or leaves out.
+What stays trusted is the program itself: PyTorch looks up the operators that its JSON names and
+evaluates its size expressions, so take ``.pt2`` files only from whom you would take code.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import numpy as np
+
+from modelless.variants.conversion.converted import (
+    Converted,
+    finish,
+    load_model,
+    output_names,
+    require,
+)
+from modelless.variants.conversion.pt2_archive import without_pickles
+from modelless.variants.errors import InvalidInputError
+from modelless.variants.making.calibration import CalibrationData, Feed
+from modelless.variants.making.fidelity import Outputs
+from modelless.variants.making.verification import DEFAULT_TOLERANCE, Tolerance
+
+_HINT: Final = "install PyTorch, https://pytorch.org, and pip install onnxscript"
+
+
+def convert_pytorch(
+    source: str, inputs: CalibrationData, tolerance: Tolerance = DEFAULT_TOLERANCE
+) -> Converted:
+    """See ``converted.convert``. The source may be a ``.pt2`` file; its free sizes are its own.
+
+    Tensors are handed over in the order of ``inputs``. The outputs are called ``output``, or
+    ``output_0``, ``output_1``, ... if there are several.
+    """
+    torch: Any = require("torch", _HINT)
+    require("onnxscript", _HINT)
+    names = list(inputs.feeds[0])
+    if source.endswith(".pt2"):
+        program = _load_program(torch, source)
+        module, arguments, sizes = program.module(), None, None
+    else:
+        module = load_model(source, torch.nn.Module).eval()
+        arguments, sizes = _example(torch, inputs, names), _free_sizes(torch, inputs, names)
+        program = module
+
+    def run(feed: Feed) -> Outputs:
+        with torch.no_grad():
+            found = module(*(torch.from_numpy(np.array(feed[name])) for name in names))
+        arrays = [tensor.numpy() for tensor in _flat(torch, found)]
+        return dict(zip(output_names(len(arrays)), arrays, strict=True))
+
+    count = len(run(inputs.feeds[0]))
+    try:
+        with _quiet():
+            exported = torch.onnx.export(
+                program,
+                arguments,
+                dynamo=True,
+                verbose=False,
+                external_data=False,
+                input_names=names,
+                output_names=output_names(count),
+                dynamic_shapes=sizes,
+            )
+    except Exception as error:  # the exporter's kinds have no common base
+        raise InvalidInputError(
+            f"conversion: PyTorch cannot export {source}: {type(error).__name__}: {error}"
+        ) from error
+    return finish(exported.model_proto, run, source, inputs, tolerance, {"torch", "onnxscript"})
+
+
+def _load_program(torch: Any, source: str) -> Any:
+    archive = without_pickles(source)
+    try:
+        return torch.export.load(archive)
+    except Exception as error:  # a damaged program raises whatever is met first
+        raise InvalidInputError.of(
+            "conversion: source", source, "a file that torch.export.save wrote", f"({error})"
+        ) from error
+
+
+def _example(torch: Any, inputs: CalibrationData, names: Sequence[str]) -> tuple[Any, ...]:
+    """The first call's tensors, of two items at least: a size of 1 would be taken for fixed."""
+    feed = inputs.feeds[0]
+    arrays = (feed[name] for name in names)
+    return tuple(
+        torch.from_numpy(np.concatenate([array, array]) if len(array) == 1 else np.array(array))
+        for array in arrays
+    )
+
+
+def _free_sizes(torch: Any, inputs: CalibrationData, names: Sequence[str]) -> tuple[Any, ...]:
+    """Axis 0, and the axes along which calls differ."""
+    found = []
+    for name in names:
+        shapes = {feed[name].shape[1:] for feed in inputs.feeds}
+        differing = [
+            axis for axis, sizes in enumerate(zip(*shapes, strict=True), 1) if len(set(sizes)) > 1
+        ]
+        found.append(dict.fromkeys((0, *differing), torch.export.Dim.DYNAMIC))
+    return tuple(found)
+
+
+def _flat(torch: Any, found: Any) -> list[Any]:
+    if isinstance(found, torch.Tensor):
+        return [found]
+    if isinstance(found, dict):
+        found = tuple(found.values())
+    if isinstance(found, (tuple, list)) and all(isinstance(each, torch.Tensor) for each in found):
+        return list(found)
+    raise InvalidInputError.of(
+        "conversion: what the module returns", type(found).__name__, "a tensor, or several"
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without a warning for every operator of packages that are not installed."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,101 @@
+"""scikit-learn estimators and pipelines, through skl2onnx.
+
+https://onnx.ai/sklearn-onnx. A model comes as importable code or as a ``.skops`` file, whose types
+skops audits before it builds anything (https://skops.readthedocs.io/en/stable/persistence.html):
+only such as it knows to be harmless are let in. joblib and pickle files are programs, and are not
+read. Of trees, which skops cannot vouch for, importable code is the way.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from modelless.variants.conversion.converted import Converted, finish, load_model, require
+from modelless.variants.errors import InvalidInputError
+from modelless.variants.making.calibration import CalibrationData, Feed
+from modelless.variants.making.fidelity import Outputs
+from modelless.variants.making.verification import DEFAULT_TOLERANCE, Tolerance
+
+_HINT: Final = "pip install 'modelless[sklearn]'"
+_OPSET: Final = 17
+
+
+def convert_scikit_learn(
+    source: str, inputs: CalibrationData, tolerance: Tolerance = DEFAULT_TOLERANCE
+) -> Converted:
+    """See ``converted.convert``. One input [items, features].
+
+    A classifier's outputs are ``label`` and ``probabilities``, a regressor's is ``variable``. The
+    source computes in float64, its ONNX form in float32; a tree that splits between the two
+    answers otherwise there, and verification then refuses it.
+    """
+    skl2onnx = require("skl2onnx", _HINT)
+    from sklearn.base import BaseEstimator, is_classifier
+
+    model = _read_skops(source) if source.endswith(".skops") else load_model(source, BaseEstimator)
+    first = inputs.feeds[0]
+    if len(first) != 1 or any(array.ndim != 2 for array in first.values()):
+        shapes = {name: array.shape for name, array in first.items()}
+        raise InvalidInputError.of("conversion: inputs", shapes, "one array [items, features]")
+    ((name, example),) = first.items()
+    kind = _type_of(example.dtype, example.shape[1])
+    classifies = is_classifier(model) and hasattr(model, "predict_proba")
+    try:
+        made = skl2onnx.to_onnx(
+            model,
+            initial_types=[(name, kind)],
+            options={"zipmap": False} if classifies else None,
+            target_opset=_OPSET,
+        )
+    except Exception as error:  # its own kinds, for operators, shapes and options, have no base
+        raise InvalidInputError(f"conversion: skl2onnx refuses {source}: {error}") from error
+    outputs = [value.name for value in made.graph.output]
+
+    def run(feed: Feed) -> Outputs:
+        given = feed[name]
+        if classifies:
+            return dict(
+                zip(
+                    outputs,
+                    (model.predict(given), model.predict_proba(given)),
+                    strict=True,
+                )
+            )
+        found = np.asarray(model.predict(given))
+        # skl2onnx gives regressors' single outputs an axis of their own.
+        return {outputs[0]: found.reshape(len(given), -1) if found.ndim == 1 else found}
+
+    return finish(made, run, source, inputs, tolerance, {"sklearn", "skl2onnx"})
+
+
+def _type_of(dtype: np.dtype[Any], features: int) -> Any:
+    from skl2onnx.common.data_types import FloatTensorType, Int64TensorType
+
+    kinds = {np.dtype(np.float32): FloatTensorType, np.dtype(np.int64): Int64TensorType}
+    if dtype not in kinds:
+        raise InvalidInputError.of("conversion: inputs' type", str(dtype), "float32 or int64")
+    return kinds[dtype]([None, features])
+
+
+def _read_skops(source: str) -> Any:
+    skops_io = require("skops.io", _HINT)
+    path = Path(source)
+    try:
+        untrusted = skops_io.get_untrusted_types(file=path)
+        if untrusted:
+            raise InvalidInputError.of(
+                f"conversion: types in {source}",
+                ", ".join(untrusted),
+                "types that skops knows to be harmless",
+                "Name the model as package.module:attribute of code that makes it instead.",
+            )
+        return skops_io.load(path, trusted=[])
+    except InvalidInputError:
+        raise
+    except Exception as error:  # a damaged archive raises whatever is met first
+        raise InvalidInputError.of(
+            "conversion: source", source, "a file that skops.io.dump wrote", f"({error})"
+        ) from error

@@ -1,0 +1,82 @@
+"""Calibration data: inputs as they will come, to measure activations on and compare outputs by."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelless.variants.errors import InvalidInputError
+
+Feed = Mapping[str, NDArray[Any]]
+"""One call's inputs by name, items along axis 0."""
+
+_BATCH: Final = 32
+
+
+@dataclass(frozen=True)
+class CalibrationData:
+    """Inputs, call by call; calls may differ in shape.
+
+    Attributes:
+        feeds: in the order in which they are run.
+    """
+
+    feeds: tuple[Feed, ...] = ()
+
+    @classmethod
+    def of(cls, arrays: Feed, batch: int = _BATCH) -> CalibrationData:
+        """Arrays cut into calls of ``batch`` items; all must hold as many along axis 0.
+
+        Raises:
+            InvalidInputError: no arrays, no items, or different numbers of them.
+        """
+        counts = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
+        if len(set(counts.values())) != 1 or 0 in counts.values():
+            raise InvalidInputError.of(
+                "calibration data",
+                counts,
+                "arrays by input name, each with as many items, 1 or more",
+            )
+        (count,) = set(counts.values())
+        return cls(
+            tuple(
+                {name: array[start : start + batch] for name, array in arrays.items()}
+                for start in range(0, count, batch)
+            )
+        )
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hex digest of all names, types, shapes and values, in order."""
+        digest = hashlib.sha256()
+        for feed in self.feeds:
+            digest.update(b"call")
+            for name in sorted(feed):
+                array = np.ascontiguousarray(feed[name])
+                digest.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
+                digest.update(array.tobytes())
+        return digest.hexdigest()
+
+
+def read_calibration(path: Path, batch: int = _BATCH) -> CalibrationData:
+    """Calibration data of an ``.npz`` file, an array an input; pickled arrays are refused.
+
+    Raises:
+        InvalidInputError: no such file, no such arrays.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {str(name): file[name] for name in file.files}
+    except (OSError, ValueError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        raise InvalidInputError.of(
+            "calibration data", str(path), "an .npz file of plain arrays", f"({error})"
+        ) from error
+    return CalibrationData.of(arrays, batch)
