@@ -1,10 +1,10 @@
-"""The first cost model: what was measured, interpolated over batch, corrected by what is seen."""
+"""The cost model: what was measured, interpolated over batch, corrected by what is seen."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,13 +46,32 @@ class Drift(NamedTuple):
     at_s: float
 
 
+class Figures(Protocol):
+    """What is known of a placement at a batch; ``Measurement`` has it."""
+
+    @property
+    def placement(self) -> Placement: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def p50_s(self) -> float: ...
+    @property
+    def p90_s(self) -> float: ...
+    @property
+    def p99_s(self) -> float: ...
+    @property
+    def memory_bytes(self) -> float: ...
+    @property
+    def load_s(self) -> float: ...
+
+
 class MeasuredCostModel:
-    """A ``CostModel`` from measurements alone.
+    """A ``CostModel`` from measurements, and what they let suppose.
 
     Latency quantiles and memory follow each placement's measured batches (see ``BatchCurves``);
-    load time is the median of its rows. What was never measured is infinitely slow. ``observe``
-    corrects the three quantiles of a placement, each on its own, by what is seen under each load,
-    and what placements of a device class have in common carries over to the others (see
+    load time is the median of its rows. What was neither measured nor supposed is infinitely slow.
+    ``observe`` corrects the three quantiles of a placement, each on its own, by what is seen under
+    each load, and what placements of a device class have in common carries over to the others (see
     ``Corrections``).
 
     Answers are read-only arrays and may be shared between calls. Not safe for use from several
@@ -63,6 +82,7 @@ class MeasuredCostModel:
             and batch, a trusted one wins over one that is not, then the newest.
         residuals: how corrections learn.
         pair_runs: of the same machine; what is expected of busy neighbours before any is seen.
+        supposed: what is expected at points that were not measured; a measurement goes before.
     """
 
     def __init__(
@@ -70,8 +90,10 @@ class MeasuredCostModel:
         measurements: Iterable[Measurement],
         residuals: ResidualSettings | None = None,
         pair_runs: Iterable[PairRun] = (),
+        supposed: Iterable[Figures] = (),
     ) -> None:
-        points = best_points(measurements)
+        measured = best_points(measurements)
+        points = _with_supposed(measured, supposed)
         self._placements = tuple(points)
         self._row_of = {placement: row for row, placement in enumerate(self._placements)}
         self._curves = _curves(list(points.values()))
@@ -82,7 +104,7 @@ class MeasuredCostModel:
         classes = {name: group for group, name in enumerate(classes)}
         groups = [classes[placement.device_class] for placement in self._placements]
         self._device_classes = tuple(classes)
-        self._slowdowns = Slowdowns(pair_runs, streaming_rates(points))
+        self._slowdowns = Slowdowns(pair_runs, streaming_rates(measured))
         contention = [self._slowdowns.log_by_any(placement) for placement in self._placements]
         # One row more, of nothing known: unknown placements point there.
         self._unknown = len(self._placements)
@@ -239,8 +261,23 @@ def best_points(measurements: Iterable[Measurement]) -> dict[Placement, list[Mea
     }
 
 
+def _with_supposed(
+    measured: Mapping[Placement, Sequence[Measurement]], supposed: Iterable[Figures]
+) -> dict[Placement, list[Figures]]:
+    """By ascending batch; what was measured goes before what is supposed."""
+    every: dict[Placement, dict[int, Figures]] = {
+        placement: {row.batch: row for row in rows} for placement, rows in measured.items()
+    }
+    for row in supposed:
+        every.setdefault(row.placement, {}).setdefault(row.batch, row)
+    return {
+        placement: [by_batch[batch] for batch in sorted(by_batch)]
+        for placement, by_batch in every.items()
+    }
+
+
 def _curves(
-    points: Sequence[Sequence[Measurement]],
+    points: Sequence[Sequence[Figures]],
 ) -> list[tuple[NDArray[np.intp], BatchCurves, BatchCurves]]:
     """(rows, latency, memory) for each group of placements measured at the same batches."""
     alike: dict[tuple[int, ...], list[int]] = {}

@@ -70,8 +70,7 @@ def select(
     from modelless.policies.seams import SelectionPolicy
     from modelless.profiler.device import default_device_classes
     from modelless.profiler.host import read_facts
-    from modelless.profiler.measured_model import MeasuredCostModel
-    from modelless.profiler.records import Records
+    from modelless.profiler.host_model import read_cost_model
     from modelless.variants.registry import open_registry
 
     settings = load_settings(config)
@@ -85,13 +84,7 @@ def select(
     with closing(open_registry(home_of(ctx))) as registry:
         catalog = registry.catalog()
         scope = catalog.resolve(task)
-        cost_model = MeasuredCostModel(
-            [
-                row
-                for kind in sorted({device.kind for device in devices})
-                for row in Records(registry.store).current(facts.fingerprint_of(kind))
-            ]
-        )
+        cost_model = read_cost_model(registry, catalog, devices, facts)
     ids = {variant.id: variant for variant in scope.variants}
     names = {device.name for device in devices}
     placements = [

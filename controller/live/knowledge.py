@@ -14,9 +14,8 @@ from modelless.controller.config import Settings
 from modelless.policies.views import VariantFacts
 from modelless.profiler.device import default_device_classes
 from modelless.profiler.host import read_facts
+from modelless.profiler.host_model import read_cost_model
 from modelless.profiler.measured_model import MeasuredCostModel
-from modelless.profiler.pair_records import PairRecords
-from modelless.profiler.records import Records
 from modelless.variants.catalog import Catalog
 from modelless.variants.errors import InvalidInputError, NotFoundError
 from modelless.variants.estimates import Load
@@ -94,17 +93,10 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
         )
         facts = read_facts()
         classes = {known.name: known for known in default_device_classes(facts)}
-        records = Records(registry.store)
-        measurements = [
-            row
-            for kind in sorted({known.kind for known in classes.values()})
-            for row in records.current(facts.fingerprint_of(kind))
-        ]
-        pair_runs = PairRecords(registry.store).current(facts.fingerprint)
+        cost_model = read_cost_model(registry, catalog, classes.values(), facts)
         fetch = registry.artifacts.fetch
     if not catalog.variants:
         raise NotFoundError("nothing is registered: run 'modelless zoo add imagenet' first")
-    cost_model = MeasuredCostModel(measurements, pair_runs=pair_runs)
     served = {variant.id for variant in catalog.variants}
     if not any(placement.variant_id in served for placement in cost_model.placements):
         raise NotFoundError(

@@ -1,0 +1,1 @@
+"""How the shipped prior is made; nothing that serves imports this."""
