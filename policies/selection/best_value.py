@@ -237,46 +237,44 @@ class BestValue(SelectionPolicy):
         if not menu.variant_ids:
             return None, False
         waiting = queue.queries
-        most = 2 * menu.most
         is_shared = len(waiting) > menu.most and _tenants(waiting) > 1
-        if is_shared:
-            most = max(most, _LOOK_AHEAD)
+        most = max(2 * menu.most, _LOOK_AHEAD) if is_shared else menu.most
         least_s = market.least_for(queue.scope)
-        reach_of: dict[tuple[float, int], int] = {}
         queries: list[QueryView] = []
         slack_s: list[float] = []
         reach: list[int] = []
         is_left = False
         for query in waiting:
-            kind = (query.min_accuracy_percent, query.items)
-            own_reach = reach_of.get(kind)
-            if own_reach is None:
-                own_reach = menu.reach(kind[0]) if menu.serves(*kind) else 0
-                reach_of[kind] = own_reach
+            own_reach = menu.reach_for(query.min_accuracy_percent, query.items)
             if not own_reach:
                 continue
             own_slack_s = query.deadline_s - now_s
             if own_slack_s < least_s:
                 hopeless.append(query)
                 continue
-            if queries and query.priority != queries[0].priority:
-                break
             if own_slack_s < menu.least_s:
                 is_left = True  # for a quicker worker, which this policy may not have met
                 continue
+            if queries:
+                if query.priority != queries[0].priority:
+                    break
+                if len(queries) >= most:
+                    # Those behind matter only if it may be better to give up who is in a hurry.
+                    is_calm = slack_s[0] >= menu.surely_s(slice(0, min(reach)), menu.most)
+                    if is_calm or len(queries) >= 2 * most:
+                        break
             queries.append(query)
             slack_s.append(own_slack_s)
             reach.append(own_reach)
-            if len(queries) == most:
-                break
         if not queries:
             return None, is_left
-        peers, wait_s = market.fleet.free(worker.device_class, now_s, without=worker.worker_id)
-        table = market.table(menu, worker.device_class)
+        device_class = worker.device_class
+        peers, wait_s = market.fleet.free(device_class, now_s, without=worker.worker_id)
+        table = market.table(menu, device_class)
         line = Line(table, queries, slack_s, reach, wait_s if peers else math.inf)
         if is_shared:
             line = self._share_out(worker, line)
-        others = market.others(worker, queue.scope)
+        others = market.others(device_class, queue.scope)
         if not others:
             return line, is_left
         ahead_of = crowd / len(waiting)  # how many go before the second of this queue
@@ -289,18 +287,16 @@ class BestValue(SelectionPolicy):
         self, line: Line, others: Mapping[str, Menu], ahead_of: float, now_s: float
     ) -> Sequence[int]:
         """Whom no other device class will soon serve much better, as places."""
-        most = max([menu.most_accurate for menu in others.values()]) - _BETTER_POINTS
-        ample_s = {reach: line.table.ample_s(most, reach) for reach in set(line.reach)}
         kept = range(len(line.queries))
-        doubtful = [place for place in kept if line.slack_s[place] < ample_s[line.reach[place]]]
-        if not doubtful:
-            return kept
         left = set[int]()
         for name, menu in others.items():
-            workers, wait_s = self._market.fleet.free(name, now_s)
+            table = self._market.table(menu, name)
+            least = table.most - _BETTER_POINTS
+            ample_s = {reach: line.table.ample_s(least, reach) for reach in set(line.reach)}
+            doubtful = [place for place in kept if line.slack_s[place] < ample_s[line.reach[place]]]
+            workers, wait_s = self._market.fleet.free(name, now_s) if doubtful else (0, math.inf)
             if not workers:
                 continue
-            table = self._market.table(menu, name)
             item_s = ahead_of * menu.quickest_item_s(len(menu.variant_ids)) / workers
             for place in doubtful:
                 slack_s = line.slack_s[place]

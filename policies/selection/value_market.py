@@ -102,9 +102,9 @@ class Market:
 
     # -- what is known ------------------------------------------------------------------------
 
-    def others(self, worker: WorkerView, scope: str) -> Mapping[str, Menu]:
-        """What other device classes than the worker's offer for a scope."""
-        return self._others_of.get((worker.device_class, scope), {})
+    def others(self, device_class: str, scope: str) -> Mapping[str, Menu]:
+        """What other device classes than this offer for a scope."""
+        return self._others_of.get((device_class, scope), {})
 
     def menu(self, worker: WorkerView, scope: str) -> Menu:
         """The worker's menu for a scope, kept until its residents or their estimates change."""

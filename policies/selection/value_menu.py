@@ -49,6 +49,7 @@ class Menu:
     _falling: tuple[float, ...] = field(init=False)
     _quickest_s: tuple[float, ...] = field(init=False)
     _within: dict[float, FloatArray] = field(init=False)
+    _reach_for: dict[tuple[float, int], int] = field(init=False)
     _surely: dict[tuple[int, int, int], float] = field(init=False)
     _steepness: FloatArray = field(init=False)
 
@@ -62,6 +63,7 @@ class Menu:
             ("_falling", tuple((-self.accuracy_percent).tolist())),
             ("_quickest_s", tuple(np.minimum.accumulate(item_s).tolist())),
             ("_within", {}),
+            ("_reach_for", {}),
             ("_surely", {}),
             ("_steepness", 0.851 / self.spread),
             ("share_s", item_s[:, None] * np.arange(1.0, self.typical_s.shape[1] + 1.0)),
@@ -73,11 +75,6 @@ class Menu:
         """Items of the largest batch."""
         return int(self.typical_s.shape[1])
 
-    @property
-    def most_accurate(self) -> float:
-        """Accuracy of the first variant, per cent; there must be one."""
-        return -self._falling[0]
-
     def reach(self, min_accuracy_percent: float) -> int:
         """How many variants, from the first, are at least so accurate."""
         return bisect_right(self._falling, -min_accuracy_percent)
@@ -86,12 +83,18 @@ class Menu:
         """The least device time an item takes with one of the first ``reach`` variants."""
         return self._quickest_s[reach - 1] if reach else math.inf
 
-    def serves(self, min_accuracy_percent: float, items: int) -> bool:
-        """Whether a variant of that accuracy is known to take that many items."""
-        if items > self.most:
-            return False
-        usable = self.typical_s[: self.reach(min_accuracy_percent), items - 1]
-        return bool(np.isfinite(usable).any())
+    def reach_for(self, min_accuracy_percent: float, items: int) -> int:
+        """As ``reach``, for a query of so many items; 0 if no variant is known to take them."""
+        key = (min_accuracy_percent, items)
+        reach = self._reach_for.get(key)
+        if reach is None:
+            reach = self.reach(min_accuracy_percent) if items <= self.most else 0
+            if not np.isfinite(self.typical_s[:reach, items - 1 : items]).any():
+                reach = 0
+            if len(self._reach_for) >= _LIMITS_KEPT:
+                self._reach_for.clear()
+            self._reach_for[key] = reach
+        return reach
 
     def item_within_s(self, latency_s: float) -> FloatArray:
         """Least device time an item takes in batches that run no longer than ``latency_s``.

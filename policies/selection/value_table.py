@@ -66,19 +66,21 @@ class ValueTable:
 
     Attributes:
         menu, price, penalty: what it was made of.
+        most: what a query without limits is worth.
     """
 
     def __init__(self, chances: Chances, price: float, penalty: float) -> None:
         self.menu = menu = chances.menu
         self.price = price
         self.penalty = penalty
-        self._net: list[float] = (menu.accuracy_percent - price * menu.item_s).tolist()
-        self._ample_s: dict[tuple[float, int], float] = {}
         self._low, self._per_step = chances.low, 1.0 / chances.step
         gain = (menu.accuracy_percent + penalty)[:, None] * chances.chance
         gain -= price * chances.share_s + penalty
         best = np.maximum.accumulate(gain.max(axis=2), axis=1)
         self._worth: list[list[float]] = np.maximum(best, -penalty).tolist()
+        self.most = self._worth[-1][-1]
+        self._net: list[float] = (menu.accuracy_percent - price * menu.item_s).tolist()
+        self._ample_s: dict[tuple[float, int], float] = {}
         alone = gain[:, :, 0]
         leading = np.maximum.accumulate(alone, axis=1)
         rows = np.zeros(alone.shape, dtype=np.intp)
