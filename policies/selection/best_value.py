@@ -29,7 +29,7 @@ Joining them, with a value function of the time left, is this policy's own.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from statistics import median
 
@@ -174,14 +174,12 @@ class BestValue(SelectionPolicy):
         if now_s < until_s:
             return Wait(Reason.WORTH_WAITING, until_s)
         self._market.on_idle(worker, deferred, now_s)
-        if len(deferred) > 1:
-            deferred.sort(key=_urgency_of_head)
         crowd = sum([len(queue.queries) for queue in deferred])
         chosen: Offer | None = None
         hopeless: list[QueryView] = []
         is_left = False
         looked = 0
-        for queue in deferred:
+        for queue in _most_urgent_first(deferred):
             line, left = self._line_up(worker, queue, crowd, now_s, hopeless)
             is_left = is_left or left
             if line is None:
@@ -316,6 +314,15 @@ class BestValue(SelectionPolicy):
         capacity_s = self._market.peers(worker) * median(line.slack_s)
         kept = within_fair_share(line.queries, work_s, capacity_s)
         return line if kept is None else line.only(kept)
+
+
+def _most_urgent_first(queues: list[QueueView]) -> Iterator[QueueView]:
+    """By their heads; the order of the others is not worked out if only the first is wanted."""
+    if len(queues) > 1:
+        first = min(queues, key=_urgency_of_head)
+        yield first
+        queues = sorted([q for q in queues if q is not first], key=_urgency_of_head)
+    yield from queues
 
 
 def _urgency_of_head(queue: QueueView) -> tuple[int, float, int]:
