@@ -6,6 +6,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,23 @@ _LEAST_SLACK_S, _MOST_SLACK_S = 1e-9, 1e9
 _LIMITS_KEPT = 64
 _SURELY = 2.0  # standard deviations of log latency that must fit a deadline to be surely in time
 _ALL = slice(None)
+
+
+class Within(NamedTuple):
+    """Variants in batches that run no longer than so long.
+
+    Attributes:
+        accuracy_percent: shape (n,), descending.
+        item_s: least device time an item takes, shape (n,); inf where even a batch of one takes
+            too long.
+        first_s: of the most accurate that is quick enough; inf if none is.
+        least_s: of the quickest.
+    """
+
+    accuracy_percent: FloatArray
+    item_s: FloatArray
+    first_s: float
+    least_s: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +66,7 @@ class Menu:
     least_s: float = field(init=False)
     _falling: tuple[float, ...] = field(init=False)
     _quickest_s: tuple[float, ...] = field(init=False)
-    _within: dict[float, FloatArray] = field(init=False)
+    _within: dict[tuple[float, int], Within] = field(init=False)
     _reach_for: dict[tuple[float, int], int] = field(init=False)
     _surely: dict[tuple[int, int, int], float] = field(init=False)
     _steepness: FloatArray = field(init=False)
@@ -96,19 +114,19 @@ class Menu:
             self._reach_for[key] = reach
         return reach
 
-    def item_within_s(self, latency_s: float) -> FloatArray:
-        """Least device time an item takes in batches that run no longer than ``latency_s``.
-
-        Shape (n,); inf where even a batch of one takes longer.
-        """
-        known = self._within.get(latency_s)
+    def within(self, latency_s: float, reach: int) -> Within:
+        """What the first ``reach`` variants do in batches that run no longer than ``latency_s``."""
+        key = (latency_s, reach)
+        known = self._within.get(key)
         if known is None:
-            per_item = self.typical_s / np.arange(1, self.most + 1)
-            within = np.where(self.typical_s <= latency_s, per_item, np.inf)
-            known = np.asarray(within.min(axis=1, initial=np.inf))
+            per_item = self.typical_s[:reach] / np.arange(1, self.most + 1)
+            within = np.where(self.typical_s[:reach] <= latency_s, per_item, np.inf)
+            item_s = np.asarray(within.min(axis=1, initial=np.inf))
+            usable = item_s[item_s < np.inf].tolist() or [math.inf]
+            known = Within(self.accuracy_percent[:reach], item_s, usable[0], min(usable))
             if len(self._within) >= _LIMITS_KEPT:
                 self._within.clear()
-            self._within[latency_s] = known
+            self._within[key] = known
         return known
 
     def surely_s(self, rows: slice, items: int) -> float:

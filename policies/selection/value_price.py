@@ -14,15 +14,15 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from modelless.policies.selection.value_menu import Menu
-from modelless.policies.views import FloatArray, QueryView
+from modelless.policies.selection.value_menu import Menu, Within
+from modelless.policies.views import QueryView
 
 Kind = tuple[str, float, float]
 """Scope, minimum accuracy in per cent, latency limit in seconds."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 _KEYS_KEPT = 512
-_HALVINGS = 20
+_LEAST_PRICE, _PRECISION = 1.0, 1.01  # accuracy points a second; at most so many times too high
 _LEAST_SEEN_S = 0.5  # what came in a shorter time is no rate yet
 
 
@@ -99,8 +99,7 @@ class Price(NamedTuple):
 
 class _Demand(NamedTuple):
     rate_per_s: float
-    worth: FloatArray
-    item_s: FloatArray
+    offer: Within
 
 
 def price_of_time(
@@ -150,20 +149,18 @@ def _demands(
     """
     demands = []
     for (scope, min_accuracy, latency_s), rate in rates.items():
-        offers: dict[str, _Demand] = {}
+        offers: dict[str, Within] = {}
         for name, device in devices.items():
             menu = device.menus.get(scope)
             if menu is not None:
-                reach = menu.reach(min_accuracy)
-                item_s = menu.item_within_s(share * latency_s)[:reach]
-                if reach and item_s.min() < math.inf:
-                    offers[name] = _Demand(rate, menu.accuracy_percent[:reach], item_s)
+                offer = menu.within(share * latency_s, menu.reach(min_accuracy))
+                if offer.least_s < math.inf:
+                    offers[name] = offer
         if offers:
-            least_s = {name: float(offer.item_s.min()) for name, offer in offers.items()}
-            quickest = min(least_s, key=least_s.__getitem__)
-            demands.append(offers[quickest])
-            for name, own_s in least_s.items():
-                speeds[name].append((rate, least_s[quickest] / own_s))
+            quickest = min(offers.values(), key=_least_s)
+            demands.append(_Demand(rate, quickest))
+            for name, offer in offers.items():
+                speeds[name].append((rate, quickest.least_s / offer.least_s))
     return demands
 
 
@@ -174,16 +171,16 @@ def _price_per_s(
 
     Each demand takes what is worth most to it, or nothing if nothing is worth its price.
     """
-    if not demands:
-        return least
-    shape = (len(demands), max(len(demand.item_s) for demand in demands) + 1)
+    if sum([demand.rate_per_s * demand.offer.first_s for demand in demands]) <= capacity:
+        return least  # even without a price
+    shape = (len(demands), max(len(demand.offer.item_s) for demand in demands) + 1)
     worth, item_s = np.full(shape, -np.inf), np.zeros(shape)
     worth[:, -1] = 0.0  # nothing
-    for row, demand in enumerate(demands):
-        count = len(demand.item_s)
-        known = demand.item_s < math.inf
-        worth[row, :count] = np.where(known, demand.worth + miss_penalty, -np.inf)
-        item_s[row, :count] = np.where(known, demand.item_s, 0.0)
+    for row, (_, offer) in enumerate(demands):
+        count = len(offer.item_s)
+        known = offer.item_s < math.inf
+        worth[row, :count] = np.where(known, offer.accuracy_percent + miss_penalty, -np.inf)
+        item_s[row, :count] = np.where(known, offer.item_s, 0.0)
     busy = item_s * np.array([demand.rate_per_s for demand in demands])[:, None]
     every = np.arange(len(demands))
 
@@ -193,14 +190,18 @@ def _price_per_s(
     if used(least) <= capacity:
         return least
     served = worth > 0.0
-    low, high = least, float((worth[served] / item_s[served]).max())
-    for _ in range(_HALVINGS):
-        middle = 0.5 * (low + high)
+    low, high = max(least, _LEAST_PRICE), float((worth[served] / item_s[served]).max())
+    while high > low * _PRECISION:
+        middle = math.sqrt(low * high)
         if used(middle) > capacity:
             low = middle
         else:
             high = middle
     return high
+
+
+def _least_s(offer: Within) -> float:
+    return offer.least_s
 
 
 def _mean(weighted: Sequence[tuple[float, float]]) -> float:
