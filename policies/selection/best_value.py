@@ -18,7 +18,8 @@ for its share of a batch of the best size, and a slow, accurate batch gives the 
 fill. The more of its limit the query has waited, the more of the whole batch's time is charged, and
 batches grow by taking in who waits. Full batches are what makes a fleet's capacity.
 
-A query that a device of another class will soon serve much better is left for that. Where not all
+A query that a device of another class will soon serve better is left for that; much better, if this
+one's time has a price. Where not all
 can be served, tenants share device time fairly (``value_fairness``).
 
 The pieces are known: late binding and latency slack from SuperServe (Khare et al., NSDI 2025), the
@@ -63,7 +64,10 @@ _LOOK_AHEAD = 64  # queries of a queue that are looked at for tenants' shares
 _QUEUES_LOOKED_AT = 8
 _LOOK_AGAIN_S = 0.003
 _READY_KEPT = 4096
-_BETTER_POINTS = 10.0  # accuracy points by which another device must be better to be waited for
+_GOOD_ENOUGH_POINTS = 10.0  # so much below its best, a query, is a batch of the most urgent queue
+# Accuracy points by which another device must be better to be waited for: while this one has time
+# to spare, and if it has none.
+_BETTER_POINTS, _MUCH_BETTER_POINTS = 1.0, 5.0
 
 
 class BestValue(SelectionPolicy):
@@ -187,7 +191,7 @@ class BestValue(SelectionPolicy):
             offer = self._offer(line)
             if offer is not None and (chosen is None or offer.worth > chosen.worth):
                 chosen = offer
-                if offer.worth >= -_BETTER_POINTS * len(offer.queries):
+                if offer.worth >= -_GOOD_ENOUGH_POINTS * len(offer.queries):
                     break
             looked += 1
             if looked == _QUEUES_LOOKED_AT:
@@ -284,12 +288,13 @@ class BestValue(SelectionPolicy):
     def _better_here(
         self, line: Line, others: Mapping[str, Menu], ahead_of: float, now_s: float
     ) -> Sequence[int]:
-        """Whom no other device class will soon serve much better, as places."""
+        """Whom no other device class will soon serve better, as places."""
+        margin = _BETTER_POINTS if line.table.price == 0.0 else _MUCH_BETTER_POINTS
         kept = range(len(line.queries))
         left = set[int]()
         for name, menu in others.items():
             table = self._market.table(menu, name)
-            least = table.most - _BETTER_POINTS
+            least = table.most - margin
             ample_s = {reach: line.table.ample_s(least, reach) for reach in set(line.reach)}
             doubtful = [place for place in kept if line.slack_s[place] < ample_s[line.reach[place]]]
             workers, wait_s = self._market.fleet.free(name, now_s) if doubtful else (0, math.inf)
@@ -300,7 +305,7 @@ class BestValue(SelectionPolicy):
                 slack_s = line.slack_s[place]
                 reach = menu.reach(line.queries[place].min_accuracy_percent)
                 elsewhere = table.worth(slack_s - wait_s - place * item_s, reach)
-                if elsewhere > line.table.worth(slack_s, line.reach[place]) + _BETTER_POINTS:
+                if elsewhere > line.table.worth(slack_s, line.reach[place]) + margin:
                     left.add(place)
         return [place for place in kept if place not in left] if left else kept
 

@@ -472,6 +472,20 @@ def test_a_lost_worker_is_not_waited_for() -> None:
     assert served >= 9
 
 
+def test_a_little_better_elsewhere_is_waited_for_only_with_time_to_spare() -> None:
+    """Three points, and the GPU is idle in 2 ms; on a CPU whose time is dear that is too little."""
+    gpu = at("gpu-0", "gpu", [resident("t/big/v@1", 0.002, 83.0)])
+    cpu = at("cpu-0", "cpu-1", [resident("t/small/v@1", 0.010, 80.0)])
+    for price, expected in ((0.0, Wait), (100.0, Run)):
+        policy = BestValue(reprice_s=60.0)
+        for step in range(2):  # both become known
+            for view in (gpu, cpu):
+                idle(policy, view, NOW_S - 0.6 + step * 0.3, line(due(step, NOW_S + 9.0)))
+        policy._market._price_of = {"cpu-1": price, "gpu": price}
+        assert isinstance(idle(policy, gpu, NOW_S, line(due(7, NOW_S + 0.5))), Run)
+        assert isinstance(idle(policy, cpu, NOW_S, line(due(8, NOW_S + 0.5))), expected)
+
+
 def test_what_this_worker_cannot_serve_does_not_block_what_it_can() -> None:
     view = at("cpu-0", "cpu-1", [resident("t/m/v@1", 0.01, 70.0)])
     beyond = due(1, NOW_S + 0.5, min_accuracy_percent=80.0, priority=9)
