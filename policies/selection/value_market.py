@@ -19,8 +19,8 @@ from modelless.policies.selection.value_price import (
 from modelless.policies.selection.value_table import Chances, ValueTable
 from modelless.policies.views import QueryView, QueueView, ResidentView, WorkerView
 
-_MENUS_KEPT = 4096
-_TABLES_KEPT = 1024
+_MENUS_KEPT = 16_384
+_CHANCES_KEPT, _TABLES_KEPT = 512, 1024
 _BUSY_MEMORY_S = 1.0
 _SURVEY_S = 0.25
 _BACKLOG_SAMPLED = 64  # queries of a queue
@@ -130,6 +130,8 @@ class Market:
         if table is None:
             chances = self._chances.get(menu)
             if chances is None:
+                if len(self._chances) >= _CHANCES_KEPT:
+                    self._chances.clear()
                 chances = self._chances[menu] = Chances(menu)
             if len(self._tables) >= _TABLES_KEPT:
                 self._tables.clear()

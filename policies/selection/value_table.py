@@ -12,6 +12,7 @@ function is tabulated once for each menu and price, so that to ask costs a look-
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 
@@ -20,7 +21,7 @@ import numpy as np
 from modelless.policies.selection.value_menu import Menu
 
 _STEP = 0.02  # of log slack
-_MOST_CELLS = 400_000
+_MOST_CELLS = 100_000
 _ANSWERS_KEPT = 256
 _SIZES = 8  # batch sizes that are looked at
 _BELOW_SPREADS, _ABOVE_SPREADS = 6.0, 4.0
@@ -77,27 +78,31 @@ class ValueTable:
         gain = (menu.accuracy_percent + penalty)[:, None] * chances.chance
         gain -= price * chances.share_s + penalty
         best = np.maximum.accumulate(gain.max(axis=2), axis=1)
-        self._worth: list[list[float]] = np.maximum(best, -penalty).tolist()
-        self.most = self._worth[-1][-1]
+        self._points, self._rows = int(best.shape[0]), int(best.shape[1])
+        # At each point, for each reach: flat, which to index is as quick as a list and smaller.
+        self._worth = array("d", np.maximum(best, -penalty).tobytes())
+        self.most = self._worth[-1]
         self._net: list[float] = (menu.accuracy_percent - price * menu.item_s).tolist()
         self._ample_s: dict[tuple[float, int], float] = {}
         alone = gain[:, :, 0]
         leading = np.maximum.accumulate(alone, axis=1)
-        rows = np.zeros(alone.shape, dtype=np.intp)
+        rows = np.zeros(alone.shape, dtype=np.int64)
         # Of equals the most accurate.
         rows[:, 1:] = np.where(alone[:, 1:] > leading[:, :-1], np.arange(1, alone.shape[1]), 0)
-        self._alone_row: list[list[int]] = np.maximum.accumulate(rows, axis=1).tolist()
-        self._alone: list[list[float]] = leading.tolist()
+        self._alone_row = array("q", np.maximum.accumulate(rows, axis=1).tobytes())
+        self._alone = array("d", leading.tobytes())
 
     def worth(self, slack_s: float, reach: int) -> float:
         """What a query is worth at best that the first ``reach`` variants may serve; see U."""
         place = self._place(slack_s)
-        return self._worth[place][reach - 1] if place >= 0 and reach else -self.penalty
+        if place < 0 or not reach:
+            return -self.penalty
+        return self._worth[place * self._rows + reach - 1]
 
     def alone(self, slack_s: float, reach: int) -> tuple[float, int]:
         """What it is worth at best in a batch of its own, and the variant's row."""
-        place = max(self._place(slack_s), 0)
-        return self._alone[place][reach - 1], self._alone_row[place][reach - 1]
+        at = max(self._place(slack_s), 0) * self._rows + reach - 1
+        return self._alone[at], self._alone_row[at]
 
     def at_most(self, rows: slice, later: Sequence[float]) -> float:
         """No batch of such queries with one of these variants is worth more than this.
@@ -112,8 +117,9 @@ class ValueTable:
         key = (worth, reach)
         known = self._ample_s.get(key)
         if known is None:
-            place = bisect_left(self._worth, worth, key=lambda worths: worths[reach - 1])
-            is_never = place == len(self._worth)
+            column = self._worth[reach - 1 :: self._rows]
+            place = bisect_left(column, worth)
+            is_never = place == len(column)
             known = math.inf if is_never else math.exp(self._low + place / self._per_step)
             if len(self._ample_s) < _ANSWERS_KEPT:
                 self._ample_s[key] = known
@@ -124,6 +130,6 @@ class ValueTable:
         if not slack_s > 0.0:  # not a number: an infinite wait for what has no deadline
             return -1
         if slack_s == math.inf:
-            return len(self._worth) - 1
+            return self._points - 1
         place = int((math.log(slack_s) - self._low) * self._per_step + 1e-9)
-        return min(place, len(self._worth) - 1)
+        return min(place, self._points - 1)
