@@ -84,7 +84,9 @@ class ValueTable:
         self.most = self._worth[-1]
         self._net: list[float] = (menu.accuracy_percent - price * menu.item_s).tolist()
         self._ample_s: dict[tuple[float, int], float] = {}
-        alone = gain[:, :, 0]
+        # Nobody else wants the device: it pays for its share of a batch of the best size only.
+        alone = (menu.accuracy_percent + penalty) * chances.chance[:, :, 0]
+        alone -= price * menu.item_s + penalty
         leading = np.maximum.accumulate(alone, axis=1)
         rows = np.zeros(alone.shape, dtype=np.int64)
         # Of equals the most accurate.

@@ -310,6 +310,18 @@ def test_the_value_function_rises_with_slack_and_falls_with_price() -> None:
     assert free.worth(0.3, 1) == pytest.approx(80.0, abs=0.1)  # of the first alone: the best
 
 
+def test_a_query_alone_is_charged_as_in_a_batch_that_has_not_waited() -> None:
+    """It gets the same variant by its table as by looking at all batches."""
+    chances = Chances(make_menu(worker().residents.values(), 8))
+    for price in (0.0, 200.0, 400.0, 700.0, 3000.0):
+        table = ValueTable(chances, price, 100.0)
+        offer = best_batch(Line(table, queries(0.3), [0.3], [3], math.inf))
+        worth, row = table.alone(0.3, 3)
+        assert offer is not None
+        assert table.menu.variant_ids[row] == offer.variant_id
+        assert worth + 100.0 == pytest.approx(offer.worth, abs=0.5)
+
+
 def test_from_its_ample_slack_on_a_query_is_worth_that_much() -> None:
     table = ValueTable(Chances(make_menu(worker().residents.values(), 8)), 0.0, 100.0)
     slack_s = table.ample_s(71.0, 3)
