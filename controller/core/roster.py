@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from modelless.controller.core.outlook import Outlook, ReadyCandidates, Snapshot
 from modelless.controller.core.shortlist import find_shortlist
 from modelless.policies.scopes import in_scope
 from modelless.policies.views import Candidates, FloatArray, QueryView, ResidentView
@@ -57,6 +59,15 @@ class _ScopeTable:
     begins: NDArray[np.intp]  # (sets,)
     by_items: dict[int, _Predicted] = field(default_factory=dict)
 
+    def free_at_s(self, outlook: Snapshot) -> FloatArray:
+        """When the least busy worker of each row is predicted to fall idle, shape (n,)."""
+        free_at_s = outlook.starts_s.take(self.holders)
+        if self.detour_s is not None:
+            free_at_s += self.detour_s
+        if len(self.begins) < len(self.holders):
+            free_at_s = np.minimum.reduceat(free_at_s, self.begins)
+        return free_at_s.take(self.workers_of)
+
 
 class _Predicted(NamedTuple):
     estimates: Estimates
@@ -99,11 +110,7 @@ class Roster:
         self._servers: dict[str, frozenset[str]] = {}
         self._holders: dict[Placement, _Holders] = {}
         self._loadable: dict[str, tuple[FloatArray, FloatArray]] = {}
-        # By worker, in the order of ``_index``.
-        self._busy_until_s: FloatArray = np.zeros(0)
-        self._backlog_s: FloatArray = np.zeros(0)
-        self._starts_s: FloatArray = np.zeros(0)
-        self._starts_at_s = np.nan  # when asked for; NaN if they changed since
+        self._outlook = Outlook(np.zeros(0), np.zeros(0))  # in the order of ``_index``
         self._load = Load()
 
     @property
@@ -145,9 +152,7 @@ class Roster:
         """What a worker has to do: until when its batch runs, and for how long what waits will."""
         index = self._index.get(worker_id)
         if index is not None:
-            self._busy_until_s[index] = busy_until_s
-            self._backlog_s[index] = backlog_s
-            self._starts_at_s = np.nan
+            self._outlook.put(index, busy_until_s, backlog_s)
 
     def soonest(self, placement: Placement, now_s: float) -> str:
         """Of the workers that hold the placement, the one to begin soonest, hop and all.
@@ -159,7 +164,7 @@ class Roster:
             holders = self._holders[placement] = self._find_holders(placement)
         if len(holders.names) == 1:
             return holders.names[0]
-        starts_s = self._starts(now_s).take(holders.indices)
+        starts_s = self._outlook.at(now_s).starts_s.take(holders.indices)
         if holders.hop_s is not None:
             starts_s += holders.hop_s
         return holders.names[int(starts_s.argmin())]
@@ -178,7 +183,8 @@ class Roster:
 
     def serves(self, worker_id: str, scope: str) -> bool:
         """Whether the worker holds a ready variant of the scope."""
-        return worker_id in self._servers_of(scope)
+        servers = self._servers.get(scope)  # asked for each queue whenever a worker falls idle
+        return worker_id in (self._servers_of(scope) if servers is None else servers)
 
     def is_served(self, scope: str) -> bool:
         """Whether any worker holds a ready variant of the scope."""
@@ -196,30 +202,15 @@ class Roster:
             known = self._predict(table, items)
             if len(table.by_items) < 64:
                 table.by_items[items] = known
-        free_at_s = self._starts(now_s).take(table.holders)
-        if table.detour_s is not None:
-            free_at_s += table.detour_s
-        if len(table.begins) < len(table.holders):
-            free_at_s = np.minimum.reduceat(free_at_s, table.begins)
-        free_at_s = free_at_s.take(table.workers_of)
-        free_at_s.setflags(write=False)
-        return Candidates(
+        return ReadyCandidates(
             table.placements,
             table.accuracy_percent,
             known.cost_usd,
             known.estimates,
-            free_at_s,
+            partial(table.free_at_s, self._outlook.at(now_s)),
             now_s,
             known.shortlist,
         )
-
-    def _starts(self, now_s: float) -> FloatArray:
-        """When each worker is predicted to have done all that it was given; never before now."""
-        if self._starts_at_s != now_s:
-            self._starts_s = np.maximum(self._busy_until_s, now_s)
-            self._starts_s += self._backlog_s
-            self._starts_at_s = now_s
-        return self._starts_s
 
     def soonest_if_loaded_s(self, query: QueryView) -> float:
         """Seconds until a variant for the query could have answered it, were its load begun now.
@@ -263,14 +254,13 @@ class Roster:
         return _Holders(names, indices, hop_s if len(set(hop_s.tolist())) > 1 else None)
 
     def _rebuild(self) -> None:
-        before = {
-            name: (self._busy_until_s[i], self._backlog_s[i]) for name, i in self._index.items()
-        }
+        before = {name: self._outlook.of(number) for name, number in self._index.items()}
         self._index = {name: i for i, name in enumerate(sorted(self._reports))}
         state = [before.get(name, (-np.inf, 0.0)) for name in self._index]
-        self._busy_until_s = np.array([busy for busy, _ in state], dtype=np.float64)
-        self._backlog_s = np.array([backlog for _, backlog in state], dtype=np.float64)
-        self._starts_at_s = np.nan
+        self._outlook = Outlook(
+            np.array([busy for busy, _ in state], dtype=np.float64),
+            np.array([backlog for _, backlog in state], dtype=np.float64),
+        )
         for cache in (
             self._scopes,
             self._residents,

@@ -1,44 +1,47 @@
 """Best value: bind late, and spend device time where it is worth most.
 
-A query waits in one queue of its scope until a device falls idle; then variant, batch and members
-are chosen together. Each possible batch is worth
+A query waits in one queue of its scope until a device falls idle. Then the queues are looked at,
+the one with the most urgent query first, and variant, batch and members are chosen together. A
+batch is worth
 
-    sum over its queries of accuracy x probability(answered in time)
-    - what its device time is worth to the queries to come  (the price, see ``value_price``)
-    - what its device time costs the queries that wait behind (those that would then be too late)
+    sum over its members of (accuracy + penalty) x probability(answered in time) - penalty
+    - what each of them would be worth if left for the next worker of the class  (``value_table``)
+    - price x device time                                                        (``value_price``)
 
-and the batch worth most runs. While devices have time to spare, both costs are zero and everyone
-gets the most accurate variant that is in time; as demand grows the price rises, and variants are
-given up in the order of accuracy lost per second won, never below a query's own minimum. Where not
-all can be served, tenants share device time fairly (``value_fairness``).
+and the batch worth most runs. While devices have time to spare the price is zero and everyone gets
+the most accurate variant that is in time; as demand grows the price rises, and variants are given
+up in the order of accuracy lost per second won, never below a query's own minimum.
+
+A batch that is not full takes longer an item than it need. Who is charged for that depends on who
+waits: if the most urgent query has only just come, nobody else wants the device, each member pays
+for its share of a batch of the best size, and a slow, accurate batch gives the next one time to
+fill. The more of its limit the query has waited, the more of the whole batch's time is charged, and
+batches grow by taking in who waits. Full batches are what makes a fleet's capacity.
+
+A query that a device of another class will soon serve better is left for that; much better, if this
+one's time has a price. Where not all
+can be served, tenants share device time fairly (``value_fairness``).
 
 The pieces are known: late binding and latency slack from SuperServe (Khare et al., NSDI 2025), the
 price as the dual of the accuracy-scaling program that Proteus (Ahmad et al., ASPLOS 2024) solves.
-Joining them, with the loss behind counted query by query, is this policy's own.
+Joining them, with a value function of the time left, is this policy's own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from heapq import nsmallest
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from statistics import median
 
 import numpy as np
-from numpy.typing import NDArray
 
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
 from modelless.policies.batching.urgency import urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.feasibility import best, look, why_infeasible
-from modelless.policies.selection.value_batches import (
-    Line,
-    Offer,
-    Stakes,
-    best_batch,
-    chance_in_time,
-    what_waits,
-)
+from modelless.policies.selection.value_batches import Line, Offer, best_batch
 from modelless.policies.selection.value_fairness import within_fair_share
 from modelless.policies.selection.value_market import Market
 from modelless.policies.selection.value_menu import Menu
@@ -47,7 +50,6 @@ from modelless.policies.views import (
     Candidates,
     Choice,
     Defer,
-    FloatArray,
     QueryView,
     QueueView,
     Reject,
@@ -58,11 +60,14 @@ from modelless.policies.views import (
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.estimates import Estimates
 
-_LOOK_AHEAD = 64  # queries of a queue that are looked at
+_LOOK_AHEAD = 64  # queries of a queue that are looked at for tenants' shares
 _QUEUES_LOOKED_AT = 8
 _LOOK_AGAIN_S = 0.003
 _READY_KEPT = 4096
-_BETTER_POINTS = 10.0  # accuracy points by which another device must be better to be waited for
+_GOOD_ENOUGH_POINTS = 10.0  # so much below its best, a query, is a batch of the most urgent queue
+# Accuracy points by which another device must be better to be waited for: while this one has time
+# to spare, and if it has none.
+_BETTER_POINTS, _MUCH_BETTER_POINTS = 1.0, 5.0
 
 
 class BestValue(SelectionPolicy):
@@ -70,11 +75,10 @@ class BestValue(SelectionPolicy):
 
     Args:
         target_utilisation: share of the device time that the price lets steady demand fill.
-        batching_share: share of a latency limit that batches may run for, in the price's view.
+        batching_share: share of a latency limit that waiting and running may take, as the
+            price sees it.
         memory_s: how long arrivals are remembered for the price.
         reprice_s: how often the price is found anew.
-        caution: standard normal quantile of latency that must fit a deadline for a query to join
-            a batch.
         miss_penalty: accuracy points that a query not answered in time costs, besides its own.
         batching: for queries bound on arrival: those with a cost limit.
     """
@@ -82,10 +86,9 @@ class BestValue(SelectionPolicy):
     def __init__(
         self,
         target_utilisation: float = 1.0,
-        batching_share: float = 0.4,
+        batching_share: float = 0.85,
         memory_s: float = 5.0,
         reprice_s: float = 0.02,
-        caution: float = 2.33,
         miss_penalty: float = 100.0,
         batching: BatchingPolicy | None = None,
     ) -> None:
@@ -98,11 +101,8 @@ class BestValue(SelectionPolicy):
         ):
             if not 0.0 < value <= most:
                 raise InvalidInputError.of(name, value, f"above 0, up to {most:g}")
-        if not -3.0 <= caution <= 5.0:
-            raise InvalidInputError.of("caution", caution, "-3 to 5")
         if not 0.0 <= miss_penalty <= 1e6:
             raise InvalidInputError.of("miss_penalty", miss_penalty, "0 to 1000000")
-        self.stakes = Stakes(miss_penalty, caution)
         self._market = Market(target_utilisation, batching_share, miss_penalty, memory_s, reprice_s)
         self._left_until_s: dict[str, float] = {}
         # By scope and items: the estimates, and the least latency by minimum accuracy.
@@ -168,147 +168,171 @@ class BestValue(SelectionPolicy):
         now_s: float,
         rng: np.random.Generator,
     ) -> Run | Wait:
-        bound = [queue for queue in queues if queue.variant_id is not None]
-        if bound:
+        deferred = [queue for queue in queues if queue.variant_id is None]
+        if len(deferred) < len(queues):
+            bound = [queue for queue in queues if queue.variant_id is not None]
             decision = self.batching.next_batch(worker, bound, now_s)
-            if isinstance(decision, Run) or len(bound) == len(queues):
+            if isinstance(decision, Run) or not deferred:
                 return decision
         until_s = self._left_until_s.get(worker.device_class, -math.inf)
         if now_s < until_s:
             return Wait(Reason.WORTH_WAITING, until_s)
-        self._market.on_idle(worker, queues, now_s)
-        heads = [
-            (queue.scope, ahead)
-            for queue in queues
-            if queue.variant_id is None and (ahead := self._look_ahead(worker, queue))
-        ]
-        if not heads:
-            return Wait(Reason.NOTHING_QUEUED)
-        heads = nsmallest(_QUEUES_LOOKED_AT, heads, key=lambda head: urgency(head[1][0]))
-        lines = [self._line_up(worker, scope, ahead, now_s) for scope, ahead in heads]
-        dropped = tuple(query for line in lines for query in line.hopeless)
-        price = self._market.price_on(worker.device_class)
-        behind = what_waits(lines, self._market.peers(worker), price, self.stakes)
+        self._market.on_idle(worker, deferred, now_s)
+        crowd = sum([len(queue.queries) for queue in deferred])
         chosen: Offer | None = None
-        for line, margin_s in zip(lines, behind.by_line, strict=True):
-            offer = best_batch(line, margin_s, behind, self.stakes)
+        hopeless: list[QueryView] = []
+        is_left = False
+        looked = 0
+        for queue in _most_urgent_first(deferred):
+            line, left = self._line_up(worker, queue, crowd, now_s, hopeless)
+            is_left = is_left or left
+            if line is None:
+                continue
+            offer = self._offer(line)
             if offer is not None and (chosen is None or offer.worth > chosen.worth):
                 chosen = offer
+                if offer.worth >= -_GOOD_ENOUGH_POINTS * len(offer.queries):
+                    break
+            looked += 1
+            if looked == _QUEUES_LOOKED_AT:
+                break
+        dropped = tuple(hopeless)
         if chosen is None:
-            if not any(line.left for line in lines):
+            if not is_left:
                 return Wait(Reason.NOTHING_QUEUED, dropped=dropped)
             self._left_until_s[worker.device_class] = until_s = now_s + _LOOK_AGAIN_S
-            self._market.on_left(now_s)
+            self._market.fleet.on_left(now_s)
             return Wait(Reason.WORTH_WAITING, until_s, dropped)
         self._market.on_run(worker, chosen.latency_s, now_s)
         return Run(chosen.variant_id, chosen.queries, Reason.BEST_VALUE, dropped)
 
-    def _look_ahead(self, worker: WorkerView, queue: QueueView) -> tuple[QueryView, ...]:
-        """The most urgent queries that the worker could serve, all of the highest priority there.
-
-        What it cannot serve, given all the time in the world, blocks nobody.
-        """
-        menu = self._market.menu(worker, queue.scope)
-        known: dict[tuple[float, int], bool] = {}
-        ahead: list[QueryView] = []
-        for query in queue.queries:
-            kind = (query.min_accuracy_percent, query.items)
-            servable = known.get(kind)
-            if servable is None:
-                servable = known[kind] = menu.serves(*kind)
-            if not servable:
-                continue
-            if len(ahead) == _LOOK_AHEAD or (ahead and query.priority != ahead[0].priority):
-                break
-            ahead.append(query)
-        return tuple(ahead)
+    def _offer(self, line: Line) -> Offer | None:
+        """The best batch from a line."""
+        if len(line.queries) > 1 or line.queries[0].items > 1:
+            return best_batch(line)
+        worth, row = line.table.alone(line.slack_s[0], line.reach[0])
+        menu = line.table.menu
+        latency_s = float(menu.typical_s[row, 0])
+        return Offer(worth - line.later(0), menu.variant_ids[row], tuple(line.queries), latency_s)
 
     def _line_up(
-        self, worker: WorkerView, scope: str, queries: tuple[QueryView, ...], now_s: float
-    ) -> Line:
-        """The queries as arrays.
+        self,
+        worker: WorkerView,
+        queue: QueueView,
+        crowd: int,
+        now_s: float,
+        hopeless: list[QueryView],
+    ) -> tuple[Line | None, bool]:
+        """Whom the worker could serve; None if nobody. And whether some are left for others.
 
-        The hopeless are put aside, and so are those that another device will serve better.
+        The most urgent queries, all of the highest priority there. What the worker cannot serve,
+        given all the time in the world, blocks nobody.
+
+        Args:
+            worker, queue: who asks, and where to look.
+            crowd: queries that wait in all queues.
+            now_s: the time.
+            hopeless: takes up those whom nobody could serve in time.
         """
-        menu = self._market.menu(worker, scope)
-        slack_s = np.array([query.deadline_s for query in queries]) - now_s
-        min_accuracy = np.array([query.min_accuracy_percent for query in queries])
-        alive = slack_s >= self._market.least_for(scope)
-        hopeless: tuple[QueryView, ...] = ()
-        if not alive.all():
-            hopeless = tuple(q for q, is_alive in zip(queries, alive, strict=True) if not is_alive)
-            queries = tuple(q for q, is_alive in zip(queries, alive, strict=True) if is_alive)
-            slack_s, min_accuracy = slack_s[alive], min_accuracy[alive]
-        work_s = np.empty(len(queries))
-        for level in set(min_accuracy.tolist()):
-            usable = menu.accuracy_percent >= level
-            work_s[min_accuracy == level] = menu.item_s.min(where=usable, initial=np.inf)
-        items = np.array([query.items for query in queries])
-        line = Line(
-            menu, queries, slack_s, min_accuracy, items, work_s * items, slack_s, hopeless, 0
-        )
-        line = line._replace(later=self._worth_later(worker, line, now_s))
-        # What is alive, but not on this worker, is for one that this policy may not have met.
-        left = slack_s < menu.typical_s[:, 0].min()
-        left |= self._better_left(worker, scope, line, now_s)
-        kept = ~left
-        if len(queries) > worker.max_batch:
-            # What can be done while the typical query waits is what there is to share out.
-            capacity_s = self._market.peers(worker) * float(np.median(slack_s))
-            modest = within_fair_share(queries, line.work_s, capacity_s)
-            if modest is not None and (kept & modest).any():
-                kept = kept & modest
-        if kept.all():
-            return line
-        return line._replace(
-            queries=tuple(q for q, is_kept in zip(queries, kept, strict=True) if is_kept),
-            slack_s=slack_s[kept],
-            min_accuracy=min_accuracy[kept],
-            items=items[kept],
-            work_s=line.work_s[kept],
-            later=line.later[kept],
-            left=int(left.sum()),
-        )
+        market = self._market
+        menu = market.menu(worker, queue.scope)
+        if not menu.variant_ids:
+            return None, False
+        waiting = queue.queries
+        is_shared = len(waiting) > menu.most and _tenants(waiting) > 1
+        most = max(2 * menu.most, _LOOK_AHEAD) if is_shared else menu.most
+        least_s = market.least_for(queue.scope)
+        queries: list[QueryView] = []
+        slack_s: list[float] = []
+        reach: list[int] = []
+        is_left = False
+        for query in waiting:
+            own_reach = menu.reach_for(query.min_accuracy_percent, query.items)
+            if not own_reach:
+                continue
+            own_slack_s = query.deadline_s - now_s
+            if own_slack_s < least_s:
+                hopeless.append(query)
+                continue
+            if own_slack_s < menu.least_s:
+                is_left = True  # for a quicker worker, which this policy may not have met
+                continue
+            if queries:
+                if query.priority != queries[0].priority:
+                    break
+                if len(queries) >= most:
+                    # Those behind matter only if it may be better to give up who is in a hurry.
+                    is_calm = slack_s[0] >= menu.surely_s(slice(0, min(reach)), menu.most)
+                    if is_calm or len(queries) >= 2 * most:
+                        break
+            queries.append(query)
+            slack_s.append(own_slack_s)
+            reach.append(own_reach)
+        if not queries:
+            return None, is_left
+        device_class = worker.device_class
+        peers, wait_s = market.fleet.free(device_class, now_s, without=worker.worker_id)
+        table = market.table(menu, device_class)
+        line = Line(table, queries, slack_s, reach, wait_s if peers else math.inf)
+        if is_shared:
+            line = self._share_out(worker, line)
+        others = market.others(device_class, queue.scope)
+        if not others:
+            return line, is_left
+        ahead_of = crowd / len(waiting)  # how many go before the second of this queue
+        kept = self._better_here(line, others, ahead_of, now_s)
+        if len(kept) == len(line.queries):
+            return line, is_left
+        return (line.only(kept) if kept else None), True
 
-    def _worth_later(self, worker: WorkerView, line: Line, now_s: float) -> FloatArray:
-        """What each query will be worth if it is left for whoever falls idle next."""
-        workers, wait_s = self._market.free(worker.device_class, now_s, without=worker.worker_id)
-        if not workers:
-            return np.full(len(line.queries), -self.stakes.miss_penalty)
-        work_s = np.where(np.isfinite(line.work_s), line.work_s, 0.0)
-        ahead_s = (np.cumsum(work_s) - work_s) / workers
-        price = self._market.price_on(worker.device_class)
-        return self._worth_alone(line.menu, line, line.slack_s - wait_s - ahead_s, price)
-
-    def _better_left(
-        self, worker: WorkerView, scope: str, line: Line, now_s: float
-    ) -> NDArray[np.bool_]:
-        """Which queries another device class will soon serve better."""
-        others = self._market.others(worker, scope)
-        elsewhere = np.full(len(line.queries), -np.inf)
+    def _better_here(
+        self, line: Line, others: Mapping[str, Menu], ahead_of: float, now_s: float
+    ) -> Sequence[int]:
+        """Whom no other device class will soon serve better, as places."""
+        margin = _BETTER_POINTS if line.table.price == 0.0 else _MUCH_BETTER_POINTS
+        kept = range(len(line.queries))
+        left = set[int]()
         for name, menu in others.items():
-            workers, wait_s = self._market.free(name, now_s)
+            table = self._market.table(menu, name)
+            least = table.most - margin
+            ample_s = {reach: line.table.ample_s(least, reach) for reach in set(line.reach)}
+            doubtful = [place for place in kept if line.slack_s[place] < ample_s[line.reach[place]]]
+            workers, wait_s = self._market.fleet.free(name, now_s) if doubtful else (0, math.inf)
             if not workers:
                 continue
-            price = self._market.price_on(name)
-            usable = menu.accuracy_percent[:, None] >= line.min_accuracy
-            liked = np.where(
-                usable, (menu.accuracy_percent - price * menu.item_s)[:, None], -np.inf
-            ).argmax(axis=0)
-            item_s = np.where(usable.any(axis=0), menu.item_s[liked], 0.0)
-            ahead_s = (np.cumsum(item_s) - item_s) / workers
-            slack_s = line.slack_s - wait_s - ahead_s
-            elsewhere = np.maximum(elsewhere, self._worth_alone(menu, line, slack_s, price))
-        if not others:
-            return np.zeros(len(line.queries), dtype=np.bool_)
-        price = self._market.price_on(worker.device_class)
-        here = self._worth_alone(line.menu, line, line.slack_s, price)
-        return np.asarray(elsewhere > here + _BETTER_POINTS)
+            item_s = ahead_of * menu.quickest_item_s(len(menu.variant_ids)) / workers
+            for place in doubtful:
+                slack_s = line.slack_s[place]
+                reach = menu.reach(line.queries[place].min_accuracy_percent)
+                elsewhere = table.worth(slack_s - wait_s - place * item_s, reach)
+                if elsewhere > line.table.worth(slack_s, line.reach[place]) + margin:
+                    left.add(place)
+        return [place for place in kept if place not in left] if left else kept
 
-    def _worth_alone(self, menu: Menu, line: Line, slack_s: FloatArray, price: float) -> FloatArray:
-        """What each query of the line would be worth alone, with the variant best for it."""
-        chance = chance_in_time(slack_s, menu.typical_s[:, :1], menu.spread[:, :1])
-        worth = (menu.accuracy_percent + self.stakes.miss_penalty)[:, None] * chance
-        worth -= self.stakes.miss_penalty + price * menu.item_s[:, None]
-        usable = menu.accuracy_percent[:, None] >= line.min_accuracy
-        return np.asarray(np.where(usable, worth, -np.inf).max(axis=0))
+    def _share_out(self, worker: WorkerView, line: Line) -> Line:
+        """Those of tenants who keep within their fair share, if not everyone can be served."""
+        work_s = [
+            line.table.menu.quickest_item_s(reach) * query.items
+            for query, reach in zip(line.queries, line.reach, strict=True)
+        ]
+        # What can be done while the typical query waits is what there is to share out.
+        capacity_s = self._market.peers(worker) * median(line.slack_s)
+        kept = within_fair_share(line.queries, work_s, capacity_s)
+        return line if kept is None else line.only(kept)
+
+
+def _most_urgent_first(queues: list[QueueView]) -> Iterator[QueueView]:
+    """By their heads; the order of the others is not worked out if only the first is wanted."""
+    if len(queues) > 1:
+        first = min(queues, key=_urgency_of_head)
+        yield first
+        queues = sorted([q for q in queues if q is not first], key=_urgency_of_head)
+    yield from queues
+
+
+def _urgency_of_head(queue: QueueView) -> tuple[int, float, int]:
+    return urgency(queue.queries[0])
+
+
+def _tenants(queries: Sequence[QueryView]) -> int:
+    return len({query.tenant for query in islice(queries, _LOOK_AHEAD)})

@@ -1,14 +1,12 @@
-"""What a policy that sees workers one by one knows of all: who is there, what time is worth."""
+"""What a policy that sees workers one by one knows of all: what there is, what time is worth."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import islice
-from typing import NamedTuple
 
 from modelless.policies.scopes import in_scope
+from modelless.policies.selection.value_fleet import Fleet
 from modelless.policies.selection.value_menu import Menu, make_menu
 from modelless.policies.selection.value_price import (
     Devices,
@@ -18,23 +16,20 @@ from modelless.policies.selection.value_price import (
     kind_of,
     price_of_time,
 )
+from modelless.policies.selection.value_table import Chances, ValueTable
 from modelless.policies.views import QueryView, QueueView, ResidentView, WorkerView
 
-_WORKERS_KEPT = 8192
-_FORGET_WORKER_S = 10.0
-_MENUS_KEPT = 65_536
+_MENUS_KEPT = 16_384
+_CHANCES_KEPT, _TABLES_KEPT = 512, 1024
 _BUSY_MEMORY_S = 1.0
 _SURVEY_S = 0.25
-_BACKLOG_PRICED = 512
+_BACKLOG_SAMPLED = 64  # queries of a queue
+_PRICES_PER_DOUBLING = 8
+_SMOOTH_FROM = 36.0  # open queries, from which on chance evens out
+_LONGEST_S = 10.0
 
-
-class _Seen(NamedTuple):
-    """A worker, when it last fell idle, and until when what it was given is expected to run."""
-
-    device_class: str
-    at_s: float
-    busy_until_s: float
-    variant_ids: frozenset[str]
+_MenuKey = tuple[int, int, str]
+"""Identity of the residents, largest batch, scope."""
 
 
 class Market:
@@ -44,6 +39,9 @@ class Market:
         target_utilisation, batching_share, miss_penalty: see ``value_price.price_of_time``.
         memory_s: how long arrivals are remembered.
         reprice_s: how often the price is found anew.
+
+    Attributes:
+        fleet: the workers.
     """
 
     def __init__(
@@ -54,6 +52,7 @@ class Market:
         memory_s: float,
         reprice_s: float,
     ) -> None:
+        self.fleet = Fleet()
         self._target_utilisation = target_utilisation
         self._batching_share = batching_share
         self._miss_penalty = miss_penalty
@@ -63,17 +62,18 @@ class Market:
         # By scope, the least time for a query: of the workers met, and of all that are ready.
         self._met_least_s: dict[str, float] = {}
         self._ready_least_s: dict[str, float] = {}
-        self._scarcity: dict[str, float] = {}
-        self._workers: dict[str, _Seen] = {}
-        self._menus: dict[tuple[str, str], tuple[Mapping[str, ResidentView], Menu]] = {}
+        self._price_of: dict[str, float] = {}
+        self._menus: dict[_MenuKey, tuple[Mapping[str, ResidentView], Menu]] = {}
+        self._chances: dict[Menu, Chances] = {}
+        self._tables: dict[tuple[Menu, float], ValueTable] = {}
         self._devices: dict[str, Devices] = {}
         self._others_of: dict[tuple[str, str], dict[str, Menu]] = {}
         self._price = Price(0.0, {})
-        self._priced_s = self._surveyed_s = self._left_s = -math.inf
+        self._priced_s = self._surveyed_s = -math.inf
 
     def __getstate__(self) -> dict[str, object]:
-        # What the core shows are read-only views, which do not pickle; the menus are kept.
-        return {**vars(self), "_menus": {k: (dict(r), m) for k, (r, m) in self._menus.items()}}
+        # What the core shows are read-only views, which do not pickle; it will be seen again.
+        return {**vars(self), "_menus": {}, "_chances": {}, "_tables": {}}
 
     # -- what happens -------------------------------------------------------------------------
 
@@ -87,99 +87,93 @@ class Market:
 
     def on_idle(self, worker: WorkerView, queues: Sequence[QueueView], now_s: float) -> None:
         """A worker has fallen idle, with these queues before it."""
-        if worker.worker_id not in self._workers and len(self._workers) >= _WORKERS_KEPT:
-            self._workers.clear()
-        self._workers[worker.worker_id] = _Seen(
-            worker.device_class, now_s, now_s, frozenset(worker.residents)
-        )
-        self._forget_absent(now_s)
+        self.fleet.on_idle(worker, now_s)
         if now_s - self._surveyed_s >= _SURVEY_S:
+            for queue in queues:
+                self.menu(worker, queue.scope)
             self._survey(now_s)
         if now_s - self._priced_s >= self._reprice_s:
             self._find_price(queues, now_s)
 
     def on_run(self, worker: WorkerView, latency_s: float, now_s: float) -> None:
         """The worker, just idle, was given a batch that is expected to take ``latency_s``."""
-        seen = self._workers[worker.worker_id]
-        self._workers[worker.worker_id] = seen._replace(busy_until_s=now_s + latency_s)
+        self.fleet.on_run(worker, latency_s, now_s)
         self._busy.count(worker.device_class, latency_s, now_s)
-
-    def on_left(self, now_s: float) -> None:
-        """A worker has left queries for others: who is idle is asked about them now."""
-        self._left_s = now_s
-
-    def _forget_absent(self, now_s: float) -> None:
-        """Forget who should have been idle when queries were left for others, and did not ask."""
-        if now_s <= self._left_s:
-            return
-        self._workers = {
-            name: seen
-            for name, seen in self._workers.items()
-            if max(seen.at_s, seen.busy_until_s) >= self._left_s
-        }
-        self._left_s = -math.inf
-        self._surveyed_s = -math.inf
 
     # -- what is known ------------------------------------------------------------------------
 
-    def others(self, worker: WorkerView, scope: str) -> Mapping[str, Menu]:
-        """What other device classes than the worker's offer for a scope."""
-        return self._others_of.get((worker.device_class, scope), {})
-
-    def free(self, device_class: str, now_s: float, *, without: str = "") -> tuple[int, float]:
-        """How many workers of a class there are, and in how many seconds the first falls idle."""
-        free_s = [
-            seen.busy_until_s
-            for worker_id, seen in self._workers.items()
-            if seen.device_class == device_class and worker_id != without
-        ]
-        return len(free_s), max(min(free_s, default=math.inf) - now_s, 0.0)
+    def others(self, device_class: str, scope: str) -> Mapping[str, Menu]:
+        """What other device classes than this offer for a scope."""
+        return self._others_of.get((device_class, scope), {})
 
     def menu(self, worker: WorkerView, scope: str) -> Menu:
         """The worker's menu for a scope, kept until its residents or their estimates change."""
-        key = (worker.worker_id, scope)
+        residents = worker.residents
+        key = (id(residents), worker.max_batch, scope)
         known = self._menus.get(key)
-        if known is not None and known[0] is worker.residents:
+        if known is not None and known[0] is residents:
             return known[1]
-        served = [r for name, r in worker.residents.items() if in_scope(name, scope)]
-        menu = make_menu(served, worker.max_batch)
+        menu = make_menu(
+            [r for name, r in residents.items() if in_scope(name, scope)], worker.max_batch
+        )
         if len(self._menus) >= _MENUS_KEPT:
             self._menus.clear()
-        self._menus[key] = (worker.residents, menu)
+        self._menus[key] = (residents, menu)
         if scope not in self._met_least_s:
             self._surveyed_s = -math.inf  # so that the next call knows of it
         return menu
+
+    def table(self, menu: Menu, device_class: str) -> ValueTable:
+        """The value function of a menu at the class's price of today."""
+        key = (menu, self.price_on(device_class))
+        table = self._tables.get(key)
+        if table is None:
+            chances = self._chances.get(menu)
+            if chances is None:
+                if len(self._chances) >= _CHANCES_KEPT:
+                    self._chances.clear()
+                chances = self._chances[menu] = Chances(menu)
+            if len(self._tables) >= _TABLES_KEPT:
+                self._tables.clear()
+            table = self._tables[key] = ValueTable(chances, key[1], self._miss_penalty)
+        return table
 
     def least_for(self, scope: str) -> float:
         """The least time that any worker, met or not, takes for a query; 0 if unknown."""
         return min(self._met_least_s.get(scope, 0.0), self._ready_least_s.get(scope, math.inf))
 
+    def price_on(self, device_class: str) -> float:
+        """What a second of the class is worth, accuracy points."""
+        return self._price_of.get(device_class, 0.0)
+
+    def peers(self, worker: WorkerView) -> float:
+        """How many workers like this one share its queues, those of other speeds in proportion."""
+        speed = self._price.speed
+        own = speed.get(worker.device_class, 1.0)
+        counts = self.fleet.counts()
+        return max(sum(count * speed.get(c, 1.0) for c, count in counts.items()) / own, 1.0)
+
     def _survey(self, now_s: float) -> None:
         """Take stock: which workers are there, and what each class offers by scope."""
         self._surveyed_s = now_s
-        self._workers = {
-            name: seen
-            for name, seen in self._workers.items()
-            if now_s - max(seen.at_s, seen.busy_until_s) <= _FORGET_WORKER_S
-        }
-        counts = Counter(seen.device_class for seen in self._workers.values())
-        menus: dict[str, dict[str, Menu]] = {name: {} for name in sorted(counts)}
+        self.fleet.forget_silent(now_s)
+        counts = self.fleet.counts()
+        class_of = {id(held): name for name in counts for held in self.fleet.residents(name)}
+        menus: dict[str, dict[str, Menu]] = {name: {} for name in counts}
         self._met_least_s = {}
-        self._menus = {
-            key: (residents, menu)
-            for key, (residents, menu) in self._menus.items()
-            if key[0] in self._workers
-            and self._workers[key[0]].variant_ids.issuperset(menu.variant_ids)
-        }
-        for (worker_id, scope), (_, menu) in self._menus.items():
+        self._menus = {key: known for key, known in self._menus.items() if key[0] in class_of}
+        for (held, _, scope), (_, menu) in self._menus.items():
             if not menu.variant_ids:
                 continue
-            of_class = menus[self._workers[worker_id].device_class]
+            of_class = menus[class_of[held]]
             kept = of_class.get(scope)
             if kept is None or len(menu.variant_ids) > len(kept.variant_ids):
                 of_class[scope] = menu
-            least_s = float(menu.typical_s[:, 0].min())
-            self._met_least_s[scope] = min(least_s, self._met_least_s.get(scope, math.inf))
+            least_s = self._met_least_s.get(scope, math.inf)
+            self._met_least_s[scope] = min(menu.least_s, least_s)
+        live = {menu for _, menu in self._menus.values()}
+        self._chances = {menu: known for menu, known in self._chances.items() if menu in live}
+        self._tables = {key: known for key, known in self._tables.items() if key[0] in live}
         self._devices = {name: Devices(counts[name], offered) for name, offered in menus.items()}
         self._others_of = {
             (name, scope): {
@@ -194,42 +188,45 @@ class Market:
     def _find_price(self, queues: Sequence[QueueView], now_s: float) -> None:
         self._priced_s = now_s
         rates = self._rates.per_s(now_s)
+        # Queries that come before the first of them is due, which says how smooth the demand is: a
+        # few come in clumps, and what waits is then no sign of what can wait.
+        open_queries = sum([rate * min(kind[2], _LONGEST_S) for kind, rate in rates.items()])
+        clumped = min(math.sqrt(_SMOOTH_FROM / max(open_queries, 1.0)), 1.0)
+        waiting = {kind: clumped * rate for kind, rate in rates.items()}
         for queue in queues:
-            for query in islice(queue.queries, _BACKLOG_PRICED):
+            every = -(-len(queue.queries) // _BACKLOG_SAMPLED)
+            for query in queue.queries[::every]:
                 # What waits must be done within its slack: that is a rate, too.
                 kind = kind_of(query)
                 slack_s = max(query.deadline_s - now_s, self._reprice_s)
-                rates[kind] = rates.get(kind, 0.0) + query.items / slack_s
+                waiting[kind] = waiting.get(kind, 0.0) + every * query.items / slack_s
         self._price = price_of_time(
-            rates,
+            (rates, waiting),
             self._devices,
             self._target_utilisation,
             self._batching_share,
             self._miss_penalty,
         )
-        if len(self._devices) > 1:
-            busy = self._busy.per_s(now_s)
-            self._scarcity = {
-                name: _scarcity(busy.get(name, 0.0) / device.workers)
-                for name, device in self._devices.items()
-            }
-
-    def price_on(self, device_class: str) -> float:
-        """What a second of the class is worth: nothing while it has time to spare.
-
-        (Complementary slackness, for which the one price of all classes knows too little.)
-        """
-        price = self._price.per_s * self._price.speed.get(device_class, 1.0)
-        return price * self._scarcity.get(device_class, 1.0)
-
-    def peers(self, worker: WorkerView) -> float:
-        """How many workers like this one share its queues, those of other speeds in proportion."""
-        speed = self._price.speed
-        own = speed.get(worker.device_class, 1.0)
-        others = sum(speed.get(seen.device_class, 1.0) for seen in self._workers.values())
-        return max(others / own, 1.0)
+        busy = self._busy.per_s(now_s)
+        self._price_of = {}
+        for name, device in self._devices.items():
+            price = self._price.per_s * self._price.speed.get(name, 1.0)
+            if len(self._devices) > 1:
+                price *= _scarcity(busy.get(name, 0.0) / device.workers)
+            self._price_of[name] = _rounded(price)
 
 
 def _scarcity(utilisation: float) -> float:
-    """0 while a class has time to spare, 1 once it has none."""
+    """0 while a class has time to spare, 1 once it has none.
+
+    (Complementary slackness, for which the one price of all classes knows too little.)
+    """
     return min(max((utilisation - 0.7) / 0.2, 0.0), 1.0)
+
+
+def _rounded(price: float) -> float:
+    """One of a few prices, so that tables can be kept."""
+    if price < 1.0:
+        return 0.0
+    steps = round(math.log2(price) * _PRICES_PER_DOUBLING)
+    return float(2.0 ** (steps / _PRICES_PER_DOUBLING))

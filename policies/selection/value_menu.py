@@ -3,19 +3,46 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modelless.policies.views import FloatArray, ResidentView
 
 _Z99 = 2.326  # standard normal's 99 % quantile
 _LEAST_SPREAD = 0.01  # of log latency; a profile without any spread is too good to be true
+_LEAST_SLACK_S, _MOST_SLACK_S = 1e-9, 1e9
+_LIMITS_KEPT = 64
+_SURELY = 2.0  # standard deviations of log latency that must fit a deadline to be surely in time
+_ALL = slice(None)
 
 
-class Menu(NamedTuple):
+class Within(NamedTuple):
+    """Variants in batches that run no longer than so long.
+
+    Attributes:
+        accuracy_percent: shape (n,), descending.
+        item_s: least device time an item takes, shape (n,); inf where even a batch of one takes
+            too long.
+        first_s: of the most accurate that is quick enough; inf if none is.
+        least_s: of the quickest.
+    """
+
+    accuracy_percent: FloatArray
+    item_s: FloatArray
+    first_s: float
+    least_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Menu:
     """Variants by rows, most accurate first; batches of 1 to K items by columns.
+
+    A variant that another equals or betters in accuracy and in latency at every batch is left out.
 
     Attributes:
         variant_ids: n of them.
@@ -23,30 +50,120 @@ class Menu(NamedTuple):
         typical_s: p50 latency, shape (n, K); inf where unknown.
         spread: standard deviation of log latency, shape (n, K): latency is taken as lognormal
             through p50 and p99.
+        log_s: logarithm of ``typical_s``.
+        share_s: device time of the items if their batches were of the best size, shape (n, K).
         item_s: least device time an item takes in any batch, shape (n,).
+        least_s: the least of ``typical_s``; inf if there are no variants.
     """
 
     variant_ids: tuple[str, ...]
     accuracy_percent: FloatArray
     typical_s: FloatArray
     spread: FloatArray
-    item_s: FloatArray
+    log_s: FloatArray = field(init=False)
+    share_s: FloatArray = field(init=False)
+    item_s: FloatArray = field(init=False)
+    least_s: float = field(init=False)
+    _falling: tuple[float, ...] = field(init=False)
+    _quickest_s: tuple[float, ...] = field(init=False)
+    _within: dict[tuple[float, int], Within] = field(init=False)
+    _reach_for: dict[tuple[float, int], int] = field(init=False)
+    _surely: dict[tuple[int, int, int], float] = field(init=False)
+    _steepness: FloatArray = field(init=False)
 
-    def serves(self, min_accuracy_percent: float, items: int) -> bool:
-        """Whether a variant of that accuracy is known to take that many items."""
-        if items > self.typical_s.shape[1]:
-            return False
-        usable = self.accuracy_percent >= min_accuracy_percent
-        return bool(np.isfinite(self.typical_s[usable, items - 1]).any())
-
-    def item_within_s(self, latency_s: float) -> FloatArray:
-        """Least device time an item takes in batches that run no longer than ``latency_s``.
-
-        Shape (n,); inf where even a batch of one takes longer.
-        """
+    def __post_init__(self) -> None:
         per_item = self.typical_s / np.arange(1, self.typical_s.shape[1] + 1)
-        within = np.where(self.typical_s <= latency_s, per_item, np.inf)
-        return np.asarray(within.min(axis=1, initial=np.inf))
+        item_s = per_item.min(axis=1, initial=np.inf)
+        for name, value in (
+            ("log_s", np.log(self.typical_s)),
+            ("item_s", item_s),
+            ("least_s", float(self.typical_s[:, :1].min(initial=np.inf))),
+            ("_falling", tuple((-self.accuracy_percent).tolist())),
+            ("_quickest_s", tuple(np.minimum.accumulate(item_s).tolist())),
+            ("_within", {}),
+            ("_reach_for", {}),
+            ("_surely", {}),
+            ("_steepness", 0.851 / self.spread),
+            ("share_s", item_s[:, None] * np.arange(1.0, self.typical_s.shape[1] + 1.0)),
+        ):
+            object.__setattr__(self, name, value)
+
+    @property
+    def most(self) -> int:
+        """Items of the largest batch."""
+        return int(self.typical_s.shape[1])
+
+    def reach(self, min_accuracy_percent: float) -> int:
+        """How many variants, from the first, are at least so accurate."""
+        return bisect_right(self._falling, -min_accuracy_percent)
+
+    def quickest_item_s(self, reach: int) -> float:
+        """The least device time an item takes with one of the first ``reach`` variants."""
+        return self._quickest_s[reach - 1] if reach else math.inf
+
+    def reach_for(self, min_accuracy_percent: float, items: int) -> int:
+        """As ``reach``, for a query of so many items; 0 if no variant is known to take them."""
+        key = (min_accuracy_percent, items)
+        reach = self._reach_for.get(key)
+        if reach is None:
+            reach = self.reach(min_accuracy_percent) if items <= self.most else 0
+            if not np.isfinite(self.typical_s[:reach, items - 1 : items]).any():
+                reach = 0
+            if len(self._reach_for) >= _LIMITS_KEPT:
+                self._reach_for.clear()
+            self._reach_for[key] = reach
+        return reach
+
+    def within(self, latency_s: float, reach: int) -> Within:
+        """What the first ``reach`` variants do in batches that run no longer than ``latency_s``."""
+        key = (latency_s, reach)
+        known = self._within.get(key)
+        if known is None:
+            per_item = self.typical_s[:reach] / np.arange(1, self.most + 1)
+            within = np.where(self.typical_s[:reach] <= latency_s, per_item, np.inf)
+            item_s = np.asarray(within.min(axis=1, initial=np.inf))
+            usable = item_s[item_s < np.inf].tolist() or [math.inf]
+            known = Within(self.accuracy_percent[:reach], item_s, usable[0], min(usable))
+            if len(self._within) >= _LIMITS_KEPT:
+                self._within.clear()
+            self._within[key] = known
+        return known
+
+    def surely_s(self, rows: slice, items: int) -> float:
+        """What the quickest of some variants needs for a batch to be surely in time."""
+        key = (rows.start, rows.stop, items)
+        known = self._surely.get(key)
+        if known is None:
+            latency_s = self.typical_s[rows, items - 1]
+            quickest = int(latency_s.argmin())
+            spread = float(self.spread[rows, items - 1][quickest])
+            known = self._surely[key] = float(latency_s[quickest]) * math.exp(_SURELY * spread)
+        return known
+
+    def chance(
+        self,
+        slack_s: FloatArray,
+        rows: slice = _ALL,
+        columns: slice | NDArray[np.intp] = _ALL,
+    ) -> FloatArray:
+        """Probability that each batch takes no longer than each slack.
+
+        The normal distribution function is taken as logistic (Bowling et al., 2009: within 0.01).
+
+        Args:
+            slack_s: shape (m,).
+            rows, columns: of the menu; v and k of them.
+
+        Returns:
+            Shape (m, v, k).
+        """
+        log_slack = np.log(np.minimum(np.maximum(slack_s, _LEAST_SLACK_S), _MOST_SLACK_S))
+        z = log_slack[:, None, None] - self.log_s[rows, columns]
+        z *= self._steepness[rows, columns]
+        np.tanh(z, out=z)
+        z += 1.0
+        z *= 0.5
+        return z
 
 
 def make_menu(residents: Iterable[ResidentView], max_batch: int) -> Menu:
@@ -65,11 +182,15 @@ def make_menu(residents: Iterable[ResidentView], max_batch: int) -> Menu:
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         spread = np.log(upper_s / typical_s) / _Z99
     spread = np.clip(np.nan_to_num(spread, nan=_LEAST_SPREAD), _LEAST_SPREAD, 2.0)
-    per_item = typical_s / np.arange(1, columns + 1)
+    upper_s = typical_s * np.exp(spread)
+    kept: list[int] = []
+    for row in range(len(known)):  # nothing later is more accurate
+        at_least = (typical_s[kept] <= typical_s[row]) & (upper_s[kept] <= upper_s[row])
+        if not at_least.all(axis=1).any():
+            kept.append(row)
     return Menu(
-        tuple(resident.variant_id for resident in known),
-        np.array([resident.accuracy_percent for resident in known], dtype=np.float64),
-        typical_s,
-        spread,
-        per_item.min(axis=1, initial=np.inf),
+        tuple(known[row].variant_id for row in kept),
+        np.array([known[row].accuracy_percent for row in kept], dtype=np.float64),
+        typical_s[kept],
+        spread[kept],
     )

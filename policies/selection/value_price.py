@@ -14,14 +14,15 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from modelless.policies.selection.value_menu import Menu
-from modelless.policies.views import FloatArray, QueryView
+from modelless.policies.selection.value_menu import Menu, Within
+from modelless.policies.views import QueryView
 
 Kind = tuple[str, float, float]
 """Scope, minimum accuracy in per cent, latency limit in seconds."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 _KEYS_KEPT = 512
+_LEAST_PRICE, _PRECISION = 1.0, 1.01  # accuracy points a second; at most so many times too high
 _LEAST_SEEN_S = 0.5  # what came in a shorter time is no rate yet
 
 
@@ -77,7 +78,7 @@ class Devices(NamedTuple):
 
     Attributes:
         workers: how many.
-        menus: by scope.
+        menus: by scope, each of one variant or more.
     """
 
     workers: int
@@ -98,12 +99,11 @@ class Price(NamedTuple):
 
 class _Demand(NamedTuple):
     rate_per_s: float
-    worth: FloatArray
-    item_s: FloatArray
+    offer: Within
 
 
 def price_of_time(
-    rates: Mapping[Kind, float],
+    loads: Sequence[Mapping[Kind, float]],
     devices: Mapping[str, Devices],
     target_utilisation: float,
     batching_share: float,
@@ -111,64 +111,97 @@ def price_of_time(
 ) -> Price:
     """The price of device time.
 
-    A kind's time for an item is the least over batches that run for at most ``batching_share`` of
-    its latency limit, since a query also waits.
+    A kind's time for an item is the least over batches that leave time to wait. With ``w`` workers
+    and ``q`` queues, one worker falls idle every ``w``-th of a batch's time, and each queue's turn
+    comes every ``q``-th time: a query waits ``q / w`` times as long as batches run.
 
     Args:
-        rates: items a second by kind.
+        loads: items a second by kind, of what comes in, of what waits; each by itself must fit.
         devices: by class.
         target_utilisation: share of the device time that demand may fill.
-        batching_share: see above.
+        batching_share: share of a latency limit that waiting and running may take together.
         miss_penalty: accuracy points that a query not served costs, besides its own.
     """
-    demands: list[_Demand] = []
+    workers = sum(device.workers for device in devices.values())
+    queues = len({scope for rates in loads for scope, _, _ in rates})
+    share = batching_share * workers / max(workers + queues, 1)
     speeds: dict[str, list[tuple[float, float]]] = {name: [] for name in devices}
-    for (scope, min_accuracy, latency_s), rate in rates.items():
-        offers: dict[str, _Demand] = {}
-        for name, device in devices.items():
-            menu = device.menus.get(scope)
-            if menu is not None:
-                item_s = menu.item_within_s(batching_share * latency_s)
-                usable = (menu.accuracy_percent >= min_accuracy) & np.isfinite(item_s)
-                if usable.any():
-                    worth = menu.accuracy_percent[usable] + miss_penalty
-                    offers[name] = _Demand(rate, worth, item_s[usable])
-        if offers:
-            quickest = min(offers.values(), key=lambda offer: float(offer.item_s.min()))
-            demands.append(quickest)
-            for name, offer in offers.items():
-                relative = float(quickest.item_s.min() / offer.item_s.min())
-                speeds[name].append((rate, relative))
+    demands = [_demands(rates, devices, share, speeds) for rates in loads]
     speed = {name: _mean(found) for name, found in speeds.items()}
     capacity = target_utilisation * sum(
         d.workers * speed[name] for name, d in devices.items() if speeds[name]
     )
-    return Price(_price_per_s(demands, capacity), speed)
+    per_s = 0.0
+    for load in demands:
+        per_s = _price_per_s(load, miss_penalty, capacity, per_s)
+    return Price(per_s, speed)
 
 
-def _price_per_s(demands: Sequence[_Demand], capacity: float) -> float:
-    """The least price at which the demands use no more than ``capacity`` workers' time."""
-    if _used(demands, 0.0) <= capacity:
-        return 0.0
-    low, high = 0.0, max(float((d.worth / d.item_s).max()) for d in demands)
-    for _ in range(24):
-        middle = 0.5 * (low + high)
-        if _used(demands, middle) > capacity:
+def _demands(
+    rates: Mapping[Kind, float],
+    devices: Mapping[str, Devices],
+    share: float,
+    speeds: Mapping[str, list[tuple[float, float]]],
+) -> list[_Demand]:
+    """What each kind could take, on the class that is quickest for it.
+
+    ``speeds`` takes up each class's speed for the kind, relative to that, and the kind's rate.
+    """
+    demands = []
+    for (scope, min_accuracy, latency_s), rate in rates.items():
+        offers: dict[str, Within] = {}
+        for name, device in devices.items():
+            menu = device.menus.get(scope)
+            if menu is not None:
+                offer = menu.within(share * latency_s, menu.reach(min_accuracy))
+                if offer.least_s < math.inf:
+                    offers[name] = offer
+        if offers:
+            quickest = min(offers.values(), key=_least_s)
+            demands.append(_Demand(rate, quickest))
+            for name, offer in offers.items():
+                speeds[name].append((rate, quickest.least_s / offer.least_s))
+    return demands
+
+
+def _price_per_s(
+    demands: Sequence[_Demand], miss_penalty: float, capacity: float, least: float
+) -> float:
+    """The least price from ``least`` at which the demands use at most ``capacity`` workers' time.
+
+    Each demand takes what is worth most to it, or nothing if nothing is worth its price.
+    """
+    if sum([demand.rate_per_s * demand.offer.first_s for demand in demands]) <= capacity:
+        return least  # even without a price
+    shape = (len(demands), max(len(demand.offer.item_s) for demand in demands) + 1)
+    worth, item_s = np.full(shape, -np.inf), np.zeros(shape)
+    worth[:, -1] = 0.0  # nothing
+    for row, (_, offer) in enumerate(demands):
+        count = len(offer.item_s)
+        known = offer.item_s < math.inf
+        worth[row, :count] = np.where(known, offer.accuracy_percent + miss_penalty, -np.inf)
+        item_s[row, :count] = np.where(known, offer.item_s, 0.0)
+    busy = item_s * np.array([demand.rate_per_s for demand in demands])[:, None]
+    every = np.arange(len(demands))
+
+    def used(price: float) -> float:
+        return float(busy[every, (worth - price * item_s).argmax(axis=1)].sum())
+
+    if used(least) <= capacity:
+        return least
+    served = worth > 0.0
+    low, high = max(least, _LEAST_PRICE), float((worth[served] / item_s[served]).max())
+    while high > low * _PRECISION:
+        middle = math.sqrt(low * high)
+        if used(middle) > capacity:
             low = middle
         else:
             high = middle
     return high
 
 
-def _used(demands: Sequence[_Demand], price: float) -> float:
-    """Workers kept busy when each demand takes what is worth most to it, or nothing if that is."""
-    used = 0.0
-    for demand in demands:
-        left = demand.worth - price * demand.item_s
-        choice = left.argmax()
-        if left[choice] > 0.0:
-            used += demand.rate_per_s * float(demand.item_s[choice])
-    return used
+def _least_s(offer: Within) -> float:
+    return offer.least_s
 
 
 def _mean(weighted: Sequence[tuple[float, float]]) -> float:

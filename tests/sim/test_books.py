@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,3 +142,17 @@ def test_the_checker_notices_in_the_control_log(name: str, tmp_path: Path) -> No
     CONTROL_FORGERIES[name](books.control)
     with pytest.raises(AssertionError):
         books.memory_suffices_and_holds_what_runs()
+
+
+def test_a_run_leaves_the_garbage_collector_as_it_was_even_if_it_fails() -> None:
+    before = gc.get_threshold()
+    seen = []
+
+    def look(at_s: float, count: int) -> None:
+        seen.append(gc.get_threshold())
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        simulate(parse_world(document(), Path()), progress=look)
+    assert seen[0] != before
+    assert gc.get_threshold() == before

@@ -12,10 +12,12 @@ import pytest
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
 from modelless.policies.reasons import Reason
 from modelless.policies.selection.best_value import BestValue
-from modelless.policies.selection.value_batches import chance_in_time
+from modelless.policies.selection.value_batches import Line, best_batch
 from modelless.policies.selection.value_fairness import within_fair_share
+from modelless.policies.selection.value_fleet import Fleet
 from modelless.policies.selection.value_menu import Menu, make_menu
 from modelless.policies.selection.value_price import Devices, Rates, price_of_time
+from modelless.policies.selection.value_table import Chances, ValueTable
 from modelless.policies.views import (
     Candidates,
     Defer,
@@ -172,6 +174,48 @@ def test_a_cost_limit_binds_at_once_within_it() -> None:
     assert getattr(choice, "row", None) == 1
 
 
+def test_at_a_price_who_waits_is_taken_in_even_if_another_worker_is_about_to_be_idle() -> None:
+    """Alone, each would be worth as much with the next worker; together they save its time."""
+    policy = BestValue()
+    rows = candidates((0.005, 60.0, 1e-6))
+    for number in range(400):  # so many a second make time dear
+        now_s = NOW_S - 1.0 + number / 400
+        policy.on_arrival(QueryView(number, "t", now_s, now_s + 0.1), rows, RNG)
+    names = [f"w{number}" for number in range(4)]
+    for name in names:
+        policy.on_idle(worker(name), [QueueView("t", None, None, queries(9.0))], NOW_S - 0.5, RNG)
+    asked = tuple(
+        q._replace(arrival_s=NOW_S - 0.03, deadline_s=NOW_S + 0.07) for q in queries(*[0.07] * 6)
+    )
+    run = ask(policy, asked)
+    assert policy._market.price_on("cpu-1") > 0.0
+    assert isinstance(run, Run)
+    assert len(run.queries) >= 5
+
+
+def test_who_has_waited_gets_a_quicker_variant_at_the_same_slack_and_price() -> None:
+    """A batch of two where eight would be efficient: who pays for that depends on the waiting."""
+    accuracy = []
+    for waited_s in (0.0, 0.9):
+        table = ValueTable(Chances(make_menu(worker().residents.values(), 8)), 400.0, 100.0)
+        pair = [q._replace(arrival_s=q.arrival_s - waited_s) for q in queries(0.1, 0.1)]
+        offer = best_batch(Line(table, pair, [0.1, 0.1], [3, 3], math.inf))
+        assert offer is not None
+        assert len(offer.queries) == 2
+        accuracy.append(worker().residents[offer.variant_id].accuracy_percent)
+    assert accuracy == [80.0, 72.0]
+
+
+def test_a_line_in_a_hurry_is_skipped_where_serving_it_would_cost_a_full_batch() -> None:
+    """At a price above what one query is worth a second, the two at the front are given up."""
+    table = ValueTable(Chances(make_menu(worker().residents.values(), 8)), 50_000.0, 100.0)
+    asked = queries(0.006, 0.006, *[0.1] * 8)
+    slacks_s = [query.deadline_s - NOW_S for query in asked]
+    offer = best_batch(Line(table, asked, slacks_s, [3] * 10, math.inf))
+    assert offer is not None
+    assert [query.query_id for query in offer.queries] == list(range(2, 10))
+
+
 # -- the pieces -------------------------------------------------------------------------------
 
 
@@ -191,7 +235,10 @@ def test_a_menu_is_sorted_and_leaves_out_what_is_unknown() -> None:
     assert made.variant_ids == ("t/m/b@1", "t/m/a@1")
     assert made.typical_s.shape == (2, 4)
     assert made.item_s == pytest.approx([0.02 * 2.5 / 4, 0.01 * 2.5 / 4])
-    assert made.item_within_s(0.016) == pytest.approx([math.inf, 0.015 / 2])
+    within = made.within(0.016, 2)
+    assert within.item_s == pytest.approx([math.inf, 0.015 / 2])
+    assert (within.first_s, within.least_s) == pytest.approx((0.015 / 2, 0.015 / 2))
+    assert made.within(0.016, 1).least_s == math.inf
 
 
 def test_the_price_is_that_of_the_linear_program() -> None:
@@ -202,19 +249,19 @@ def test_the_price_is_that_of_the_linear_program() -> None:
     """
     offered = {"cpu": Devices(1, {"t": menu((0.010, 80.0), (0.005, 70.0))})}
     kind = ("t", 0.0, 1.0)
-    price = price_of_time({kind: 150.0}, offered, 1.0, 0.5, 0.0)
-    assert price.per_s == pytest.approx(10.0 / 0.005, rel=1e-3)
-    assert price_of_time({kind: 99.0}, offered, 1.0, 0.5, 0.0).per_s == 0.0
-    too_much = price_of_time({kind: 300.0}, offered, 1.0, 0.5, 0.0).per_s
-    assert too_much == pytest.approx(70.0 / 0.005, rel=1e-3)  # some are not served at all
-    assert price_of_time({}, offered, 1.0, 0.5, 0.0).per_s == 0.0
+    price = price_of_time([{kind: 150.0}], offered, 1.0, 0.5, 0.0)
+    assert price.per_s == pytest.approx(10.0 / 0.005, rel=0.01)
+    assert price_of_time([{kind: 99.0}], offered, 1.0, 0.5, 0.0).per_s == 0.0
+    too_much = price_of_time([{kind: 300.0}], offered, 1.0, 0.5, 0.0).per_s
+    assert too_much == pytest.approx(70.0 / 0.005, rel=0.01)  # some are not served at all
+    assert price_of_time([{}], offered, 1.0, 0.5, 0.0).per_s == 0.0
 
 
 def test_the_price_rises_with_demand() -> None:
     offered = {"cpu": Devices(2, {"t": menu((0.05, 80.0), (0.02, 75.0), (0.004, 60.0))})}
     kinds = [("t", 0.0, 1.0), ("t", 70.0, 0.2)]
     prices = [
-        price_of_time(dict.fromkeys(kinds, rate), offered, 0.9, 0.5, 100.0).per_s
+        price_of_time([dict.fromkeys(kinds, rate)], offered, 0.9, 0.5, 100.0).per_s
         for rate in (1.0, 10.0, 30.0, 60.0, 120.0, 1e4)
     ]
     assert prices == sorted(prices)
@@ -224,10 +271,97 @@ def test_the_price_rises_with_demand() -> None:
 def test_slower_classes_count_as_what_they_can_do() -> None:
     quick, slow = menu((0.010, 80.0)), menu((0.040, 80.0))
     offered = {"gpu": Devices(1, {"t": quick}), "cpu": Devices(4, {"t": slow})}
-    found = price_of_time({("t", 0.0, 1.0): 1.0}, offered, 1.0, 0.5, 0.0)
+    found = price_of_time([{("t", 0.0, 1.0): 1.0}], offered, 1.0, 0.5, 0.0)
     assert found.speed == pytest.approx({"gpu": 1.0, "cpu": 0.25})
-    assert price_of_time({("t", 0.0, 1.0): 199.0}, offered, 1.0, 0.5, 0.0).per_s == 0.0
-    assert price_of_time({("t", 0.0, 1.0): 201.0}, offered, 1.0, 0.5, 0.0).per_s > 0.0
+    assert price_of_time([{("t", 0.0, 1.0): 199.0}], offered, 1.0, 0.5, 0.0).per_s == 0.0
+    assert price_of_time([{("t", 0.0, 1.0): 201.0}], offered, 1.0, 0.5, 0.0).per_s > 0.0
+
+
+def test_what_comes_and_what_waits_must_each_fit() -> None:
+    """The price is that of the dearer of the two loads, not that of their sum."""
+    offered = {"cpu": Devices(1, {"t": menu((0.010, 80.0), (0.005, 70.0))})}
+    few, many = {("t", 0.0, 1.0): 90.0}, {("t", 0.0, 1.0): 150.0}
+    assert price_of_time([few, few], offered, 1.0, 0.5, 0.0).per_s == 0.0
+    dearer = price_of_time([few, many], offered, 1.0, 0.5, 0.0)
+    assert dearer == price_of_time([many, few], offered, 1.0, 0.5, 0.0)
+    assert dearer.per_s == pytest.approx(10.0 / 0.005, rel=0.01)
+
+
+def test_batches_may_run_longer_where_workers_outnumber_queues() -> None:
+    """One worker must leave a query half its limit to wait; nine leave it a tenth."""
+    slow = {"t": menu((0.080, 80.0))}
+    kind = ("t", 0.0, 0.1)
+    assert price_of_time([{kind: 1e4}], {"cpu": Devices(1, slow)}, 1.0, 1.0, 0.0).per_s == 0.0
+    assert price_of_time([{kind: 1e4}], {"cpu": Devices(9, slow)}, 1.0, 1.0, 0.0).per_s > 0.0
+
+
+def test_the_value_function_rises_with_slack_and_falls_with_price() -> None:
+    chances = Chances(make_menu(worker().residents.values(), 8))
+    slacks_s = [0.001, 0.004, 0.006, 0.02, 0.04, 0.06, 0.3, math.inf]
+    free, dear = ValueTable(chances, 0.0, 100.0), ValueTable(chances, 1500.0, 100.0)
+    worth = [free.worth(slack_s, 3) for slack_s in slacks_s]
+    assert worth == sorted(worth)
+    assert worth[0] == -100.0
+    assert worth[-1] == pytest.approx(80.0, abs=0.1)
+    assert all(dear.worth(s, 3) <= free.worth(s, 3) for s in slacks_s)
+    # 5 ms x 4.5 for 8 on the quickest: 2.8 ms an item and 60, or 11.25 ms and 72.
+    assert dear.worth(1.0, 3) == pytest.approx(60.0 - 1500.0 * 0.0225 / 8, abs=0.1)
+    assert free.worth(math.nan, 3) == -100.0
+    assert free.worth(0.3, 1) == pytest.approx(80.0, abs=0.1)  # of the first alone: the best
+
+
+def test_a_query_alone_is_charged_as_in_a_batch_that_has_not_waited() -> None:
+    """It gets the same variant by its table as by looking at all batches."""
+    chances = Chances(make_menu(worker().residents.values(), 8))
+    for price in (0.0, 200.0, 400.0, 700.0, 3000.0):
+        table = ValueTable(chances, price, 100.0)
+        offer = best_batch(Line(table, queries(0.3), [0.3], [3], math.inf))
+        worth, row = table.alone(0.3, 3)
+        assert offer is not None
+        assert table.menu.variant_ids[row] == offer.variant_id
+        assert worth + 100.0 == pytest.approx(offer.worth, abs=0.5)
+
+
+def test_from_its_ample_slack_on_a_query_is_worth_that_much() -> None:
+    table = ValueTable(Chances(make_menu(worker().residents.values(), 8)), 0.0, 100.0)
+    slack_s = table.ample_s(71.0, 3)
+    assert table.worth(slack_s * 1.001, 3) >= 71.0 > table.worth(slack_s * 0.95, 3)
+    assert table.ample_s(81.0, 3) == math.inf
+
+
+def test_a_menu_leaves_out_what_another_variant_betters() -> None:
+    views = [resident("t/m/a@1", 0.01, 70.0), resident("t/m/b@1", 0.02, 70.0)]
+    assert make_menu([*views, resident("t/m/c@1", 0.005, 60.0)], 4).variant_ids == (
+        "t/m/a@1",
+        "t/m/c@1",
+    )
+
+
+def test_the_fleet_knows_who_is_idle_next() -> None:
+    fleet = Fleet()
+    assert fleet.free("cpu-1", NOW_S) == (0, math.inf)
+    for name in ("w0", "w1"):
+        fleet.on_idle(worker(name), NOW_S)
+    assert fleet.free("cpu-1", NOW_S, without="w0") == (1, 0.0)
+    fleet.on_run(worker("w1"), 0.03, NOW_S)
+    assert fleet.free("cpu-1", NOW_S, without="w0") == (1, pytest.approx(0.03))
+    fleet.on_run(worker("w0"), 0.02, NOW_S)
+    assert fleet.free("cpu-1", NOW_S + 0.01) == (2, pytest.approx(0.01))
+    assert fleet.free("cpu-1", NOW_S + 0.025) == (2, 0.0)  # w0 should be back any moment
+    fleet.on_idle(worker("w1"), NOW_S + 0.026)  # sooner than expected
+    fleet.on_run(worker("w1"), 0.05, NOW_S + 0.026)
+    assert fleet.free("cpu-1", NOW_S + 0.03, without="w0") == (1, pytest.approx(0.046))
+
+
+def test_a_worker_that_runs_a_little_longer_than_expected_is_not_taken_for_lost() -> None:
+    fleet = Fleet()
+    for name in ("late", "lost", "here"):
+        fleet.on_idle(worker(name), NOW_S)
+    fleet.on_run(worker("late"), 0.02, NOW_S)
+    fleet.on_left(NOW_S + 0.03)  # all who are idle would be asked now; "lost" is not
+    fleet.on_idle(worker("here"), NOW_S + 0.031)
+    fleet.on_idle(worker("here"), NOW_S + 0.05)
+    assert fleet.counts() == {"cpu-1": 2}
 
 
 def test_rates_settle_at_the_rate_and_forget() -> None:
@@ -247,8 +381,8 @@ def test_rates_of_ever_new_kinds_are_bounded() -> None:
 
 
 def test_the_chance_is_one_half_at_the_median_and_99_percent_at_p99() -> None:
-    spread = np.array([math.log(1.3) / 2.326])
-    at = chance_in_time(np.array([0.01, 0.013, 0.001, math.inf]), np.array([0.01]), spread)
+    view = ResidentView("t/m/v@1", 70.0, (0.0, 0.010), (0.0, 0.013))
+    at = make_menu([view], 1).chance(np.array([0.01, 0.013, 0.001, math.inf])).reshape(4)
     assert at[0] == pytest.approx(0.5)
     assert at[1] == pytest.approx(0.99, abs=0.01)
     assert at[2] == pytest.approx(0.0, abs=1e-6)
@@ -262,7 +396,6 @@ def test_the_chance_is_one_half_at_the_median_and_99_percent_at_p99() -> None:
         ("batching_share", 1.5),
         ("memory_s", -1.0),
         ("reprice_s", math.nan),
-        ("caution", 9.0),
         ("miss_penalty", -1.0),
     ],
 )
@@ -287,11 +420,11 @@ def test_fair_shares_are_max_min() -> None:
         query._replace(tenant=tenant)
         for query, tenant in zip(queries(*[1.0] * 15), of, strict=True)
     )
-    work_s = np.ones(15)
+    work_s = [1.0] * 15
     assert within_fair_share(asked, work_s, 15.0) is None  # there is time for all
     modest = within_fair_share(asked, work_s, 9.0)  # 3 for each
     assert modest is not None
-    assert modest.tolist() == [tenant != "a" for tenant in of]
+    assert modest == [place for place, tenant in enumerate(of) if tenant != "a"]
     assert within_fair_share(asked, work_s, 3.0) is None  # nobody keeps within 1
     assert within_fair_share(asked[:10], work_s[:10], 3.0) is None  # one tenant
 
@@ -349,6 +482,20 @@ def test_a_lost_worker_is_not_waited_for() -> None:
             answer = idle(policy, cpu, answer.until_s, asked)
         served += isinstance(answer, Run)
     assert served >= 9
+
+
+def test_a_little_better_elsewhere_is_waited_for_only_with_time_to_spare() -> None:
+    """Three points, and the GPU is idle in 2 ms; on a CPU whose time is dear that is too little."""
+    gpu = at("gpu-0", "gpu", [resident("t/big/v@1", 0.002, 83.0)])
+    cpu = at("cpu-0", "cpu-1", [resident("t/small/v@1", 0.010, 80.0)])
+    for price, expected in ((0.0, Wait), (100.0, Run)):
+        policy = BestValue(reprice_s=60.0)
+        for step in range(2):  # both become known
+            for view in (gpu, cpu):
+                idle(policy, view, NOW_S - 0.6 + step * 0.3, line(due(step, NOW_S + 9.0)))
+        policy._market._price_of = {"cpu-1": price, "gpu": price}
+        assert isinstance(idle(policy, gpu, NOW_S, line(due(7, NOW_S + 0.5))), Run)
+        assert isinstance(idle(policy, cpu, NOW_S, line(due(8, NOW_S + 0.5))), expected)
 
 
 def test_what_this_worker_cannot_serve_does_not_block_what_it_can() -> None:

@@ -1,0 +1,116 @@
+"""When workers will have done all that they were given: known at once, worked out if asked for.
+
+Policies that bind when a worker falls idle never look at how long queues are when a query comes
+in; so that is not worked out for each query, but kept ready to be, as it was at that moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelless.policies.views import Candidates, FloatArray
+from modelless.variants.estimates import Estimates
+from modelless.variants.vocabulary import Placement
+
+
+class Snapshot:
+    """What all workers had to do at one moment.
+
+    Args:
+        busy_until_s, backlog_s: by worker; they never change again.
+        now_s: the moment.
+    """
+
+    __slots__ = ("_backlog_s", "_busy_until_s", "_starts_s", "now_s")
+
+    def __init__(self, busy_until_s: FloatArray, backlog_s: FloatArray, now_s: float) -> None:
+        self.now_s = now_s
+        self._busy_until_s = busy_until_s
+        self._backlog_s = backlog_s
+        self._starts_s: FloatArray | None = None
+
+    @property
+    def starts_s(self) -> FloatArray:
+        """When each worker is predicted to have done all that it was given; never before now."""
+        if self._starts_s is None:
+            self._starts_s = np.maximum(self._busy_until_s, self.now_s)
+            self._starts_s += self._backlog_s
+        return self._starts_s
+
+
+class Outlook:
+    """What workers have to do, by number.
+
+    Args:
+        busy_until_s: until when each one's batch runs.
+        backlog_s: for how long what waits for it will.
+    """
+
+    def __init__(self, busy_until_s: FloatArray, backlog_s: FloatArray) -> None:
+        self._busy_until_s = busy_until_s
+        self._backlog_s = backlog_s
+        self._shown: Snapshot | None = None
+
+    def of(self, number: int) -> tuple[float, float]:
+        """Until when the worker's batch runs, and for how long what waits for it will."""
+        return float(self._busy_until_s[number]), float(self._backlog_s[number])
+
+    def put(self, number: int, busy_until_s: float, backlog_s: float) -> None:
+        """What a worker has to do has changed."""
+        if self._shown is not None:  # what was shown stays as it is
+            self._shown = None
+            self._busy_until_s, self._backlog_s = self._busy_until_s.copy(), self._backlog_s.copy()
+        self._busy_until_s[number] = busy_until_s
+        self._backlog_s[number] = backlog_s
+
+    def at(self, now_s: float) -> Snapshot:
+        """How it is now."""
+        shown = self._shown
+        if shown is None or shown.now_s != now_s:
+            shown = self._shown = Snapshot(self._busy_until_s, self._backlog_s, now_s)
+        return shown
+
+
+class ReadyCandidates(Candidates):
+    """Candidates whose ``free_at_s`` is worked out when it is first looked at.
+
+    Args:
+        free_at_s: the figures, or what works them out: always the same, whenever it is called.
+    """
+
+    __slots__ = ("_free_at_s",)
+
+    def __init__(
+        self,
+        placements: tuple[Placement, ...],
+        accuracy_percent: FloatArray,
+        cost_usd: FloatArray,
+        estimates: Estimates,
+        free_at_s: FloatArray | Callable[[], FloatArray],
+        now_s: float,
+        shortlist: NDArray[np.intp] | None = None,
+    ) -> None:
+        put = object.__setattr__
+        put(self, "placements", placements)
+        put(self, "accuracy_percent", accuracy_percent)
+        put(self, "cost_usd", cost_usd)
+        put(self, "estimates", estimates)
+        put(self, "now_s", now_s)
+        put(self, "shortlist", shortlist)
+        put(self, "_free_at_s", free_at_s)
+
+    @property
+    def free_at_s(self) -> FloatArray:
+        """See ``Candidates``."""
+        known: FloatArray | Callable[[], FloatArray] = self._free_at_s  # type: ignore[attr-defined]
+        if callable(known):
+            known = known()
+            known.setflags(write=False)
+            object.__setattr__(self, "_free_at_s", known)
+        return known
+
+    def __reduce__(self) -> tuple[type[Candidates], tuple[object, ...]]:
+        return Candidates, tuple([getattr(self, name) for name in Candidates.__slots__])
