@@ -6,11 +6,42 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from modelless.profiler.device import DeviceFacts
+from modelless.profiler.measurement import Measurement
 from modelless.profiler.table import Subject
 from modelless.variants.errors import IntegrityError, StoreError
 from modelless.variants.graph_facts import GraphFacts
 from modelless.variants.runtimes.engines import runs_on
 from modelless.variants.vocabulary import DeviceClass, Model, Placement, Variant
+
+
+def measured_subjects(
+    measurements: Iterable[Measurement],
+    variants: Mapping[str, Variant],
+    devices: Mapping[str, DeviceClass],
+    models: Iterable[Model],
+    graph_facts: Callable[[Variant], GraphFacts],
+) -> dict[Placement, Subject]:
+    """What was measured, on whatever machine; placements of unknown device classes are left out."""
+    rows = {
+        row.placement: row
+        for row in measurements
+        if row.variant_id in variants and row.device_class in devices
+    }
+    families = _families(models)
+    graphs = {
+        row.variant_id: _graph(variants[row.variant_id], graph_facts) for row in rows.values()
+    }
+    return {
+        placement: Subject(
+            variants[row.variant_id],
+            devices[row.device_class],
+            row.device_name,
+            row.engine,
+            families.get(_model_of(variants[row.variant_id]), ""),
+            graphs[row.variant_id],
+        )
+        for placement, row in rows.items()
+    }
 
 
 def subjects_of(
@@ -28,13 +59,11 @@ def subjects_of(
         models: of the variants, for their families.
         graph_facts: of a variant; one whose file is damaged or away is seen without.
     """
-    families = {(model.task, model.name): model.family for model in models}
+    families = _families(models)
     devices = list(devices)
     subjects = {}
     for variant in variants:
-        graph = None
-        with suppress(IntegrityError, StoreError):
-            graph = graph_facts(variant)
+        graph = _graph(variant, graph_facts)
         for device in devices:
             if runs_on(variant.engine, device):
                 subjects[Placement(variant.id, device.name)] = Subject(
@@ -42,7 +71,21 @@ def subjects_of(
                     device,
                     facts.device_name(device.kind),
                     facts.engine_name(variant.engine.value),
-                    families.get((variant.task, variant.model), ""),
+                    families.get(_model_of(variant), ""),
                     graph,
                 )
     return subjects
+
+
+def _families(models: Iterable[Model]) -> dict[tuple[str, str], str]:
+    return {(model.task, model.name): model.family for model in models}
+
+
+def _model_of(variant: Variant) -> tuple[str, str]:
+    return variant.task, variant.model
+
+
+def _graph(variant: Variant, graph_facts: Callable[[Variant], GraphFacts]) -> GraphFacts | None:
+    with suppress(IntegrityError, StoreError):
+        return graph_facts(variant)
+    return None

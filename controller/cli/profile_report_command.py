@@ -64,17 +64,31 @@ def report(
     from modelless import __version__
     from modelless.profiler.device import default_device_classes
     from modelless.profiler.host import read_facts
+    from modelless.profiler.learning.leave_out import leave_one_batch_out
+    from modelless.profiler.learning.prior import shipped_prior
     from modelless.profiler.records import Records
     from modelless.profiler.report.document import report_of
     from modelless.profiler.report.profiles import profiles_of
+    from modelless.profiler.subjects import measured_subjects
     from modelless.variants.registry import open_registry
 
     classes = None if device is None else names_of("device", device)
     with closing(open_registry(home_of(ctx))) as registry:
-        variants = in_scopes(registry.catalog(), scopes or [])
+        catalog = registry.catalog()
+        variants = in_scopes(catalog, scopes or [])
         measurements = _wanted(Records(registry.store).everything(), variants, classes)
-    devices = {each.name: each for each in default_device_classes(read_facts())}
-    found = report_of(profiles_of(measurements, variants, devices))
+        devices = {each.name: each for each in default_device_classes(read_facts())}
+        subjects = measured_subjects(
+            measurements,
+            {variant.id: variant for variant in variants},
+            devices,
+            catalog.models.values(),
+            registry.graph_facts,
+        )
+    found = report_of(
+        profiles_of(measurements, variants, devices),
+        predict_without=leave_one_batch_out(shipped_prior(), subjects),
+    )
     document = {"modelless": __version__, **found.document()}
     if output is not None or not as_json:
         folder = output or _FOLDER
