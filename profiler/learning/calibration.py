@@ -59,7 +59,8 @@ class Scores:
         passed = np.cumsum(weights) - 0.5 * weights
         shape = float(np.interp(share, passed, self.values[order]))
         count = len(shot_errors)
-        scale_log = self.scale_log
+        # Where nothing of a device was seen, how well a few points do for others says nothing.
+        scale_log = self.scale_log if count else max(self.scale_log, 0.0)
         if count:
             usual = np.exp(self.scale_log)
             own_log = float(np.log(_scale_of(np.abs(shot_errors) / usual)))
