@@ -1,6 +1,7 @@
 """The learned half of the cost model: predicting what was not measured, and saying how surely.
 
-``points`` are turned into features, ``roofline`` gives the analytical estimate, ``kernel`` says
+``points`` are turned into features, ``roofline`` gives the analytical estimate
+(scaled by ``device_speed``), ``kernel`` says
 which points tell of which, ``process`` is the Gaussian-process regression of what the roofline
 misses, ``calibration`` makes its bands as wide as they have to be, ``predictor`` is all of these
 together. ``design`` chooses what to measure next, ``evaluation`` tries it all on any table beside

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from modelless.profiler.learning.device_speed import speed_of
 from modelless.profiler.learning.roofline import Roofline
 from modelless.profiler.table import TableRow
 
@@ -113,7 +114,11 @@ def encode(rows: Sequence[TableRow], vocabulary: Vocabulary, roofline: Roofline)
     }
     sizes["batch"] = np.array([float(row.batch) for row in rows])
     sizes["concurrency"] = np.array([float(row.concurrency or 1) for row in rows])
-    roofline_log, shares = roofline.estimate([row.device_kind for row in rows], sizes)
+    kinds = [row.device_kind for row in rows]
+    speeds = [
+        speed_of(row.device, row.device_kind, canonical_precision(row.precision)) for row in rows
+    ]
+    roofline_log, shares = roofline.estimate(kinds, speeds, sizes)
     names = [re.findall(r"\d+", row.model)[:_NUMBERS_KEPT] for row in rows]
     numbers = np.zeros((len(rows), _NUMBERS_KEPT))
     for position, found in enumerate(names):

@@ -4,7 +4,8 @@ After Williams, Waterman and Patterson, "Roofline: an insightful visual performa
 multicore architectures" (2009), with a sum in place of the maximum: real networks are bound by
 one thing in one layer and by another in the next, and what is bound by both overlaps little.
 
-The constants are typical of a device kind; what a device differs by is learned.
+The constants are those of the typical device of a kind. What its vendor publishes of a device
+scales them; what it differs by besides is learned.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from modelless.profiler.learning.device_speed import Speed
 
 FloatArray = NDArray[np.float64]
 
@@ -34,12 +37,13 @@ class Roofline:
     constants: Mapping[str, FloatArray]
 
     def estimate(
-        self, kinds: Sequence[str], sizes: Mapping[str, FloatArray]
+        self, kinds: Sequence[str], speeds: Sequence[Speed], sizes: Mapping[str, FloatArray]
     ) -> tuple[FloatArray, FloatArray]:
         """(log milliseconds an item, shape (n,); shares of each component, shape (n, 4)).
 
         Args:
             kinds: device kinds, n of them; one that is not known is taken as a CPU.
+            speeds: of the devices, beside the typical one of their kind.
             sizes: ``gmacs``, ``mactivations_m``, ``params_m``, ``layers`` and ``batch``, shape (n,)
                 each; NaN where unknown: then that component is left out, and layers are typical.
         """
@@ -54,6 +58,7 @@ class Roofline:
             ],
             axis=1,
         )
-        time_ms = work * constants.reshape(len(work), len(COMPONENTS))
+        speed = np.array([(each.arithmetic, each.memory, each.memory, 1.0) for each in speeds])
+        time_ms = work * (constants / speed).reshape(len(work), len(COMPONENTS))
         total_ms = np.maximum(time_ms.sum(axis=1), _LEAST_MS)
         return np.log(total_ms), time_ms / total_ms[:, None]

@@ -81,7 +81,8 @@ def main(
     seed: Annotated[int, typer.Option(help="Of all samples.")] = 0,
 ) -> None:
     """Make a prior."""
-    rows = [row for path in tables for row in read_table(path, duplicates=Duplicates.KEEP)]
+    by_table = {path.name: read_table(path, duplicates=Duplicates.KEEP) for path in tables}
+    rows = [row for some in by_table.values() for row in some]
     rng = np.random.default_rng(seed)
     roofline = fit_roofline(rows)
     samples = [_sampled(some, roofline) for some in _samples(rows, rng)]
@@ -97,9 +98,7 @@ def main(
         "format": FORMAT,
         "version": version,
         "made_by": "modelless.profiler.learning.training.make_prior",
-        "made_from": {
-            path.name: len(read_table(path, duplicates=Duplicates.KEEP)) for path in tables
-        },
+        "made_from": {name: len(some) for name, some in by_table.items()},
         "variances": {
             level: {term: float(f"{kernel.variances[i, j]:.4g}") for j, term in enumerate(TERMS)}
             for i, level in enumerate(LEVELS)
