@@ -67,8 +67,10 @@ def select(
     from modelless.controller.config import load_settings
     from modelless.controller.core.dispatch import DispatchLimits
     from modelless.policies.discovery import build_policy
+    from modelless.policies.scopes import in_scope
     from modelless.policies.seams import SelectionPolicy
     from modelless.profiler.device import default_device_classes
+    from modelless.profiler.dominated import without_dominated
     from modelless.profiler.host import read_facts
     from modelless.profiler.measured_model import MeasuredCostModel
     from modelless.profiler.records import Records
@@ -84,14 +86,16 @@ def select(
     devices = pick_device_classes(class_names, default_device_classes(facts))
     with closing(open_registry(home_of(ctx))) as registry:
         catalog = registry.catalog()
-        scope = catalog.resolve(task)
-        cost_model = MeasuredCostModel(
-            [
-                row
-                for kind in sorted({device.kind for device in devices})
-                for row in Records(registry.store).current(facts.fingerprint_of(kind))
-            ]
-        )
+        rows = [
+            row
+            for kind in sorted({device.kind for device in devices})
+            for row in Records(registry.store).current(facts.fingerprint_of(kind))
+        ]
+        if not settings.serve_dominated:
+            catalog = without_dominated(catalog, rows, registry.store, class_names)
+    scope = catalog.resolve(task)
+    left_out = {name: why for name, why in catalog.left_out.items() if in_scope(name, scope.name)}
+    cost_model = MeasuredCostModel(rows)
     ids = {variant.id: variant for variant in scope.variants}
     names = {device.name for device in devices}
     placements = [
@@ -125,9 +129,12 @@ def select(
         "reason": verdict.reason.value if verdict.reason else None,
         "candidates": candidates,
         "without_profile": sorted(set(ids) - {p.variant_id for p in placements}),
+        "dominated": left_out,
     }
     if not as_json:
         _show(candidates, ids, slo, limits.default_latency_ms)
+    for name, why in left_out.items():
+        say(f"note: {name} is not served: {why}")
     for name in document["without_profile"]:
         say(f"note: {name} has no profile here, so it cannot be chosen: run 'modelless profile'")
     if verdict.chosen is None:

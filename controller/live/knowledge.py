@@ -13,6 +13,7 @@ from pathlib import Path
 from modelless.controller.config import Settings
 from modelless.policies.views import VariantFacts
 from modelless.profiler.device import default_device_classes
+from modelless.profiler.dominated import without_dominated
 from modelless.profiler.host import read_facts
 from modelless.profiler.measured_model import MeasuredCostModel
 from modelless.profiler.records import Records
@@ -28,7 +29,7 @@ class Knowledge:
     """Tasks, variants, device classes and profiles.
 
     Attributes:
-        catalog: what is registered, narrowed to the tasks that are served.
+        catalog: what is registered, narrowed to the tasks that are served, without the dominated.
         device_classes: by name.
         cost_model: from the profiles of this machine.
         fetch: from an artifact's sha256 to a local, checked file.
@@ -91,6 +92,10 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
         )
         facts = read_facts()
         measurements = Records(registry.store).current(facts.fingerprint)
+        if not settings.serve_dominated:
+            catalog = without_dominated(
+                catalog, measurements, registry.store, settings.device_classes
+            )
         fetch = registry.artifacts.fetch
     if not catalog.variants:
         raise NotFoundError("nothing is registered: run 'modelless zoo add imagenet' first")
