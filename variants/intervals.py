@@ -10,6 +10,9 @@ from modelless.variants.errors import InvalidInputError
 Z_95 = 1.959963984540054
 """The standard normal's 97.5 % quantile."""
 
+FINEST_PERCENT = 0.01
+"""Half-width of an interval, in points, beyond which nobody has the items to count."""
+
 
 def wilson(share: float, count: float, z: float = Z_95) -> tuple[float, float]:
     """Wilson's score interval of a share seen in ``count`` trials; (0, 1) for none.
@@ -46,9 +49,9 @@ def recommended_sample_size(
     Raises:
         InvalidInputError: a value out of range.
     """
-    if not 0.01 <= half_width_percent < 50.0:
+    if not FINEST_PERCENT <= half_width_percent < 50.0:
         raise InvalidInputError.of(
-            "half_width_percent", half_width_percent, "0.01 to 50, in points"
+            "half_width_percent", half_width_percent, f"{FINEST_PERCENT} to 50, in points"
         )
     if not 0.0 <= expected_percent <= 100.0:
         raise InvalidInputError.of("expected_percent", expected_percent, "0 to 100")

@@ -6,11 +6,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Final
 
 from modelless.controller.cli.screen import Steps
 from modelless.profiler.host import read_facts
-from modelless.variants.errors import InvalidInputError
-from modelless.variants.intervals import recommended_sample_size
+from modelless.variants.intervals import FINEST_PERCENT, recommended_sample_size
 from modelless.variants.metrics import Metric, Score, find_metric
 from modelless.variants.outcomes import details_of, note_measured
 from modelless.variants.registry import Registry
@@ -18,6 +18,9 @@ from modelless.variants.runtimes.base import LoadedVariant, find_runtime
 from modelless.variants.validation import ValidationSet, open_validation_set
 from modelless.variants.validation.measuring import MeasuredAccuracy, measure_accuracy
 from modelless.variants.vocabulary import Provenance, Task, Variant
+
+COARSE_PERCENT: Final = 5.0
+"""Half-width of an interval, in points, past which variants are hardly told apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +141,19 @@ def keep_measured(
 def remark_on_precision(
     found: MeasuredAccuracy, metric: Metric, wanted_percent: float | None
 ) -> str:
-    """How many items the precision that was asked for would take, where there were too few."""
+    """That there were too few items, and how many are enough; empty where there were not.
+
+    Args:
+        found: what was measured.
+        metric: what judged.
+        wanted_percent: half-width that was asked for; None to speak only of what is very coarse.
+    """
     score = found.score
-    if wanted_percent is None or score.half_width_percent <= wanted_percent:
+    wanted_percent = COARSE_PERCENT if wanted_percent is None else wanted_percent
+    if score.half_width_percent <= wanted_percent:
         return ""
-    if not metric.is_proportion:
-        return f"+-{wanted_percent:g} points need more items than the set has"
-    try:
-        count = recommended_sample_size(wanted_percent, score.percent)
-    except InvalidInputError:  # finer than anybody can count
-        return ""
-    return f"+-{wanted_percent:g} points need about {count} items, and there were {score.count}"
+    few = f"{score.count} items leave +-{score.half_width_percent:.1f} points"
+    if not metric.is_proportion or wanted_percent < FINEST_PERCENT:
+        return few
+    count = recommended_sample_size(wanted_percent, score.percent)
+    return f"{few}; +-{wanted_percent:g} take about {count}"

@@ -91,8 +91,9 @@ class LabelReader:
             if text in self._indices:
                 return self._indices[text]
             if text in self.task.labels:
+                same = [str(i) for i, label in enumerate(self.task.labels) if label == text]
                 raise InvalidInputError.of(
-                    f"{where}: label", text, "its index, as several classes are called so"
+                    f"{where}: label", text, f"its index, as several are called so: {same}"
                 )
             if not (text.isascii() and text.isdigit() and len(text) < 10):
                 raise self._unknown(text, where)

@@ -9,6 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import f1_score
 from sqlalchemy import select
 
 from modelless.controller.config import Settings
@@ -80,7 +85,7 @@ def test_a_table_is_shown(run: Run, registered: Path, data: Path) -> None:
 def test_another_metric_is_measured_but_not_stored(run: Run, registered: Path, data: Path) -> None:
     ran = run("validate", "pixels/mean/small", "--data", data, "--metric", "macro-f1", "--json")
     assert ran.document["variants"][0]["stored"] is False
-    assert "not stored: the task's metric is top-1" in ran.err
+    assert "not stored, as the task's metric is top-1" in ran.err
     assert accuracies(registered)[IDS[0]].provenance is Provenance.PUBLISHED
     (row,) = history(registered, "accuracy-measured")
     assert (row.subject, row.details["measured"]["metric"]) == (IDS[0], "macro-f1")
@@ -91,7 +96,7 @@ def test_fewer_items_do_not_replace_more(run: Run, registered: Path, data: Path)
     assert accuracies(registered)[IDS[0]].sample_count == 50
     run("validate", "pixels/mean/small", "--data", data)
     ran = run("validate", "pixels/mean/small", "--data", data, "--sample", 50)
-    assert "not stored: 200 items of the same set" in ran.err
+    assert "not stored, as 200 items of the same set" in ran.err
     assert accuracies(registered)[IDS[0]].sample_count == 200
 
 
@@ -100,7 +105,7 @@ def test_a_precision_that_the_set_cannot_give_says_what_it_takes(
 ) -> None:
     ran = run("validate", "pixels/mean/small", "--data", data, "--precision", 1)
     assert ran.code == 0
-    assert "+-1 points need about 7201 items, and there were 200" in ran.err
+    assert "200 items leave +-6.0 points; +-1 take about 7201: pixels/mean/small@1" in ran.err
     ran = run("validate", "pixels/mean/small", "--data", data, "--precision", 9, "--json")
     assert ran.document["variants"][0]["items"] == 128  # the first look, at 100 items or more
 
@@ -227,6 +232,52 @@ def test_registering_can_measure(run: Run, registered: Path, data: Path, tmp_pat
                   "--accuracy-source", "x")):  # fmt: skip
         assert run(*words, *wrong).code == 2
     assert accuracies(registered) == before
+
+
+def test_a_trained_model_is_measured_as_its_maker_would(
+    run: Run, home: Path, tmp_path: Path
+) -> None:
+    digits = load_digits()
+    x, y = digits.data.astype(np.float32) / 16.0, digits.target
+    trained = LogisticRegression(max_iter=200).fit(x[:1000], y[:1000])
+    (tmp_path / "net.onnx").write_bytes(linear_model(trained.coef_, trained.intercept_))
+    rows = [
+        ",".join(map(str, [*item, label])) for item, label in zip(x[1000:], y[1000:], strict=True)
+    ]
+    heading = ",".join([*(f"p{number}" for number in range(64)), "label"])
+    (tmp_path / "test.csv").write_text("\n".join([heading, *rows]))
+    (tmp_path / "task.yaml").write_text(
+        "name: digits\n"
+        "inputs: [{name: x, datatype: FP32, shape: [-1, 64]}]\n"
+        "outputs: [{name: scores, datatype: FP32, shape: [-1, 10]}]\n"
+        "metric: macro-f1\n"
+    )
+    ran = run("register", "net.onnx", "--task-file", "task.yaml", "--model", "linear", "--name",
+              "fp32", "--precision", "fp32", "--validation", "test.csv", "--json")  # fmt: skip
+    assert ran.code == 0, ran.err
+    expected = 100 * f1_score(y[1000:], trained.predict(x[1000:]), average="macro")
+    assert ran.document["accuracy"] == pytest.approx(expected)
+    assert ran.document["accuracy_low"] < expected < ran.document["accuracy_high"]
+    found = run("validate", "digits", "--data", "test.csv", "--metric", "top-1", "--json").document
+    right = 100 * float(np.mean(trained.predict(x[1000:]) == y[1000:]))
+    assert found["variants"][0]["accuracy"] == pytest.approx(right)
+
+
+def linear_model(weight: NDArray[Any], bias: NDArray[Any]) -> bytes:
+    """Scores of classes, as an ONNX file."""
+    tensors = [
+        numpy_helper.from_array(weight.T.astype(np.float32), "weight"),
+        numpy_helper.from_array(bias.astype(np.float32), "bias"),
+    ]
+    graph = helper.make_graph(
+        [helper.make_node("Gemm", ["x", "weight", "bias"], ["scores"])],
+        "linear",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", weight.shape[1]])],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["N", weight.shape[0]])],
+        tensors,
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
 
 
 # -- dominated --------------------------------------------------------------------------------
