@@ -16,11 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.variants.errors import InvalidInputError
-from modelless.variants.intervals import wilson_percent
+from modelless.variants.intervals import Z_95, wilson_percent
 from modelless.variants.runtimes.base import Tensors
 from modelless.variants.validation.expected import Expects
 
-RESAMPLES: Final = 1000
+RESAMPLES: Final = 200
+"""Enough for a standard error, by the same book."""
+
 _RESAMPLED_AT_ONCE: Final = 8  # bounds the memory of the resampled indices
 _SEED: Final = 0
 
@@ -90,38 +92,40 @@ class Score:
 
 
 def score(metric: Metric, evidence: NDArray[Any]) -> Score:
-    """What the evidence comes to, with its interval.
+    """What the evidence comes to, with its 95 % interval.
 
-    Wilson's interval for proportions, the percentile bootstrap over items otherwise (Efron and
-    Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13), with a fixed seed.
+    Wilson's interval for proportions; otherwise the figure and 1.96 bootstrapped standard errors to
+    either side, within 0 to 100. Not the bootstrap's percentiles: in resamples items occur twice,
+    which moves rank statistics as a whole (mean average precision by two points with 2,000
+    pictures), so their percentiles lie beside the figure.
     """
     count = len(evidence)
     if count == 0:
         raise InvalidInputError.of(f"{metric.name}: items", 0, "1 or more")
     percent = metric.percent(evidence)
-    if metric.is_proportion:
-        low, high = wilson_percent(round(percent / 100.0 * count), count)
+    half = 0.0
+    if not metric.is_proportion:
+        half = Z_95 * standard_error(lambda rows: metric.percent(evidence[rows]), count)
+    if half > 0.0:
+        low, high = max(0.0, percent - half), min(100.0, percent + half)
     else:
-        low, high = bootstrap(lambda rows: metric.percent(evidence[rows]), count)
-        if low == high:
-            # Resampling knows nothing of what it has never seen, errors for instance: few perfect
-            # items must not look like certainty, so this much of them may be otherwise.
-            low, high = wilson_percent(round(percent / 100.0 * count), count)
-    low, high = min(low, percent), max(high, percent)
-    return Score(percent, low, high, count, metric.figure(evidence))
+        # Resampling knows nothing of what it has never seen, errors for instance: few perfect items
+        # must not look like certainty, so as many of them may be otherwise.
+        low, high = wilson_percent(round(percent / 100.0 * count), count)
+    return Score(percent, min(low, percent), max(high, percent), count, metric.figure(evidence))
 
 
-def bootstrap(statistic: Callable[[NDArray[np.intp]], float], count: int) -> tuple[float, float]:
-    """The percentile bootstrap's 95 % interval of ``statistic``, asked for resampled row indices.
+def standard_error(statistic: Callable[[NDArray[np.intp]], float], count: int) -> float:
+    """The bootstrap's standard error of ``statistic``, which is asked for resampled row indices.
 
-    A single row cannot be resampled: then the interval is the statistic itself.
+    Items are resampled ``RESAMPLES`` times, with a fixed seed (Efron and Tibshirani, An
+    Introduction to the Bootstrap, 1993, chapter 6). 0 for a single row, which cannot be resampled.
     """
     if count < 2:
-        value = statistic(np.zeros(1, np.intp))
-        return value, value
-    from scipy.stats import bootstrap as resample
+        return 0.0
+    from scipy.stats import bootstrap
 
-    interval = resample(
+    resampled = bootstrap(
         (np.arange(count),),
         statistic,
         n_resamples=RESAMPLES,
@@ -129,5 +133,5 @@ def bootstrap(statistic: Callable[[NDArray[np.intp]], float], count: int) -> tup
         vectorized=False,
         method="percentile",
         rng=np.random.default_rng(_SEED),
-    ).confidence_interval
-    return float(interval.low), float(interval.high)
+    )
+    return float(resampled.standard_error)

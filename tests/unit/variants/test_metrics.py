@@ -14,7 +14,7 @@ from modelless.variants.errors import InvalidInputError, NotFoundError
 from modelless.variants.intervals import recommended_sample_size, wilson, wilson_percent
 from modelless.variants.metrics import Metric, find_metric, score
 from modelless.variants.metrics.detection import match, overlaps
-from modelless.variants.metrics.metric import bootstrap
+from modelless.variants.metrics.metric import standard_error
 from modelless.variants.metrics.sequences import edits
 from modelless.variants.validation.expected import Boxes
 from modelless.variants.vocabulary import Task, TensorSpec
@@ -214,14 +214,42 @@ def test_proportions_have_wilsons_interval() -> None:
     assert (found.low_percent, found.high_percent) == wilson_percent(150, 200)
 
 
-def test_the_bootstrap_covers_what_it_should() -> None:
+def test_the_bootstrap_finds_the_standard_error_of_a_mean() -> None:
+    sample = np.random.default_rng(0).normal(3.0, 2.0, 400)
+    found = standard_error(lambda rows: float(sample[rows].mean()), 400)
+    assert found == pytest.approx(sample.std() / 20.0, rel=0.15)
+    assert standard_error(lambda rows: float(sample[rows].mean()), 1) == 0.0
+
+
+def test_intervals_cover_what_they_should() -> None:
     rng = np.random.default_rng(0)
-    hits = 0
-    for _ in range(100):
-        sample = rng.normal(3.0, 1.0, 80)
-        low, high = bootstrap(lambda rows, sample=sample: float(sample[rows].mean()), 80)
-        hits += low <= 3.0 <= high
+    metric = find_metric("macro-f1", INDEX)
+
+    def draw(count: int) -> NDArray[np.int64]:
+        right = rng.choice(4, count, p=[0.4, 0.3, 0.2, 0.1])
+        answer = np.where(rng.random(count) < 0.2, rng.integers(4, size=count), right)
+        return np.stack([right, answer], axis=1)
+
+    truth = metric.percent(draw(1_000_000))
+    found = [score(metric, draw(200)) for _ in range(100)]
+    hits = sum(each.low_percent <= truth <= each.high_percent for each in found)
     assert 88 <= hits <= 99
+
+
+def test_an_interval_lies_around_the_mean_average_precision() -> None:
+    rng = np.random.default_rng(1)
+    metric = find_metric("map", OBJECTS)
+    rows = np.empty(60, np.object_)
+    for picture in range(60):
+        corner = rng.uniform(0, 80, (4, 2))
+        truth = np.concatenate([corner, corner + rng.uniform(15, 60, (4, 2))], axis=1)
+        kinds = rng.integers(10, size=4)
+        near = truth + rng.normal(0, 4, truth.shape)
+        rows[picture] = match(near, rng.random(4), kinds, Boxes(truth, kinds))
+    found = score(metric, rows)
+    below, above = found.percent - found.low_percent, found.high_percent - found.percent
+    assert below == pytest.approx(above)
+    assert 1.0 < below < 10.0
 
 
 def test_few_perfect_items_are_no_certainty() -> None:
