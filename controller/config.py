@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from modelless.variants.errors import InvalidInputError
-from modelless.variants.validation import problems
+from modelless.variants.settings_problems import problems
 
 PolicySpecification = str | dict[str, Any]
 
@@ -94,10 +94,20 @@ class Settings(_Section):
     tasks: tuple[str, ...] = Field(
         (), description="tasks to serve; default: all that are registered"
     )
+    serve_dominated: bool = Field(
+        False,
+        description="serve variants that another beats in accuracy and latency for no more memory",
+    )
     seed: int = Field(0, description="seed of the policies' randomness")
     ingress: Literal["haproxy", "serve"] = Field(
         "haproxy", description="haproxy, or serve for Ray Serve's own Python proxy"
     )
+
+    @property
+    def device_classes(self) -> frozenset[str]:
+        """The device classes that variants run on."""
+        own = self.gateways.device_class
+        return frozenset([pool.device_class for pool in self.pools] + ([own] if own else []))
 
     @model_validator(mode="after")
     def _something_runs(self) -> Settings:

@@ -18,27 +18,42 @@ BATCHES = (1, 2, 4, 8)
 """Batches at which something is expected even where nothing was measured."""
 
 
-def read_cost_model(
-    registry: Registry, catalog: Catalog, devices: Iterable[DeviceClass], facts: DeviceFacts
+def read_measurements(
+    registry: Registry, devices: Iterable[DeviceClass], facts: DeviceFacts
+) -> list[Measurement]:
+    """What was measured on this host, on the kinds of these device classes.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    records = Records(registry.store)
+    return [
+        row
+        for kind in sorted({device.kind for device in devices})
+        for row in records.current(facts.fingerprint_of(kind))
+    ]
+
+
+def cost_model_of(
+    registry: Registry,
+    catalog: Catalog,
+    devices: Iterable[DeviceClass],
+    facts: DeviceFacts,
+    measured: Sequence[Measurement],
 ) -> MeasuredCostModel:
     """The cost model of the catalog's variants on this host's device classes.
 
     Args:
-        registry: with the profiles.
+        registry: with the pair runs and the graphs' facts.
         catalog: the variants.
         devices: device classes of this host.
         facts: of this host.
+        measured: see ``read_measurements``.
 
     Raises:
         StoreError: the store cannot be read.
     """
     devices = list(devices)
-    records = Records(registry.store)
-    measured = [
-        row
-        for kind in sorted({device.kind for device in devices})
-        for row in records.current(facts.fingerprint_of(kind))
-    ]
     pair_runs = PairRecords(registry.store).current(facts.fingerprint)
     if not _has_gaps(measured, catalog, devices):
         return MeasuredCostModel(measured, pair_runs=pair_runs)

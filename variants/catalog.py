@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from modelless.variants.errors import NotFoundError
-from modelless.variants.paths import not_found, parse_path
+from modelless.variants.paths import ScopePath, not_found, parse_path
 from modelless.variants.vocabulary import Model, Task, Variant
 
 
@@ -32,20 +33,40 @@ class Catalog:
     Args:
         tasks, models: everything registered.
         variants: every version of every variant.
+        left_out: why a variant is not among them, by its id, for those who ask for it by name.
     """
 
     def __init__(
-        self, tasks: Iterable[Task], models: Iterable[Model], variants: Iterable[Variant]
+        self,
+        tasks: Iterable[Task],
+        models: Iterable[Model],
+        variants: Iterable[Variant],
+        left_out: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        self.left_out = dict(left_out)
         self.tasks: Mapping[str, Task] = {task.name: task for task in tasks}
         self.models: Mapping[tuple[str, str], Model] = {(m.task, m.name): m for m in models}
         self.versions: Mapping[str, Variant] = {variant.id: variant for variant in variants}
         newest: dict[tuple[str, str, str], Variant] = {}
         for variant in self.versions.values():
-            key = (variant.task, variant.model, variant.name)
+            key = _key(variant)
             if key not in newest or newest[key].version < variant.version:
                 newest[key] = variant
         self.variants: tuple[Variant, ...] = tuple(newest.values())
+
+    def without(self, reasons: Mapping[str, str]) -> Catalog:
+        """The same without some of ``variants``, whose older versions go too.
+
+        Args:
+            reasons: why, by variant id; what nothing is left of says so when it is asked for.
+        """
+        gone = {_key(variant) for variant in self.variants if variant.id in reasons}
+        return Catalog(
+            self.tasks.values(),
+            self.models.values(),
+            (each for each in self.versions.values() if _key(each) not in gone),
+            {**self.left_out, **reasons},
+        )
 
     def resolve(self, name: str, version: str | int | None = None) -> Scope:
         """What ``task``, ``task/model`` or ``task/model/variant[@version]`` stands for.
@@ -68,16 +89,24 @@ class Catalog:
         if path.model is not None:
             models = {variant.model for variant in mine}
             if path.model not in models:
+                self._refuse_left_out(path)
                 raise not_found(f"model of task {task.name}", path.model, models, "")
             mine = [variant for variant in mine if variant.model == path.model]
         if path.variant is not None:
             names = {variant.name for variant in mine}
             if path.variant not in names:
+                self._refuse_left_out(path)
                 raise not_found(f"variant of model {path.model}", path.variant, names, "")
             mine = [variant for variant in mine if variant.name == path.variant]
         if path.version is not None:
             mine = [self._version(mine[0], path.version)]
         return Scope(str(path), task, tuple(mine))
+
+    def _refuse_left_out(self, path: ScopePath) -> None:
+        wanted = "/".join(part for part in (path.task, path.model, path.variant) if part)
+        for variant_id, reason in self.left_out.items():
+            if f"{variant_id.partition('@')[0]}/".startswith(f"{wanted}/"):
+                raise NotFoundError(f"{variant_id} is not served: {reason}")
 
     def _version(self, newest: Variant, version: int) -> Variant:
         found = self.versions.get(f"{newest.task}/{newest.model}/{newest.name}@{version}")
@@ -85,3 +114,7 @@ class Catalog:
             known = (str(number) for number in range(1, newest.version + 1))
             raise not_found(f"version of variant {newest.name}", str(version), known, "")
         return found
+
+
+def _key(variant: Variant) -> tuple[str, str, str]:
+    return variant.task, variant.model, variant.name

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import URL, select
@@ -179,8 +180,20 @@ class Registry:
 
         return facts_of_variant(self.store, self.artifacts, self.variant(variant.id))
 
-    def revise_accuracy(self, variant_id: str, accuracy: Accuracy, reason: str) -> Variant:
+    def revise_accuracy(
+        self,
+        variant_id: str,
+        accuracy: Accuracy,
+        reason: str,
+        details: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Variant:
         """Replace what is known of a variant's accuracy, and note why in the history.
+
+        Args:
+            variant_id: ``task/model/name@version``.
+            accuracy: what is known now.
+            reason: why it is revised.
+            details: plain data that the history keeps beside what was known before, and now.
 
         Raises:
             NotFoundError: no such variant.
@@ -201,6 +214,7 @@ class Registry:
                     details={
                         "before": dataclasses.asdict(before.accuracy),
                         "after": dataclasses.asdict(accuracy),
+                        **details,
                     },
                 )
             )

@@ -21,6 +21,8 @@ from modelless.controller.cli import (
     register_command,
     select_command,
     simulate_command,
+    validate_command,
+    variants_command,
     zoo_commands,
 )
 from modelless.controller.cli.failures import ReportingGroup
@@ -95,6 +97,8 @@ def _restore(before: str | None) -> None:
 
 app.add_typer(zoo_commands.app, name="zoo", epilog="Example: modelless zoo add imagenet")
 app.command(epilog=register_command.EPILOG)(register_command.register)
+app.command(epilog=validate_command.EPILOG)(validate_command.validate)
+app.command(epilog=variants_command.EPILOG)(variants_command.variants)
 app.command(epilog=device_command.EPILOG)(device_command.device)
 app.command(epilog=engines_command.EPILOG)(engines_command.engines)
 app.command(epilog=profile_command.EPILOG)(profile_command.profile)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -70,6 +72,12 @@ def register(
             "--accuracy-samples", help="Items it was measured on; they give its interval."
         ),
     ] = None,
+    validation: Annotated[
+        Path | None,
+        typer.Option(
+            "--validation", metavar="PATH", help="Measure the accuracy on this set instead."
+        ),
+    ] = None,
     provenance: Annotated[
         Provenance | None, typer.Option("--provenance", help="How the accuracy is known.")
     ] = None,
@@ -102,13 +110,24 @@ def register(
         of_task = _find_task(registry, task, new_task)
         of_model = _find_model(registry, of_task, model, family, source, licence)
         known_accuracy = _accuracy(of_task, accuracy, provenance, accuracy_source, accuracy_samples)
+        if validation is not None and known_accuracy.source != UNKNOWN_SOURCE:
+            raise InvalidInputError("--validation measures the accuracy: leave out --accuracy")
         if resolution is not None and not 1 <= resolution <= 65_536:
             raise InvalidInputError.of("resolution", resolution, "1 to 65536 (pixels)")
         data = read_onnx(file)
         facts = inspect_onnx(data)
         check_signature(facts, of_task)
+        details: Mapping[str, object] = {}
+        if validation is not None:
+            planned = Variant(
+                of_task.name, model, name, 1, precision, resolution, Engine.ONNXRUNTIME_CPU,
+                hashlib.sha256(data).hexdigest(), len(data), known_accuracy,
+            )  # fmt: skip
+            known_accuracy, details = _measured(planned, data, of_task, validation)
 
-        variant = _revise(registry, of_task, model, name, engine, data, known_accuracy, revise)
+        variant = _revise(
+            registry, of_task, model, name, engine, data, known_accuracy, revise, details
+        )
         if variant is None:
             registry.add_task(of_task)
             registry.add_model(of_model)
@@ -125,7 +144,10 @@ def register(
                 multiply_adds=facts.multiply_adds,
                 inspect=False,
             )
-    if accuracy is None:
+            if details:
+                reason = "measured when it was registered"
+                registry.revise_accuracy(variant.id, known_accuracy, reason, details)
+    if accuracy is None and validation is None:
         say(
             "note: no --accuracy was given, so it counts as 0 %: it is never chosen for a query "
             "that asks for any"
@@ -225,6 +247,17 @@ def _accuracy(
     return replace(stated, low_percent=low, high_percent=high, sample_count=samples)
 
 
+def _measured(
+    planned: Variant, data: bytes, task: Task, validation: Path
+) -> tuple[Accuracy, Mapping[str, object]]:
+    """The accuracy of a file on a validation set, and what the history keeps of it."""
+    from modelless.controller.cli.measuring import measure_file
+    from modelless.variants.outcomes import details_of
+
+    found, metric = measure_file(planned, data, task, validation)
+    return found.accuracy, details_of(found, metric)
+
+
 def _revise(
     registry: Registry,
     task: Task,
@@ -234,16 +267,15 @@ def _revise(
     data: bytes,
     accuracy: Accuracy,
     reason: str | None,
+    details: Mapping[str, object],
 ) -> Variant | None:
     """The variant of these bytes and engine, its accuracy replaced; None if nobody asked for it."""
     if reason is None:
         return None
-    import hashlib
-
     sha256 = hashlib.sha256(data).hexdigest()
     for variant in registry.variants(task.name, model, name, latest_only=False):
         if (variant.artifact_sha256, variant.engine) == (sha256, engine):
-            return registry.revise_accuracy(variant.id, accuracy, reason)
+            return registry.revise_accuracy(variant.id, accuracy, reason, details)
     raise InvalidInputError.of(
         "--revise-accuracy",
         f"{task.name}/{model}/{name}",

@@ -67,10 +67,12 @@ def select(
     from modelless.controller.config import load_settings
     from modelless.controller.core.dispatch import DispatchLimits
     from modelless.policies.discovery import build_policy
+    from modelless.policies.scopes import in_scope
     from modelless.policies.seams import SelectionPolicy
     from modelless.profiler.device import default_device_classes
+    from modelless.profiler.dominated import without_dominated
     from modelless.profiler.host import read_facts
-    from modelless.profiler.host_model import read_cost_model
+    from modelless.profiler.host_model import cost_model_of, read_measurements
     from modelless.variants.registry import open_registry
 
     settings = load_settings(config)
@@ -83,8 +85,12 @@ def select(
     devices = pick_device_classes(class_names, default_device_classes(facts))
     with closing(open_registry(home_of(ctx))) as registry:
         catalog = registry.catalog()
-        scope = catalog.resolve(task)
-        cost_model = read_cost_model(registry, catalog, devices, facts)
+        measured = read_measurements(registry, devices, facts)
+        if not settings.serve_dominated:
+            catalog = without_dominated(catalog, measured, registry.store, class_names)
+        cost_model = cost_model_of(registry, catalog, devices, facts, measured)
+    scope = catalog.resolve(task)
+    left_out = {name: why for name, why in catalog.left_out.items() if in_scope(name, scope.name)}
     ids = {variant.id: variant for variant in scope.variants}
     names = {device.name for device in devices}
     placements = [
@@ -118,9 +124,12 @@ def select(
         "reason": verdict.reason.value if verdict.reason else None,
         "candidates": candidates,
         "without_profile": sorted(set(ids) - {p.variant_id for p in placements}),
+        "dominated": left_out,
     }
     if not as_json:
         _show(candidates, ids, slo, limits.default_latency_ms)
+    for name, why in left_out.items():
+        say(f"note: {name} is not served: {why}")
     for name in document["without_profile"]:
         say(f"note: {name} has no profile here, so it cannot be chosen: run 'modelless profile'")
     if verdict.chosen is None:

@@ -13,7 +13,7 @@ from modelless.variants.errors import IntegrityError, NotFoundError
 from modelless.variants.inspection import check_signature, inspect_onnx
 from modelless.variants.registry import Registry
 from modelless.variants.store import HistoryRow
-from modelless.variants.vocabulary import Task, Variant
+from modelless.variants.vocabulary import Provenance, Task, Variant
 from modelless.variants.zoo import BuiltVariant, ZooEntry
 
 KIND: Final = "zoo-added"
@@ -112,24 +112,25 @@ def _checked(built: Iterable[BuiltVariant], task: Task) -> Iterable[BuiltVariant
 def _register(
     registry: Registry, task: Task, one: BuiltVariant, before: Iterable[Variant]
 ) -> Variant:
-    """Register one variant; the zoo has the last word on the accuracy of its own files."""
+    """Register one variant; the zoo knows best of its own files, but not what was measured here."""
     registry.add_model(one.model)
-    sha256 = hashlib.sha256(one.onnx_bytes).hexdigest()
+    accuracy = one.accuracy
+    key = (one.model.name, one.name, one.engine, hashlib.sha256(one.onnx_bytes).hexdigest())
     for variant in before:
-        if (variant.model, variant.name, variant.engine, variant.artifact_sha256) == (
-            one.model.name,
-            one.name,
-            one.engine,
-            sha256,
-        ) and variant.accuracy != one.accuracy:
-            registry.revise_accuracy(variant.id, one.accuracy, "the zoo knows better")
+        if (variant.model, variant.name, variant.engine, variant.artifact_sha256) != key:
+            continue
+        measured = Provenance.MEASURED
+        if variant.accuracy.provenance is measured and accuracy.provenance is not measured:
+            accuracy = variant.accuracy
+        elif variant.accuracy != accuracy:
+            registry.revise_accuracy(variant.id, accuracy, "the zoo knows better")
     return registry.register_variant(
         task=task.name,
         model=one.model.name,
         name=one.name,
         precision=one.precision,
         engine=one.engine,
-        accuracy=one.accuracy,
+        accuracy=accuracy,
         artifact=one.onnx_bytes,
         resolution_px=one.resolution_px,
         parameter_count=one.parameter_count,

@@ -97,7 +97,11 @@ class Cluster:
                 f"modelless is already up at {running.url} (process {running.pid}); "
                 "'modelless down' takes it down"
             )
-        read_knowledge(self._home, self._settings)  # fail here, with a clear error, not in a worker
+        # Read here too, to fail with a clear error, and not in a worker.
+        left_out = read_knowledge(self._home, self._settings).catalog.left_out
+        if left_out:
+            names = ", ".join(sorted(left_out))
+            self._on_stage(f"leaving out what is dominated (see 'modelless variants'): {names}")
         _check_port(self._settings.http.host, self._settings.http.port)
         self._run.mkdir(parents=True, exist_ok=True)
         try:

@@ -13,8 +13,9 @@ from pathlib import Path
 from modelless.controller.config import Settings
 from modelless.policies.views import VariantFacts
 from modelless.profiler.device import default_device_classes
+from modelless.profiler.dominated import without_dominated
 from modelless.profiler.host import read_facts
-from modelless.profiler.host_model import read_cost_model
+from modelless.profiler.host_model import cost_model_of, read_measurements
 from modelless.profiler.measured_model import MeasuredCostModel
 from modelless.variants.catalog import Catalog
 from modelless.variants.errors import InvalidInputError, NotFoundError
@@ -28,7 +29,7 @@ class Knowledge:
     """Tasks, variants, device classes and profiles.
 
     Attributes:
-        catalog: what is registered, narrowed to the tasks that are served.
+        catalog: what is registered, narrowed to the tasks that are served, without the dominated.
         device_classes: by name.
         cost_model: from the profiles of this machine.
         fingerprint: of this machine, under which its profiles are kept.
@@ -93,7 +94,10 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
         )
         facts = read_facts()
         classes = {known.name: known for known in default_device_classes(facts)}
-        cost_model = read_cost_model(registry, catalog, classes.values(), facts)
+        measured = read_measurements(registry, classes.values(), facts)
+        if not settings.serve_dominated:
+            catalog = without_dominated(catalog, measured, registry.store, settings.device_classes)
+        cost_model = cost_model_of(registry, catalog, classes.values(), facts, measured)
         fetch = registry.artifacts.fetch
     if not catalog.variants:
         raise NotFoundError("nothing is registered: run 'modelless zoo add imagenet' first")

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from modelless.profiler.dominated import standing_of
 from modelless.profiler.measurement import Measurement
 from modelless.profiler.report.profiles import Profile
+from modelless.variants.dominance import find_dominated
 
 _T = TypeVar("_T")
 
@@ -41,7 +43,7 @@ class ThroughputCurve:
     Attributes:
         variant, name, model, precision: what it is; ``name`` is short.
         accuracy_percent: 0 to 100.
-        dominated_by: short name of what beats it, see ``dominates``; None if nothing does.
+        dominated_by: short name of what beats it, see ``variants.dominance``; None if nothing does.
         points: by ascending batch.
     """
 
@@ -116,30 +118,11 @@ def frontier(items: Iterable[_T], key: Callable[[_T], tuple[float, float]]) -> l
     return kept
 
 
-def dominates(one: Profile, other: Profile) -> bool:
-    """Whether nobody who can have ``one`` has a reason for ``other``, on the same device.
-
-    It is at least as accurate; at every batch that ``other`` was measured at, its median latency is
-    at most as long, and so its throughput at least as high; over these batches, its memory is at
-    most as large; and one of these is better, not equal.
-    """
-    pairs = [(mine, point) for point in other.points if (mine := one.at(point.batch))]
-    if len(pairs) < len(other.points):
-        return False
-    costs = [(mine.p50_s, theirs.p50_s) for mine, theirs in pairs]
-    costs.append(
-        (
-            max(mine.memory_bytes for mine, _ in pairs),
-            max(theirs.memory_bytes for _, theirs in pairs),
-        )
-    )
-    costs.append((-one.variant.accuracy.percent, -other.variant.accuracy.percent))
-    return all(a <= b for a, b in costs) and any(a < b for a, b in costs)
-
-
 def throughput_figure(profiles: Sequence[Profile]) -> ThroughputFigure:
     """The figure of profiles of one task on one device; at least one."""
     ranked = sorted(profiles, key=lambda p: (-p.variant.accuracy.percent, p.points[0].p50_s))
+    names = {profile.variant.id: profile.name for profile in profiles}
+    beaten = find_dominated([standing_of(each.variant, each.points) for each in profiles])
     return ThroughputFigure(
         ranked[0].variant.task,
         ranked[0].device.name,
@@ -150,7 +133,7 @@ def throughput_figure(profiles: Sequence[Profile]) -> ThroughputFigure:
                 profile.variant.model,
                 profile.variant.precision.value,
                 profile.variant.accuracy.percent,
-                _dominator(profile, ranked),
+                names.get(beaten.get(profile.variant.id, "")),
                 tuple(
                     BatchPoint(
                         point.batch,
@@ -198,11 +181,6 @@ def frontier_figure(profiles: Sequence[Profile]) -> FrontierFigure:
         tuple(dict.fromkeys(profile.device.name for profile in profiles)),
         tuple(points),
     )
-
-
-def _dominator(profile: Profile, ranked: Sequence[Profile]) -> str | None:
-    """The most accurate of those that beat it, which nothing beats: else its own victor would."""
-    return next((other.name for other in ranked if dominates(other, profile)), None)
 
 
 def _ids_on_frontier(

@@ -128,6 +128,21 @@ def test_forced_it_is_built_again_and_has_the_last_word(
     assert len(registered(home)) == 2
 
 
+def test_what_was_measured_here_outlives_what_the_zoo_only_read(
+    run: Run, home: Path, entry: FakeEntry
+) -> None:
+    assert run("zoo", "add", "pixels").code == 0
+    measured = Accuracy(70.0, "top-1", Provenance.MEASURED, "my set", 65.0, 75.0, 300)
+    with closing(open_registry(home)) as registry:
+        registry.revise_accuracy("pixels/mean/v0@1", measured, "measured")
+    entry.percent = 61.0
+    assert run("zoo", "add", "pixels", "--force").code == 0
+    with closing(open_registry(home)) as registry:
+        found = {variant.name: variant.accuracy for variant in registry.variants()}
+    assert found["v0"] == measured
+    assert found["v1"].percent == 61.0
+
+
 @pytest.mark.parametrize("lost", [True, False])
 def test_a_damaged_file_is_made_anew(run: Run, home: Path, entry: FakeEntry, lost: bool) -> None:
     run("zoo", "add", "pixels")

@@ -21,7 +21,6 @@ from modelless.profiler.report.prediction_errors import (
 )
 from modelless.profiler.report.profiles import profiles_of, short_names
 from modelless.profiler.report.tradeoffs import (
-    dominates,
     frontier,
     frontier_figure,
     throughput_figure,
@@ -102,42 +101,6 @@ def test_the_frontier_has_what_nothing_beats() -> None:
     pairs = [(5.0, 80.0), (1.0, 70.0), (6.0, 75.0), (1.0, 60.0), (5.0, 80.0)]
     assert frontier(pairs, lambda pair: pair) == [(1.0, 70.0), (5.0, 80.0)]
     assert frontier([], lambda pair: pair) == []
-
-
-@pytest.mark.parametrize(
-    ("percent", "p50_ms", "memory_mib", "expected"),
-    [
-        (70.0, {1: 2.0, 2: 4.0}, 1.0, False),  # equal in all
-        (70.0, {1: 2.0, 2: 3.9}, 1.0, True),  # quicker at one batch
-        (71.0, {1: 2.0, 2: 4.0}, 1.0, True),  # more accurate
-        (70.0, {1: 2.0, 2: 4.0}, 0.5, True),  # smaller
-        (69.0, {1: 1.0, 2: 2.0}, 0.5, False),  # less accurate
-        (71.0, {1: 1.0, 2: 4.1}, 0.5, False),  # slower at one batch
-        (71.0, {1: 1.0, 2: 2.0}, 1.5, False),  # larger
-        (71.0, {1: 1.0}, 0.5, False),  # nobody knows of batch 2
-        (71.0, {1: 1.0, 2: 2.0, 4: 99.0}, 0.5, True),  # the other was not measured at 4
-    ],
-)
-def test_dominating_needs_everything_at_least_as_good(
-    make: Any, percent: float, p50_ms: dict[int, float], memory_mib: float, expected: bool
-) -> None:
-    (other,) = profiles(make, (variant(make, "other", 70.0), {1: 2.0, 2: 4.0}))
-    (one,) = profiles(make, (variant(make, "one", percent), p50_ms), memory_mib=memory_mib)
-    assert dominates(one, other) is expected
-
-
-def test_memory_that_dominates_is_the_most_over_the_batches(make: Any) -> None:
-    one, other = (variant(make, name, 70.0) for name in ("one", "other"))
-    small = [
-        *points(make, one, {1: 1.0}, memory_mib=2.0),
-        *points(make, one, {2: 2.0}, memory_mib=3.0),
-    ]
-    large = [
-        *points(make, other, {1: 1.5}, memory_mib=1.0),
-        *points(make, other, {2: 2.5}, memory_mib=4.0),
-    ]
-    first, second = profiles_of(small + large, [one, other], {})
-    assert dominates(first, second)
 
 
 def test_who_is_dominated_is_named_with_who_beats_it(make: Any) -> None:

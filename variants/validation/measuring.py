@@ -1,0 +1,173 @@
+"""Measuring how accurate a variant is: run it on a validation set, judge, say how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelless.variants.errors import InvalidInputError
+from modelless.variants.metrics.metric import Metric, Score, score
+from modelless.variants.metrics.outputs import ClassOutput
+from modelless.variants.runtimes.base import Tensors
+from modelless.variants.validation.validation_set import Item, ValidationSet
+from modelless.variants.vocabulary import Accuracy, Provenance, Task
+
+SEED: Final = 0
+"""Of the order in which items are taken. One for all, so that runs are of the same items."""
+
+BATCH: Final = 32
+FEWEST_ITEMS: Final = 100
+"""Before that no interval is narrow enough to stop: a few items may agree by luck."""
+
+_LOOK_GROWTH: Final = 1.2
+"""Looked at each time the items have grown by this factor: resampling after every batch would cost
+more than running the variant."""
+
+OnProgress = Callable[[int, int, Score | None], None]
+"""Told how many items are done, how many there are at most, and the score when it was looked at."""
+
+
+class Session(Protocol):
+    """What answers: a loaded variant, of which nothing else is needed."""
+
+    def infer(self, inputs: Tensors) -> dict[str, NDArray[Any]]:
+        """Run one batch of the task's signature."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredAccuracy:
+    """What was found, and the evidence for it.
+
+    Attributes:
+        accuracy: with provenance ``measured``.
+        score: the same, with the metric's own unit beside it.
+        evidence: a row an item, in the order that ``SEED`` gives; see ``Metric.evidence``.
+        set_sha256: of the validation set.
+        set_items: how many items it has.
+    """
+
+    accuracy: Accuracy
+    score: Score
+    evidence: NDArray[Any]
+    set_sha256: str
+    set_items: int
+
+
+def measure_accuracy(
+    session: Session,
+    validation_set: ValidationSet,
+    metric: Metric,
+    *,
+    sample: int | None = None,
+    precision_percent: float | None = None,
+    batch: int = BATCH,
+    on_progress: OnProgress | None = None,
+) -> MeasuredAccuracy:
+    """Run ``session`` on the items in random order and judge its answers.
+
+    With ``precision_percent`` it stops as soon as the 95 % interval reaches no further than that to
+    either side, on the average. A rule that looks at the width, not at the value, leaves the
+    interval asymptotically right (Chow and Robbins, Annals of Mathematical Statistics 36, 1965).
+
+    Args:
+        session: a loaded variant.
+        validation_set: labelled as the metric needs.
+        metric: what judges.
+        sample: use so many items at most; all of them by default.
+        precision_percent: half-width that suffices, in points.
+        batch: items run at a time.
+        on_progress: told after every batch.
+
+    Raises:
+        InvalidInputError: an option out of range; an item that is broken, or that the variant does
+            not take; an answer that cannot be judged.
+        EnvironmentUnfitError: the variant failed while running.
+    """
+    if sample is not None and sample < 1:
+        raise InvalidInputError.of("sample", sample, "1 or more items")
+    if precision_percent is not None and not 0.0 < precision_percent < 50.0:
+        raise InvalidInputError.of("precision", precision_percent, "more than 0, less than 50")
+    if not 1 <= batch <= 1024:
+        raise InvalidInputError.of("batch", batch, "1 to 1024")
+    order = np.random.default_rng(SEED).permutation(len(validation_set))[:sample]
+    rows: list[NDArray[Any]] = []
+    done, look_at, found = 0, FEWEST_ITEMS, None
+    for part in validation_set.batches(batch, map(int, order)):
+        rows.append(metric.evidence(session.infer(part.inputs), part.expected))
+        done += len(part.expected)
+        if precision_percent is not None and done >= look_at:
+            look_at = int(done * _LOOK_GROWTH)
+            found = score(metric, np.concatenate(rows))
+        if on_progress is not None:
+            on_progress(done, len(order), found)
+        if (
+            found is not None
+            and precision_percent
+            and found.half_width_percent <= precision_percent
+        ):
+            break
+    evidence = np.concatenate(rows)
+    if found is None or found.count != done:
+        found = score(metric, evidence)
+    return MeasuredAccuracy(
+        Accuracy(
+            found.percent,
+            metric.name,
+            Provenance.MEASURED,
+            f"{validation_set.name} (sha256 {validation_set.sha256[:12]})",
+            found.low_percent,
+            found.high_percent,
+            found.count,
+        ),
+        found,
+        evidence,
+        validation_set.sha256,
+        len(validation_set),
+    )
+
+
+class AnsweredBy(ValidationSet):
+    """A validation set of which another variant's first answers count as right.
+
+    What top-1 finds on it is how often two variants agree. The reference is asked once an item.
+
+    Args:
+        items: labelled or not.
+        reference: whose answers count.
+        task: whose classes they are.
+        name: of the reference.
+    """
+
+    def __init__(self, items: ValidationSet, reference: Session, task: Task, name: str) -> None:
+        self._items = items
+        self._reference = reference
+        self._output = ClassOutput(task, "agreement")
+        self._name = name
+        self._answers: dict[int, int] = {}
+
+    @property
+    def name(self) -> str:
+        """Of the items and of what answered."""
+        return f"answers of {self._name} to {self._items.name}"
+
+    @property
+    def sha256(self) -> str:
+        """Of the items."""
+        return self._items.sha256
+
+    def __len__(self) -> int:
+        """The number of items."""
+        return len(self._items)
+
+    def item(self, index: int) -> Item:
+        """See ``ValidationSet.item``."""
+        item = self._items.item(index)
+        if index not in self._answers:
+            inputs = {name: array[None] for name, array in item.inputs.items()}
+            self._answers[index] = int(self._output.first(self._reference.infer(inputs))[0])
+        return Item(item.inputs, self._answers[index])
