@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from modelless.profiler.learning import evaluation
+from modelless.profiler.learning.baselines import BASELINES
 from modelless.profiler.learning.evaluation import (
     MODELLESS,
     Holdout,
@@ -29,7 +30,7 @@ from modelless.variants.errors import InvalidInputError
 
 from .worlds import FloatArray, IntArray, latencies_ms, multiples, row, varied
 
-METHODS = [MODELLESS, *evaluation.BASELINES]
+METHODS = [MODELLESS, *BASELINES]
 
 
 def scores_of(
