@@ -33,7 +33,7 @@ class _TablesAfterTrain(TyperCommand):
         is_training = False
         for word in args:
             if word.startswith("-"):
-                is_training = word == "--train"
+                is_training = word.split("=")[0] == "--train"
             elif is_training and spread[-1] != "--train":
                 spread.append("--train")
             spread.append(word)
@@ -83,8 +83,9 @@ def evaluate(
 ) -> None:
     """Predict profiles from other profiles and a few measurements, beside the usual baselines.
 
-    Every method gets the same training rows and the same shots; shots are not judged. Rows that a
-    table holds twice are kept: what told them apart was not published.
+    Every method gets the same training rows and the same shots; shots are not judged. Points that
+    a table holds several times with other latencies are kept: what told them apart was not
+    published.
     """
     from modelless.profiler.learning.evaluation import Holdout, evaluate, plan_trials
     from modelless.profiler.learning.prior import read_prior, shipped_prior
@@ -95,6 +96,11 @@ def evaluate(
     training = _read(train) if train else None
     trials = plan_trials(rows, training, [Holdout.of(text) for text in holdout or ()])
     scores: list[Score] = []
+    for trial in trials:
+        count = len(trial.wanted)
+        if too_many := [str(each) for each in counts if each >= count]:
+            name = trial.wanted[0].device
+            say(f"note: {name} has {count} rows: left out: {', '.join(too_many)} shots")
     with Steps("predicting") as steps:
         for number, trial in enumerate(trials):
             steps.at(number, len(trials), trial.wanted[0].device)
@@ -113,7 +119,10 @@ def evaluate(
 def _counts_of(text: str) -> list[int]:
     """``0,10`` as ascending numbers; InvalidInputError if it is no such list."""
     words = names_of("--shots", text)
-    if not all(word.isdecimal() and int(word) <= _MOST_SHOTS for word in words):
+    if not all(
+        word.isdecimal() and len(word) <= len(str(_MOST_SHOTS)) and int(word) <= _MOST_SHOTS
+        for word in words
+    ):
         allowed = f"whole numbers from 0 to {_MOST_SHOTS}, with commas between them"
         raise InvalidInputError.of("--shots", text, allowed)
     return sorted({int(word) for word in words})
@@ -150,8 +159,11 @@ def _document(
 
 
 def _show(scores: Sequence[Score]) -> None:
-    for device, shots in dict.fromkeys((one.device, one.shots) for one in scores):
-        mine = [one for one in scores if (one.device, one.shots) == (device, shots)]
+    for source, device, shots in dict.fromkeys(
+        (one.source, one.device, one.shots) for one in scores
+    ):
+        key = (source, device, shots)
+        mine = [one for one in scores if (one.source, one.device, one.shots) == key]
         show_table(
             ["method", "MAPE", "median error", "within 10 %", "rank", "in the 90 % band"],
             [
@@ -168,6 +180,7 @@ def _show(scores: Sequence[Score]) -> None:
                 ]
                 for one in mine
             ],
-            title=f"{device}, {shots} measurements given, {mine[0].points} points predicted",
+            title=f"{device} ({source}), {shots} measurements given, "
+            f"{mine[0].points} points predicted",
         )
     say("Errors are relative to what was measured; MAPE is their mean, over all draws.")

@@ -6,6 +6,7 @@ and each corrects its level by the median of those, which is kinder to it than i
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.profiler.learning.points import (
+    MOST_LOG,
     Points,
     Vocabulary,
     canonical_precision,
@@ -60,7 +62,8 @@ class Baseline(ABC):
             rows: which to predict.
         """
         seen_log = np.log(latency_ms) - self.batch_log[shots]
-        return np.asarray(np.exp(self.predict_log(shots, seen_log, rows) + self.batch_log[rows]))
+        found_log = self.predict_log(shots, seen_log, rows) + self.batch_log[rows]
+        return np.asarray(np.exp(np.clip(found_log, -MOST_LOG, MOST_LOG)))
 
     @abstractmethod
     def predict_log(self, shots: IntArray, seen_log: FloatArray, rows: IntArray) -> FloatArray:
@@ -75,46 +78,56 @@ class ConstantFactor(Baseline):
     ) -> None:
         super().__init__(training, wanted, roofline)
         self._fallback = LogLinear(training, wanted, roofline)
-        settings = self.training_points.level("setting")
+        devices = self.training_points.level("device")
         self._proxies: list[FloatArray] = []
-        for setting in np.unique(settings):
-            rows = np.flatnonzero(settings == setting)
+        for device in np.unique(devices):
+            rows = np.flatnonzero(devices == device)
             known = [training[row] for row in rows.tolist()]
             found = _matched(known, self.training_log[rows], wanted)
             if np.isfinite(found).mean() >= _LEAST_MATCHED:
                 self._proxies.append(found)
 
     def predict_log(self, shots: IntArray, seen_log: FloatArray, rows: IntArray) -> FloatArray:
-        best, least = None, np.inf
+        fallback = self._fallback.predict_log(shots, seen_log, rows)
+        if not self._proxies:
+            return fallback
+        factors_log, misfits = [], []
         for proxy in self._proxies:
             apart = seen_log - proxy[shots]
             apart = apart[np.isfinite(apart)]
-            factor_log = float(np.median(apart)) if len(apart) else 0.0
-            misfit = float(np.abs(apart - factor_log).mean()) if len(apart) else np.inf
-            if best is None or misfit < least:
-                best, least = proxy + factor_log, misfit
-        fallback = self._fallback.predict_log(shots, seen_log, rows)
-        return fallback if best is None else np.where(np.isfinite(best[rows]), best[rows], fallback)
+            factors_log.append(float(np.median(apart)) if len(apart) else 0.0)
+            misfits.append(float(np.abs(apart - factors_log[-1]).mean()) if len(apart) else np.inf)
+        if np.isfinite(misfits).any():
+            best = int(np.argmin(misfits))
+            found = self._proxies[best][rows] + factors_log[best]
+        else:  # nothing tells the devices apart: the usual one
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # rows that none of them has
+                found = np.nanmedian([proxy[rows] for proxy in self._proxies], axis=0)
+        return np.where(np.isfinite(found), found, fallback)
 
 
 class LogLinear(Baseline):
-    """Log latency as a linear function of the features, with a level for each device setting."""
+    """Log latency as a linear function of the features, with a level for each device, each of its
+    engines and each precision.
+    """
 
     def predict_log(self, shots: IntArray, seen_log: FloatArray, rows: IntArray) -> FloatArray:
         inputs = np.concatenate([_design(self.training_points), _design(self.wanted_points)])
-        levels = np.concatenate(
-            [self.training_points.level("setting"), self.wanted_points.level("setting")]
-        )
-        inputs = np.concatenate([inputs, levels[:, None] == np.unique(levels)], axis=1)
+        for level in ("device", "engine", "precision", "setting"):
+            codes = np.concatenate(
+                [self.training_points.level(level), self.wanted_points.level(level)]
+            )
+            inputs = np.concatenate([inputs, codes[:, None] == np.unique(codes)], axis=1)
         training = np.concatenate(
             [np.arange(len(self.training)), len(self.training) + shots]
         ).astype(np.intp)
         outputs = np.concatenate([self.training_log, seen_log])
-        level = float(np.median(outputs)) if len(outputs) else 0.0
+        level_log = float(np.median(outputs)) if len(outputs) else 0.0
         known = inputs[training]
         gram = known.T @ known + _RIDGE * np.eye(inputs.shape[1])
-        weights = np.linalg.solve(gram, known.T @ (outputs - level))
-        return np.asarray(inputs[len(self.training) + rows] @ weights + level)
+        weights = np.linalg.solve(gram, known.T @ (outputs - level_log))
+        return np.asarray(inputs[len(self.training) + rows] @ weights + level_log)
 
 
 class _Fitted(Baseline):
@@ -218,6 +231,7 @@ def _matched(
 ) -> FloatArray:
     """For each wanted row the log latency of the row most like it, NaN where there is none."""
     keys: list[Callable[[TableRow], Hashable]] = [
+        lambda row: (*_item(row), row.engine, row.precision, row.batch, row.concurrency),
         lambda row: (*_item(row), canonical_precision(row.precision), row.batch, row.concurrency),
         lambda row: (*_item(row), row.batch, row.concurrency),
         _item,

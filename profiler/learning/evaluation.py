@@ -18,6 +18,7 @@ from modelless.profiler.learning.predictor import Predictor
 from modelless.profiler.learning.prior import Prior
 from modelless.profiler.table import TableRow
 from modelless.variants.errors import InvalidInputError
+from modelless.variants.paths import not_found
 
 FloatArray = NDArray[np.float64]
 
@@ -135,13 +136,17 @@ def plan_trials(
     each device is left out in turn.
 
     Raises:
-        InvalidInputError: a holdout that no row has.
+        NotFoundError: a holdout that no row has.
     """
+    rows = _in_order(rows)
+    judged_keys = {(row.key, row.latency_ms) for row in rows}
+    if training is not None:
+        # What is to be judged cannot be learned from, in whichever table it stands.
+        training = [r for r in _in_order(training) if (r.key, r.latency_ms) not in judged_keys]
     for holdout in holdouts:
         if not any(holdout.holds(row) for row in rows):
-            values = sorted({str(getattr(row, holdout.part)) for row in rows})
-            allowed = f"one of {', '.join(values[:30])}{', ...' if len(values) > 30 else ''}"
-            raise InvalidInputError.of(f"--holdout {holdout.part}", holdout.value, allowed)
+            values = {str(getattr(row, holdout.part)) for row in rows}
+            raise not_found(f"{holdout.part} in the tables", holdout.value, values, "")
     judged = [row for row in rows if not holdouts or any(one.holds(row) for one in holdouts)]
     trials = []
     for device in dict.fromkeys((row.source, row.device) for row in judged):
@@ -261,3 +266,8 @@ def _score(
         band_coverage_high_percent=max(coverage, default=None),
         band_width=mean("width"),
     )
+
+
+def _in_order(rows: Sequence[TableRow]) -> list[TableRow]:
+    """Sorted, so that draws do not depend on the order of rows and tables; equal rows once."""
+    return sorted(dict.fromkeys(rows), key=lambda row: (*map(str, row.key), row.latency_ms))

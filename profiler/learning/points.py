@@ -38,6 +38,10 @@ _SCALES = {
     "concurrency": (0.0, 2.0),
 }
 _NUMBERS_KEPT = 8  # of a model's name
+_DIGITS_KEPT = 15  # of a number in it
+
+MOST_LOG = 60.0
+"""Of a predicted log latency: what an extrapolation gone wild is held to."""
 _PRECISIONS = {
     "float": "fp32",
     "float32": "fp32",
@@ -122,7 +126,7 @@ def encode(rows: Sequence[TableRow], vocabulary: Vocabulary, roofline: Roofline)
     names = [re.findall(r"\d+", row.model)[:_NUMBERS_KEPT] for row in rows]
     numbers = np.zeros((len(rows), _NUMBERS_KEPT))
     for position, found in enumerate(names):
-        numbers[position, : len(found)] = [math.log1p(float(text)) for text in found]
+        numbers[position, : len(found)] = [math.log1p(float(text[:_DIGITS_KEPT])) for text in found]
 
     def codes(*keys: Hashable) -> IntArray:
         return np.array([vocabulary.code(key) for key in keys], dtype=np.intp)

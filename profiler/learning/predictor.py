@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from modelless.profiler.learning.calibration import Scores, scores_of
 from modelless.profiler.learning.elsewhere import Elsewhere
-from modelless.profiler.learning.points import Points, Vocabulary, encode, latency_log
+from modelless.profiler.learning.points import MOST_LOG, Points, Vocabulary, encode, latency_log
 from modelless.profiler.learning.prior import Prior
 from modelless.profiler.learning.process import Adapted, Belief, Process
 from modelless.profiler.table import TableRow
@@ -100,6 +100,8 @@ class Predictor:
         mean, variance = adapted.predict(belief)
         width = self._scores.quantile(0.9, adapted.left_out()) * np.sqrt(variance)
         centre = mean + belief.points.roofline_log + np.log(self._wanted_batch[rows])
+        centre = np.clip(centre, -MOST_LOG, MOST_LOG)
+        width = np.minimum(width, MOST_LOG)
         return Prediction(np.exp(centre), np.exp(centre - width), np.exp(centre + width))
 
 

@@ -99,7 +99,7 @@ def parse_prior(content: bytes, name: str) -> Prior:
             ),
             str(document["version"]),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, InvalidInputError):
             raise
         raise InvalidInputError.of(name, repr(error), "a prior file, whole", _MEND) from error

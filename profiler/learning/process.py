@@ -21,7 +21,8 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
 _HUBER = 1.7  # standard deviations beyond which a point is played down
-_REWEIGHTINGS = 2
+_REWEIGHTINGS = 8
+_SETTLED = 0.01  # relative change of every point's noise at which reweighting ends
 _JITTER = 1e-8
 _NOISE_STEPS = np.array([1.0, 0.3, 0.1, 0.03, 0.01])
 _LEAST_FOR_NOISE = 12  # points, for their noise to be told from them
@@ -167,13 +168,15 @@ def _fit_robustly(
     noise = np.full(len(values), noise_variance)
     if not len(values):
         return noise, covariance, values
-    for attempt in range(_REWEIGHTINGS + 1):
+    for _ in range(_REWEIGHTINGS):
         factor = cholesky(covariance + np.diag(noise + _JITTER), lower=True)
         weights = cho_solve((factor, True), values)
-        if attempt == _REWEIGHTINGS:
-            break
         apart = np.abs(_surprise(factor, weights, noise, noise_variance))
-        noise = noise_variance * np.maximum(1.0, apart / _HUBER) ** 2
+        before, noise = noise, noise_variance * np.maximum(1.0, apart / _HUBER) ** 2
+        if (np.abs(noise - before) <= _SETTLED * before).all():
+            break
+    factor = cholesky(covariance + np.diag(noise + _JITTER), lower=True)
+    weights = cho_solve((factor, True), values)
     return noise, factor, weights
 
 
