@@ -79,9 +79,10 @@ def scores_of(process: Process, rng: np.random.Generator) -> Scores:
         rows = np.flatnonzero(devices == device)
         if len(rows) < _LEAST_POINTS or len(rows) == len(devices):
             continue
-        rows = rng.permutation(rows)[_SHOTS_KEPT : _SHOTS_KEPT + _MOST_POINTS]
-        error, variance = process.left_out(rows)
-        score = np.abs(error) / np.sqrt(variance)
+        # All but the shots are left out, though not all are looked at: those that stayed would help
+        # those that are.
+        error, variance = process.left_out(rng.permutation(rows)[_SHOTS_KEPT:])
+        score = (np.abs(error) / np.sqrt(variance))[:_MOST_POINTS]
         scale = _scale_of(score)
         values.append(score / scale)
         weights.append(np.full(len(score), 1.0 / len(score)))

@@ -9,6 +9,7 @@ reweighting (Huber, "Robust Statistics", 1981, section 7.8).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,20 +83,25 @@ class Process:
         return np.asarray(prior - left.whitened.T @ right.whitened)
 
     def left_out(self, rows: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Errors and variances, noise included, of training rows had they all been left out.
+        """Errors and variances of training rows had they all been left out.
 
         Args:
             rows: k of them.
 
         Returns:
-            Two arrays of shape (k,).
+            Two arrays of shape (k,). Variances are of ordinary measurements: a point that was
+            played down was so for lying far off, and must not seem less far off for it.
         """
-        unit = np.zeros((len(self.points), len(rows)))
-        unit[rows, np.arange(len(rows))] = 1.0
-        half = solve_triangular(self._factor, unit, lower=True)
-        block = half.T @ half + _JITTER * np.eye(len(rows))
+        block = self._precision[np.ix_(rows, rows)] + _JITTER * np.eye(len(rows))
         left = cho_solve((cholesky(block, lower=True), True), np.eye(len(rows)))
-        return left @ self._weights[rows], np.maximum(np.diag(left), _JITTER)
+        variance = np.maximum(np.diag(left) - self._noise[rows], 0.0) + self.kernel.noise_variance
+        return left @ self._weights[rows], variance
+
+    @cached_property
+    def _precision(self) -> FloatArray:
+        """The inverse of the training points' covariance with noise, shape (t, t)."""
+        half = solve_triangular(self._factor, np.eye(len(self.points)), lower=True)
+        return np.asarray(half.T @ half)
 
 
 class Adapted:
