@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from modelless.profiler.device import DeviceFacts
 from modelless.profiler.table import Subject
-from modelless.variants.errors import IntegrityError, StoreError
+from modelless.variants.errors import IntegrityError, NotFoundError, StoreError
 from modelless.variants.graph_facts import GraphFacts
 from modelless.variants.runtimes.engines import runs_on
 from modelless.variants.vocabulary import DeviceClass, Model, Placement, Variant
@@ -26,14 +26,15 @@ def subjects_of(
         variants, devices: of the placements.
         facts: of this host.
         models: of the variants, for their families.
-        graph_facts: of a variant; one whose file is damaged or away is seen without.
+        graph_facts: of a variant; one whose file is damaged or away, or that was removed since, is
+            seen without.
     """
     families = {(model.task, model.name): model.family for model in models}
     devices = list(devices)
     subjects = {}
     for variant in variants:
         graph = None
-        with suppress(IntegrityError, StoreError):
+        with suppress(IntegrityError, NotFoundError, StoreError):
             graph = graph_facts(variant)
         for device in devices:
             if runs_on(variant.engine, device):
