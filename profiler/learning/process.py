@@ -26,6 +26,7 @@ _REWEIGHTINGS = 2
 _JITTER = 1e-8
 _NOISE_STEPS = np.array([1.0, 0.3, 0.1, 0.03, 0.01])
 _LEAST_FOR_NOISE = 12  # points, for their noise to be told from them
+_MOST_FOR_NOISE = 300  # looked at for that: it takes a dozen factorisations
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +124,10 @@ class Adapted:
         surprise = values - shots.mean
         self.noise_variance = process.kernel.noise_variance
         if len(values) >= _LEAST_FOR_NOISE:
-            candidates = self.noise_variance * _NOISE_STEPS
+            some = np.linspace(0, len(values) - 1, min(len(values), _MOST_FOR_NOISE)).astype(int)
             self.noise_variance = max(
-                candidates, key=lambda noise: _evidence(covariance, surprise, noise)
+                self.noise_variance * _NOISE_STEPS,
+                key=lambda noise: _evidence(covariance[np.ix_(some, some)], surprise[some], noise),
             )
         self._noise, self._factor, self._weights = _fit_robustly(
             covariance, surprise, self.noise_variance
