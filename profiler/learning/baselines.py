@@ -127,11 +127,16 @@ class _Fitted(Baseline):
         self._expected = np.zeros(len(wanted))
         if len(training) >= self._least():
             regressor = self._regressor()
-            regressor.fit(_with_codes(self.training_points), self.training_log)
-            self._expected = regressor.predict(_with_codes(self.wanted_points))
+            regressor.fit(self._inputs(self.training_points), self.training_log)
+            self._expected = regressor.predict(self._inputs(self.wanted_points))
 
     @abstractmethod
     def _regressor(self) -> Any: ...
+
+    def _inputs(self, points: Points) -> FloatArray:
+        """The features, and which kind and precision."""
+        codes = np.stack([points.level("kind"), points.level("precision")], axis=1)
+        return np.concatenate([points.features, codes.astype(np.float64)], axis=1)
 
     def _least(self) -> int:
         return 1
@@ -142,12 +147,19 @@ class _Fitted(Baseline):
 
 
 class BoostedTrees(_Fitted):
-    """Gradient-boosted trees on the features."""
+    """Gradient-boosted trees on the features and the numbers in names.
+
+    Some tables publish no sizes: then names are all that tells models apart. Trees pass over what
+    tells nothing; for neighbours it would be noise.
+    """
 
     def _regressor(self) -> Any:
         from sklearn.ensemble import HistGradientBoostingRegressor
 
         return HistGradientBoostingRegressor(max_iter=200, random_state=_SEED)
+
+    def _inputs(self, points: Points) -> FloatArray:
+        return np.concatenate([super()._inputs(points), points.name_numbers], axis=1)
 
 
 class NearestNeighbour(_Fitted):
@@ -205,12 +217,6 @@ BASELINES: Mapping[str, type[Baseline]] = {
 
 def _design(points: Points) -> FloatArray:
     return np.concatenate([points.features, np.ones((len(points), 1))], axis=1)
-
-
-def _with_codes(points: Points) -> FloatArray:
-    """The features, and which kind and precision."""
-    codes = np.stack([points.level("kind"), points.level("precision")], axis=1)
-    return np.concatenate([points.features, codes.astype(np.float64)], axis=1)
 
 
 def _matched(
