@@ -26,7 +26,6 @@ FloatArray = NDArray[np.float64]
 LEAST_MEASURED = 5
 """Points of the same device class and engine: with fewer nothing is supposed."""
 
-_P90, _P99 = 1.2816, 2.3263  # of a normal variable
 _RIDGE = 1.0
 
 
@@ -87,8 +86,12 @@ def suppose(
         if len(rows) >= LEAST_MEASURED
     }
     found = []
-    for (placement, batch), p50_s, spread in zip(
-        wanted, expected.median_s.tolist(), expected.spread.tolist(), strict=True
+    for (placement, batch), p50_s, p90_log, p99_log in zip(
+        wanted,
+        expected.median_s.tolist(),
+        expected.p90_log.tolist(),
+        expected.p99_log.tolist(),
+        strict=True,
     ):
         subject = subjects[placement]
         size, rule = float(subject.variant.artifact_bytes), rules[_group(subject)]
@@ -96,8 +99,8 @@ def suppose(
             placement,
             batch,
             p50_s,
-            p50_s * math.exp(math.hypot(_P90 * spread, rule.p90_log)),
-            p50_s * math.exp(math.hypot(_P99 * spread, rule.p99_log)),
+            p50_s * math.exp(math.hypot(p90_log, rule.p90_log)),
+            p50_s * math.exp(math.hypot(p99_log, rule.p99_log)),
             max(size, rule.memory.at(size, batch)),
             rule.load.at(size, 1),
         )

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from modelless.profiler.learning.prior import shipped_prior
@@ -93,3 +94,24 @@ assert not [name for name in sys.modules if name.split(".")[0] == "scipy"]
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_one_measurement_in_a_hundred_exceeds_what_is_supposed(make: Any) -> None:
+    """Errors have heavier tails than a normal variable: here a Student t's of four degrees."""
+    rng = np.random.default_rng(0)
+    count = 400
+    subjects = {}
+    for number in range(count):
+        subject = subject_of(make, f"v{number}", CPU, MIB)
+        variant = replace(subject.variant, multiply_adds=10**9, parameter_count=10**6)
+        subjects[placement_of(subject)] = replace(subject, variant=variant)
+    truth_s = 0.01 * np.exp(0.1 * rng.standard_t(4, count))
+    rows = [
+        replace(measured(make, subject, 1, MIB, 0.1), p50_s=t, p90_s=t, p99_s=t, mean_s=t)
+        for subject, t in zip(list(subjects.values())[:100], truth_s[:100].tolist(), strict=True)
+    ]
+    found = suppose(shipped_prior(), subjects, rows, (1,))
+    assert [row.placement for row in found] == list(subjects)[100:]
+    p90_s, p99_s = (np.array([getattr(row, name) for row in found]) for name in ("p90_s", "p99_s"))
+    assert (truth_s[100:] <= p90_s).mean() >= 0.88
+    assert (truth_s[100:] <= p99_s).mean() >= 0.98
