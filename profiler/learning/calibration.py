@@ -23,8 +23,8 @@ FloatArray = NDArray[np.float64]
 _SHOTS_KEPT = 10  # of a device that is left out to see how far off its other points are
 _LEAST_POINTS = 20  # of a device, for that
 _MOST_POINTS = 300  # of a device, looked at
-# Scores of a Student t with four degrees of freedom at even steps of its distribution, over their
-# mean: what is supposed where no device was left out. Heavier than a Gaussian, as latencies are.
+# What scores are supposed to be where no device was left out, each at the middle of a twelfth of
+# their distribution. Tails are heavier than a Student t's with four degrees of freedom.
 _SUPPOSED = np.array([0.10, 0.22, 0.33, 0.46, 0.59, 0.74, 0.91, 1.12, 1.38, 1.77, 2.42, 4.60])
 _SUPPOSED_WEIGHT = 0.2  # against a device's 1
 _USUAL_WORTH = 6.0  # shots that the usual scale is worth

@@ -181,6 +181,7 @@ def _fit_robustly(
         if attempt == _REWEIGHTINGS:
             break
         apart = np.abs(_surprise(factor, weights, noise, noise_variance))
+        # Huber's weight, squared: the farther off a point is, the less it pulls.
         noise = noise_variance * np.maximum(1.0, apart / _HUBER) ** 2
     return noise, factor, weights
 
