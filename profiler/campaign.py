@@ -71,9 +71,10 @@ class CampaignSettings:
         effort: for each point; under a budget the least of its time limit and the point's share.
         latency_cap_s: a placement whose median exceeds this is not measured at larger batches: the
             cost model extrapolates.
-        budget_s: time for everything, split equally over the placements that have something left
-            to measure; what one leaves goes to those after it. Each gets its smallest batch
-            measured even past its share, for what was never measured can never be chosen.
+        budget_s: time for everything. Without an agenda it is split equally over the placements
+            that have something left to measure; what one leaves goes to those after it, and each
+            gets its smallest batch measured even past its share. With one, whatever it chooses
+            first gets the time, until none is left.
         noise_limits: beyond these a measurement is not trusted.
         accept_noise: measure on a noisy machine too, and mark what was measured as not trusted.
         widest: a median known less well than this, as a share, is not trusted.
@@ -145,7 +146,7 @@ def run_campaign(
 
     Raises:
         NoisyMachineError: it is too noisy now, and noise was not accepted. Nothing was measured.
-        InvalidInputError: a placement occurs twice.
+        InvalidInputError: a placement occurs twice; or the agenda chose what is not left.
         StoreError: a measurement cannot be written.
     """
     counted = Counter(job.placement for job in jobs)
@@ -211,16 +212,16 @@ class _Campaign:
             chosen = agenda.choose(choices, (*known, *self._measured))
             if chosen is None:
                 break
+            _check_chosen(chosen, choices)
             job, left = open_jobs[chosen.placement]
             self._measure(job, list(chosen.batches), self._world.clock() + self._left_s())
-            ended = set(chosen.batches)
+            left[:] = [batch for batch in left if batch not in chosen.batches]
             if job.placement in self._failed:
-                ended.update(left)
-            elif self._measured and self._measured[-1].p50_s > self._settings.latency_cap_s:
-                ended.update(batch for batch in left if batch > self._measured[-1].batch)
-                for batch in sorted(ended.difference(chosen.batches)):
-                    self._skip(job, batch, SkipReason.LATENCY_CAP)
-            left[:] = [batch for batch in left if batch not in ended]
+                while left:
+                    self._end(left.pop(), measured=False)
+            elif self._measured[-1].p50_s > self._settings.latency_cap_s:
+                while left and left[-1] > self._measured[-1].batch:
+                    self._skip(job, left.pop(), SkipReason.LATENCY_CAP)
             if not left:
                 del open_jobs[job.placement]
         for job, left in open_jobs.values():
@@ -389,3 +390,11 @@ class _Campaign:
                 message=message,
             )
         )
+
+
+def _check_chosen(chosen: Chosen, left: Mapping[Placement, Sequence[int]]) -> None:
+    """InvalidInputError if an agenda chose nothing, what is not left, or not in order."""
+    batches, possible = list(chosen.batches), left.get(chosen.placement, ())
+    if not batches or batches != sorted({*batches}.intersection(possible)):
+        allowed = f"some of {list(possible)}, ascending" if possible else "a placement that is left"
+        raise InvalidInputError.of("agenda.choose", chosen, allowed)

@@ -12,6 +12,7 @@ from modelless.profiler.records import Records
 from modelless.profiler.subjects import subjects_of
 from modelless.variants.catalog import Catalog
 from modelless.variants.registry import Registry
+from modelless.variants.runtimes.engines import runs_on
 from modelless.variants.vocabulary import DeviceClass, Placement
 
 BATCHES = (1, 2, 4, 8)
@@ -79,5 +80,6 @@ def _has_gaps(
         for device in devices
         if device.name in classes
         for variant in catalog.variants
+        if runs_on(variant.engine, device)
         for batch in BATCHES
     )

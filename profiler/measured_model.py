@@ -69,7 +69,8 @@ class MeasuredCostModel:
     """A ``CostModel`` from measurements, and what they let suppose.
 
     Latency quantiles and memory follow each placement's measured batches (see ``BatchCurves``);
-    load time is the median of its rows. What was neither measured nor supposed is infinitely slow.
+    load time is the median of its measurements, or of what is supposed. What was neither measured
+    nor supposed is infinitely slow.
     ``observe`` corrects the three quantiles of a placement, each on its own, by what is seen under
     each load, and what placements of a device class have in common carries over to the others (see
     ``Corrections``).
@@ -98,7 +99,11 @@ class MeasuredCostModel:
         self._row_of = {placement: row for row, placement in enumerate(self._placements)}
         self._curves = _curves(list(points.values()))
         self._load_s = np.array(
-            [np.median([row.load_s for row in rows]) for rows in points.values()], dtype=np.float64
+            [
+                np.median([row.load_s for row in measured.get(placement, rows)])
+                for placement, rows in points.items()
+            ],
+            dtype=np.float64,
         )
         classes = {placement.device_class: 0 for placement in self._placements}
         classes = {name: group for group, name in enumerate(classes)}

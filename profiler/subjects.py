@@ -8,7 +8,7 @@ from contextlib import suppress
 from modelless.profiler.device import DeviceFacts
 from modelless.profiler.measurement import Measurement
 from modelless.profiler.table import Subject
-from modelless.variants.errors import IntegrityError, StoreError
+from modelless.variants.errors import IntegrityError, NotFoundError, StoreError
 from modelless.variants.graph_facts import GraphFacts
 from modelless.variants.runtimes.engines import runs_on
 from modelless.variants.vocabulary import DeviceClass, Model, Placement, Variant
@@ -28,9 +28,8 @@ def measured_subjects(
         if row.variant_id in variants and row.device_class in devices
     }
     families = _families(models)
-    graphs = {
-        row.variant_id: _graph(variants[row.variant_id], graph_facts) for row in rows.values()
-    }
+    measured = dict.fromkeys(row.variant_id for row in rows.values())
+    graphs = {name: _graph(variants[name], graph_facts) for name in measured}
     return {
         placement: Subject(
             variants[row.variant_id],
@@ -57,7 +56,8 @@ def subjects_of(
         variants, devices: of the placements.
         facts: of this host.
         models: of the variants, for their families.
-        graph_facts: of a variant; one whose file is damaged or away is seen without.
+        graph_facts: of a variant; one whose file is damaged or away, or that was removed since, is
+            seen without.
     """
     families = _families(models)
     devices = list(devices)
@@ -86,6 +86,6 @@ def _model_of(variant: Variant) -> tuple[str, str]:
 
 
 def _graph(variant: Variant, graph_facts: Callable[[Variant], GraphFacts]) -> GraphFacts | None:
-    with suppress(IntegrityError, StoreError):
+    with suppress(IntegrityError, NotFoundError, StoreError):
         return graph_facts(variant)
     return None

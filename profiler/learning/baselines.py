@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,17 +18,16 @@ from modelless.profiler.learning.points import (
     MOST_LOG,
     Points,
     Vocabulary,
-    canonical_precision,
     encode,
     latency_log,
 )
+from modelless.profiler.learning.proxies import best_proxy, proxies_of
 from modelless.profiler.learning.roofline import Roofline
 from modelless.profiler.table import TableRow
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
-_LEAST_MATCHED = 0.5  # of the wanted rows, for a device to be a proxy
 _RIDGE = 1e-3
 _NEIGHBOURS = 5
 _SEED = 0
@@ -78,32 +77,19 @@ class ConstantFactor(Baseline):
     ) -> None:
         super().__init__(training, wanted, roofline)
         self._fallback = LogLinear(training, wanted, roofline)
-        devices = self.training_points.level("device")
-        self._proxies: list[FloatArray] = []
-        for device in np.unique(devices):
-            rows = np.flatnonzero(devices == device)
-            known = [training[row] for row in rows.tolist()]
-            found = _matched(known, self.training_log[rows], wanted)
-            if np.isfinite(found).mean() >= _LEAST_MATCHED:
-                self._proxies.append(found)
+        self._proxies = proxies_of(training, wanted)
 
     def predict_log(self, shots: IntArray, seen_log: FloatArray, rows: IntArray) -> FloatArray:
         fallback = self._fallback.predict_log(shots, seen_log, rows)
-        if not self._proxies:
+        if not len(self._proxies):
             return fallback
-        factors_log, misfits = [], []
-        for proxy in self._proxies:
-            apart = seen_log - proxy[shots]
-            apart = apart[np.isfinite(apart)]
-            factors_log.append(float(np.median(apart)) if len(apart) else 0.0)
-            misfits.append(float(np.abs(apart - factors_log[-1]).mean()) if len(apart) else np.inf)
-        if np.isfinite(misfits).any():
-            best = int(np.argmin(misfits))
-            found = self._proxies[best][rows] + factors_log[best]
+        best = best_proxy(self._proxies, shots, seen_log)
+        if best is not None:
+            found = best.log[rows]
         else:  # nothing tells the devices apart: the usual one
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # rows that none of them has
-                found = np.nanmedian([proxy[rows] for proxy in self._proxies], axis=0)
+                found = np.nanmedian(self._proxies[:, rows], axis=0)
         return np.where(np.isfinite(found), found, fallback)
 
 
@@ -140,11 +126,16 @@ class _Fitted(Baseline):
         self._expected = np.zeros(len(wanted))
         if len(training) >= self._least():
             regressor = self._regressor()
-            regressor.fit(_with_codes(self.training_points), self.training_log)
-            self._expected = regressor.predict(_with_codes(self.wanted_points))
+            regressor.fit(self._inputs(self.training_points), self.training_log)
+            self._expected = regressor.predict(self._inputs(self.wanted_points))
 
     @abstractmethod
     def _regressor(self) -> Any: ...
+
+    def _inputs(self, points: Points) -> FloatArray:
+        """The features, and which kind and precision."""
+        codes = np.stack([points.level("kind"), points.level("precision")], axis=1)
+        return np.concatenate([points.features, codes.astype(np.float64)], axis=1)
 
     def _least(self) -> int:
         return 1
@@ -155,12 +146,19 @@ class _Fitted(Baseline):
 
 
 class BoostedTrees(_Fitted):
-    """Gradient-boosted trees on the features."""
+    """Gradient-boosted trees on the features and the numbers in names.
+
+    Some tables publish no sizes: then names are all that tells models apart. Trees pass over what
+    tells nothing; for neighbours it would be noise.
+    """
 
     def _regressor(self) -> Any:
         from sklearn.ensemble import HistGradientBoostingRegressor
 
         return HistGradientBoostingRegressor(max_iter=200, random_state=_SEED)
+
+    def _inputs(self, points: Points) -> FloatArray:
+        return np.concatenate([super()._inputs(points), points.name_numbers], axis=1)
 
 
 class NearestNeighbour(_Fitted):
@@ -218,37 +216,6 @@ BASELINES: Mapping[str, type[Baseline]] = {
 
 def _design(points: Points) -> FloatArray:
     return np.concatenate([points.features, np.ones((len(points), 1))], axis=1)
-
-
-def _with_codes(points: Points) -> FloatArray:
-    """The features, and which kind and precision."""
-    codes = np.stack([points.level("kind"), points.level("precision")], axis=1)
-    return np.concatenate([points.features, codes.astype(np.float64)], axis=1)
-
-
-def _matched(
-    known: Sequence[TableRow], known_log: FloatArray, wanted: Sequence[TableRow]
-) -> FloatArray:
-    """For each wanted row the log latency of the row most like it, NaN where there is none."""
-    keys: list[Callable[[TableRow], Hashable]] = [
-        lambda row: (*_item(row), row.engine, row.precision, row.batch, row.concurrency),
-        lambda row: (*_item(row), canonical_precision(row.precision), row.batch, row.concurrency),
-        lambda row: (*_item(row), row.batch, row.concurrency),
-        _item,
-    ]
-    found = np.full(len(wanted), np.nan)
-    for key in keys:
-        by_key: dict[Hashable, list[float]] = {}
-        for row, value in zip(known, known_log.tolist(), strict=True):
-            by_key.setdefault(key(row), []).append(value)
-        for position, row in enumerate(wanted):
-            if np.isnan(found[position]) and (values := by_key.get(key(row))):
-                found[position] = float(np.mean(values))
-    return found
-
-
-def _item(row: TableRow) -> tuple[Hashable, ...]:
-    return (row.source, row.task, row.model, row.resolution_px)
 
 
 def _curves(

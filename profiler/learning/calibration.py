@@ -23,8 +23,8 @@ FloatArray = NDArray[np.float64]
 _SHOTS_KEPT = 10  # of a device that is left out to see how far off its other points are
 _LEAST_POINTS = 20  # of a device, for that
 _MOST_POINTS = 300  # of a device, looked at
-# Scores of a Student t with four degrees of freedom at even steps of its distribution, over their
-# mean: what is supposed where no device was left out. Heavier than a Gaussian, as latencies are.
+# What scores are supposed to be where no device was left out, each at the middle of a twelfth of
+# their distribution. Tails are heavier than a Student t's with four degrees of freedom.
 _SUPPOSED = np.array([0.10, 0.22, 0.33, 0.46, 0.59, 0.74, 0.91, 1.12, 1.38, 1.77, 2.42, 4.60])
 _SUPPOSED_WEIGHT = 0.2  # against a device's 1
 _USUAL_WORTH = 6.0  # shots that the usual scale is worth
@@ -80,9 +80,10 @@ def scores_of(process: Process, rng: np.random.Generator) -> Scores:
         rows = np.flatnonzero(devices == device)
         if len(rows) < _LEAST_POINTS or len(rows) == len(devices):
             continue
-        rows = rng.permutation(rows)[_SHOTS_KEPT : _SHOTS_KEPT + _MOST_POINTS]
-        error, variance = process.left_out(rows)
-        score = np.abs(error) / np.sqrt(variance)
+        # All but the shots are left out, though not all are looked at: those that stayed would help
+        # those that are.
+        error, variance = process.left_out(rng.permutation(rows)[_SHOTS_KEPT:])
+        score = (np.abs(error) / np.sqrt(variance))[:_MOST_POINTS]
         scale = _scale_of(score)
         values.append(score / scale)
         weights.append(np.full(len(score), 1.0 / len(score)))

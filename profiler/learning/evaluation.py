@@ -133,16 +133,15 @@ def plan_trials(
 
     With ``training``, every device of ``rows`` is predicted from it. Without, what ``holdouts``
     name is left out all at once and predicted from the rest, device by device; without holdouts
-    each device is left out in turn.
+    each device is left out in turn. A point that is to be predicted is never learned from, even
+    where ``training`` holds it too.
 
     Raises:
         NotFoundError: a holdout that no row has.
     """
     rows = _in_order(rows)
-    judged_keys = {(row.key, row.latency_ms) for row in rows}
     if training is not None:
-        # What is to be judged cannot be learned from, in whichever table it stands.
-        training = [r for r in _in_order(training) if (r.key, r.latency_ms) not in judged_keys]
+        training = _in_order(training)
     for holdout in holdouts:
         if not any(holdout.holds(row) for row in rows):
             values = {str(getattr(row, holdout.part)) for row in rows}
@@ -151,10 +150,12 @@ def plan_trials(
     trials = []
     for device in dict.fromkeys((row.source, row.device) for row in judged):
         wanted = [row for row in judged if (row.source, row.device) == device]
+        keys = {row.key for row in wanted}
         known = [
             row
             for row in (rows if training is None else training)
-            if not any(one.holds(row) for one in holdouts)
+            if row.key not in keys
+            and not any(one.holds(row) for one in holdouts)
             and (holdouts or training is not None or (row.source, row.device) != device)
         ]
         trials.append(Trial(known, wanted))

@@ -42,10 +42,14 @@ class Expected:
         median_s: shape (n,).
         spread: standard deviation of the log of what a measurement would find, shape (n,), as wide
             as errors on what was measured showed it to be.
+        p90_log, p99_log: by how much it would exceed the median in one measurement of 10 and of
+            100, in log latency, shape (n,); further than a normal variable's, as errors are.
     """
 
     median_s: FloatArray
     spread: FloatArray
+    p90_log: FloatArray
+    p99_log: FloatArray
 
 
 class PlacementModel:
@@ -99,15 +103,23 @@ class FittedPlacements:
     def __init__(self, model: PlacementModel, adapted: Adapted) -> None:
         self._model = model
         self._adapted = adapted
-        # Half of the errors lie within the median of a normal variable.
-        within = model._scores.quantile(0.5, adapted.left_out())
+        # Half of the errors lie within the median of a normal variable; those of a tenth to either
+        # side make the central 80 %.
+        error, variance = adapted.left_out()
+        scores = error / np.sqrt(variance)
+        within, self._p90, self._p99 = (
+            model._scores.quantile(share, scores) for share in (0.5, 0.8, 0.98)
+        )
         self._scale = within / MEDIAN_OF_NORMAL
 
     def expect(self, rows: IntArray) -> Expected:
         """What a measurement of these points would find."""
         mean, variance = self._adapted.predict(self._model._belief.take(rows))
         median_s = np.exp(mean + self._model._base_log[rows]) / 1e3
-        return Expected(median_s, self._scale * np.sqrt(variance))
+        deviation = np.sqrt(variance)
+        return Expected(
+            median_s, self._scale * deviation, self._p90 * deviation, self._p99 * deviation
+        )
 
     def covariance(self, rows: IntArray) -> FloatArray:
         """Of what is not known of these points, shape (n, n), log latency; noise left out."""

@@ -38,7 +38,7 @@ _SCALES = {
     "concurrency": (0.0, 2.0),
 }
 _NUMBERS_KEPT = 8  # of a model's name
-_DIGITS_KEPT = 15  # of a number in it
+_MOST_NUMBER = 1e18  # there: no size, but a hash or a date
 
 MOST_LOG = 60.0
 """Of a predicted log latency: what an extrapolation gone wild is held to."""
@@ -126,7 +126,9 @@ def encode(rows: Sequence[TableRow], vocabulary: Vocabulary, roofline: Roofline)
     names = [re.findall(r"\d+", row.model)[:_NUMBERS_KEPT] for row in rows]
     numbers = np.zeros((len(rows), _NUMBERS_KEPT))
     for position, found in enumerate(names):
-        numbers[position, : len(found)] = [math.log1p(float(text[:_DIGITS_KEPT])) for text in found]
+        numbers[position, : len(found)] = [
+            math.log1p(min(float(text), _MOST_NUMBER)) for text in found
+        ]
 
     def codes(*keys: Hashable) -> IntArray:
         return np.array([vocabulary.code(key) for key in keys], dtype=np.intp)

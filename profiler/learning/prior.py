@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -26,6 +25,8 @@ from modelless.variants.errors import InvalidInputError
 FORMAT = 1
 KINDS = ("cpu", "gpu", "npu")
 _MOST_BYTES = 1 << 20
+_MOST_VARIANCE = 100.0  # in squared log latency: beyond, points that agree cannot be told apart
+_MOST_MS = 1e6  # of a component
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +84,20 @@ def parse_prior(content: bytes, name: str) -> Prior:
             Kernel.of(
                 {
                     level: {
-                        term: _number(name, document, "variances", level, term) for term in TERMS
+                        term: _number(name, document, "variances", level, term, most=_MOST_VARIANCE)
+                        for term in TERMS
                     }
                     for level in LEVELS
                 },
-                _number(name, document, "noise_variance", least=1e-6),
+                _number(name, document, "noise_variance", least=1e-6, most=_MOST_VARIANCE),
             ),
             Roofline(
                 {
                     kind: np.array(
-                        [_number(name, document, "roofline", kind, one) for one in COMPONENTS]
+                        [
+                            _number(name, document, "roofline", kind, one, most=_MOST_MS)
+                            for one in COMPONENTS
+                        ]
                     )
                     for kind in KINDS
                 }
@@ -113,11 +118,11 @@ def digest_of(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
-def _number(name: str, document: Any, *keys: str, least: float = 0.0) -> float:
+def _number(name: str, document: Any, *keys: str, most: float, least: float = 0.0) -> float:
     for key in keys:
         document = document[key]
     value = float(document)
-    if not least <= value < math.inf:
-        allowed = f"a finite number, {least:g} or more"
+    if not least <= value <= most:
+        allowed = f"a number from {least:g} to {most:g}"
         raise InvalidInputError.of(f"{name}: {'.'.join(keys)}", document, allowed, _MEND)
     return value

@@ -9,6 +9,7 @@ reweighting (Huber, "Robust Statistics", 1981, section 7.8).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +22,13 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
 _HUBER = 1.7  # standard deviations beyond which a point is played down
-_REWEIGHTINGS = 8
+_REWEIGHTINGS, _FEW_REWEIGHTINGS = 8, 2
+_MANY = 300  # points, for each reweighting to take long
 _SETTLED = 0.01  # relative change of every point's noise at which reweighting ends
 _JITTER = 1e-8
 _NOISE_STEPS = np.array([1.0, 0.3, 0.1, 0.03, 0.01])
 _LEAST_FOR_NOISE = 12  # points, for their noise to be told from them
+_MOST_FOR_NOISE = 300  # looked at for that: it takes a dozen factorisations
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +86,25 @@ class Process:
         return np.asarray(prior - left.whitened.T @ right.whitened)
 
     def left_out(self, rows: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Errors and variances, noise included, of training rows had they all been left out.
+        """Errors and variances of training rows had they all been left out.
 
         Args:
             rows: k of them.
 
         Returns:
-            Two arrays of shape (k,).
+            Two arrays of shape (k,). Variances are of ordinary measurements: a point that was
+            played down was so for lying far off, and must not seem less far off for it.
         """
-        unit = np.zeros((len(self.points), len(rows)))
-        unit[rows, np.arange(len(rows))] = 1.0
-        half = solve_triangular(self._factor, unit, lower=True)
-        block = half.T @ half + _JITTER * np.eye(len(rows))
+        block = self._precision[np.ix_(rows, rows)] + _JITTER * np.eye(len(rows))
         left = cho_solve((cholesky(block, lower=True), True), np.eye(len(rows)))
-        return left @ self._weights[rows], np.maximum(np.diag(left), _JITTER)
+        variance = np.maximum(np.diag(left) - self._noise[rows], 0.0) + self.kernel.noise_variance
+        return left @ self._weights[rows], variance
+
+    @cached_property
+    def _precision(self) -> FloatArray:
+        """The inverse of the training points' covariance with noise, shape (t, t)."""
+        half = solve_triangular(self._factor, np.eye(len(self.points)), lower=True)
+        return np.asarray(half.T @ half)
 
 
 class Adapted:
@@ -118,9 +126,10 @@ class Adapted:
         surprise = values - shots.mean
         self.noise_variance = process.kernel.noise_variance
         if len(values) >= _LEAST_FOR_NOISE:
-            candidates = self.noise_variance * _NOISE_STEPS
+            some = np.linspace(0, len(values) - 1, min(len(values), _MOST_FOR_NOISE)).astype(int)
             self.noise_variance = max(
-                candidates, key=lambda noise: _evidence(covariance, surprise, noise)
+                self.noise_variance * _NOISE_STEPS,
+                key=lambda noise: _evidence(covariance[np.ix_(some, some)], surprise[some], noise),
             )
         self._noise, self._factor, self._weights = _fit_robustly(
             covariance, surprise, self.noise_variance
@@ -144,11 +153,11 @@ class Adapted:
         whitened = solve_triangular(self._factor, covariance, lower=True)
         return np.asarray(prior - whitened.T @ whitened)
 
-    def left_out(self) -> FloatArray:
-        """Each shot's error over its standard deviation had it been left out, shape (k,)."""
+    def left_out(self) -> tuple[FloatArray, FloatArray]:
+        """Each shot's error and its variance, noise included, had it been left out, shape (k,)."""
         if not len(self._weights):
-            return np.empty(0)
-        return _surprise(self._factor, self._weights, self._noise, self.noise_variance)
+            return np.empty(0), np.empty(0)
+        return _left_out(self._factor, self._weights, self._noise, self.noise_variance)
 
 
 def _evidence(covariance: FloatArray, values: FloatArray, noise_variance: float) -> float:
@@ -168,10 +177,12 @@ def _fit_robustly(
     noise = np.full(len(values), noise_variance)
     if not len(values):
         return noise, covariance, values
-    for _ in range(_REWEIGHTINGS):
+    for _ in range(_REWEIGHTINGS if len(values) <= _MANY else _FEW_REWEIGHTINGS):
         factor = cholesky(covariance + np.diag(noise + _JITTER), lower=True)
         weights = cho_solve((factor, True), values)
-        apart = np.abs(_surprise(factor, weights, noise, noise_variance))
+        error, variance = _left_out(factor, weights, noise, noise_variance)
+        apart = np.abs(error) / np.sqrt(variance)
+        # Huber's weight, squared: the farther off a point is, the less it pulls.
         before, noise = noise, noise_variance * np.maximum(1.0, apart / _HUBER) ** 2
         if (np.abs(noise - before) <= _SETTLED * before).all():
             break
@@ -180,13 +191,13 @@ def _fit_robustly(
     return noise, factor, weights
 
 
-def _surprise(
+def _left_out(
     factor: FloatArray, weights: FloatArray, noise: FloatArray, ordinary_noise: float
-) -> FloatArray:
-    """Each point's error had it been left out, in standard deviations of an ordinary point."""
+) -> tuple[FloatArray, FloatArray]:
+    """Each point's error, and its variance were it ordinary, had it been left out."""
     precision = _inverse_diagonal(factor)
     variance = np.maximum(1.0 / precision - noise, 0.0) + ordinary_noise
-    return np.asarray(weights / precision / np.sqrt(variance))
+    return weights / precision, variance
 
 
 def _inverse_diagonal(factor: FloatArray) -> FloatArray:

@@ -3,13 +3,12 @@
 Latency is predicted by ``placements``. Its quantiles hold both what runs differ by (the tails of
 what was measured) and how unsure the prediction is, so a placement that nobody measured looks as
 slow as it may well be. Memory and load time follow the artifact's size and the batch, as they do
-where they were measured, and err on the large side.
+where they were measured on the same device class and engine, and err on the large side.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,7 +26,6 @@ FloatArray = NDArray[np.float64]
 LEAST_MEASURED = 5
 """Points of the same device class and engine: with fewer nothing is supposed."""
 
-_P90, _P99 = 1.2816, 2.3263  # of a normal variable
 _RIDGE = 1.0
 
 
@@ -62,7 +60,9 @@ def suppose(
         batches: in question.
     """
     known = [row for row in measured if row.placement in subjects]
-    counts = Counter((row.device_class, subjects[row.placement].engine) for row in known)
+    alike: dict[tuple[str, str], list[Measurement]] = {}
+    for row in known:
+        alike.setdefault(_group(subjects[row.placement]), []).append(row)
     first: dict[Placement, Measurement] = {}
     last: dict[Placement, Measurement] = {}
     for row in sorted(known, key=lambda row: row.batch):
@@ -71,7 +71,7 @@ def suppose(
     wanted = [
         (placement, batch)
         for placement, subject in subjects.items()
-        if counts[placement.device_class, subject.engine] >= LEAST_MEASURED
+        if len(alike.get(_group(subject), ())) >= LEAST_MEASURED
         for batch in batches
         if placement not in first or not first[placement].batch <= batch <= last[placement].batch
     ]
@@ -80,22 +80,29 @@ def suppose(
     every_batch = sorted({*batches, *(row.batch for row in known)})
     model = PlacementModel(prior, subjects, every_batch)
     expected = model.fit(known).expect(model.rows(wanted))
-    p90_log, p99_log = _tails(known)
-    memory = _SizeRule(known, subjects, lambda row: float(row.memory_bytes))
-    load = _SizeRule(known, subjects, lambda row: row.load_s)
+    rules = {
+        group: _Rules(rows, subjects)
+        for group, rows in alike.items()
+        if len(rows) >= LEAST_MEASURED
+    }
     found = []
-    for (placement, batch), p50_s, spread in zip(
-        wanted, expected.median_s.tolist(), expected.spread.tolist(), strict=True
+    for (placement, batch), p50_s, p90_log, p99_log in zip(
+        wanted,
+        expected.median_s.tolist(),
+        expected.p90_log.tolist(),
+        expected.p99_log.tolist(),
+        strict=True,
     ):
-        size = float(subjects[placement].variant.artifact_bytes)
+        subject = subjects[placement]
+        size, rule = float(subject.variant.artifact_bytes), rules[_group(subject)]
         figures = Supposed(
             placement,
             batch,
             p50_s,
-            p50_s * math.exp(math.hypot(_P90 * spread, p90_log)),
-            p50_s * math.exp(math.hypot(_P99 * spread, p99_log)),
-            memory.at(size, batch),
-            load.at(size, 1),
+            p50_s * math.exp(math.hypot(p90_log, rule.p90_log)),
+            p50_s * math.exp(math.hypot(p99_log, rule.p99_log)),
+            max(size, rule.memory.at(size, batch)),
+            rule.load.at(size, 1),
         )
         more = first.get(placement)
         if more is not None and batch < more.batch:
@@ -110,11 +117,26 @@ def _at_most(row: Supposed, more: Measurement) -> Supposed:
     return replace(row, **{name: min(getattr(row, name), getattr(more, name)) for name in names})
 
 
-def _tails(measured: Sequence[Measurement]) -> tuple[float, float]:
-    """Median log ratios of p90 and p99 to p50."""
-    p90 = float(np.median([math.log(row.p90_s / row.p50_s) for row in measured]))
-    p99 = float(np.median([math.log(row.p99_s / row.p50_s) for row in measured]))
-    return p90, p99
+def _group(subject: Subject) -> tuple[str, str]:
+    """Device class and engine: what memory, load time and tails differ by most."""
+    return subject.device.name, subject.engine
+
+
+class _Rules:
+    """What measurements of one device class and engine tell beside the median latency.
+
+    Attributes:
+        p90_log, p99_log: median log ratios of p90 and p99 to p50.
+        memory, load: bytes and seconds.
+    """
+
+    def __init__(
+        self, measured: Sequence[Measurement], subjects: Mapping[Placement, Subject]
+    ) -> None:
+        self.p90_log = float(np.median([math.log(row.p90_s / row.p50_s) for row in measured]))
+        self.p99_log = float(np.median([math.log(row.p99_s / row.p50_s) for row in measured]))
+        self.memory = _SizeRule(measured, subjects, lambda row: float(row.memory_bytes))
+        self.load = _SizeRule(measured, subjects, lambda row: row.load_s)
 
 
 class _SizeRule:
