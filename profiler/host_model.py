@@ -34,12 +34,10 @@ def read_cost_model(
     """
     devices = list(devices)
     records = Records(registry.store)
-    measured = [
-        row
-        for kind in sorted({device.kind for device in devices})
-        for row in records.current(facts.fingerprint_of(kind))
-    ]
-    pair_runs = PairRecords(registry.store).current(facts.fingerprint)
+    pairs = PairRecords(registry.store)
+    fingerprints = [facts.fingerprint_of(kind) for kind in sorted({d.kind for d in devices})]
+    measured = [row for fingerprint in fingerprints for row in records.current(fingerprint)]
+    pair_runs = [run for fingerprint in fingerprints for run in pairs.current(fingerprint)]
     if not _has_gaps(measured, catalog, devices):
         return MeasuredCostModel(measured, pair_runs=pair_runs)
     # SciPy is slow to import, and where everything was measured nothing needs it.

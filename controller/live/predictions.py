@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,12 @@ class DriftNotes:
 
     Args:
         home: where the store is.
-        fingerprint: of this machine.
+        fingerprints: of this machine, by device class.
     """
 
-    def __init__(self, home: Path, fingerprint: str) -> None:
+    def __init__(self, home: Path, fingerprints: Mapping[str, str]) -> None:
         self._home = home
-        self._fingerprint = fingerprint
+        self._fingerprints = fingerprints
         self._noted: set[Placement] = set()
         self._writing: asyncio.Task[None] | None = None
 
@@ -67,7 +67,7 @@ class DriftNotes:
 
     def _record(self, drifts: Sequence[Drift]) -> None:
         with closing(open_registry(self._home)) as registry:
-            record_drifts(registry.store, drifts, self._fingerprint)
+            record_drifts(registry.store, drifts, self._fingerprints)
 
 
 def predictions_status(reports: Iterable[Report]) -> list[dict[str, Any]]:
