@@ -151,7 +151,7 @@ class MeasuredCostModel:
         return 1.0 if row is None else self._corrections.slowdown(row, 1.0)
 
     def coverage(self) -> tuple[Coverage, ...]:
-        """How the predictions fared lately, by device class; without those that saw no outcome."""
+        """How the predictions fared lately, by device class; without those that saw none."""
         counters = zip(self._corrections.counters, self._device_classes, strict=False)
         found = [counter.snapshot(device_class) for counter, device_class in counters]
         return tuple(snapshot for snapshot in found if snapshot is not None)

@@ -77,10 +77,10 @@ def predictions_status(reports: Iterable[Report]) -> list[dict[str, Any]]:
         {
             "device_class": row.device_class,
             "outcomes": row.outcomes,
-            "within_p50_percent": round(row.within_p50_percent, 2),
-            "within_p90_percent": round(row.within_p90_percent, 2),
-            "within_p99_percent": round(row.within_p99_percent, 2),
-            "median_error_percent": round(row.median_error_percent, 2),
+            "within_p50_percent": _rounded(row.within_p50_percent),
+            "within_p90_percent": _rounded(row.within_p90_percent),
+            "within_p99_percent": _rounded(row.within_p99_percent),
+            "median_error_percent": _rounded(row.median_error_percent),
             "ignored": row.ignored,
         }
         for row in merged
@@ -98,3 +98,7 @@ def drifts_status(reports: Iterable[Report]) -> list[dict[str, Any]]:
         }
         for placement, factor in sorted(factors.items())
     ]
+
+
+def _rounded(percent: float | None) -> float | None:
+    return None if percent is None else round(percent, 2)
