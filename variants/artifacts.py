@@ -107,8 +107,7 @@ class ArtifactStore:
         self.max_bytes = max_bytes
         local = "file" in _protocols(self._fs)
         self._folder: Path | None = Path(self._root) if local else None
-        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-        self._cache = cache or Path(base).expanduser() / "modelless" / "artifacts"
+        self._cache = cache or user_cache() / "artifacts"
 
     def put(self, data: bytes) -> str:
         """Store ``data`` and return its sha256. A damaged file of that name is replaced.
@@ -206,6 +205,12 @@ class ArtifactStore:
                 f"It was corrupted or swapped. {_RESTORE}"
             )
         return data
+
+
+def user_cache() -> Path:
+    """Where the user's caches of this package lie; each has a folder of its own there."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "modelless"
 
 
 def write_whole(path: Path, data: bytes) -> None:
