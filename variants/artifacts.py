@@ -6,6 +6,8 @@ import hashlib
 import os
 import re
 import stat
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +17,10 @@ from modelless.variants.errors import IntegrityError, InvalidInputError, StoreEr
 
 MAX_ARTIFACT_BYTES: Final = 2 * 2**30
 """Default bound of one artifact: 2 GiB, which is also the most that one ONNX file can hold."""
+
+ZIP_ERRORS: Final = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""What a zip archive raises that cannot be read: absent, cut off, damaged, encrypted, or packed in
+a way that Python does not know."""
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _RESTORE: Final = "Put it back with: modelless zoo add ... --force; or register the original again."
