@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -108,9 +109,9 @@ class MeasuredCostModel:
         contention = [self._slowdowns.log_by_any(placement) for placement in self._placements]
         # One row more, of nothing known: unknown placements point there.
         self._unknown = len(self._placements)
-        self._corrections = Corrections(
-            [*groups, 0], residuals or ResidualSettings(), [*contention, 0.0]
-        )
+        settings = residuals or ResidualSettings()
+        self._least_drift_log = settings.shift.least_deviation
+        self._corrections = Corrections([*groups, 0], settings, [*contention, 0.0])
         self._tables: OrderedDict[int, FloatArray] = OrderedDict()
         self._sequences: OrderedDict[int, _Sequence] = OrderedDict()
         self._row_by_id: OrderedDict[int, tuple[Placement, int]] = OrderedDict()
@@ -157,11 +158,12 @@ class MeasuredCostModel:
         return tuple(snapshot for snapshot in found if snapshot is not None)
 
     def drifts(self) -> tuple[Drift, ...]:
-        """Placements whose profile no longer holds."""
+        """Placements that have shifted and are not back where their profile has them."""
         corrections = self._corrections
         return tuple(
-            Drift(self._placements[row], corrections.factor(row), mark.alarms, mark.at_s)
+            Drift(self._placements[row], factor, mark.alarms, mark.at_s)
             for row, mark in corrections.shifted.items()
+            if abs(math.log(factor := corrections.factor(row))) >= self._least_drift_log
         )
 
     def estimate(self, placements: Sequence[Placement], batch: int, load: Load) -> Estimates:

@@ -46,7 +46,7 @@ class Corrections:
         ignored_count: observations that could not be true.
         version: another after each observation that was learned from.
         counters: of each group's predictions.
-        shifted: rows whose profile no longer holds.
+        shifted: rows that were seen to change, whether or not they have come back since.
     """
 
     def __init__(
