@@ -112,6 +112,7 @@ class MeasuredCostModel:
         settings = residuals or ResidualSettings()
         self._least_drift_log = settings.shift.least_deviation
         self._corrections = Corrections([*groups, 0], settings, [*contention, 0.0])
+        self._unknown_count = 0  # observations of unknown placements
         self._tables: OrderedDict[int, FloatArray] = OrderedDict()
         self._sequences: OrderedDict[int, _Sequence] = OrderedDict()
         self._row_by_id: OrderedDict[int, tuple[Placement, int]] = OrderedDict()
@@ -132,7 +133,7 @@ class MeasuredCostModel:
     @property
     def ignored_count(self) -> int:
         """Observations that could not be true, or were of unknown placements."""
-        return self._corrections.ignored_count
+        return self._unknown_count + sum(each.ignored for each in self._corrections.counters)
 
     def correction(self, placement: Placement) -> float:
         """The factor of ``placement``'s median on an idle host now; 1 if unknown."""
@@ -197,7 +198,7 @@ class MeasuredCostModel:
         """See ``CostModel.observe``. What cannot be true and unknown placements change nothing."""
         row = self._row_of.get(placement)
         if row is None or batch < 1:
-            self._corrections.ignored_count += 1
+            self._unknown_count += 1
             return
         p50_s, p90_s, p99_s = self._table(batch)[:_MEMORY, row].tolist()
         self._corrections.observe(
