@@ -59,6 +59,13 @@ class PoolSettings(_Section):
         default_factory=dict, description="Ray resources each worker needs, e.g. {GPU: 1}"
     )
 
+    def actor_options(self) -> dict[str, Any]:
+        """``resources`` as Ray takes them of an actor: its own kinds go by names of their own."""
+        named = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
+        own = {named[name]: amount for name, amount in self.resources.items() if name in named}
+        others = {name: amount for name, amount in self.resources.items() if name not in named}
+        return {**own, "resources": others}
+
 
 class PolicySettings(_Section):
     """Who decides: a policy's name, or a mapping of `policy` and its settings."""

@@ -268,7 +268,7 @@ class _Campaign:
             return
         try:
             base_bytes = max(loaded.memory_bytes, job.variant.artifact_bytes)
-            resident_bytes = world.resident_bytes()
+            loaded_bytes = world.used_bytes(job.device.kind)
             while missing:
                 batch, begun_s = missing[0], world.clock()
                 self._tell(EventKind.STARTED, job, batch)
@@ -279,7 +279,7 @@ class _Campaign:
                     self._fail(job, missing, error)
                     return
                 noise = world.gauge.since(begun_s, job.device.threads, spread)
-                grown_bytes = max(0, world.resident_bytes() - resident_bytes)
+                grown_bytes = max(0, world.used_bytes(job.device.kind) - loaded_bytes)
                 self._record(job, batch, timing, noise, base_bytes + grown_bytes, loaded.load_s)
                 del missing[0]
                 enough = self._enough(timing, batch, missing, end_s)

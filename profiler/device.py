@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from modelless.variants.errors import InvalidInputError
-from modelless.variants.vocabulary import DeviceClass
+from modelless.variants.runtimes.engines import ENGINES
+from modelless.variants.vocabulary import DeviceClass, Engine
 
 USD_PER_CORE_HOUR = 0.05
 """A default price: about what the large clouds ask on demand for one virtual core of a
@@ -85,15 +86,19 @@ class DeviceFacts:
         """16 hex digits of a hash over what matters to latency on devices of ``kind``.
 
         Equal where a measurement may be reused: same processor, cores, caches, extensions and
-        engine versions; for ``gpu`` the cards and their driver as well. Memory size, kernel, host
-        name and clock speed (it wanders) are left out on purpose.
+        versions of the engines that run on such devices; for ``gpu`` the cards and their driver as
+        well. Memory size, kernel, host name and clock speed (it wanders) are left out on purpose.
         """
         matters: dict[str, object] = {
             "architecture": self.architecture,
             "cache_bytes": dict(self.cache_bytes),
             "cores": self.cores,
             "cpu_model": self.cpu_model,
-            "engines": dict(self.engines),
+            "engines": {
+                name: version
+                for name, version in self.engines.items()
+                if ENGINES[Engine(name)].device_kind == kind
+            },
             "isa": list(self.isa),
             "quota_cores": self.quota_cores,
         }

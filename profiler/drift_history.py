@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -16,8 +16,14 @@ from modelless.variants.vocabulary import Placement
 KIND: Final = "profile-drift"
 
 
-def record_drifts(store: Store, drifts: Iterable[Drift], fingerprint: str) -> None:
-    """Note that these placements should be profiled again on the machine with ``fingerprint``.
+def record_drifts(store: Store, drifts: Iterable[Drift], fingerprints: Mapping[str, str]) -> None:
+    """Note that these placements should be profiled again.
+
+    Args:
+        store: where the note goes.
+        drifts: what drifted.
+        fingerprints: of the machine, by device class: kinds of devices have fingerprints of their
+            own (``DeviceFacts.fingerprint_of``).
 
     Raises:
         StoreError: the store cannot be written.
@@ -32,7 +38,7 @@ def record_drifts(store: Store, drifts: Iterable[Drift], fingerprint: str) -> No
                 details={
                     "device_class": drift.placement.device_class,
                     "factor": drift.factor,
-                    "fingerprint": fingerprint,
+                    "fingerprint": fingerprints[drift.placement.device_class],
                 },
             )
             for drift in drifts

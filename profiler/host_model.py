@@ -55,7 +55,12 @@ def cost_model_of(
         StoreError: the store cannot be read.
     """
     devices = list(devices)
-    pair_runs = PairRecords(registry.store).current(facts.fingerprint)
+    pairs = PairRecords(registry.store)
+    pair_runs = [
+        run
+        for kind in sorted({device.kind for device in devices})
+        for run in pairs.current(facts.fingerprint_of(kind))
+    ]
     if not _has_gaps(measured, catalog, devices):
         return MeasuredCostModel(measured, pair_runs=pair_runs)
     # SciPy is slow to import, and where everything was measured nothing needs it.

@@ -52,6 +52,15 @@ def load_job(job: Job) -> LoadedVariant:
     )
 
 
+def used_bytes(kind: str) -> int:
+    """Memory in use where variants on devices of ``kind`` lie: in this process, or on the card."""
+    if kind == "gpu":
+        from modelless.variants.runtimes.cuda_runtime import Cuda
+
+        return Cuda().used_bytes()
+    return resident_bytes()
+
+
 def _utc_now() -> datetime:
     return datetime.now(UTC)
 
@@ -65,11 +74,11 @@ class World:
         now: the time of day.
         load: loads a job's variant.
         gauge: tells how noisy it is.
-        resident_bytes: tells this process's memory.
+        used_bytes: memory in use where variants on devices of a kind lie.
     """
 
     clock: Callable[[], float] = time.perf_counter
     now: Callable[[], datetime] = _utc_now
     load: Callable[[Job], LoadedVariant] = load_job
     gauge: NoiseGauge = field(default_factory=HostNoise)
-    resident_bytes: Callable[[], int] = resident_bytes
+    used_bytes: Callable[[str], int] = used_bytes

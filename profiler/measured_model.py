@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -113,9 +114,10 @@ class MeasuredCostModel:
         contention = [self._slowdowns.log_by_any(placement) for placement in self._placements]
         # One row more, of nothing known: unknown placements point there.
         self._unknown = len(self._placements)
-        self._corrections = Corrections(
-            [*groups, 0], residuals or ResidualSettings(), [*contention, 0.0]
-        )
+        settings = residuals or ResidualSettings()
+        self._least_drift_log = settings.shift.least_deviation
+        self._corrections = Corrections([*groups, 0], settings, [*contention, 0.0])
+        self._unknown_count = 0  # observations of unknown placements
         self._tables: OrderedDict[int, FloatArray] = OrderedDict()
         self._sequences: OrderedDict[int, _Sequence] = OrderedDict()
         self._row_by_id: OrderedDict[int, tuple[Placement, int]] = OrderedDict()
@@ -136,7 +138,7 @@ class MeasuredCostModel:
     @property
     def ignored_count(self) -> int:
         """Observations that could not be true, or were of unknown placements."""
-        return self._corrections.ignored_count
+        return self._unknown_count + sum(each.ignored for each in self._corrections.counters)
 
     def correction(self, placement: Placement) -> float:
         """The factor of ``placement``'s median on an idle host now; 1 if unknown."""
@@ -156,17 +158,18 @@ class MeasuredCostModel:
         return 1.0 if row is None else self._corrections.slowdown(row, 1.0)
 
     def coverage(self) -> tuple[Coverage, ...]:
-        """How the predictions fared lately, by device class; without those that saw no outcome."""
+        """How the predictions fared lately, by device class; without those that saw none."""
         counters = zip(self._corrections.counters, self._device_classes, strict=False)
         found = [counter.snapshot(device_class) for counter, device_class in counters]
         return tuple(snapshot for snapshot in found if snapshot is not None)
 
     def drifts(self) -> tuple[Drift, ...]:
-        """Placements whose profile no longer holds."""
+        """Placements that have shifted and are not back where their profile has them."""
         corrections = self._corrections
         return tuple(
-            Drift(self._placements[row], corrections.factor(row), mark.alarms, mark.at_s)
+            Drift(self._placements[row], factor, mark.alarms, mark.at_s)
             for row, mark in corrections.shifted.items()
+            if abs(math.log(factor := corrections.factor(row))) >= self._least_drift_log
         )
 
     def estimate(self, placements: Sequence[Placement], batch: int, load: Load) -> Estimates:
@@ -200,7 +203,7 @@ class MeasuredCostModel:
         """See ``CostModel.observe``. What cannot be true and unknown placements change nothing."""
         row = self._row_of.get(placement)
         if row is None or batch < 1:
-            self._corrections.ignored_count += 1
+            self._unknown_count += 1
             return
         p50_s, p90_s, p99_s = self._table(batch)[:_MEMORY, row].tolist()
         self._corrections.observe(

@@ -6,6 +6,8 @@ import hashlib
 import os
 import re
 import stat
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +17,10 @@ from modelless.variants.errors import IntegrityError, InvalidInputError, StoreEr
 
 MAX_ARTIFACT_BYTES: Final = 2 * 2**30
 """Default bound of one artifact: 2 GiB, which is also the most that one ONNX file can hold."""
+
+ZIP_ERRORS: Final = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""What a zip archive raises that cannot be read: absent, cut off, damaged, encrypted, or packed in
+a way that Python does not know."""
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _RESTORE: Final = "Put it back with: modelless zoo add ... --force; or register the original again."
@@ -107,8 +113,7 @@ class ArtifactStore:
         self.max_bytes = max_bytes
         local = "file" in _protocols(self._fs)
         self._folder: Path | None = Path(self._root) if local else None
-        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-        self._cache = cache or Path(base).expanduser() / "modelless" / "artifacts"
+        self._cache = cache or user_cache() / "artifacts"
 
     def put(self, data: bytes) -> str:
         """Store ``data`` and return its sha256. A damaged file of that name is replaced.
@@ -206,6 +211,12 @@ class ArtifactStore:
                 f"It was corrupted or swapped. {_RESTORE}"
             )
         return data
+
+
+def user_cache() -> Path:
+    """Where the user's caches of this package lie; each has a folder of its own there."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "modelless"
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -244,18 +244,24 @@ def _show_status(url: str, found: Mapping[str, Any]) -> None:
 
 def _show_predictions(rows: Sequence[Mapping[str, Any]]) -> None:
     show_table(
-        ["device", "outcomes", "within p90", "within p99", "median error"],
+        ["device", "outcomes", "within p90", "within p99", "median error", "ignored"],
         [
             (
                 row["device_class"],
                 str(row["outcomes"]),
-                f"{row['within_p90_percent']:.1f} %",
-                f"{row['within_p99_percent']:.1f} %",
-                f"{row['median_error_percent']:.1f} %",
+                _percent(row["within_p90_percent"]),
+                _percent(row["within_p99_percent"]),
+                _percent(row["median_error_percent"]),
+                str(row["ignored"]),
             )
             for row in rows
         ],
         title="predictions",
-        caption="lately; the goals are 90 % within p90 and 99 % within p99",
-        right=range(1, 5),
+        caption="lately; the goals are 90 % within p90 and 99 % within p99; ignored is what cannot "
+        "be true by the profile",
+        right=range(1, 6),
     )
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f} %"

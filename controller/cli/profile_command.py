@@ -119,7 +119,7 @@ def profile(
     if csv_file is not None:
         _check_writable(csv_file)
 
-    from modelless.controller.cli import profile_neighbours, profile_report
+    from modelless.controller.cli import profile_neighbours, profile_summary
     from modelless.profiler.campaign import CampaignSettings
     from modelless.profiler.device import default_device_classes
     from modelless.profiler.device_records import DeviceRecords
@@ -165,7 +165,7 @@ def profile(
                 jobs, rows, PairRecords(registry.store), facts, accept_noise=accept_noise
             )
     failed = {**damaged, **result.failed}
-    report = profile_report.Report(
+    summary = profile_summary.Summary(
         {variant.id: variant for variant in variants},
         {device.name: device for device in devices},
         {f"{model.task}/{model.name}": model.family for model in catalog.models.values()},
@@ -175,17 +175,17 @@ def profile(
         rates,
     )
     if csv_file is not None:
-        report.write_csv(csv_file)
+        summary.write_csv(csv_file)
         say(f"wrote {len(rows)} rows to {csv_file}")
     if as_json:
-        emit({**report.document(), "neighbours": profile_neighbours.neighbours_document(pairs)})
+        emit({**summary.document(), "neighbours": profile_neighbours.neighbours_document(pairs)})
     else:
-        report.show()
+        summary.show()
         if pairs:
             profile_neighbours.show_neighbours(pairs)
     if drifted and not chosen:
         say("nothing was seen to take another time than measured")
-    for line in report.remarks():
+    for line in summary.remarks():
         say(line)
     if failed:
         raise typer.Exit(1)

@@ -59,7 +59,7 @@ class ControlLoop:
         log_to(home, "control")
         knowledge = read_knowledge(home, settings)
         self._scale_pool = scale_pool
-        self._drift_notes = DriftNotes(home, knowledge.fingerprint)
+        self._drift_notes = DriftNotes(home, knowledge.fingerprints)
         self._device_classes = knowledge.device_classes
         self._variants = knowledge.variant_facts(settings.limits.max_batch)
         self._neighbourhood = Neighbourhood(

@@ -83,7 +83,8 @@ class LocalDevice:
         self._slots: dict[str, _Slot] = {}
         self._loading: set[str] = set()
         self.failed_loads: dict[str, str] = {}
-        self._jobs: SimpleQueue[_Job | Callable[[], None] | None] = SimpleQueue()
+        # A batch to run, what is to be unloaded, or None: the end.
+        self._jobs: SimpleQueue[_Job | LoadedVariant | None] = SimpleQueue()
         self._loads: SimpleQueue[Variant | None] = SimpleQueue()
         self._told_s = time.monotonic()
         self._busy_s = 0.0
@@ -139,15 +140,20 @@ class LocalDevice:
         """Take it out of reach now; its memory is freed after what already waits to run."""
         slot = self._slots.pop(variant_id, None)
         if slot is not None:
-            self._jobs.put(slot.loaded.unload)
+            self._jobs.put(slot.loaded)
             self._on_change()
 
     def report(self) -> WorkerReport:
         """What dispatch needs to know of it."""
         return WorkerReport(self.worker_id, self.device_class.name, tuple(self._slots))
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is loaded or loading."""
+        return not self._slots and not self._loading
+
     def state(self, in_use: set[str]) -> WorkerState:
-        """What planning needs to know of it.
+        """What planning needs to know of it; its busy share is that since the last call.
 
         Args:
             in_use: variants with queries running or waiting.
@@ -199,7 +205,7 @@ class LocalDevice:
                 logger.warning("%s is not held to cores %s: %s", self.worker_id, self._cores, error)
         while (job := self._jobs.get()) is not None:
             if not isinstance(job, _Job):
-                job()
+                self._free(job)
                 continue
             started_s = time.perf_counter()
             try:
@@ -209,6 +215,12 @@ class LocalDevice:
             busy_s = time.perf_counter() - started_s
             self._busy_s += busy_s  # only a figure for planning: a lost update does no harm
             self._call(job.callback, job.batch_id, busy_s, result)
+
+    def _free(self, loaded: LoadedVariant) -> None:
+        try:
+            loaded.unload()
+        except Exception:  # a card that fails here must not end the thread, nor all that is served
+            logger.exception("cannot unload %s in %s", loaded.variant.id, self.worker_id)
 
     def _run_loads(self) -> None:
         while (variant := self._loads.get()) is not None:

@@ -203,8 +203,8 @@ class Gateway:
                 if not silent:
                     logger.warning("the control loop does not answer: %s", error, exc_info=True)
                 silent = True
-            state = self._state()
-            settled = self.frontend.is_ready or (state is not None and state.instances)
+            is_empty = self._device is None or self._device.is_empty
+            settled = self.frontend.is_ready or not is_empty
             await asyncio.sleep(EXCHANGE_S if settled else 0.1)
 
     def _open_device(self, rank: int | None, count: int) -> LocalDevice | None:

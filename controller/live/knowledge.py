@@ -32,14 +32,14 @@ class Knowledge:
         catalog: what is registered, narrowed to the tasks that are served, without the dominated.
         device_classes: by name.
         cost_model: from the profiles of this machine.
-        fingerprint: of this machine, under which its profiles are kept.
+        fingerprints: of this machine, under which its profiles are kept, by device class.
         fetch: from an artifact's sha256 to a local, checked file.
     """
 
     catalog: Catalog
     device_classes: Mapping[str, DeviceClass]
     cost_model: MeasuredCostModel
-    fingerprint: str
+    fingerprints: Mapping[str, str]
     fetch: Callable[[str], Path]
 
     def device_class(self, name: str) -> DeviceClass:
@@ -106,4 +106,5 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
         raise NotFoundError(
             "no variant has a profile on this machine: run 'modelless profile' first"
         )
-    return Knowledge(catalog, classes, cost_model, facts.fingerprint, fetch)
+    fingerprints = {name: facts.fingerprint_of(device.kind) for name, device in classes.items()}
+    return Knowledge(catalog, classes, cost_model, fingerprints, fetch)

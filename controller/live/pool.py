@@ -121,8 +121,7 @@ class PoolWorker:
     async def _exchange_forever(self) -> None:
         while True:
             now_s = time.monotonic()
-            in_use = {name for name, count in self._running.items() if count}
-            state = self._device.state(in_use)
+            state = self._device.state(self._in_use())
             try:
                 orders = await self._control(
                     Report(
@@ -136,9 +135,13 @@ class PoolWorker:
                     )
                 )
                 self._last_s = now_s
-                self._device.obey(orders.effects, in_use, self._knowledge.catalog.versions)
+                self._device.obey(orders.effects, self._in_use(), self._knowledge.catalog.versions)
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # noqa: BLE001  (serving goes on without a control loop)
                 logger.warning("the control loop did not answer: %s", error)
             await asyncio.sleep(1.0 if state.instances else 0.1)
+
+    def _in_use(self) -> set[str]:
+        """Variants with batches running or waiting now."""
+        return {name for name, count in self._running.items() if count}

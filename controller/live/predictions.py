@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,12 @@ class DriftNotes:
 
     Args:
         home: where the store is.
-        fingerprint: of this machine.
+        fingerprints: of this machine, by device class.
     """
 
-    def __init__(self, home: Path, fingerprint: str) -> None:
+    def __init__(self, home: Path, fingerprints: Mapping[str, str]) -> None:
         self._home = home
-        self._fingerprint = fingerprint
+        self._fingerprints = fingerprints
         self._noted: set[Placement] = set()
         self._writing: asyncio.Task[None] | None = None
 
@@ -67,7 +67,7 @@ class DriftNotes:
 
     def _record(self, drifts: Sequence[Drift]) -> None:
         with closing(open_registry(self._home)) as registry:
-            record_drifts(registry.store, drifts, self._fingerprint)
+            record_drifts(registry.store, drifts, self._fingerprints)
 
 
 def predictions_status(reports: Iterable[Report]) -> list[dict[str, Any]]:
@@ -77,10 +77,10 @@ def predictions_status(reports: Iterable[Report]) -> list[dict[str, Any]]:
         {
             "device_class": row.device_class,
             "outcomes": row.outcomes,
-            "within_p50_percent": round(row.within_p50_percent, 2),
-            "within_p90_percent": round(row.within_p90_percent, 2),
-            "within_p99_percent": round(row.within_p99_percent, 2),
-            "median_error_percent": round(row.median_error_percent, 2),
+            "within_p50_percent": _rounded(row.within_p50_percent),
+            "within_p90_percent": _rounded(row.within_p90_percent),
+            "within_p99_percent": _rounded(row.within_p99_percent),
+            "median_error_percent": _rounded(row.median_error_percent),
             "ignored": row.ignored,
         }
         for row in merged
@@ -98,3 +98,7 @@ def drifts_status(reports: Iterable[Report]) -> list[dict[str, Any]]:
         }
         for placement, factor in sorted(factors.items())
     ]
+
+
+def _rounded(percent: float | None) -> float | None:
+    return None if percent is None else round(percent, 2)

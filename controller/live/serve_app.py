@@ -200,7 +200,7 @@ def pool_app(home: Path, settings: Settings, pool: PoolSettings) -> Any:
         graceful_shutdown_timeout_s=DRAIN_S + 5.0,
         graceful_shutdown_wait_loop_s=0.5,
         request_router_config={"request_router_class": PinnedRouter},
-        ray_actor_options={"num_cpus": 0.01, "resources": dict(pool.resources)},
+        ray_actor_options={"num_cpus": 0.01, **pool.actor_options()},
     ).bind(str(home), settings.model_dump(mode="json"), pool.device_class)
     head = PoolHead.options(ray_actor_options={"num_cpus": 0.01})  # type: ignore[attr-defined]
     return head.bind(workers)

@@ -43,10 +43,9 @@ class Corrections:
         contention: as for ``Residuals``.
 
     Attributes:
-        ignored_count: observations that could not be true.
         version: another after each observation that was learned from.
         counters: of each group's predictions.
-        shifted: rows whose profile no longer holds.
+        shifted: rows that were seen to change, whether or not they have come back since.
     """
 
     def __init__(
@@ -63,7 +62,6 @@ class Corrections:
         self._absurd_log = math.log(settings.absurd_ratio)
         self._unfaded = 0
         self._faded_s = math.nan  # no time known yet
-        self.ignored_count = 0
         self.version = 0
         self.counters = [CoverageCounter() for _ in range(max(groups, default=-1) + 1)]
         self.shifted: dict[int, ShiftMark] = {}
@@ -105,7 +103,6 @@ class Corrections:
         p50_s, p90_s, p99_s = measured_s
         ratio = latency_s / p50_s
         if not 0.0 < ratio < math.inf or abs(ratio_log := math.log(ratio)) > self._absurd_log:
-            self.ignored_count += 1
             self.counters[self._groups[row]].ignored += 1
             return False
         residuals, tails = self._residuals, self._tails

@@ -21,19 +21,19 @@ class Coverage:
         outcomes: all there ever were.
         weight: how many of them the shares stand for: those of the last thousand, faded.
         within_p50_percent, within_p90_percent, within_p99_percent: of the outcomes, how many took
-            no longer than was predicted; 50, 90 and 99 are the goals.
-        median_error_percent: of |predicted p50 / seen - 1|, over the last 500.
+            no longer than was predicted; 50, 90 and 99 are the goals. None without outcomes.
+        median_error_percent: of |predicted p50 / seen - 1|, over the last 500; None without.
         ignored: outcomes that could not be true (``ResidualSettings.absurd_ratio``): all there ever
-            were, counted nowhere else.
+            were, counted nowhere else. Where there are many the profile is wrong, not the outcomes.
     """
 
     device_class: str
     outcomes: int
     weight: float
-    within_p50_percent: float
-    within_p90_percent: float
-    within_p99_percent: float
-    median_error_percent: float
+    within_p50_percent: float | None
+    within_p90_percent: float | None
+    within_p99_percent: float | None
+    median_error_percent: float | None
     ignored: int = 0
 
 
@@ -66,9 +66,11 @@ class CoverageCounter:
         self._errors.append(relative)
 
     def snapshot(self, device_class: str) -> Coverage | None:
-        """As it stands now; None before the first outcome."""
+        """As it stands now; None before the first outcome, ignored ones included."""
         if not self.outcomes:
-            return None
+            if not self.ignored:
+                return None
+            return Coverage(device_class, 0, 0.0, None, None, None, None, self.ignored)
         p50, p90, p99 = (100.0 * within / self._weight for within in self._within)
         error_percent = 100.0 * median(self._errors)
         return Coverage(
@@ -91,8 +93,9 @@ def merge_coverage(snapshots: Iterable[Coverage]) -> tuple[Coverage, ...]:
 def _merged(device_class: str, parts: list[Coverage]) -> Coverage:
     weight = sum(part.weight for part in parts)
 
-    def mean(field: str) -> float:
-        return float(sum(part.weight * getattr(part, field) for part in parts) / weight)
+    def mean(field: str) -> float | None:
+        told = [part for part in parts if part.weight]
+        return sum(part.weight * getattr(part, field) for part in told) / weight if told else None
 
     return Coverage(
         device_class,

@@ -10,7 +10,12 @@ from typing import Any, Final
 
 from onnx import ModelProto
 
-from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError, NotFoundError
+from modelless.variants.errors import (
+    EnvironmentUnfitError,
+    InvalidInputError,
+    ModellessError,
+    NotFoundError,
+)
 from modelless.variants.importing import import_object
 from modelless.variants.making.calibration import CalibrationData, Feed
 from modelless.variants.making.canonical import write_model
@@ -91,8 +96,24 @@ def finish(
 ) -> Converted:
     """The last steps that all converters share: write canonically, verify, note the tools."""
     onnx_bytes = write_model(model)
-    verify_conversion(source_run, onnx_bytes, inputs, tolerance)
+    verify_conversion(guarded(source_run, source), onnx_bytes, inputs, tolerance)
     return Converted(onnx_bytes, source, tool_versions({"onnx", *tools}), len(inputs.feeds))
+
+
+def guarded(source_run: Callable[[Feed], Outputs], source: str) -> Callable[[Feed], Outputs]:
+    """``source_run``, which raises InvalidInputError whatever the user's own model raises."""
+
+    def run(feed: Feed) -> Outputs:
+        try:
+            return source_run(feed)
+        except ModellessError:
+            raise
+        except Exception as error:  # another shape than it was trained on, nothing that predicts
+            raise InvalidInputError(
+                f"conversion: {source} fails on the inputs: {type(error).__name__}: {error}"
+            ) from error
+
+    return run
 
 
 def output_names(count: int) -> list[str]:

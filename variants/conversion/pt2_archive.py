@@ -12,7 +12,7 @@ import json
 import zipfile
 from typing import Any, Final
 
-from modelless.variants.artifacts import MAX_ARTIFACT_BYTES
+from modelless.variants.artifacts import MAX_ARTIFACT_BYTES, ZIP_ERRORS
 from modelless.variants.errors import IntegrityError, InvalidInputError
 
 _PLAIN: Final = (
@@ -55,7 +55,7 @@ def without_pickles(source: str) -> io.BytesIO:
                 if name.startswith("data/sample_inputs/"):
                     content = b""
                 plain.writestr(entry.filename, content)
-    except (OSError, zipfile.BadZipFile) as error:
+    except ZIP_ERRORS as error:
         raise InvalidInputError.of(
             "conversion: source", source, "a .pt2 file", f"({error})"
         ) from error
@@ -76,7 +76,7 @@ def _check_payload(source: str, name: str, content: bytes) -> None:
             if entry["use_pickle"] is not False
             or not str(entry["path_name"]).startswith(("weight_", "tensor_"))
         ]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _refusal(source, name, f"it is damaged ({error!r})") from error
     if pickled:
         raise _refusal(source, name, f"{', '.join(pickled[:5])} would be unpickled")

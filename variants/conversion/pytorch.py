@@ -19,6 +19,7 @@ import numpy as np
 from modelless.variants.conversion.converted import (
     Converted,
     finish,
+    guarded,
     load_model,
     output_names,
     require,
@@ -57,7 +58,7 @@ def convert_pytorch(
         arrays = [tensor.numpy() for tensor in _flat(torch, found)]
         return dict(zip(output_names(len(arrays)), arrays, strict=True))
 
-    count = len(run(inputs.feeds[0]))
+    count = len(guarded(run, source)(inputs.feeds[0]))
     try:
         with _quiet():
             exported = torch.onnx.export(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from modelless.variants.artifacts import ZIP_ERRORS
 from modelless.variants.errors import InvalidInputError
 
 Feed = Mapping[str, NDArray[Any]]
@@ -75,7 +75,7 @@ def read_calibration(path: Path, batch: int = _BATCH) -> CalibrationData:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {str(name): file[name] for name in file.files}
-    except (OSError, ValueError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+    except (ValueError, AttributeError, TypeError, *ZIP_ERRORS) as error:
         raise InvalidInputError.of(
             "calibration data", str(path), "an .npz file of plain arrays", f"({error})"
         ) from error

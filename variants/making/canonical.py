@@ -16,20 +16,26 @@ from modelless.variants import onnx_graphs
 from modelless.variants.inspection import inspect_onnx, parse_onnx
 
 _PRODUCER: Final = "modelless"
+_INITIALIZERS_APART: Final = 4
+"""The first IR version whose initializers need not be inputs."""
 
 
 def read_model(onnx_bytes: bytes) -> ModelProto:
     """The model in ``onnx_bytes``, looked at first, as makers like it.
 
-    Every node has a unique name, constants are initializers rather than nodes, and initializers are
-    not listed among the inputs, as old files have them.
+    Every node has a unique name and no absent inputs at its end, constants are initializers rather
+    than nodes, and initializers are not listed among the inputs, as files before IR version 4 must.
 
     Raises:
         IntegrityError: it is no ONNX model, or one that must not run; see ``inspection``.
     """
     inspect_onnx(onnx_bytes)
     model = parse_onnx(onnx_bytes)
+    model.ir_version = max(model.ir_version, _INITIALIZERS_APART)
     _lift_constants(model.graph)
+    for node in model.graph.node:
+        while node.input and not node.input[-1]:
+            del node.input[-1]
     name_nodes(model.graph)
     return model
 

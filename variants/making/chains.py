@@ -12,6 +12,7 @@ from typing import Final
 
 from onnx import GraphProto, NodeProto, TensorProto
 
+from modelless.variants.making.canonical import reads
 from modelless.variants.making.weights import attribute, constants, readers
 
 _BY_CHANNEL: Final = frozenset(
@@ -73,7 +74,7 @@ def find_chains(graph: GraphProto) -> Chains:
     counts = readers(graph)
     following: dict[str, NodeProto] = {}
     for node in graph.node:
-        for name in node.input:
+        for name in reads(node):
             following[name] = node
     outputs = {value.name for value in graph.output}
     result = Chains()

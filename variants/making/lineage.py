@@ -78,11 +78,14 @@ def lineage_of(source_sha256: str, steps: Sequence[Step], calibration_sha256: st
 
 
 def tool_versions(names: set[str]) -> dict[str, str]:
-    """Versions by import name, modelless among them; ``absent`` for what is not installed."""
+    """Versions by import name, modelless among them.
+
+    ``absent`` stands for what is not installed, ``unknown`` for what does not say its version.
+    """
     found = {"modelless": modelless.__version__}
     for name in sorted(names):
         try:
-            found[name] = str(import_module(name).__version__)
+            found[name] = str(getattr(import_module(name), "__version__", "unknown"))
         except ImportError:
             found[name] = "absent"
     return found

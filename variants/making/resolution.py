@@ -70,9 +70,9 @@ def _resize_in_front(graph: GraphProto) -> NodeProto | None:
 def _set_side(graph: GraphProto, resize: NodeProto, px: int) -> str:
     sizes = numpy_helper.to_array(constants(graph)[resize.input[3]]).copy()
     before = "x".join(str(size) for size in sizes)
-    axes = attribute(resize, "axes", [])
-    # Without `axes`, sizes are of all axes: items and channels keep theirs.
-    places = range(len(sizes)) if axes else _picture_axes(sizes)
+    axes = attribute(resize, "axes", range(len(sizes)))
+    # Where sizes are of all axes, items and channels keep theirs.
+    places = range(len(sizes)) if len(axes) == 2 else _picture_axes(sizes)
     for place in places:
         sizes[place] = px
     resize.input[3] = add_constant(graph, f"{resize.name}/sizes", sizes)

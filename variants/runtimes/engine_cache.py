@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from modelless.variants.artifacts import user_cache, write_whole
 from modelless.variants.errors import EnvironmentUnfitError
 
 MAX_BYTES: Final = 4 * 2**30
@@ -54,8 +55,7 @@ class EngineCache:
 
     def __init__(self, folder: Path | None = None, max_bytes: int = MAX_BYTES) -> None:
         """Point at ``folder``; ``engines`` in the user's cache folder by default."""
-        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-        self._folder = folder or Path(base).expanduser() / "modelless" / "engines"
+        self._folder = folder or user_cache() / "engines"
         self._max_bytes = max_bytes
 
     def folder(self, key: EngineKey) -> Path:
@@ -95,17 +95,13 @@ class EngineCache:
     def write(self, key: EngineKey, plan: bytes) -> None:
         """Keep a compiled engine; the name appears whole or not at all."""
         folder = self.folder(key)
-        part = folder / f".{os.getpid()}.{os.urandom(4).hex()}.part"
         try:
-            part.write_bytes(hashlib.sha256(plan).digest() + plan)
-            part.replace(folder / _PLAN)
+            write_whole(folder / _PLAN, hashlib.sha256(plan).digest() + plan)
         except OSError as error:
             raise EnvironmentUnfitError(
                 f"The engine cache {folder} cannot be written ({error.strerror}). "
                 "Free some space, or name another in XDG_CACHE_HOME."
             ) from error
-        finally:
-            part.unlink(missing_ok=True)
         self.trim(key)
 
     def trim(self, keep: EngineKey) -> None:

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.intervals import wilson
+from modelless.variants.making.session import Session
 from modelless.variants.vocabulary import Accuracy, Provenance
 from modelless.variants.zoo.graph import OUTPUT
-from modelless.variants.zoo.inference import Graph
 from modelless.variants.zoo.photos import Crop
 
 
@@ -47,10 +47,11 @@ class Agreement:
 
 def top_1(onnx_bytes: bytes, crops: Sequence[Crop]) -> list[int]:
     """The class that a variant puts first, crop by crop, each run alone and at its own size."""
-    graph = Graph(onnx_bytes)
+    session = Session(onnx_bytes)
+    (image,) = session.inputs
 
     def answer(crop: Crop) -> int:
-        return int(graph.run([OUTPUT], crop.pixels[None])[0].argmax())
+        return int(session.run({image: crop.pixels[None]}, [OUTPUT])[OUTPUT].argmax())
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(answer, crops))

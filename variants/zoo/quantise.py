@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from modelless.variants.making.session import Session
 from modelless.variants.zoo.efficientnet_lite import Float, Network
 from modelless.variants.zoo.graph import (
     FEATURES,
@@ -25,7 +26,6 @@ from modelless.variants.zoo.graph import (
     quantise_weight,
     write_graph,
 )
-from modelless.variants.zoo.inference import Graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +56,15 @@ def calibrate(network: Network, photos: Iterable[NDArray[np.uint8]]) -> Calibrat
     names = [name for layer in layers for name in activation_names(layer)] + [FEATURES]
     for name in names:
         model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
-    graph = Graph(model.SerializeToString())
+    session = Session(model.SerializeToString())
+    (image,) = session.inputs
     lowest = dict.fromkeys(names, np.inf)
     highest = dict.fromkeys(names, -np.inf)
     sums: dict[str, Any] = dict.fromkeys(names, 0.0)
     count = 0
     for photo in photos:
         count += 1
-        for name, values in zip(names, graph.run(names, photo[None]), strict=True):
+        for name, values in session.run({image: photo[None]}, names).items():
             lowest[name] = min(lowest[name], float(values.min()))
             highest[name] = max(highest[name], float(values.max()))
             by_channel = values.reshape(values.shape[1], -1)

@@ -42,6 +42,7 @@ STATUS = {
             "within_p90_percent": 90.4,
             "within_p99_percent": 98.9,
             "median_error_percent": 5.6,
+            "ignored": 12,
         }
     ],
     "drifted": [{"variant": "pixels/mean/small@1", "device_class": "cpu-1", "factor": 1.5}],

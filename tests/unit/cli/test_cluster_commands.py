@@ -340,7 +340,7 @@ def test_status_shows_what_is_up(run: Run, home: Path, server: Server) -> None:
     assert "3.0 / 100.0" in ran.out
     assert "queries: 2 refused, 40 served" in ran.out
     (line,) = [line for line in ran.out.splitlines() if "4321" in line]
-    assert line.split() == ["cpu-1", "4321", "90.4", "%", "98.9", "%", "5.6", "%"]
+    assert line.split() == ["cpu-1", "4321", "90.4", "%", "98.9", "%", "5.6", "%", "12"]
     assert "pixels/mean/small@1 on cpu-1 takes 1.50 times what was measured" in ran.err
     assert "modelless profile --drifted" in ran.err
     assert "abc could not load pixels/mean/large@1: no room" in ran.err

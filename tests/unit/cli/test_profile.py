@@ -109,8 +109,8 @@ def test_what_drifted_is_measured_again_and_only_that(run: Run, profiled: Path) 
     assert "nothing was seen to take another time" in none.err
     with closing(open_registry(profiled)) as registry:
         drift = Drift(Placement(SMALL, "cpu-1"), 1.5, 1, 12.0)
-        record_drifts(registry.store, [drift], host_facts().fingerprint)
-        record_drifts(registry.store, [drift], "another machine")
+        record_drifts(registry.store, [drift], {"cpu-1": host_facts().fingerprint})
+        record_drifts(registry.store, [drift], {"cpu-1": "another machine"})
         assert drifted_placements(registry.store, host_facts().fingerprint) == {drift.placement}
     found = run("profile", *QUICK, "--drifted", "--json").document
     assert (found["measured"], found["skipped"]) == (1, [])
@@ -122,7 +122,7 @@ def test_a_trusted_measurement_settles_a_drift(registered: Path) -> None:
     here = host_facts().fingerprint
     with closing(open_registry(registered)) as registry:
         drift = Drift(Placement(SMALL, "cpu-1"), 1.5, 1, 12.0)
-        record_drifts(registry.store, [drift], here)
+        record_drifts(registry.store, [drift], {"cpu-1": here})
         later = datetime.now(UTC) + timedelta(seconds=1)
         for trusted, left in ((False, {drift.placement}), (True, set())):
             row = measurement(SMALL, 1, 5.0, measured_at=later, trusted=trusted)

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from modelless.controller.live.device import LocalDevice
+from modelless.variants.errors import EnvironmentUnfitError
+from modelless.variants.runtimes.onnxruntime_session import OnnxRuntimeVariant
 from modelless.variants.vocabulary import DeviceClass, Engine, Variant
 from tests.unit.variants.tiny_models import TASK, expected_scores, need, tiny_bytes, variant_of
 
@@ -91,3 +93,35 @@ def test_an_absent_engine_is_told_and_the_others_serve(
         device.close()
 
     asyncio.run(serve())
+
+
+def test_an_unload_that_fails_is_told_and_the_others_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(self: OnnxRuntimeVariant) -> None:
+        raise EnvironmentUnfitError("CUDA: cudaFree failed: cudaErrorIllegalAddress")
+
+    variants = [variant("one", Engine.ONNXRUNTIME_CPU), variant("two", Engine.ONNXRUNTIME_CPU)]
+
+    async def serve() -> None:
+        device = await load_all(tmp_path, variants, done=2)
+        with monkeypatch.context() as patch:
+            patch.setattr(OnnxRuntimeVariant, "unload", fail)
+            device.unload(variants[0].id)
+            assert len(await run(device, variants[1].id)) == 2
+        assert device.is_alive
+        device.close()
+
+    asyncio.run(serve())
+    assert f"cannot unload {variants[0].id} in w" in caplog.text
+
+
+def test_a_device_is_empty_until_it_is_asked_to_load(tmp_path: Path) -> None:
+    async def ask() -> None:
+        device = await load_all(tmp_path, [], done=0)
+        assert device.is_empty
+        device.load(variant("ort", Engine.ONNXRUNTIME_CPU))
+        assert not device.is_empty
+        device.close()
+
+    asyncio.run(ask())

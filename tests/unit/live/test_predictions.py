@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ import pytest
 from sqlalchemy import select
 
 from modelless.controller.config import Settings
-from modelless.controller.live import control
+from modelless.controller.live import control, knowledge
 from modelless.controller.live.control import ControlLoop
 from modelless.controller.live.messages import Report
 from modelless.controller.live.predictions import DriftNotes
 from modelless.policies.views import WorkerState
+from modelless.profiler.device import GpuFacts
 from modelless.profiler.drift_history import KIND, drifted_placements
 from modelless.profiler.measured_model import Drift
 from modelless.profiler.online.coverage import Coverage
@@ -87,11 +89,31 @@ def test_what_drifted_is_noted_once_and_shown(home: Path) -> None:
         assert drifted_placements(registry.store, host_facts().fingerprint) == {SMALL}
 
 
+def test_a_card_is_noted_under_the_fingerprint_of_cards(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = GpuFacts("A Card", 1 << 34, "570.1")
+    facts = dataclasses.replace(host_facts(), gpus=(card,))
+    monkeypatch.setattr(knowledge, "read_facts", lambda: facts)
+    known = knowledge.read_knowledge(home, Settings())
+    on_card = dataclasses.replace(SMALL, device_class="gpu-1")
+
+    async def talk() -> None:
+        notes = DriftNotes(home, known.fingerprints)
+        notes.take([DRIFT, DRIFT._replace(placement=on_card)])
+        await notes.finish()
+
+    asyncio.run(talk())
+    with closing(open_registry(home)) as registry:
+        for kind, noted in (("cpu", SMALL), ("gpu", on_card)):
+            assert drifted_placements(registry.store, facts.fingerprint_of(kind)) == {noted}
+
+
 def test_a_store_that_is_away_costs_the_note_and_nothing_else(
     home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def talk() -> None:
-        notes = DriftNotes(home / "gone" / "store", "here")
+        notes = DriftNotes(home / "gone" / "store", {"cpu-1": "here"})
         for _ in range(2):
             notes.take([DRIFT])
             await notes.finish()

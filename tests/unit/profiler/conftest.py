@@ -193,7 +193,7 @@ class Bench:
             now=lambda: datetime(2025, 1, 1, tzinfo=UTC),
             load=self.load,
             gauge=self.gauge,
-            resident_bytes=lambda: 10_000,
+            used_bytes=lambda kind: 10_000,
         )
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modelless.profiler.campaign import CampaignSettings, run_campaign
+from modelless.profiler.jobs import used_bytes
 from modelless.profiler.measure import Effort
 from modelless.profiler.noise import Noise
 from modelless.profiler.progress import EventKind, ProgressEvent, SkipReason, TimeLeft
 from modelless.variants.errors import InvalidInputError, NoisyMachineError
+from tests.unit.variants.fake_nvidia import FakeCuda, install_cuda
 
 LOUD = Noise(contention=0.9)
 
@@ -39,9 +42,28 @@ def test_every_placement_is_measured_at_every_batch(bench: Any, sink: Any, make:
 def test_memory_that_grows_with_the_batch_is_seen(bench: Any, sink: Any, make: Any) -> None:
     world = bench.world
     sizes = iter([10_000, 10_500, 10_400, 12_000, 15_000])
-    object.__setattr__(world, "resident_bytes", lambda: next(sizes))
+    object.__setattr__(world, "used_bytes", lambda kind: next(sizes))
     run_campaign(make.jobs(1), sink, make.facts, world=world)
     assert [row.memory_bytes for row in sink.rows] == [1500, 1400, 3000, 6000]
+
+
+def test_a_cards_memory_is_looked_at_on_the_card(
+    bench: Any, sink: Any, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_cuda(monkeypatch, cuda := FakeCuda())
+    cuda.cudaMalloc(5 << 20)
+    assert used_bytes("gpu") == 5 << 20
+    kinds: list[str] = []
+
+    def used(kind: str) -> int:
+        kinds.append(kind)
+        return 10_000
+
+    world = replace(bench.world, used_bytes=used)
+    (job,) = make.jobs(1)
+    card = replace(job, device=replace(job.device, kind="gpu"))
+    run_campaign([card], sink, make.facts, world=world)
+    assert set(kinds) == {"gpu"}
 
 
 @settings(max_examples=30, deadline=None)

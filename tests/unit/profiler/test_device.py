@@ -162,6 +162,12 @@ def test_the_fingerprint_ignores_what_does_not_matter(make: Any) -> None:
     assert (other.device_name("gpu"), other.device_name()) == ("L4", make.facts.cpu_model)
 
 
+def test_engines_for_cards_leave_what_was_measured_on_cores_as_it_is(make: Any) -> None:
+    more = dataclasses.replace(make.facts, engines={**make.facts.engines, "tensorrt": "10.13.0"})
+    assert more.fingerprint == make.facts.fingerprint
+    assert more.fingerprint_of("gpu") != make.facts.fingerprint_of("gpu")
+
+
 def test_default_classes_follow_the_cores(make: Any) -> None:
     one, two = default_device_classes(make.facts)
     assert (one.name, one.threads, two.name, two.threads) == ("cpu-1", 1, "cpu-2", 2)

@@ -38,7 +38,9 @@ def test_every_part_of_the_key_counts(tmp_path: Path, field: str) -> None:
 def test_a_damaged_plan_is_none(tmp_path: Path, damaged: bytes) -> None:
     cache = EngineCache(tmp_path / "engines")
     cache.write(KEY, b"a plan")
-    (cache.folder(KEY) / "plan").write_bytes(damaged)
+    plan = cache.folder(KEY) / "plan"
+    plan.chmod(0o600)
+    plan.write_bytes(damaged)
     assert cache.read(KEY) is None
 
 

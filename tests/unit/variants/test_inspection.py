@@ -187,6 +187,18 @@ class TestRefusals:
     def test_built_in_operators_that_load_code(self, operator: str) -> None:
         assert operator in refusal(with_custom_operator("com.microsoft", operator))
 
+    @pytest.mark.parametrize("domain", ["com.microsoft", "local"])
+    def test_a_function_under_the_name_of_what_loads_code(self, domain: str) -> None:
+        model = tiny_model()
+        inner = helper.make_node("Relu", ["x"], ["y"])
+        imports = [helper.make_opsetid("", 17)]
+        model.functions.append(
+            helper.make_function(domain, "EPContext", ["x"], ["y"], [inner], imports)
+        )
+        model.graph.node.append(helper.make_node("EPContext", ["scores"], ["seen"], domain=domain))
+        model.opset_import.append(helper.make_opsetid(domain, 1))
+        assert f"custom operator EPContext ({domain})" in refusal(model)
+
     def test_an_operator_that_the_standard_does_not_have(self) -> None:
         assert "not a valid ONNX model" in refusal(with_custom_operator("", "Frobnicate"))
 

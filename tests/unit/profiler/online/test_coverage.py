@@ -114,3 +114,15 @@ def test_what_several_gateways_counted_is_weighted() -> None:
         Coverage("b", 40, 30.0, 70.0, 94.0, 100.0, 8.0),
     ]
     assert merge_coverage(parts) == (parts[1], Coverage("b", 50, 40.0, 65.0, 93.0, 100.0, 7.0))
+
+
+def test_a_class_whose_outcomes_are_all_ignored_is_told_of(make: Any) -> None:
+    model = make_model(make)
+    for _ in range(3):
+        model.observe(placement(0), 1, IDLE, 1e6)
+    (told,) = model.coverage()
+    assert (told.outcomes, told.ignored, told.within_p90_percent) == (0, 3, None)
+    seen = Coverage(told.device_class, 7, 7.0, 50.0, 90.0, 100.0, 4.0, 1)
+    merged = Coverage(told.device_class, 7, 7.0, 50.0, 90.0, 100.0, 4.0, 4)
+    assert merge_coverage([told, seen]) == (merged,)
+    assert merge_coverage([told]) == (told,)

@@ -99,6 +99,14 @@ def test_a_shifted_placement_is_marked_and_the_others_are_not(make: Any) -> None
     assert 75.0 <= drift.at_s < 90.0
 
 
+def test_what_came_back_is_marked_no_more(make: Any) -> None:
+    model = make_model(make)
+    tell(model, 2000, lognormal(0.05), lambda t, n, _load: 1.5 if n == 2 and t >= 1500 else 1.0)
+    assert [drift.placement for drift in model.drifts()] == [placement(2)]
+    tell(model, 1000, lognormal(0.05))
+    assert model.drifts() == ()
+
+
 def test_after_an_alarm_the_residual_follows_faster(make: Any) -> None:
     model = make_model(make, count=1)
     rng = np.random.default_rng(1)

@@ -44,6 +44,11 @@ def ridge() -> BaseEstimator:
     return Ridge().fit(*(each[:600] for each in digits()))
 
 
+def scaler() -> BaseEstimator:
+    """What predicts nothing."""
+    return StandardScaler().fit(digits()[0])
+
+
 def untrained() -> BaseEstimator:
     """What cannot be converted."""
     return LogisticRegression()

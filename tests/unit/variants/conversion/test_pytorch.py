@@ -37,6 +37,23 @@ def archive(folder: Path, **files: object) -> str:
 
 
 class TestArchive:
+    @pytest.mark.parametrize(
+        ("place", "value"), [(8, 1), (10, 99)], ids=["encrypted", "packed in an unknown way"]
+    )
+    def test_what_cannot_be_unpacked_is_told(self, tmp_path: Path, place: int, value: int) -> None:
+        source = Path(archive(tmp_path))
+        content = bytearray(source.read_bytes())
+        for start, offset in ((b"PK\3\4", place - 2), (b"PK\1\2", place)):
+            content[content.index(start) + offset] = value
+        source.write_bytes(content)
+        with pytest.raises(InvalidInputError, match=r"allowed: a \.pt2 file"):
+            without_pickles(str(source))
+
+    def test_a_config_too_deep_is_damaged(self, tmp_path: Path) -> None:
+        deep = {"data__weights__model_weights_config.json": b"[" * 200_000}
+        with pytest.raises(IntegrityError, match="it is damaged"):
+            without_pickles(archive(tmp_path, **deep))
+
     def test_sample_inputs_are_emptied_and_the_rest_is_kept(self, tmp_path: Path) -> None:
         config = {"data__weights__model_weights_config.json": PLAIN}
         given = {"data__weights__weight_0": b"1234", "data__sample_inputs__model.pt": b"pickle"}

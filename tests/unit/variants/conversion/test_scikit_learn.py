@@ -115,3 +115,16 @@ class TestSkops:
         with pytest.raises(InvalidInputError, match=r"a file that skops.io.dump wrote"):
             convert("scikit-learn", str(path), DATA)
         assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "features", "words"),
+    [
+        ("ridge", 60, "ValueError: X has 60 features"),
+        ("scaler", 64, "AttributeError: 'StandardScaler' object has no attribute 'predict'"),
+    ],
+)
+def test_a_model_that_fails_on_the_inputs_is_told_of(name: str, features: int, words: str) -> None:
+    inputs = CalibrationData.of({"pixels": models.digits()[0][:9, :features]})
+    with pytest.raises(InvalidInputError, match=f"models:{name} fails on the inputs: {words}"):
+        convert("scikit-learn", HERE + name, inputs)

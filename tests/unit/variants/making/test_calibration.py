@@ -54,3 +54,10 @@ def test_files(tmp_path: Path) -> None:
         read_calibration(tmp_path / "one.npy")
     with pytest.raises(InvalidInputError, match="file of plain arrays"):
         read_calibration(tmp_path / "absent.npz")
+
+    np.savez_compressed(path, x=np.zeros(10_000))
+    damaged = bytearray(path.read_bytes())
+    damaged[60:90] = b"\xff" * 30  # of what is packed; its names and sizes are whole
+    path.write_bytes(damaged)
+    with pytest.raises(InvalidInputError, match="file of plain arrays"):
+        read_calibration(path)

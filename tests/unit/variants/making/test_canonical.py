@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import ModelProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from modelless.variants.errors import IntegrityError
 from modelless.variants.making.canonical import read_model, write_model
@@ -61,3 +61,23 @@ def test_what_must_not_run_is_refused() -> None:
     custom = helper.make_node("Spy", ["x"], ["y"], domain="elsewhere")
     with pytest.raises(IntegrityError):
         read_model(write([custom], {}, ["N", 3], ["N", 3]))
+
+
+def test_files_whose_constants_had_to_be_inputs() -> None:
+    model = ModelProto.FromString(write([node("Add", "x a", "y")], HELD, ["N", 3], ["N", 3]))
+    model.ir_version, model.opset_import[0].version = 3, 8
+    for name in HELD:
+        model.graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]))
+    old = bytes(model.SerializeToString())
+    tidy = write_model(read_model(old))
+    assert [each.name for each in read_model(tidy).graph.input] == ["x"]
+    x = np.ones((2, 3), np.float32)
+    assert np.array_equal(run(tidy, x), run(old, x))
+
+
+def test_absent_inputs_at_the_end_are_left_out() -> None:
+    clip = node("Clip", "x", "y")
+    clip.input.extend(["low", ""])
+    held = {"low": np.zeros((), np.float32)}
+    tidy = read_model(write([clip], held, ["N", 3], ["N", 3]))
+    assert list(tidy.graph.node[0].input) == ["x", "low"]

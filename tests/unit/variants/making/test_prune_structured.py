@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.inspection import inspect_onnx
@@ -160,3 +161,20 @@ def test_reasons_are_by_layer() -> None:
         "depthwise": "its convolution is grouped",
         "y": "its output is an output of the model",
     }
+
+
+def test_a_layer_that_only_a_branch_reads_begins_no_chain() -> None:
+    branches = {
+        name: helper.make_graph(
+            [node(kind, read, name)],
+            name,
+            [],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 4])],
+        )
+        for name, kind, read in (("then", "Relu", "wide"), ("else", "Neg", "x"))
+    }
+    choice = node("If", "yes", "y", then_branch=branches["then"], else_branch=branches["else"])
+    held = random_weights(w=(4, 4)) | {"yes": np.array(True)}
+    source = write([node("Gemm", "x w", "wide"), choice], held, ["N", 4], ["N", 4])
+    found = find_chains(read_model(source).graph)
+    assert (found.found, found.refused) == ([], {"wide": "If y reads it"})

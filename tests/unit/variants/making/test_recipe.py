@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from modelless.variants.errors import InvalidInputError, NotFoundError
+from modelless.variants.making.lineage import tool_versions
 from modelless.variants.making.recipe import default_recipe, load_recipe, parse_recipe
 
 
@@ -68,3 +69,9 @@ def test_files(tmp_path: Path) -> None:
         load_recipe(path)
     path.write_text("variants: {a: [bf16]}", encoding="utf-8")
     assert list(load_recipe(path).chains) == ["a"]
+
+
+def test_what_does_not_say_its_version_is_unknown() -> None:
+    found = tool_versions({"onnx", "bisect", "no_such_package"})
+    assert found.keys() == {"modelless", "onnx", "bisect", "no_such_package"}
+    assert (found["bisect"], found["no_such_package"]) == ("unknown", "absent")

@@ -32,7 +32,13 @@ def resizing(sizes: list[int], **attributes: object) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "source", [resizing([9, 9], axes=[2, 3]), resizing([1, 3, 9, 9])], ids=["axes", "all sizes"]
+    "source",
+    [
+        resizing([9, 9], axes=[2, 3]),
+        resizing([1, 3, 9, 9]),
+        resizing([1, 3, 9, 9], axes=[0, 1, 2, 3]),
+    ],
+    ids=["axes", "all sizes", "all axes"],
 )
 def test_its_own_resize_is_set(source: bytes) -> None:
     result = made(TO_6, source)

@@ -32,7 +32,7 @@ _SKIPPED = {
 
 
 @dataclass(frozen=True)
-class Report:
+class Summary:
     """What is known of the wanted placements now, and what came of measuring them.
 
     Attributes:

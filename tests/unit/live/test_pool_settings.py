@@ -1,0 +1,16 @@
+"""What a pool's workers ask of Ray."""
+
+from __future__ import annotations
+
+from modelless.controller.config import PoolSettings
+
+
+def test_rays_own_resources_go_under_the_names_that_ray_takes() -> None:
+    wanted = {"GPU": 1.0, "CPU": 2.0, "memory": 1e9, "bench": 0.5}
+    assert PoolSettings(device_class="gpu-1", resources=wanted).actor_options() == {
+        "num_cpus": 2.0,
+        "num_gpus": 1.0,
+        "memory": 1e9,
+        "resources": {"bench": 0.5},
+    }
+    assert PoolSettings(device_class="cpu-1").actor_options() == {"resources": {}}
