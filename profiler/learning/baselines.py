@@ -100,7 +100,7 @@ class LogLinear(Baseline):
 
     def predict_log(self, shots: IntArray, seen_log: FloatArray, rows: IntArray) -> FloatArray:
         inputs = np.concatenate([_design(self.training_points), _design(self.wanted_points)])
-        for level in ("device", "engine", "precision", "setting"):
+        for level in ("device", "engine", "precision"):
             codes = np.concatenate(
                 [self.training_points.level(level), self.wanted_points.level(level)]
             )
@@ -134,8 +134,12 @@ class _Fitted(Baseline):
 
     def _inputs(self, points: Points) -> FloatArray:
         """The features, and which kind and precision."""
-        codes = np.stack([points.level("kind"), points.level("precision")], axis=1)
-        return np.concatenate([points.features, codes.astype(np.float64)], axis=1)
+        known = self.training_points
+        codes = [
+            points.level(level)[:, None] == np.unique(known.level(level))
+            for level in ("kind", "precision")
+        ]
+        return np.concatenate([points.features, *codes], axis=1).astype(np.float64)
 
     def _least(self) -> int:
         return 1

@@ -14,17 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.profiler.learning.baselines import BASELINES
+from modelless.profiler.learning.points import in_order
 from modelless.profiler.learning.predictor import Predictor
 from modelless.profiler.learning.prior import Prior
 from modelless.profiler.table import TableRow
 from modelless.variants.errors import InvalidInputError
-from modelless.variants.paths import not_found
 
 FloatArray = NDArray[np.float64]
 
 MODELLESS = "modelless"
 HOLDOUT_PARTS = ("device", "family", "source", "model", "task", "engine", "precision")
 BAND = 0.90
+_SHOWN = 30  # values of a column, in an error
 
 Progress = Callable[[int, int], None]
 
@@ -137,18 +138,21 @@ def plan_trials(
     where ``training`` holds it too.
 
     Raises:
-        NotFoundError: a holdout that no row has.
+        InvalidInputError: a holdout that no row has.
     """
-    rows = _in_order(rows)
+    rows = in_order(rows)
     if training is not None:
-        training = _in_order(training)
+        training = in_order(training)
     for holdout in holdouts:
         if not any(holdout.holds(row) for row in rows):
-            values = {str(getattr(row, holdout.part)) for row in rows}
-            raise not_found(f"{holdout.part} in the tables", holdout.value, values, "")
+            values = sorted({str(getattr(row, holdout.part)) or "(blank)" for row in rows})
+            shown = ", ".join(values[:_SHOWN]) + (", ..." if len(values) > _SHOWN else "")
+            raise InvalidInputError.of(
+                f"--holdout {holdout.part}", holdout.value, f"one of {shown}"
+            )
     judged = [row for row in rows if not holdouts or any(one.holds(row) for one in holdouts)]
     trials = []
-    for device in dict.fromkeys((row.source, row.device) for row in judged):
+    for device in sorted({(row.source, row.device) for row in judged}):
         wanted = [row for row in judged if (row.source, row.device) == device]
         keys = {row.key for row in wanted}
         known = [
@@ -267,8 +271,3 @@ def _score(
         band_coverage_high_percent=max(coverage, default=None),
         band_width=mean("width"),
     )
-
-
-def _in_order(rows: Sequence[TableRow]) -> list[TableRow]:
-    """Sorted, so that draws do not depend on the order of rows and tables; equal rows once."""
-    return sorted(dict.fromkeys(rows), key=lambda row: (*map(str, row.key), row.latency_ms))

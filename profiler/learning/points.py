@@ -156,6 +156,11 @@ def latency_log(rows: Sequence[TableRow]) -> FloatArray:
     return np.array([math.log(row.latency_ms / row.batch) for row in rows])
 
 
+def in_order(rows: Sequence[TableRow]) -> list[TableRow]:
+    """Sorted, so that draws do not depend on the order of rows and tables; equal rows once."""
+    return sorted(dict.fromkeys(rows), key=lambda row: (*map(str, row.key), row.latency_ms))
+
+
 def canonical_precision(name: str) -> str:
     """One name for what sources call differently: ``amp`` and ``FP16`` are ``fp16``."""
     lowered = name.lower()

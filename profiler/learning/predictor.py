@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 
 from modelless.profiler.learning.calibration import Scores, scores_of
 from modelless.profiler.learning.elsewhere import Elsewhere
-from modelless.profiler.learning.points import MOST_LOG, Points, Vocabulary, encode, latency_log
+from modelless.profiler.learning.points import (
+    MOST_LOG,
+    Points,
+    Vocabulary,
+    encode,
+    in_order,
+    latency_log,
+)
 from modelless.profiler.learning.prior import Prior
 from modelless.profiler.learning.process import Adapted, Belief, Process
 from modelless.profiler.learning.proxies import best_proxy, proxies_of
@@ -65,6 +72,7 @@ class Predictor:
         seed: int = 0,
     ) -> None:
         self._rng = np.random.default_rng(seed)
+        training = in_order(training)
         vocabulary = Vocabulary()
         self._wanted_batch = np.array([float(row.batch) for row in wanted])
         wanted_points = encode(wanted, vocabulary, prior.roofline)

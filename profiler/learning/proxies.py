@@ -38,7 +38,7 @@ def proxies_of(training: Sequence[TableRow], wanted: Sequence[TableRow]) -> Floa
     for row in training:
         by_device.setdefault((row.source, row.device), []).append(row)
     found = [_matched(known, latency_log(known), wanted) for known in by_device.values()]
-    kept = [each for each in found if np.isfinite(each).mean() >= _LEAST_MATCHED]
+    kept = [each for each in found if np.isfinite(each).sum() >= _LEAST_MATCHED * len(wanted)]
     return np.array(kept).reshape(len(kept), len(wanted))
 
 

@@ -89,17 +89,9 @@ def test_constant_and_blank_columns_are_no_trouble(name: str, changes: dict[str,
     assert np.isfinite(asked(name, training, wanted, 5)[0]).all()
 
 
-TOO_STEEP = pytest.mark.xfail(
-    strict=True, reason="a steep line drawn out far ends beyond the largest number"
-)
-
-
 @pytest.mark.parametrize(
     "name",
-    [
-        *("boosted-trees", "lookup-table", "nearest-neighbour"),
-        *(pytest.param(name, marks=TOO_STEEP) for name in ("constant-factor", "log-linear")),
-    ],
+    ALL,
 )
 def test_huge_ranges_stay_finite(name: str) -> None:
     training = [
@@ -151,9 +143,6 @@ def settings(factors: dict[str, float]) -> list[TableRow]:
     ]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the proxy is one engine and precision of a device, not a device"
-)
 def test_a_proxy_is_a_device_with_all_its_engines_and_precisions() -> None:
     training, wanted = parted(settings({"a": 1.0, "b": 2.0, "c": 5.0}), "b")
     assert mape_percent(*asked("constant-factor", training, wanted, 10)) < 1.0
@@ -177,10 +166,6 @@ def test_log_linear_is_exact_where_that_is_true() -> None:
     assert mape_percent(*asked("log-linear", training, wanted, 10)) < 1.0
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a level by engine and precision, none by device: without a shot of it, none",
-)
 def test_log_linear_levels_a_device_as_a_whole() -> None:
     """Ten shots of one engine tell how much slower the device is with its other engine too."""
     rows = [
@@ -223,21 +208,8 @@ def test_a_table_is_linear_between_its_batches() -> None:
     assert 2.0 < predicted_ms[1] < 8.0
 
 
-FIRST_IS_TAKEN = pytest.mark.xfail(
-    strict=True, reason="without shots the first device of the table is the proxy"
-)
-
-
-@pytest.mark.parametrize(
-    ("name", "shots"),
-    [
-        pytest.param(
-            name, shots, marks=FIRST_IS_TAKEN if (name, shots) == ("constant-factor", 0) else ()
-        )
-        for name in ALL
-        for shots in (0, 10)
-    ],
-)
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("shots", [0, 10])
 def test_the_order_of_rows_does_not_matter(name: str, shots: int) -> None:
     training, wanted = parted(multiples({"a": 1.0, "b": 2.0, "c": 0.1, "d": 9.0}), "b")
     backwards, _ = asked(name, training[::-1], wanted, shots)
@@ -248,12 +220,7 @@ def test_the_order_of_rows_does_not_matter(name: str, shots: int) -> None:
     "name",
     [
         "nearest-neighbour",
-        pytest.param(
-            "boosted-trees",
-            marks=pytest.mark.xfail(
-                strict=True, reason="kinds and precisions are numbered as they come, and ordered so"
-            ),
-        ),
+        "boosted-trees",
     ],
 )
 def test_nor_does_it_among_kinds_and_precisions(name: str) -> None:

@@ -85,9 +85,6 @@ def test_medians_do_not_depend_on_the_order_of_training_rows(shots: int) -> None
     np.testing.assert_allclose(first.median_ms, second.median_ms, rtol=1e-8)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="calibration draws the points it keeps by their place in the table"
-)
 def test_bands_do_not_depend_on_the_order_of_training_rows() -> None:
     training, wanted = parted(varied(devices=4, models=30), "d1")
     given, rest = drawn(8, len(wanted))
@@ -96,7 +93,6 @@ def test_bands_do_not_depend_on_the_order_of_training_rows() -> None:
     np.testing.assert_allclose(columns(first), columns(second), atol=1e-8)
 
 
-@pytest.mark.xfail(strict=True, reason="thinning out draws points by their place in the table")
 def test_thinning_out_does_not_depend_on_the_order_of_training_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -165,13 +161,7 @@ def test_exact_multiples_are_found_from_ten_shots(device: str, seed: int) -> Non
     "factor",
     [
         2.0,
-        pytest.param(
-            1000.0,
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="a device far from the only other one is drawn towards it: 8 to 12 %",
-            ),
-        ),
+        1000.0,
     ],
 )
 def test_one_other_device_is_enough_to_find_a_multiple(factor: float) -> None:
@@ -195,12 +185,7 @@ def test_an_outlier_among_the_shots_does_not_spoil_the_rest(
     [
         0,
         1,
-        pytest.param(
-            2,
-            marks=pytest.mark.xfail(
-                strict=True, reason="the outlier is taken for a property of its kind: 49 %, not 4"
-            ),
-        ),
+        2,
     ],
 )
 def test_nor_where_there_is_one_other_device(seed: int) -> None:
@@ -216,10 +201,6 @@ def test_with_nothing_to_learn_from_bands_are_wide(shots: int) -> None:
     assert inside.mean() >= 0.8
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="scores of devices that kept ten points also scale the bands of one that has none",
-)
 @pytest.mark.parametrize("changes", [{}, BLANK_SIZES, {"gmacs": 0.0, "params_m": 0.0}])
 def test_a_device_never_seen_may_be_of_any_speed(changes: dict[str, Any]) -> None:
     """Devices a hundred times apart: without a shot nobody knows where the next one lies."""
