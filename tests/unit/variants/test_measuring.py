@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from modelless.profiler.dominated import in_pairs
 from modelless.variants.dominance import Standing
 from modelless.variants.errors import InvalidInputError
+from modelless.variants.making.session import Session
 from modelless.variants.metrics import Score, find_metric
 from modelless.variants.outcomes import details_of, latest_outcomes
 from modelless.variants.paired import compare_paired, compare_right
@@ -37,7 +38,6 @@ from modelless.variants.vocabulary import (
 )
 from modelless.variants.zoo.fashion_mnist import TASK as FASHION
 from modelless.variants.zoo.fashion_mnist import FashionMnist
-from modelless.variants.zoo.inference import Graph
 
 ROWS = Task(
     "rows",
@@ -136,13 +136,13 @@ def test_fashion_mnist_is_as_accurate_as_the_zoo_says() -> None:
     images, labels = entry.test_split()
     items = ArraySet("test", FASHION, {"image": images}, labels.tolist())
     built = next(iter(entry.build(lambda *_: None)))
-    graph = Graph(built.onnx_bytes)
+    session = Session(built.onnx_bytes)
 
-    class Session:
+    class Loaded:
         def infer(self, inputs: Tensors) -> dict[str, NDArray[Any]]:
-            return {"probabilities": graph.run(["probabilities"], inputs["image"])[0]}
+            return session.run(inputs)
 
-    found = measure_accuracy(Session(), items, find_metric("top-1", FASHION), batch=256).accuracy
+    found = measure_accuracy(Loaded(), items, find_metric("top-1", FASHION), batch=256).accuracy
     known = built.accuracy
     assert (found.percent, found.sample_count) == (pytest.approx(known.percent), 10_000)
     assert found.low_percent == pytest.approx(known.low_percent, abs=1e-3)
