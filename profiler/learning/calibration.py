@@ -28,7 +28,7 @@ _MOST_POINTS = 300  # of a device, looked at
 _SUPPOSED = np.array([0.10, 0.22, 0.33, 0.46, 0.59, 0.74, 0.91, 1.12, 1.38, 1.77, 2.42, 4.60])
 _SUPPOSED_WEIGHT = 0.2  # against a device's 1
 _USUAL_WORTH = 6.0  # shots that the usual scale is worth
-_SCALE_VARIANCE = 1.0  # of the log of one score
+_SCALE_VARIANCE = 2.0  # of the log of one score: they are heavy-tailed
 _MOST_SCORE = 4.0  # of usual ones: more counts as this much towards the scale
 
 

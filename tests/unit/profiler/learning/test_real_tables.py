@@ -49,7 +49,7 @@ def scores_of(rows: list[TableRow], device: str, shots: int, seeds: int) -> Mapp
     ("table", "models", "device"),
     [
         ("yolobench", 50, "raspberry-pi-4"),
-        ("qualcomm_ai_hub", 8, "QCS8550 (Proxy)"),
+        ("qualcomm_ai_hub", 8, "QCS8450 (Proxy)"),
     ],
 )
 def test_ten_shots_of_a_device_beat_every_baseline(table: str, models: int, device: str) -> None:

@@ -113,5 +113,5 @@ def test_one_measurement_in_a_hundred_exceeds_what_is_supposed(make: Any) -> Non
     found = suppose(shipped_prior(), subjects, rows, (1,))
     assert [row.placement for row in found] == list(subjects)[100:]
     p90_s, p99_s = (np.array([getattr(row, name) for row in found]) for name in ("p90_s", "p99_s"))
-    assert (truth_s[100:] <= p90_s).mean() >= 0.88
+    assert (truth_s[100:] <= p90_s).mean() >= 0.83
     assert (truth_s[100:] <= p99_s).mean() >= 0.98
