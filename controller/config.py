@@ -105,6 +105,11 @@ class Settings(_Section):
         False,
         description="serve variants that another beats in accuracy and latency for no more memory",
     )
+    serve_unmeasured: bool = Field(
+        False,
+        description="serve variants that were never profiled here, on what others let suppose; "
+        "one that could not be profiled would be tried too",
+    )
     seed: int = Field(0, description="seed of the policies' randomness")
     ingress: Literal["haproxy", "serve"] = Field(
         "haproxy", description="haproxy, or serve for Ray Serve's own Python proxy"

@@ -13,7 +13,7 @@ from modelless.profiler.subjects import subjects_of
 from modelless.variants.catalog import Catalog
 from modelless.variants.registry import Registry
 from modelless.variants.runtimes.engines import runs_on
-from modelless.variants.vocabulary import DeviceClass, Placement
+from modelless.variants.vocabulary import DeviceClass, Placement, Variant
 
 BATCHES = (1, 2, 4, 8)
 """Batches at which something is expected even where nothing was measured."""
@@ -41,6 +41,8 @@ def cost_model_of(
     devices: Iterable[DeviceClass],
     facts: DeviceFacts,
     measured: Sequence[Measurement],
+    *,
+    unmeasured: bool,
 ) -> MeasuredCostModel:
     """The cost model of the catalog's variants on this host's device classes.
 
@@ -50,6 +52,7 @@ def cost_model_of(
         devices: device classes of this host.
         facts: of this host.
         measured: see ``read_measurements``.
+        unmeasured: suppose something of placements, too, of which nothing was measured.
 
     Raises:
         StoreError: the store cannot be read.
@@ -61,7 +64,8 @@ def cost_model_of(
         for kind in sorted({device.kind for device in devices})
         for run in pairs.current(facts.fingerprint_of(kind))
     ]
-    if not _has_gaps(measured, catalog, devices):
+    incomplete = with_gaps(measured, catalog.variants, devices, unmeasured=unmeasured)
+    if not incomplete:
         return MeasuredCostModel(measured, pair_runs=pair_runs)
     # SciPy is slow to import, and where everything was measured nothing needs it.
     from modelless.profiler.learning.prior import shipped_prior
@@ -70,21 +74,38 @@ def cost_model_of(
     subjects = subjects_of(
         catalog.variants, devices, facts, catalog.models.values(), registry.graph_facts
     )
+    told = incomplete.union(row.placement for row in measured)
+    subjects = {placement: one for placement, one in subjects.items() if placement in told}
     supposed = suppose(shipped_prior(), subjects, measured, BATCHES)
     return MeasuredCostModel(measured, pair_runs=pair_runs, supposed=supposed)
 
 
-def _has_gaps(
-    measured: Sequence[Measurement], catalog: Catalog, devices: Sequence[DeviceClass]
-) -> bool:
-    """Whether something may be supposed: a class with measurements lacks some."""
-    known = {(row.placement, row.batch) for row in measured}
+def with_gaps(
+    measured: Sequence[Measurement],
+    variants: Iterable[Variant],
+    devices: Iterable[DeviceClass],
+    *,
+    unmeasured: bool,
+) -> set[Placement]:
+    """The placements of which something may be supposed, on device classes with measurements.
+
+    Args:
+        measured: on this host.
+        variants, devices: of the placements.
+        unmeasured: those, too, of which nothing was measured.
+    """
+    points = {(row.placement, row.batch) for row in measured}
+    known = {placement for placement, _ in points}
     classes = {row.device_class for row in measured}
-    return any(
-        (Placement(variant.id, device.name), batch) not in known
+    placements = {
+        Placement(variant.id, device.name)
+        for variant in variants
         for device in devices
-        if device.name in classes
-        for variant in catalog.variants
-        if runs_on(variant.engine, device)
-        for batch in BATCHES
-    )
+        if device.name in classes and runs_on(variant.engine, device)
+    }
+    return {
+        placement
+        for placement in placements
+        if (unmeasured or placement in known)
+        and not all((placement, batch) in points for batch in BATCHES)
+    }

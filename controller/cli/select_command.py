@@ -88,7 +88,9 @@ def select(
         measured = read_measurements(registry, devices, facts)
         if not settings.serve_dominated:
             catalog = without_dominated(catalog, measured, registry.store, class_names)
-        cost_model = cost_model_of(registry, catalog, devices, facts, measured)
+        cost_model = cost_model_of(
+            registry, catalog, devices, facts, measured, unmeasured=settings.serve_unmeasured
+        )
     scope = catalog.resolve(task)
     left_out = {name: why for name, why in catalog.left_out.items() if in_scope(name, scope.name)}
     ids = {variant.id: variant for variant in scope.variants}

@@ -97,7 +97,14 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
         measured = read_measurements(registry, classes.values(), facts)
         if not settings.serve_dominated:
             catalog = without_dominated(catalog, measured, registry.store, settings.device_classes)
-        cost_model = cost_model_of(registry, catalog, classes.values(), facts, measured)
+        cost_model = cost_model_of(
+            registry,
+            catalog,
+            classes.values(),
+            facts,
+            measured,
+            unmeasured=settings.serve_unmeasured,
+        )
         fetch = registry.artifacts.fetch
     if not catalog.variants:
         raise NotFoundError("nothing is registered: run 'modelless zoo add imagenet' first")

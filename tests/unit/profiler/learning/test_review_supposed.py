@@ -80,7 +80,7 @@ def test_where_engines_do_not_run_there_is_no_gap_and_scipy_stays_out() -> None:
     code = """
 import sys
 from types import SimpleNamespace as Some
-from modelless.profiler.host_model import BATCHES, _has_gaps
+from modelless.profiler.host_model import BATCHES, with_gaps
 from modelless.variants.vocabulary import DeviceClass, Engine, Placement
 
 cpu = DeviceClass("cpu-1", "cpu", 1, 1, 0.1, 1.0)
@@ -88,8 +88,11 @@ variants = [Some(id="a", engine=Engine.ONNXRUNTIME_CPU), Some(id="b", engine=Eng
 rows = [
     Some(placement=Placement("a", "cpu-1"), batch=b, device_class="cpu-1") for b in BATCHES
 ]
-assert not _has_gaps(rows, Some(variants=variants), [cpu])
-assert _has_gaps(rows[:-1], Some(variants=variants), [cpu])
+assert not with_gaps(rows, variants, [cpu], unmeasured=True)
+assert with_gaps(rows[:-1], variants, [cpu], unmeasured=False) == {Placement("a", "cpu-1")}
+more = [*variants, Some(id="c", engine=Engine.ONNXRUNTIME_CPU)]
+assert not with_gaps(rows, more, [cpu], unmeasured=False)
+assert with_gaps(rows, more, [cpu], unmeasured=True) == {Placement("c", "cpu-1")}
 assert not [name for name in sys.modules if name.split(".")[0] == "scipy"]
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
