@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from modelless.profiler.campaign import BATCHES
 from modelless.profiler.device import DeviceFacts
 from modelless.profiler.measured_model import MeasuredCostModel
 from modelless.profiler.measurement import Measurement
@@ -14,9 +15,6 @@ from modelless.variants.catalog import Catalog
 from modelless.variants.registry import Registry
 from modelless.variants.runtimes.engines import runs_on
 from modelless.variants.vocabulary import DeviceClass, Placement, Variant
-
-BATCHES = (1, 2, 4, 8)
-"""Batches at which something is expected even where nothing was measured."""
 
 
 def read_measurements(

@@ -19,9 +19,9 @@ from modelless.profiler.learning.prior import Prior
 from modelless.profiler.learning.process import Adapted, Process
 from modelless.profiler.measurement import Measurement
 from modelless.profiler.table import Subject
+from modelless.variants.estimates import FloatArray
 from modelless.variants.vocabulary import Placement
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
 MOST_MEASURED = 1500
@@ -71,10 +71,10 @@ class PlacementModel:
         self._batch = np.array([float(batch) for _, batch in self.points])
         rows = [subjects[placement].row(batch, 1.0) for placement, batch in self.points]
         encoded = encode(rows, Vocabulary(), prior.roofline)
-        self._base_log = encoded.roofline_log + np.log(self._batch)
+        self.base_log = encoded.roofline_log + np.log(self._batch)
         self._process = Process(prior.kernel, encoded.take([]), np.empty(0))
-        self._belief = self._process.believe(encoded)
-        self._scores = scores_of(self._process, np.random.default_rng(0))
+        self.belief = self._process.believe(encoded)
+        self.scores = scores_of(self._process, np.random.default_rng(0))
 
     def fit(self, measured: Iterable[Measurement]) -> FittedPlacements:
         """Learn from what was measured; what is of no known point is left aside."""
@@ -89,7 +89,7 @@ class PlacementModel:
             known = [known[row] for row in kept]
         rows = np.array([self._row_of[point] for point in known], dtype=np.intp)
         values = np.array([math.log(latency_s[point] * 1e3) for point in known])
-        adapted = Adapted(self._process, self._belief.take(rows), values - self._base_log[rows])
+        adapted = Adapted(self._process, self.belief.take(rows), values - self.base_log[rows])
         return FittedPlacements(self, adapted)
 
     def rows(self, points: Iterable[Point]) -> IntArray:
@@ -108,14 +108,14 @@ class FittedPlacements:
         error, variance = adapted.left_out()
         scores = error / np.sqrt(variance)
         within, self._p90, self._p99 = (
-            model._scores.quantile(share, scores) for share in (0.5, 0.8, 0.98)
+            model.scores.quantile(share, scores) for share in (0.5, 0.8, 0.98)
         )
         self._scale = within / MEDIAN_OF_NORMAL
 
     def expect(self, rows: IntArray) -> Expected:
         """What a measurement of these points would find."""
-        mean, variance = self._adapted.predict(self._model._belief.take(rows))
-        median_s = np.exp(mean + self._model._base_log[rows]) / 1e3
+        mean, variance = self._adapted.predict(self._model.belief.take(rows))
+        median_s = np.exp(mean + self._model.base_log[rows]) / 1e3
         deviation = np.sqrt(variance)
         return Expected(
             median_s, self._scale * deviation, self._p90 * deviation, self._p99 * deviation
@@ -123,7 +123,7 @@ class FittedPlacements:
 
     def covariance(self, rows: IntArray) -> FloatArray:
         """Of what is not known of these points, shape (n, n), log latency; noise left out."""
-        return self._adapted.covariance(self._model._belief.take(rows))
+        return self._adapted.covariance(self._model.belief.take(rows))
 
     @property
     def noise_variance(self) -> float:

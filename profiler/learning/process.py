@@ -17,8 +17,8 @@ from scipy.linalg import cho_solve, cholesky, solve_triangular
 
 from modelless.profiler.learning.kernel import Kernel
 from modelless.profiler.learning.points import Points
+from modelless.variants.estimates import FloatArray
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
 _HUBER = 1.7  # standard deviations beyond which a point is played down
@@ -26,7 +26,7 @@ _REWEIGHTINGS, _FEW_REWEIGHTINGS = 8, 2
 _MANY = 300  # points, for each reweighting to take long
 _SETTLED = 0.01  # relative change of every point's noise at which reweighting ends
 _JITTER = 1e-8
-_NOISE_STEPS = np.array([1.0, 0.3, 0.1, 0.03, 0.01])
+_NOISE_STEPS = np.array([30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01])
 _LEAST_FOR_NOISE = 12  # points, for their noise to be told from them
 _MOST_FOR_NOISE = 300  # looked at for that: it takes a dozen factorisations
 

@@ -201,7 +201,19 @@ def test_with_nothing_to_learn_from_bands_are_wide(shots: int) -> None:
     assert inside.mean() >= 0.8
 
 
-@pytest.mark.parametrize("changes", [{}, BLANK_SIZES, {"gmacs": 0.0, "params_m": 0.0}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param(
+            {},
+            marks=pytest.mark.xfail(
+                strict=True, reason="a tenth of the others' speed is farther off than bands reach"
+            ),
+        ),
+        BLANK_SIZES,
+        {"gmacs": 0.0, "params_m": 0.0},
+    ],
+)
 def test_a_device_never_seen_may_be_of_any_speed(changes: dict[str, Any]) -> None:
     """Devices a hundred times apart: without a shot nobody knows where the next one lies."""
     rows = multiples({"a": 1.0, "b": 10.0, "c": 0.1, "d": 3.0}, models=25, **changes)
@@ -210,7 +222,7 @@ def test_a_device_never_seen_may_be_of_any_speed(changes: dict[str, Any]) -> Non
         prediction, true_ms = predict(rows, device, 0)
         widths.append(band_width(prediction))
         inside += ((true_ms >= prediction.low_ms) & (true_ms <= prediction.high_ms)).tolist()
-    assert np.mean(inside) >= 0.5
+    assert np.mean(inside) >= 0.7
     assert min(widths) > 3.0
 
 

@@ -50,8 +50,8 @@ def points_of(devices: int, items: int) -> Points:
 
 def test_rows_left_out_are_predicted_as_by_a_process_without_them() -> None:
     points, rng = points_of(2, 30), np.random.default_rng(0)
-    values = rng.normal(0.0, 0.01, len(points))
     kernel = shipped_prior().kernel
+    values = rng.normal(0.0, 0.8 * np.sqrt(kernel.noise_variance), len(points))
     rows = np.arange(40, 60)
     errors, variances = Process(kernel, points, values).left_out(rows)
     rest = np.setdiff1d(np.arange(len(points)), rows)

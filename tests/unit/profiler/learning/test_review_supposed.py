@@ -80,7 +80,8 @@ def test_where_engines_do_not_run_there_is_no_gap_and_scipy_stays_out() -> None:
     code = """
 import sys
 from types import SimpleNamespace as Some
-from modelless.profiler.host_model import BATCHES, with_gaps
+from modelless.profiler.campaign import BATCHES
+from modelless.profiler.host_model import with_gaps
 from modelless.variants.vocabulary import DeviceClass, Engine, Placement
 
 cpu = DeviceClass("cpu-1", "cpu", 1, 1, 0.1, 1.0)
@@ -116,5 +117,5 @@ def test_one_measurement_in_a_hundred_exceeds_what_is_supposed(make: Any) -> Non
     found = suppose(shipped_prior(), subjects, rows, (1,))
     assert [row.placement for row in found] == list(subjects)[100:]
     p90_s, p99_s = (np.array([getattr(row, name) for row in found]) for name in ("p90_s", "p99_s"))
-    assert (truth_s[100:] <= p90_s).mean() >= 0.83
+    assert (truth_s[100:] <= p90_s).mean() >= 0.88
     assert (truth_s[100:] <= p99_s).mean() >= 0.98
