@@ -9,11 +9,10 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from modelless.variants.errors import InvalidInputError
-from modelless.variants.settings_problems import problems
+from modelless.variants.settings_files import problems, read_yaml
 
 PolicySpecification = str | dict[str, Any]
 
@@ -145,14 +144,7 @@ def load_settings(path: Path | None) -> Settings:
     """
     if path is None:
         return Settings()
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidInputError.of(
-            "config", str(path), "a readable YAML file", str(error)
-        ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"config {path}: not YAML: {error}") from None
+    document = read_yaml("config", path)
     return parse_settings(document if document is not None else {}, source=str(path))
 
 

@@ -22,6 +22,12 @@ MaxCostUsd = Annotated[
 TaskName = Annotated[
     str, typer.Option("--task", "-t", help="Task, or task/model, or task/model/variant[@version].")
 ]
+Scopes = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="SCOPE", help="task, task/model or task/model/variant; default: everything"
+    ),
+]
 DeviceClasses = Annotated[
     str, typer.Option("--device-class", metavar="NAME,...", help="Kinds of device, with commas.")
 ]

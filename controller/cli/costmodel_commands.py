@@ -103,8 +103,13 @@ def evaluate(
             say(f"note: {name} has {count} rows: left out: {', '.join(too_many)} shots")
     with Steps("predicting") as steps:
         for number, trial in enumerate(trials):
-            steps.at(number, len(trials), trial.wanted[0].device)
-            scores += evaluate(trial, known_prior, counts, seeds)
+            device = trial.wanted[0].device
+
+            def tell(done: int, total: int, number: int = number, device: str = device) -> None:
+                steps.at(number, len(trials), f"{device}, draw {done} of {total}")
+
+            steps.at(number, len(trials), device)
+            scores += evaluate(trial, known_prior, counts, seeds, tell)
         steps.at(len(trials), len(trials))
     if not scores:
         raise InvalidInputError.of(

@@ -15,6 +15,7 @@ import typer
 
 from modelless.controller.cli.arguments import (
     DeviceClasses,
+    Scopes,
     batches_of,
     names_of,
     seconds_of,
@@ -52,12 +53,7 @@ EPILOG = (
 
 def profile(
     ctx: typer.Context,
-    scopes: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="SCOPE", help="task, task/model or task/model/variant; default: everything"
-        ),
-    ] = None,
+    scopes: Scopes = None,
     device_class: DeviceClasses = "cpu-1",
     batches: Annotated[
         str, typer.Option("--batches", metavar="N,...", help="Batch sizes to measure.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from modelless.controller.cli.arguments import names_of
+from modelless.controller.cli.arguments import Scopes, names_of
 from modelless.controller.cli.profile_command import in_scopes
 from modelless.controller.cli.screen import Json, Steps, emit, home_of, say
 from modelless.variants.errors import InvalidInputError, NotFoundError
@@ -32,12 +32,7 @@ _FOLDER = Path("profile-report")
 
 def report(
     ctx: typer.Context,
-    scopes: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="SCOPE", help="task, task/model or task/model/variant; default: everything"
-        ),
-    ] = None,
+    scopes: Scopes = None,
     output: Annotated[
         Path | None,
         typer.Option(

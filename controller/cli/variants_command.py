@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from modelless.controller.cli.arguments import ConfigFile
+from modelless.controller.cli.arguments import ConfigFile, Scopes
 from modelless.controller.cli.register_command import variant_fields
 from modelless.controller.cli.screen import (
     Json,
@@ -25,12 +25,7 @@ EPILOG = "Example: modelless variants imagenet"
 
 def variants(
     ctx: typer.Context,
-    scopes: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="SCOPE", help="task, task/model or task/model/variant; default: everything"
-        ),
-    ] = None,
+    scopes: Scopes = None,
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:

@@ -22,9 +22,8 @@ from modelless.profiler.learning.prior import Prior
 from modelless.profiler.measure import Effort
 from modelless.profiler.measurement import Measurement
 from modelless.profiler.table import Subject
+from modelless.variants.estimates import FloatArray
 from modelless.variants.vocabulary import Placement
-
-FloatArray = NDArray[np.float64]
 
 LEAST_MEASURED = 10
 """Points before an error is believed: with fewer, how far off predictions are is not known."""

@@ -24,8 +24,8 @@ from modelless.profiler.learning.points import (
 from modelless.profiler.learning.proxies import best_proxy, proxies_of
 from modelless.profiler.learning.roofline import Roofline
 from modelless.profiler.table import TableRow
+from modelless.variants.estimates import FloatArray
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
 _RIDGE = 1e-3

@@ -14,11 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from modelless.profiler.learning.process import Process
-
-FloatArray = NDArray[np.float64]
+from modelless.variants.estimates import FloatArray
 
 _SHOTS_KEPT = 10  # of a device that is left out to see how far off its other points are
 _LEAST_POINTS = 20  # of a device, for that

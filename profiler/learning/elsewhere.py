@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.profiler.learning.points import Points
-
-FloatArray = NDArray[np.float64]
+from modelless.variants.estimates import FloatArray
 
 _POOLED_RIDGE = 1.0
 _OWN_RIDGE = 3.0

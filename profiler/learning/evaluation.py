@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from modelless.profiler.learning.baselines import BASELINES
 from modelless.profiler.learning.points import in_order
@@ -19,8 +18,7 @@ from modelless.profiler.learning.predictor import Predictor
 from modelless.profiler.learning.prior import Prior
 from modelless.profiler.table import TableRow
 from modelless.variants.errors import InvalidInputError
-
-FloatArray = NDArray[np.float64]
+from modelless.variants.estimates import FloatArray
 
 MODELLESS = "modelless"
 HOLDOUT_PARTS = ("device", "family", "source", "model", "task", "engine", "precision")

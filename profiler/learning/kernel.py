@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.profiler.learning.points import LEVELS, Points
-
-FloatArray = NDArray[np.float64]
+from modelless.variants.estimates import FloatArray
 
 TERMS = (
     "constant",

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from modelless.profiler.learning.device_speed import speed_of
 from modelless.profiler.learning.roofline import Roofline
 from modelless.profiler.table import TableRow
+from modelless.variants.estimates import FloatArray
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
 LEVELS = ("all", "kind", "precision", "engine", "source", "device", "setting")

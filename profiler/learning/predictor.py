@@ -24,11 +24,11 @@ from modelless.profiler.learning.points import (
     latency_log,
 )
 from modelless.profiler.learning.prior import Prior
-from modelless.profiler.learning.process import Adapted, Belief, Process
+from modelless.profiler.learning.process import Adapted, Process
 from modelless.profiler.learning.proxies import best_proxy, proxies_of
 from modelless.profiler.table import TableRow
+from modelless.variants.estimates import FloatArray
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
 MOST_TRAINING_POINTS = 3000
@@ -87,16 +87,6 @@ class Predictor:
     @cached_property
     def _scores(self) -> Scores:
         return scores_of(self._process, self._rng)
-
-    @property
-    def belief(self) -> Belief:
-        """What is expected of the wanted rows before any of them is measured."""
-        return self._belief
-
-    @property
-    def process(self) -> Process:
-        """What was learned from the training rows."""
-        return self._process
 
     def predict(self, shots: IntArray, latency_ms: FloatArray, rows: IntArray) -> Prediction:
         """Predict some wanted rows after measuring others.

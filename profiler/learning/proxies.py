@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from modelless.profiler.learning.points import canonical_precision, latency_log
 from modelless.profiler.table import TableRow
+from modelless.variants.estimates import FloatArray
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
 _LEAST_MATCHED = 0.5  # of the wanted rows, for a device to be a proxy

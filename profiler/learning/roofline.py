@@ -14,11 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from modelless.profiler.learning.device_speed import Speed
-
-FloatArray = NDArray[np.float64]
+from modelless.variants.estimates import FloatArray
 
 COMPONENTS = ("ms_per_gmac", "ms_per_mactivation", "ms_per_mparam", "ms_per_layer")
 _LEAST_MS = 1e-9

@@ -13,15 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from modelless.profiler.learning.placements import PlacementModel
 from modelless.profiler.learning.prior import Prior
 from modelless.profiler.measurement import Measurement
 from modelless.profiler.table import Subject
+from modelless.variants.estimates import FloatArray
 from modelless.variants.vocabulary import Placement
-
-FloatArray = NDArray[np.float64]
 
 LEAST_MEASURED = 5
 """Points of the same device class and engine: with fewer nothing is supposed."""

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from modelless.variants.errors import InvalidInputError, NotFoundError
 from modelless.variants.importing import import_object
 from modelless.variants.making.maker import Maker
-from modelless.variants.settings_problems import problems
+from modelless.variants.settings_files import problems
 
 _HOME: Final = "modelless.variants.making"
 

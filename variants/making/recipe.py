@@ -21,6 +21,7 @@ import yaml
 from modelless.variants.errors import InvalidInputError, NotFoundError
 from modelless.variants.making.catalog import build_maker
 from modelless.variants.making.maker import Maker
+from modelless.variants.settings_files import read_yaml
 from modelless.variants.vocabulary import check_name
 
 _FIELDS: Final = ("description", "variants")
@@ -69,15 +70,7 @@ def load_recipe(path: Path) -> Recipe:
             range; names it.
         NotFoundError: a maker that does not exist.
     """
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidInputError.of(
-            "recipe", str(path), "a readable YAML file", str(error)
-        ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"recipe {path}: not YAML: {error}") from None
-    return parse_recipe(document, source=str(path))
+    return parse_recipe(read_yaml("recipe", path), source=str(path))
 
 
 @cache

@@ -35,8 +35,8 @@ from modelless.profiler.learning.prior import FORMAT, KINDS, digest_of
 from modelless.profiler.learning.process import Adapted, Process
 from modelless.profiler.learning.roofline import COMPONENTS, Roofline
 from modelless.profiler.table import Duplicates, TableRow, read_table
+from modelless.variants.estimates import FloatArray
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
 SHOTS = 10
