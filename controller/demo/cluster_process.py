@@ -48,6 +48,7 @@ class ClusterProcess:
     Args:
         home: store, artifacts and run files.
         port: where clients go.
+        config: settings file; None for the defaults.
         keep: leave it up on leaving without an error, and let it outlive this process.
         on_stage: told what the child says it is doing.
     """
@@ -57,11 +58,13 @@ class ClusterProcess:
         home: Path,
         port: int,
         *,
+        config: Path | None = None,
         keep: bool = False,
         on_stage: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._home = home
         self._port = port
+        self._config = config
         self._keep = keep
         self._on_stage = on_stage
         self._log = home / "run" / "up.log"
@@ -90,6 +93,7 @@ class ClusterProcess:
         command = [
             *(sys.executable, "-m", "modelless.controller.cli"),
             *("--home", str(self._home), "up", "--port", str(self._port)),
+            *(("--config", str(self._config)) if self._config is not None else ()),
         ]
         self._started_s = time.monotonic()
         with self._log.open("wb") as log:
