@@ -9,6 +9,7 @@ from statistics import median
 
 _WINDOW = 1000
 """Outcomes over which shares are counted: older ones fade exponentially."""
+_KEEP = 1.0 - 1.0 / _WINDOW
 _ERRORS_KEPT = 500
 
 
@@ -57,12 +58,14 @@ class CoverageCounter:
             given: logs of the predicted p50, p90 and p99 over the same.
             relative: |predicted p50 / seen - 1|.
         """
-        keep = 1.0 - 1.0 / _WINDOW
         self.outcomes += 1
-        self._weight = self._weight * keep + 1.0
-        within = self._within
-        for level in range(3):
-            within[level] = within[level] * keep + (error_log <= given[level])
+        self._weight = self._weight * _KEEP + 1.0
+        p50, p90, p99 = self._within
+        self._within = [
+            p50 * _KEEP + (error_log <= given[0]),
+            p90 * _KEEP + (error_log <= given[1]),
+            p99 * _KEEP + (error_log <= given[2]),
+        ]
         self._errors.append(relative)
 
     def snapshot(self, device_class: str) -> Coverage | None:

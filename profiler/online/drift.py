@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from modelless.profiler.online.settings import ShiftSettings
 
 
@@ -34,9 +36,12 @@ class ShiftDetector:
             self._warm_up(row, residual, seen + 1)
             return False
         surprise = (residual - self._mean[row]) / self._deviation[row]
-        surprise = max(-settings.clip, min(settings.clip, surprise))
-        up = self._up[row] = max(0.0, self._up[row] + surprise - settings.slack)
-        down = self._down[row] = max(0.0, self._down[row] - surprise - settings.slack)
+        clip, slack = settings.clip, settings.slack
+        if not -clip < surprise < clip:
+            surprise = math.copysign(clip, surprise)
+        up, down = self._up[row] + surprise - slack, self._down[row] - surprise - slack
+        self._up[row] = up = up if up > 0.0 else 0.0
+        self._down[row] = down = down if down > 0.0 else 0.0
         if up <= settings.threshold and down <= settings.threshold:
             return False
         self.restart(row)

@@ -128,20 +128,25 @@ class Residuals:
         outcomes = self._outcomes[row]
         mean = self._mean[row] if outcomes else self._group_mean(group)
         error = ratio_log - contention_log - mean
-        error = max(-settings.clip, min(settings.clip, error))
-        curve = self._curves[group]
-        share = _saturation(load)
-        energy = 1.0 + _OWN_LOAD_SHARE * share * share + energy_of(load) if load else 1.0
-        bound = self._most_log
-        mean += max(self._rate, 1.0 / (outcomes + 1.0)) * error / energy
-        mean = max(-bound, min(bound, mean))
+        if not -settings.clip < error < settings.clip:
+            error = math.copysign(settings.clip, error)
         if load:
-            step = self._rate * error / energy
-            curve.learn(load, step)
+            share = _saturation(load)
+            error /= 1.0 + _OWN_LOAD_SHARE * share * share + energy_of(load)
+            step = self._rate * error
+            self._curves[group].learn(load, step)
             limit = self._most_neighbour_log
             own = self._own_load[row] + _OWN_LOAD_SHARE * step * share
             self._own_load[row] = max(-limit, min(limit, own))
-        self._keep(row, mean, min(outcomes + 1.0, self._most_outcomes))
+        outcomes += 1.0
+        rate = 1.0 / outcomes
+        mean += (rate if rate > self._rate else self._rate) * error
+        bound = self._most_log
+        if not -bound < mean < bound:
+            mean = math.copysign(bound, mean)
+        if outcomes > self._most_outcomes:
+            outcomes = self._most_outcomes
+        self._keep(row, mean, outcomes)
 
     def forget(self, row: int) -> None:
         """Let the next outcomes of a row that has shifted weigh more than those before."""

@@ -23,6 +23,8 @@ LEVELS = (0.50, 0.90, 0.99)
 
 _STEPS = (0.05, 0.1, 0.3)
 """Of a level, in deviations: rarer events need longer steps to be followed as fast."""
+_AFTER_MISS = tuple(step * level for step, level in zip(_STEPS, LEVELS, strict=True))
+_AFTER_HIT = tuple(step * (level - 1.0) for step, level in zip(_STEPS, LEVELS, strict=True))
 _GROUP_SHARE = 0.25
 """Of a step, what the whole group takes, and so also those of it that were never seen."""
 _SCALE_RATE = 0.05
@@ -33,6 +35,7 @@ _PEAK_DECAY = 1.0 - 1.0 / 200.0
 _PEAK_ROOM = 1.5
 _NORMAL_MAD = 1.2533141373155  # deviation over mean absolute deviation of a normal distribution
 _MOST_OFFSET = math.log(10.0)
+_LEVEL_NUMBERS = range(len(LEVELS))
 
 
 class Tails:
@@ -89,31 +92,42 @@ class Tails:
             error: log of seen over expected latency.
             given: what ``quantiles`` answered, before this.
         """
-        size = min(abs(error), _MOST_ERROR)
+        # Comparisons instead of min and max, here and below: this runs once a batch served.
+        error_now = error if error < _MOST_ERROR else _MOST_ERROR
+        size = error_now if error_now > 0.0 else min(-error, _MOST_ERROR)
         scale, peak = self._scale[row], self._peak[row]
         if scale == 0.0:
             scale, peak = spread[1] / _Z99 / _NORMAL_MAD, spread[1]
-        scale = max(scale + _SCALE_RATE * (size - scale), _LEAST_SCALE)
-        peak = max(min(error, _MOST_ERROR), peak * _PEAK_DECAY)
+        scale += _SCALE_RATE * (size - scale)
+        if scale < _LEAST_SCALE:
+            scale = _LEAST_SCALE
+        peak *= _PEAK_DECAY
+        if peak < error_now:
+            peak = error_now
         self._scale[row], self._peak[row] = scale, peak
         deviation = scale * _NORMAL_MAD
         own, first, group = self._own, 3 * row, self._group[self._groups[row]]
         bases = (0.0, spread[0], spread[1])
         # What is beyond its reach cannot come from what was seen; below the quantile before it an
         # offset would be without effect, and wind up.
-        floor, reach = -deviation, deviation
-        for level in range(3):
-            missed = error > given[level]
-            step = _STEPS[level] * deviation * (LEVELS[level] if missed else LEVELS[level] - 1.0)
-            shared = group[level] = _clamp(group[level] + _GROUP_SHARE * step)
+        floor, reach, highest = -deviation, deviation, _PEAK_ROOM * peak
+        for level in _LEVEL_NUMBERS:
+            steps = _AFTER_MISS if error > given[level] else _AFTER_HIT
+            step = deviation * steps[level]
+            shared = group[level] + _GROUP_SHARE * step
+            if not -_MOST_OFFSET < shared < _MOST_OFFSET:
+                shared = _clamp(shared)
+            group[level] = shared
             elsewhere = bases[level] + shared
             quantile = elsewhere + own[first + level] + (1.0 - _GROUP_SHARE) * step
             if quantile > reach:
                 quantile = reach
             if quantile < floor:
                 quantile = floor
-            floor, reach = quantile, max(_PEAK_ROOM * peak, quantile)
-            own[first + level] = _clamp(quantile - elsewhere)
+            floor = quantile
+            reach = quantile if quantile > highest else highest
+            offset = quantile - elsewhere
+            own[first + level] = offset if -_MOST_OFFSET < offset < _MOST_OFFSET else _clamp(offset)
 
     def fade(self, keep: float) -> None:
         """Forget all but the share ``keep`` of what was learned."""
