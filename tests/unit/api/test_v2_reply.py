@@ -131,7 +131,7 @@ def test_arrays_of_any_layout(array: np.ndarray[Any, Any], binary: bool) -> None
     np.testing.assert_array_equal(result.as_numpy("y"), array)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     array=hnp.arrays(
         st.sampled_from([np.float32, np.float64, np.int8, np.uint32]),

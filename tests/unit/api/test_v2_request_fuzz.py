@@ -15,7 +15,7 @@ from modelless.controller.api.v2_request import InferRequest, parse_infer
 from modelless.controller.api.v2_routes import route
 from modelless.variants.errors import ModellessError
 
-QUICK = settings(max_examples=300, deadline=None)
+QUICK = settings(max_examples=300)
 
 _HEAD = {
     "id": "a",
@@ -121,7 +121,7 @@ _document = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(document=_document, payload=st.binary(max_size=12))
 def test_any_document(document: object, payload: bytes) -> None:
     text = json.dumps(document).encode()

@@ -48,7 +48,7 @@ limits = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     variants=st.lists(st.tuples(latencies_s, accuracies), min_size=1, max_size=8),
     limits=limits,
