@@ -33,6 +33,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -56,7 +57,6 @@ PUBLISHED_PERCENT = {
     ("efficientnet-lite2", "int8-260"): 77.0,
 }
 YARDSTICK = ("efficientnet-lite2", "fp32-260")
-DEADLINE_MS = 200.0
 GOAL = 0.99
 MIXED = ((70.0, 0.70), (74.0, 0.25), (77.0, 0.05))
 SETTLE_S = 8.0
@@ -86,12 +86,21 @@ class Step:
     back_after_s: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run: every query, and what the cluster said of itself at its end."""
+
+    books: Books
+    status: Mapping[str, Any]
+
+
 def main() -> None:
     """Run the contenders one after another and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--loads", default="0.4,1.5,3.3,0.4")
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--deadline-ms", type=float, default=200.0)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--fixed", default="lite2/int8,lite1/int8,lite0/int8")
     parser.add_argument("--mixed", action="store_true")
@@ -105,7 +114,7 @@ def main() -> None:
         home, ids = copy_home(arguments.home, Path(folder))
         capacity_per_s = arguments.capacity_per_s or in_process_per_s(home, ids[YARDSTICK])
         print(f"{'/'.join(YARDSTICK)} in process: {capacity_per_s:.1f} images/s", flush=True)
-        contenders = {} if arguments.without else {"modelless": "best-value"}
+        contenders: dict[str, dict[str, object]] = {} if arguments.without else {"modelless": {}}
         contenders |= {
             f"fixed {name}": static(ids[native(name)])
             for name in arguments.fixed.split(",")
@@ -116,8 +125,8 @@ def main() -> None:
         results: dict[str, list[list[Step]]] = {}
         for round_number in range(arguments.rounds):
             spec = spec_of(Path(folder), capacity_per_s, loads, arguments, round_number)
-            for name, selection in contenders.items():
-                books = run(home, selection, spec, Path(folder))
+            for name, settings in contenders.items():
+                books = run(home, settings, spec, Path(folder)).books
                 steps = count(books, spec, loads, arguments)
                 results.setdefault(name, []).append(steps)
                 show(name, steps, books)
@@ -139,9 +148,9 @@ def native(name: str) -> tuple[str, str]:
     raise SystemExit(f"--fixed: {name!r} is none of lite0, lite1, lite2 / fp32, int8")
 
 
-def static(variant: str) -> dict[str, str]:
-    """The policy that always takes this variant."""
-    return {"policy": "static", "variant": variant}
+def static(variant: str) -> dict[str, object]:
+    """Settings under which every query runs on this variant."""
+    return {"policies": {"selection": {"policy": "static", "variant": variant}}}
 
 
 def copy_home(home: Path, folder: Path) -> tuple[Path, dict[tuple[str, str], str]]:
@@ -191,9 +200,10 @@ def spec_of(
         KindSpec(
             name=f"at least {minimum:g} %",
             task=TASK,
-            limits={"latency_ms": DEADLINE_MS} | ({"min_accuracy": minimum} if minimum else {}),
+            limits={"latency_ms": arguments.deadline_ms}
+            | ({"min_accuracy": minimum} if minimum else {}),
             weight=weight,
-            deadline_ms=DEADLINE_MS,
+            deadline_ms=arguments.deadline_ms,
             images=images,
             labels=[],
             input_name="image",
@@ -206,10 +216,10 @@ def spec_of(
     return LoadSpec(url=url, kinds=kinds, steps=steps, seed=arguments.seed + round_number)
 
 
-def run(home: Path, selection: object, spec: LoadSpec, folder: Path) -> Books:
-    """Bring one contender up, send everything, take it down."""
+def run(home: Path, settings: Mapping[str, object], spec: LoadSpec, folder: Path) -> Run:
+    """Bring a cluster of these settings up, send everything, take it down."""
     config = folder / "config.yaml"
-    config.write_text(json.dumps({"tasks": [TASK], "policies": {"selection": selection}}))
+    config.write_text(json.dumps({"tasks": [TASK], **settings}))
     port = int(spec.url.rpartition(":")[2])
     books = Books(kinds_of(spec))
     with ClusterProcess(home, port, config=config) as cluster:
@@ -218,7 +228,9 @@ def run(home: Path, selection: object, spec: LoadSpec, folder: Path) -> Books:
         with LoadProcess(spec, folder) as load:
             for rows in load.batches():
                 books.add(rows)
-    return books
+        with Client(cluster.url) as client:
+            status = client.get("/modelless/status")
+    return Run(books, status)
 
 
 def wait_loaded(url: str, most_s: float = 60.0) -> None:
@@ -242,7 +254,7 @@ def count(
     for place, load in enumerate(loads):
         begin_s, end_s = place * arguments.seconds, (place + 1) * arguments.seconds
         rows = [row for row in books.rows if begin_s <= row.due_s < end_s]
-        outcomes = [outcome_of(row, DEADLINE_MS) for row in rows]
+        outcomes = [outcome_of(row, arguments.deadline_ms) for row in rows]
         good = [row for row, out in zip(rows, outcomes, strict=True) if out is Outcome.IN_TIME]
         seconds: dict[int, list[bool]] = {}
         for row, out in zip(rows, outcomes, strict=True):

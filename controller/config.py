@@ -109,6 +109,9 @@ class Settings(_Section):
         description="serve variants that were never profiled here, on what others let suppose; "
         "one that could not be profiled would be tried too",
     )
+    learn_online: bool = Field(
+        True, description="correct what was profiled by what batches take while serving"
+    )
     seed: int = Field(0, description="seed of the policies' randomness")
     ingress: Literal["haproxy", "serve"] = Field(
         "haproxy", description="haproxy, or serve for Ray Serve's own Python proxy"

@@ -8,6 +8,7 @@ from modelless.profiler.campaign import BATCHES
 from modelless.profiler.device import DeviceFacts
 from modelless.profiler.measured_model import MeasuredCostModel
 from modelless.profiler.measurement import Measurement
+from modelless.profiler.online.settings import ResidualSettings
 from modelless.profiler.pair_records import PairRecords
 from modelless.profiler.records import Records
 from modelless.profiler.subjects import subjects_of
@@ -41,6 +42,7 @@ def cost_model_of(
     measured: Sequence[Measurement],
     *,
     unmeasured: bool,
+    learns: bool = True,
 ) -> MeasuredCostModel:
     """The cost model of the catalog's variants on this host's device classes.
 
@@ -51,11 +53,13 @@ def cost_model_of(
         facts: of this host.
         measured: see ``read_measurements``.
         unmeasured: suppose something of placements, too, of which nothing was measured.
+        learns: see ``ResidualSettings``.
 
     Raises:
         StoreError: the store cannot be read.
     """
     devices = list(devices)
+    residuals = ResidualSettings(learns=learns)
     pairs = PairRecords(registry.store)
     pair_runs = [
         run
@@ -64,7 +68,7 @@ def cost_model_of(
     ]
     incomplete = with_gaps(measured, catalog.variants, devices, unmeasured=unmeasured)
     if not incomplete:
-        return MeasuredCostModel(measured, pair_runs=pair_runs)
+        return MeasuredCostModel(measured, residuals, pair_runs)
     # SciPy is slow to import, and where everything was measured nothing needs it.
     from modelless.profiler.learning.prior import shipped_prior
     from modelless.profiler.learning.supposed import suppose
@@ -75,7 +79,7 @@ def cost_model_of(
     told = incomplete.union(row.placement for row in measured)
     subjects = {placement: one for placement, one in subjects.items() if placement in told}
     supposed = suppose(shipped_prior(), subjects, measured, BATCHES)
-    return MeasuredCostModel(measured, pair_runs=pair_runs, supposed=supposed)
+    return MeasuredCostModel(measured, residuals, pair_runs, supposed)
 
 
 def with_gaps(

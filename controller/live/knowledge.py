@@ -104,6 +104,7 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
             facts,
             measured,
             unmeasured=settings.serve_unmeasured,
+            learns=settings.learn_online,
         )
         fetch = registry.artifacts.fetch
     if not catalog.variants:

@@ -36,6 +36,7 @@ from modelless.policies.seams import (
 )
 from modelless.policies.views import QueryView
 from modelless.profiler.measured_model import MeasuredCostModel
+from modelless.profiler.online.settings import ResidualSettings
 from modelless.variants.estimates import Load
 
 Progress = Callable[[float, int], None]
@@ -92,7 +93,9 @@ class Engine:
             Roster(
                 fleet.variants,
                 fleet.device_classes,
-                MeasuredCostModel(fleet.measurements),
+                MeasuredCostModel(
+                    fleet.measurements, ResidualSettings(learns=world.learn_online)
+                ),
                 limits.max_batch,
             ),
             build_policy(SelectionPolicy, world.policies.selection, clairvoyant=True),

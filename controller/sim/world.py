@@ -138,6 +138,9 @@ class World(Section):
     faults: tuple[FaultSettings, ...] = Field((), description="what goes wrong, and when")
     policies: PolicySettings = Field(default_factory=PolicySettings, description="who decides")
     limits: SimulationLimits = Field(default_factory=SimulationLimits, description="bounds")
+    learn_online: bool = Field(
+        True, description="correct what was profiled by what batches take while serving"
+    )
 
     @property
     def task_names(self) -> tuple[str, ...]:

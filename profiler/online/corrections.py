@@ -90,7 +90,7 @@ class Corrections:
         at_s: float,
         latency_s: float,
     ) -> bool:
-        """Learn from one outcome; False if it was ignored.
+        """Learn from one outcome; False if it was ignored, or nothing is to be learned.
 
         Args:
             row: whose.
@@ -112,6 +112,8 @@ class Corrections:
         given = tails.quantiles(row, spread)
         relative = abs(math.exp(given[0] - error) - 1.0)
         self.counters[self._groups[row]].count(error, given, relative)
+        if not self._settings.learns:
+            return False
         residuals.learn(row, ratio_log, slowed, busy_neighbours)
         tails.learn(row, spread, error, given)
         if self._detector.observe(row, ratio_log - slowed):

@@ -63,6 +63,8 @@ class ResidualSettings:
             refreshed is forgotten.
         half_life_s: seconds after which the same is so.
         shift: how change is found.
+        learns: False leaves every prediction as profiled; outcomes are only counted then, so that
+            what learning is worth can be measured.
     """
 
     rate: float = 0.1
@@ -75,6 +77,7 @@ class ResidualSettings:
     half_life: int = 20_000
     half_life_s: float = 3600.0
     shift: ShiftSettings = field(default_factory=ShiftSettings)
+    learns: bool = True
 
     def __post_init__(self) -> None:
         if not 0.0 < self.rate <= 1.0:

@@ -67,3 +67,34 @@ def test_the_error_falls_under_ten_percent_within_200_outcomes(
     assert 100.0 * np.mean(seen_s <= p90_s) == pytest.approx(90.0, abs=1.5)
     assert 100.0 * np.mean(seen_s <= p99_s) == pytest.approx(99.0, abs=0.7)
     assert model.drifts() == ()
+
+
+def test_learning_online_brings_more_queries_in_time_than_the_profile_alone(tmp_path: Path) -> None:
+    """Seven neighbours add 56 % in all, of which the profiles know nothing."""
+
+    def attained(learns: bool) -> float:
+        file = world(
+            tmp_path,
+            duration_s=20,
+            learn_online=learns,
+            devices=[{"name": "c", "count": 8, "per_host": 8, "contention": 0.08}],
+            tasks=[
+                {
+                    "name": "vision",
+                    "variants": {"kind": "ladder", "count": 8, "latency_ms": [4, 48]},
+                }
+            ],
+            queries=[
+                {
+                    "tasks": ["vision"],
+                    "arrivals": {"kind": "poisson", "rate_per_s": 200},
+                    "slos": [{"latency_ms": 60}, {"latency_ms": 120}],
+                }
+            ],
+        )
+        total = simulate(file).total
+        return total.good / total.queries
+
+    corrected, as_profiled = attained(True), attained(False)
+    assert corrected > 0.97
+    assert corrected > as_profiled + 0.05

@@ -59,6 +59,16 @@ def test_the_curve_bends(make: Any) -> None:
         assert found == pytest.approx(factor, rel=0.08), busy
 
 
+def test_without_learning_outcomes_are_counted_and_predictions_stay_as_profiled(make: Any) -> None:
+    model = make_model(make, learns=False)
+    profiled = model.estimate((placement(0),), 1, IDLE).p50_s[0]
+    tell(model, 100, lognormal(0.01), lambda _t, _number, _load: 1.5)
+    assert model.estimate((placement(0),), 1, IDLE).p50_s[0] == profiled
+    (coverage,) = model.coverage()
+    assert coverage.outcomes == 100
+    assert coverage.median_error_percent == pytest.approx(100.0 / 3.0, abs=2.0)
+
+
 @given(
     prior=st.floats(-1.0, 2.0),
     steps=st.lists(st.tuples(st.floats(0.0, 64.0), st.floats(-1.0, 1.0)), max_size=30),
