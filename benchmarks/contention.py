@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.profiler.campaign import CampaignSettings, run_campaign
-from modelless.profiler.device import default_device_classes
+from modelless.profiler.device import DeviceFacts, default_device_classes
 from modelless.profiler.host import read_facts
 from modelless.profiler.inputs import sample_inputs
 from modelless.profiler.jobs import Job, load_job
@@ -50,9 +50,9 @@ class Kept:
     def __init__(self) -> None:
         self.rows: list[Measurement] = []
 
-    def current(self, fingerprint: str) -> list[Measurement]:
+    def current(self, facts: DeviceFacts, kind: str = "cpu") -> list[Measurement]:
         """Nothing: everything is measured."""
-        del fingerprint
+        del facts, kind
         return []
 
     def add(self, measurement: Measurement) -> None:

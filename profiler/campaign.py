@@ -237,7 +237,7 @@ class _Campaign:
         """What is in the records for this machine, and trusted."""
         known: dict[Placement, dict[int, Measurement]] = {}
         for kind in sorted({job.device.kind for job in self._jobs}):
-            for row in self._records.current(self._facts.fingerprint_of(kind)):
+            for row in self._records.current(self._facts, kind):
                 if row.trusted:
                     known.setdefault(row.placement, {})[row.batch] = row
         return known

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from modelless.variants.errors import InvalidInputError
-from modelless.variants.runtimes.engines import ENGINES
-from modelless.variants.vocabulary import DeviceClass, Engine
+from modelless.variants.vocabulary import DeviceClass
 
 USD_PER_CORE_HOUR = 0.05
 """A default price: about what the large clouds ask on demand for one virtual core of a
@@ -85,20 +84,15 @@ class DeviceFacts:
     def fingerprint_of(self, kind: str) -> str:
         """16 hex digits of a hash over what matters to latency on devices of ``kind``.
 
-        Equal where a measurement may be reused: same processor, cores, caches, extensions and
-        versions of the engines that run on such devices; for ``gpu`` the cards and their driver as
-        well. Memory size, kernel, host name and clock speed (it wanders) are left out on purpose.
+        Equal where a measurement by the same version of an engine may be reused: same processor,
+        cores, caches and extensions; for ``gpu`` the cards and their driver as well. Memory size,
+        kernel, host name and clock speed (it wanders) are left out on purpose.
         """
         matters: dict[str, object] = {
             "architecture": self.architecture,
             "cache_bytes": dict(self.cache_bytes),
             "cores": self.cores,
             "cpu_model": self.cpu_model,
-            "engines": {
-                name: version
-                for name, version in self.engines.items()
-                if ENGINES[Engine(name)].device_kind == kind
-            },
             "isa": list(self.isa),
             "quota_cores": self.quota_cores,
         }
@@ -106,6 +100,11 @@ class DeviceFacts:
             matters["gpus"] = [[gpu.name, gpu.memory_bytes, gpu.driver] for gpu in self.gpus]
         text = json.dumps(matters, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def engine_names(self) -> frozenset[str]:
+        """``engine_name`` of every installed engine."""
+        return frozenset(map(self.engine_name, self.engines))
 
     def engine_name(self, engine: str) -> str:
         """The engine with its version, where that is known: ``onnxruntime-cpu-1.20.1``."""

@@ -8,6 +8,7 @@ from typing import Final
 
 from sqlalchemy import select
 
+from modelless.profiler.device import DeviceFacts
 from modelless.profiler.measured_model import Drift
 from modelless.profiler.records import Records
 from modelless.variants.store import HistoryRow, Store
@@ -45,19 +46,25 @@ def record_drifts(store: Store, drifts: Iterable[Drift], fingerprints: Mapping[s
         )
 
 
-def drifted_placements(store: Store, fingerprint: str) -> set[Placement]:
+def drifted_placements(store: Store, facts: DeviceFacts, kind: str = "cpu") -> set[Placement]:
     """Placements noted on that machine and not measured, trustworthily, since then.
+
+    Args:
+        store: with the notes and the measurements.
+        facts: of the machine.
+        kind: of its devices.
 
     Raises:
         StoreError: the store cannot be read.
     """
     measured: dict[Placement, datetime] = {}
-    for row in Records(store).current(fingerprint):
+    for row in Records(store).current(facts, kind):
         if row.trusted:
             newest = measured.get(row.placement, row.measured_at)
             measured[row.placement] = max(newest, row.measured_at)
     with store.session() as session:
         notes = list(session.scalars(select(HistoryRow).where(HistoryRow.kind == KIND)))
+    fingerprint = facts.fingerprint_of(kind)
     drifted = set()
     for note in notes:
         placement = Placement(note.subject, note.details["device_class"])

@@ -30,7 +30,7 @@ def read_measurements(
     return [
         row
         for kind in sorted({device.kind for device in devices})
-        for row in records.current(facts.fingerprint_of(kind))
+        for row in records.current(facts, kind)
     ]
 
 

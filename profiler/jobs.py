@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
+from modelless.profiler.device import DeviceFacts
 from modelless.profiler.measurement import Measurement
 from modelless.profiler.noise import HostNoise, NoiseGauge
 from modelless.variants.runtimes import LoadedVariant, find_runtime
@@ -40,7 +41,7 @@ class Job:
 class MeasurementSink(Protocol):
     """Where measurements are kept; ``Records`` is one."""
 
-    def current(self, fingerprint: str) -> Sequence[Measurement]: ...
+    def current(self, facts: DeviceFacts, kind: str = "cpu") -> Sequence[Measurement]: ...
 
     def add(self, measurement: Measurement) -> object: ...
 

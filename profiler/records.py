@@ -7,6 +7,7 @@ from dataclasses import fields
 
 from sqlalchemy import ColumnElement, and_, delete, select
 
+from modelless.profiler.device import DeviceFacts
 from modelless.profiler.measurement import Measurement
 from modelless.variants.errors import InvalidInputError, StoreError
 from modelless.variants.store import MeasurementRow, Store
@@ -25,28 +26,40 @@ class Records:
     def add(self, measurement: Measurement) -> bool:
         """Keep ``measurement`` in place of an older one of the same point, in one transaction.
 
-        One that is not trusted does not replace one that is: then nothing is written, and the
-        answer is False.
+        One that is not trusted does not replace one by the same version of the engine that is:
+        then nothing is written, and the answer is False.
 
         Raises:
             StoreError: the store cannot be written.
         """
         same_point = _same_point(measurement)
         with self._store.transaction() as session:
-            trusted = session.scalar(select(MeasurementRow.trusted).where(same_point))
-            if trusted and not measurement.trusted:
+            before = session.scalar(select(MeasurementRow).where(same_point))
+            if (
+                before is not None
+                and before.engine == measurement.engine
+                and before.trusted
+                and not measurement.trusted
+            ):
                 return False
             session.execute(delete(MeasurementRow).where(same_point))
             session.add(MeasurementRow(**{name: getattr(measurement, name) for name in _FIELDS}))
         return True
 
-    def current(self, fingerprint: str) -> list[Measurement]:
-        """What was measured on the machine with ``fingerprint``, trusted or not.
+    def current(self, facts: DeviceFacts, kind: str = "cpu") -> list[Measurement]:
+        """What was measured on the machine of ``facts`` by engines it has now, trusted or not.
+
+        Args:
+            facts: of the machine; another version of an engine would take another time.
+            kind: of its devices.
 
         Raises:
             StoreError: the store cannot be read, or holds a row that cannot be true.
         """
-        return self._select(MeasurementRow.fingerprint == fingerprint)
+        return self._select(
+            MeasurementRow.fingerprint == facts.fingerprint_of(kind),
+            MeasurementRow.engine.in_(facts.engine_names),
+        )
 
     def everything(self) -> list[Measurement]:
         """What was measured on any machine. Raises as ``current`` does."""

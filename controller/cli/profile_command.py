@@ -140,7 +140,7 @@ def profile(
         wrong: set[Placement] = set()
         if drifted:
             for kind in {device.kind for device in devices}:
-                wrong |= drifted_placements(registry.store, facts.fingerprint_of(kind))
+                wrong |= drifted_placements(registry.store, facts, kind)
         chosen = [job for job in jobs if not drifted or job.placement in wrong]
         agenda = None
         if target is not None or budget_s is not None:
@@ -150,10 +150,7 @@ def profile(
         wanted = {Placement(v.id, device.name) for v in variants for device in devices}
         kinds = sorted({device.kind for device in devices})
         rows = [
-            row
-            for kind in kinds
-            for row in records.current(facts.fingerprint_of(kind))
-            if row.placement in wanted
+            row for kind in kinds for row in records.current(facts, kind) if row.placement in wanted
         ]
         pairs = []
         if neighbours:
@@ -221,9 +218,9 @@ class _Anew:
 
     records: MeasurementSink
 
-    def current(self, fingerprint: str) -> Sequence[Measurement]:
+    def current(self, facts: DeviceFacts, kind: str = "cpu") -> Sequence[Measurement]:
         """Nothing."""
-        del fingerprint
+        del facts, kind
         return ()
 
     def add(self, measurement: Measurement) -> object:

@@ -45,7 +45,7 @@ def variants(
     with closing(open_registry(home_of(ctx))) as registry:
         catalog = registry.catalog()
         found = in_scopes(catalog, scopes or [])
-        rows = Records(registry.store).current(read_facts().fingerprint)
+        rows = Records(registry.store).current(read_facts())
         outcomes = latest_outcomes(registry.store, [variant.id for variant in catalog.variants])
     victors = dominated_by_device(catalog.variants, rows, outcomes)
     left_out = {} if settings.serve_dominated else dominated_everywhere(

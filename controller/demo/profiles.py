@@ -144,7 +144,7 @@ def read_profiles(home: Path, tasks: Sequence[str], device_class: str) -> Profil
         found = profiles_of(
             [catalog.resolve(name).task for name in tasks],
             catalog.variants,
-            Records(registry.store).current(facts.fingerprint),
+            Records(registry.store).current(facts),
             classes[device_class],
             cores=facts.cores,
             cpu_model=facts.cpu_model,

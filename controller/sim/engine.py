@@ -93,9 +93,7 @@ class Engine:
             Roster(
                 fleet.variants,
                 fleet.device_classes,
-                MeasuredCostModel(
-                    fleet.measurements, ResidualSettings(learns=world.learn_online)
-                ),
+                MeasuredCostModel(fleet.measurements, ResidualSettings(learns=world.learn_online)),
                 limits.max_batch,
             ),
             build_policy(SelectionPolicy, world.policies.selection, clairvoyant=True),

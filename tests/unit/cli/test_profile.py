@@ -53,7 +53,7 @@ def test_variants_are_measured_and_kept(run: Run, registered: Path, tmp_path: Pa
     assert 0 < point["p50_ms"] <= point["p90_ms"] <= point["p99_ms"]
     assert point["throughput_per_s"] > 0
     with closing(open_registry(registered)) as registry:
-        (row,) = Records(registry.store).current(host_facts().fingerprint)
+        (row,) = Records(registry.store).current(host_facts())
     assert row.p50_s * 1e3 == pytest.approx(point["p50_ms"])
     (line,) = read_table(tmp_path / "out.csv")
     assert (line.model, line.family, line.batch) == ("mean", "tiny", 1)
@@ -111,7 +111,7 @@ def test_what_drifted_is_measured_again_and_only_that(run: Run, profiled: Path) 
         drift = Drift(Placement(SMALL, "cpu-1"), 1.5, 1, 12.0)
         record_drifts(registry.store, [drift], {"cpu-1": host_facts().fingerprint})
         record_drifts(registry.store, [drift], {"cpu-1": "another machine"})
-        assert drifted_placements(registry.store, host_facts().fingerprint) == {drift.placement}
+        assert drifted_placements(registry.store, host_facts()) == {drift.placement}
     found = run("profile", *QUICK, "--drifted", "--json").document
     assert (found["measured"], found["skipped"]) == (1, [])
     now = [p["variant"] for p in found["placements"] if p["batches"][0]["measured_now"]]
@@ -119,10 +119,10 @@ def test_what_drifted_is_measured_again_and_only_that(run: Run, profiled: Path) 
 
 
 def test_a_trusted_measurement_settles_a_drift(registered: Path) -> None:
-    here = host_facts().fingerprint
+    here = host_facts()
     with closing(open_registry(registered)) as registry:
         drift = Drift(Placement(SMALL, "cpu-1"), 1.5, 1, 12.0)
-        record_drifts(registry.store, [drift], {"cpu-1": here})
+        record_drifts(registry.store, [drift], {"cpu-1": here.fingerprint})
         later = datetime.now(UTC) + timedelta(seconds=1)
         for trusted, left in ((False, {drift.placement}), (True, set())):
             row = measurement(SMALL, 1, 5.0, measured_at=later, trusted=trusted)
@@ -194,7 +194,7 @@ def test_an_interruption_keeps_what_was_measured(
     assert (ran.code, ran.out) == (130, "")
     assert "goes on from here" in ran.err
     with closing(open_registry(registered)) as registry:
-        assert len(Records(registry.store).current(host_facts().fingerprint)) == 1
+        assert len(Records(registry.store).current(host_facts())) == 1
 
 
 def test_a_damaged_file_does_not_stop_the_others(run: Run, profiled: Path) -> None:

@@ -101,7 +101,7 @@ def measurement(variant_id: str, batch: int, p50_ms: float, **changes: Any) -> M
         "device_class": "cpu-1",
         "batch": batch,
         "threads": 1,
-        "engine": "onnxruntime-cpu-1.20.1",
+        "engine": host_facts().engine_name("onnxruntime-cpu"),
         "device_name": "A Processor",
         "repeats": 30,
         "p50_s": p50_s,
@@ -132,7 +132,7 @@ def rates(threads: int = 1, **changes: Any) -> DeviceRates:
     """Rates of this host's ``cpu-1`` or ``cpu-2``."""
     values: dict[str, Any] = {
         "threads": threads,
-        "engine": "onnxruntime-cpu-1.20.1",
+        "engine": host_facts().engine_name("onnxruntime-cpu"),
         "copy_bytes_per_s": {"L2": 60e9, "memory": 10e9},
         "product_multiply_adds_per_s": {"fp32": 50e9 * threads},
         "operator_s": 1e-6,

@@ -86,7 +86,7 @@ def test_what_drifted_is_noted_once_and_shown(home: Path) -> None:
             (note,) = session.scalars(select(HistoryRow).where(HistoryRow.kind == KIND))
         assert note.subject == SMALL.variant_id
         assert "1.50 times" in note.reason
-        assert drifted_placements(registry.store, host_facts().fingerprint) == {SMALL}
+        assert drifted_placements(registry.store, host_facts()) == {SMALL}
 
 
 def test_a_card_is_noted_under_the_fingerprint_of_cards(
@@ -106,7 +106,7 @@ def test_a_card_is_noted_under_the_fingerprint_of_cards(
     asyncio.run(talk())
     with closing(open_registry(home)) as registry:
         for kind, noted in (("cpu", SMALL), ("gpu", on_card)):
-            assert drifted_placements(registry.store, facts.fingerprint_of(kind)) == {noted}
+            assert drifted_placements(registry.store, facts, kind) == {noted}
 
 
 def test_a_store_that_is_away_costs_the_note_and_nothing_else(

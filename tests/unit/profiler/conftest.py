@@ -89,8 +89,12 @@ class MemorySink:
 
     rows: list[Measurement] = field(default_factory=list)
 
-    def current(self, fingerprint: str) -> Sequence[Measurement]:
-        return [row for row in self.rows if row.fingerprint == fingerprint]
+    def current(self, facts: DeviceFacts, kind: str = "cpu") -> Sequence[Measurement]:
+        return [
+            row
+            for row in self.rows
+            if row.fingerprint == facts.fingerprint_of(kind) and row.engine in facts.engine_names
+        ]
 
     def add(self, measurement: Measurement) -> None:
         self.rows.append(measurement)

@@ -146,7 +146,6 @@ def test_this_host_has_facts() -> None:
         {"cores": 4},
         {"isa": ("avx2", "avx512_vnni")},
         {"cache_bytes": {"L2": 1}},
-        {"engines": {"onnxruntime-cpu": "1.21.0"}},
         {"quota_cores": 1.5},
     ],
 )
@@ -162,10 +161,11 @@ def test_the_fingerprint_ignores_what_does_not_matter(make: Any) -> None:
     assert (other.device_name("gpu"), other.device_name()) == ("L4", make.facts.cpu_model)
 
 
-def test_engines_for_cards_leave_what_was_measured_on_cores_as_it_is(make: Any) -> None:
+def test_another_engine_is_no_other_machine(make: Any) -> None:
     more = dataclasses.replace(make.facts, engines={**make.facts.engines, "tensorrt": "10.13.0"})
     assert more.fingerprint == make.facts.fingerprint
-    assert more.fingerprint_of("gpu") != make.facts.fingerprint_of("gpu")
+    assert more.fingerprint_of("gpu") == make.facts.fingerprint_of("gpu")
+    assert more.engine_names == {"onnxruntime-cpu-1.20.1", "tensorrt-10.13.0"}
 
 
 def test_default_classes_follow_the_cores(make: Any) -> None:

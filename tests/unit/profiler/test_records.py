@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -28,12 +29,12 @@ def test_what_is_added_is_read_back(store: Store, make: Any) -> None:
     for row in reversed(rows):
         assert records.add(row)
     records.add(make.measurement(fingerprint="another"))
-    assert records.current(make.facts.fingerprint) == rows
+    assert records.current(make.facts) == rows
     assert len(records.everything()) == 5
 
 
 def test_a_newer_measurement_takes_the_place_of_an_older(store: Store, make: Any) -> None:
-    records, fingerprint = Records(store), make.facts.fingerprint
+    records = Records(store)
     untrusted, trusted, newer = (
         make.measurement(trusted=False),
         make.measurement(p50_s=0.009),
@@ -41,9 +42,29 @@ def test_a_newer_measurement_takes_the_place_of_an_older(store: Store, make: Any
     )
     for row in (untrusted, trusted, newer):
         assert records.add(row)
-        assert records.current(fingerprint) == [row]
+        assert records.current(make.facts) == [row]
     assert not records.add(untrusted)
-    assert records.current(fingerprint) == [newer]
+    assert records.current(make.facts) == [newer]
+
+
+def test_another_version_of_an_engine_makes_only_its_own_measurements_old(
+    store: Store, make: Any
+) -> None:
+    records = Records(store)
+    cpu = make.measurement(variant_id="a")
+    openvino = make.measurement(variant_id="b", engine="openvino-2025.1")
+    for row in (cpu, openvino):
+        records.add(row)
+    both = dataclasses.replace(
+        make.facts, engines={"onnxruntime-cpu": "1.20.1", "openvino": "2025.1"}
+    )
+    assert records.current(make.facts) == [cpu]
+    assert records.current(both) == [cpu, openvino]
+    newer = dataclasses.replace(both, engines={"onnxruntime-cpu": "1.21", "openvino": "2025.1"})
+    assert records.current(newer) == [openvino]
+    again = make.measurement(variant_id="a", engine="onnxruntime-cpu-1.21", trusted=False)
+    assert records.add(again)
+    assert records.current(newer) == [again, openvino]
 
 
 def test_measurements_can_be_forgotten(store: Store, make: Any) -> None:
@@ -51,7 +72,7 @@ def test_measurements_can_be_forgotten(store: Store, make: Any) -> None:
     for name in "abc":
         records.add(make.measurement(variant_id=name))
     assert records.forget(fingerprint, ["a", "zzz"]) == 1
-    assert [row.variant_id for row in records.current(fingerprint)] == ["b", "c"]
+    assert [row.variant_id for row in records.current(make.facts)] == ["b", "c"]
     assert records.forget("another") == 0
     assert records.forget(fingerprint) == 2
 
@@ -69,7 +90,7 @@ def test_a_row_that_cannot_be_true_is_named(store: Store, make: Any) -> None:
     with store.transaction() as session:
         session.query(MeasurementRow).update({"p50_s": -1.0})
     with pytest.raises(StoreError, match=r"cannot be true.*p50_s"):
-        records.current(make.facts.fingerprint)
+        records.current(make.facts)
 
 
 @pytest.mark.parametrize(
