@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from contextlib import closing
 from pathlib import Path
@@ -196,6 +197,7 @@ def _profile(
     from modelless.controller.cli.campaigns import jobs_of, measure_jobs
     from modelless.profiler.records import Records
 
+    gc.collect()  # so that no variant is measured in the memory that making left behind
     variants = [member.variant for member in family.members]
     jobs, damaged = jobs_of(registry, registry.catalog(), variants, devices)
     result = measure_jobs(jobs, Records(registry.store), facts, settings)

@@ -475,6 +475,7 @@ def test_a_registered_variant_is_a_source(run: Run, home: Path, source: Path, da
 
 
 @pytest.mark.torch
+@pytest.mark.filterwarnings("ignore")
 def test_a_torch_network(run: Run, home: Path, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     pytest.importorskip("onnxscript", reason="pip install onnxscript")
