@@ -26,6 +26,8 @@ def standing_of(variant: Variant, points: Iterable[Measurement]) -> Standing:
 def in_pairs(outcomes: Mapping[str, Outcomes]) -> IsMoreAccurate:
     """Tells accuracies apart by the same items where both were measured on them, else by intervals.
 
+    On the same items, variants that are right on the very same ones are equally accurate.
+
     Args:
         outcomes: by variant id.
     """
@@ -33,9 +35,9 @@ def in_pairs(outcomes: Mapping[str, Outcomes]) -> IsMoreAccurate:
     def is_more_accurate(one: Standing, other: Standing) -> bool:
         mine, theirs = outcomes.get(one.variant_id), outcomes.get(other.variant_id)
         difference = mine.compare(theirs) if mine is not None and theirs is not None else None
-        if difference is None:
+        if mine is None or theirs is None or difference is None:
             return intervals_part(one, other)
-        return difference.percent > 0.0 and difference.is_significant
+        return (difference.percent > 0.0 and difference.is_significant) or mine.is_same(theirs)
 
     return is_more_accurate
 

@@ -23,6 +23,9 @@ REVISED: Final = "accuracy-revised"
 MEASURED: Final = "accuracy-measured"
 """The history's kind of row that says what was measured, and why it is not the accuracy."""
 
+ENOUGH_ITEMS: Final = 300
+"""On which two variants must not differ to count as equally accurate."""
+
 _MOST_ITEMS: Final = 200_000  # kept; 25 kB
 _KEY: Final = "measured"
 
@@ -44,11 +47,27 @@ class Outcomes:
 
     def compare(self, other: Outcomes) -> PairedDifference | None:
         """How much better these are than ``other``; None if they are not of the same items."""
+        pair = self._in_common(other)
+        return None if pair is None else compare_right(*pair)
+
+    def is_same(self, other: Outcomes) -> bool:
+        """Whether both are right on the very same items, of which there are enough.
+
+        Of 300 items with no difference the 95 % bound of differing is 1 % (the rule of three;
+        Hanley and Lippman-Hand, JAMA 249, 1983).
+        """
+        pair = self._in_common(other)
+        return (
+            pair is not None and len(pair[0]) >= ENOUGH_ITEMS and bool((pair[0] == pair[1]).all())
+        )
+
+    def _in_common(self, other: Outcomes) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
+        """The outcomes on the items that both have; None if they are not of the same items."""
         same = (self.metric, self.set_sha256, self.seed)
         if same != (other.metric, other.set_sha256, other.seed):
             return None
         count = min(len(self.is_right), len(other.is_right))
-        return compare_right(self.is_right[:count], other.is_right[:count])
+        return self.is_right[:count], other.is_right[:count]
 
 
 def details_of(measured: MeasuredAccuracy, metric: Metric) -> dict[str, Any]:

@@ -114,6 +114,7 @@ class Registry:
         parameter_count: int | None = None,
         multiply_adds: int | None = None,
         inspect: bool = True,
+        also: Callable[[Session, Variant], object] | None = None,
     ) -> Variant:
         """Store a variant's file and give it a version.
 
@@ -128,6 +129,7 @@ class Registry:
             parameter_count, multiply_adds: taken from the graph where left out.
             inspect: refuse a file that is not ONNX, not allowed, or not of the task's signature.
                 False only for bytes that were inspected just before.
+            also: writes in the same transaction what the variant must not be seen without.
 
         Raises:
             NotFoundError: the task or the model is not there.
@@ -166,7 +168,14 @@ class Registry:
         )
         graph_facts = facts_of_file(artifact, resolution_px)
         self.artifacts.put(artifact)  # first: a row never speaks of a file that is not there
-        return self._write(lambda session: _add_variant(session, variant, graph_facts))
+
+        def add(session: Session) -> Variant:
+            added = _add_variant(session, variant, graph_facts)
+            if also is not None:
+                also(session, added)
+            return added
+
+        return self._write(add)
 
     def graph_facts(self, variant: Variant) -> GraphFacts:
         """The facts of a variant's graph: kept, or read from its file and then kept.

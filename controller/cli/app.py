@@ -16,8 +16,10 @@ from modelless.controller.cli import (
     device_command,
     engines_command,
     infer_command,
+    make_command,
     profile_command,
     profile_report_command,
+    rebuild_command,
     register_command,
     select_command,
     simulate_command,
@@ -97,6 +99,8 @@ def _restore(before: str | None) -> None:
 
 app.add_typer(zoo_commands.app, name="zoo", epilog="Example: modelless zoo add imagenet")
 app.command(epilog=register_command.EPILOG)(register_command.register)
+app.command(epilog=make_command.EPILOG)(make_command.make)
+app.command(epilog=rebuild_command.EPILOG)(rebuild_command.rebuild)
 app.command(epilog=validate_command.EPILOG)(validate_command.validate)
 app.command(epilog=variants_command.EPILOG)(variants_command.variants)
 app.command(epilog=device_command.EPILOG)(device_command.device)

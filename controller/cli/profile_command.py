@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,23 +20,20 @@ from modelless.controller.cli.arguments import (
     seconds_of,
     share_of,
 )
-from modelless.controller.cli.screen import Json, Steps, emit, home_of, say
+from modelless.controller.cli.campaigns import jobs_of, measure_jobs
+from modelless.controller.cli.screen import Json, emit, home_of, say
 from modelless.variants.errors import (
-    IntegrityError,
     InvalidInputError,
-    ModellessError,
-    NoisyMachineError,
 )
 from modelless.variants.vocabulary import DeviceClass, Placement, Variant
 
 if TYPE_CHECKING:
-    from modelless.profiler.campaign import Agenda, CampaignResult, CampaignSettings
+    from modelless.profiler.campaign import Agenda
     from modelless.profiler.device import DeviceFacts
     from modelless.profiler.device_records import DeviceRecords
     from modelless.profiler.jobs import Job, MeasurementSink
     from modelless.profiler.measurement import Measurement
     from modelless.profiler.microbenchmark import DeviceRates
-    from modelless.profiler.progress import ProgressEvent
     from modelless.variants.catalog import Catalog
     from modelless.variants.registry import Registry
 
@@ -131,7 +127,7 @@ def profile(
         catalog = registry.catalog()
         variants = in_scopes(catalog, scopes or [])
         records = Records(registry.store)
-        jobs, damaged = _jobs(registry, catalog, variants, devices)
+        jobs, damaged = jobs_of(registry, catalog, variants, devices)
         device_records = DeviceRecords(registry.store)
         rates, spent_s = _describe(devices, facts, device_records, budget_s)
         if budget_s is not None:
@@ -146,7 +142,7 @@ def profile(
         if target is not None or budget_s is not None:
             agenda = _agenda(registry, catalog, chosen, facts, sizes, target)
         sink = _Anew(records) if again or drifted else records
-        result = _measure(chosen, sink, facts, settings, agenda)
+        result = measure_jobs(chosen, sink, facts, settings, agenda)
         wanted = {Placement(v.id, device.name) for v in variants for device in devices}
         kinds = sorted({device.kind for device in devices})
         rows = [
@@ -228,43 +224,6 @@ class _Anew:
         return self.records.add(measurement)
 
 
-def _jobs(
-    registry: Registry,
-    catalog: Catalog,
-    variants: Sequence[Variant],
-    devices: Sequence[DeviceClass],
-) -> tuple[list[Job], Mapping[Placement, str]]:
-    """The placements to measure, and those whose file is damaged, with what is wrong with it.
-
-    Raises:
-        IntegrityError: every file is damaged.
-    """
-    from modelless.profiler.inputs import sample_inputs
-    from modelless.profiler.jobs import Job
-    from modelless.variants.runtimes.engines import ENGINES, runs_on
-
-    jobs: list[Job] = []
-    damaged: dict[Placement, str] = {}
-    error: ModellessError | None = None
-    for variant in variants:
-        fit = [device for device in devices if runs_on(variant.engine, device)]
-        if not fit:
-            kind = ENGINES[variant.engine].device_kind
-            say(f"note: {variant.id} is left out: {variant.engine.value} runs on a {kind}")
-            continue
-        try:
-            artifact = registry.artifacts.fetch(variant.artifact_sha256)
-        except IntegrityError as damage:
-            error = damage
-            damaged.update({Placement(variant.id, d.name): str(damage) for d in fit})
-            continue
-        inputs = partial(sample_inputs, catalog.tasks[variant.task].inputs)
-        jobs += [Job(variant, device, artifact, inputs) for device in fit]
-    if error is not None and not jobs:
-        raise error
-    return jobs, damaged
-
-
 def _describe(
     devices: Sequence[DeviceClass],
     facts: DeviceFacts,
@@ -308,40 +267,6 @@ def _agenda(
         variants.values(), devices.values(), facts, catalog.models.values(), registry.graph_facts
     )
     return InformedAgenda(shipped_prior(), subjects, batches, target_error)
-
-
-def _measure(
-    jobs: Sequence[Job],
-    records: MeasurementSink,
-    facts: DeviceFacts,
-    settings: CampaignSettings,
-    agenda: Agenda | None,
-) -> CampaignResult:
-    """Run the campaign with progress on stderr."""
-    from modelless.profiler.campaign import run_campaign
-
-    with Steps("profiling") as steps:
-        try:
-            shown = partial(_show, steps)
-            return run_campaign(jobs, records, facts, settings, shown, None, agenda)
-        except NoisyMachineError as error:
-            raise NoisyMachineError(f"{error} (--accept-noise)") from None
-        except KeyboardInterrupt:
-            steps.note("what was measured so far is kept; the same command goes on from here")
-            raise
-
-
-def _show(steps: Steps, event: ProgressEvent) -> None:
-    now = ""
-    if event.placement is not None:
-        now = f"{event.placement.variant_id} on {event.placement.device_class}"
-        if event.batch is not None:
-            now += f", batch {event.batch}"
-        if event.measurement is not None:
-            now += f": {event.measurement.p50_s * 1e3:.2f} ms"
-    if event.message:
-        steps.note(f"failed: {now}: {event.message}")
-    steps.at(event.done, event.total, now, event.eta_s)
 
 
 def _check_writable(path: Path) -> None:

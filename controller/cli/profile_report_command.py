@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +19,7 @@ from modelless.variants.paths import not_found
 if TYPE_CHECKING:
     from modelless.profiler.measurement import Measurement
     from modelless.profiler.report.document import Report
+    from modelless.variants.registry import Registry
     from modelless.variants.vocabulary import Variant
 
 EPILOG = (
@@ -56,8 +57,59 @@ def report(
     seen. Nothing is measured. Profiles of other machines in the same store are shown too, each
     machine apart.
     """
-    from modelless import __version__
+    from modelless.variants.registry import open_registry
+
+    classes = None if device is None else names_of("device", device)
+    with closing(open_registry(home_of(ctx))) as registry:
+        found = _report_on(registry, in_scopes(registry.catalog(), scopes or []), classes)
+    if output is not None or not as_json:
+        folder = output or _FOLDER
+        _write(found, folder, "--output")
+        say(f"report: {folder / 'report.html'}")
+    if as_json:
+        emit(_document(found))
+
+
+def check_can_draw(folder: Path) -> None:
+    """Raise now, not after minutes of measuring, if nothing could be drawn into ``folder``.
+
+    Raises:
+        EnvironmentUnfitError: Matplotlib is not installed.
+        InvalidInputError: the folder cannot be made or written; names ``--report``.
+    """
+    from modelless.profiler.report.plotting import check_matplotlib
+
+    check_matplotlib()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable("--report", folder, error) from None
+
+
+def draw(registry: Registry, variants: Sequence[Variant], folder: Path) -> Path | None:
+    """Draw the report of some variants into ``folder``, and return it; None if none is profiled.
+
+    Raises:
+        EnvironmentUnfitError, InvalidInputError: as ``check_can_draw``.
+    """
+    try:
+        found = _report_on(registry, variants, None)
+    except NotFoundError:
+        return None
+    _write(found, folder, "--report")
+    return folder
+
+
+def _report_on(
+    registry: Registry, variants: Sequence[Variant], classes: Sequence[str] | None
+) -> Report:
+    """The report of what is profiled of the variants on the device classes; None is all of them.
+
+    Raises:
+        NotFoundError: nothing is, or nothing on one of the device classes.
+    """
     from modelless.profiler.device import default_device_classes
+    from modelless.profiler.dominated import in_pairs
     from modelless.profiler.host import read_facts
     from modelless.profiler.learning.leave_out import leave_one_batch_out
     from modelless.profiler.learning.prior import shipped_prior
@@ -65,32 +117,25 @@ def report(
     from modelless.profiler.report.document import report_of
     from modelless.profiler.report.profiles import profiles_of
     from modelless.profiler.subjects import measured_subjects
-    from modelless.variants.registry import open_registry
+    from modelless.variants.outcomes import latest_outcomes
 
-    classes = None if device is None else names_of("device", device)
-    with closing(open_registry(home_of(ctx))) as registry:
-        catalog = registry.catalog()
-        variants = in_scopes(catalog, scopes or [])
-        measurements = _wanted(Records(registry.store).everything(), variants, classes)
-        devices = {each.name: each for each in default_device_classes(read_facts())}
-        subjects = measured_subjects(
-            measurements,
-            {variant.id: variant for variant in variants},
-            devices,
-            catalog.models.values(),
-            registry.graph_facts,
-        )
-    found = report_of(
+    by_id = {variant.id: variant for variant in variants}
+    measurements = _wanted(Records(registry.store).everything(), variants, classes)
+    devices = {each.name: each for each in default_device_classes(read_facts())}
+    subjects = measured_subjects(
+        measurements, by_id, devices, registry.catalog().models.values(), registry.graph_facts
+    )
+    return report_of(
         profiles_of(measurements, variants, devices),
         predict_without=leave_one_batch_out(shipped_prior(), subjects),
+        is_more_accurate=in_pairs(latest_outcomes(registry.store, by_id)),
     )
-    document = {"modelless": __version__, **found.document()}
-    if output is not None or not as_json:
-        folder = output or _FOLDER
-        _write(found, document, folder)
-        say(f"report: {folder / 'report.html'}")
-    if as_json:
-        emit(document)
+
+
+def _document(found: Report) -> dict[str, Any]:
+    from modelless import __version__
+
+    return {"modelless": __version__, **found.document()}
 
 
 def _wanted(
@@ -112,8 +157,8 @@ def _wanted(
     return [row for row in found if classes is None or row.device_class in classes]
 
 
-def _write(found: Report, document: Mapping[str, Any], folder: Path) -> None:
-    """Write the report.
+def _write(found: Report, folder: Path, option: str) -> None:
+    """Write the report; ``option`` is the one that named the folder.
 
     Raises:
         EnvironmentUnfitError: Matplotlib is not installed.
@@ -123,6 +168,7 @@ def _write(found: Report, document: Mapping[str, Any], folder: Path) -> None:
     from modelless.profiler.report.plotting import check_matplotlib
 
     check_matplotlib()
+    document = _document(found)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # First, so that a folder that cannot be written is found out before minutes of drawing.
@@ -136,5 +182,10 @@ def _write(found: Report, document: Mapping[str, Any], folder: Path) -> None:
             (folder / name).write_bytes(content)
         (folder / "report.html").write_text(page, encoding="utf-8")
     except OSError as error:
-        allowed = f"a folder that can be written ({error.strerror})"
-        raise InvalidInputError.of("--output", str(folder), allowed) from None
+        raise _unwritable(option, folder, error) from None
+
+
+def _unwritable(option: str, folder: Path, error: OSError) -> InvalidInputError:
+    return InvalidInputError.of(
+        option, str(folder), f"a folder that can be written ({error.strerror})"
+    )

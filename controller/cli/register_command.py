@@ -1,4 +1,4 @@
-"""``modelless register``: an ONNX file becomes a variant."""
+"""``modelless register``: an ONNX file, or what can be made one, becomes a variant."""
 
 from __future__ import annotations
 
@@ -44,7 +44,13 @@ UNKNOWN_SOURCE = "not stated when it was registered; counts as 0 until it is"
 
 def register(
     ctx: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE.onnx", help="The ONNX file.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="The ONNX file; or a .pt2 or .skops file or package.module:attribute to convert.",
+        ),
+    ],
     model: Annotated[str, typer.Option("--model", help="Model it is a form of; made if new.")],
     name: Annotated[str, typer.Option("--name", help="Name of the variant, e.g. int8-224.")],
     precision: Annotated[Precision, typer.Option("--precision", help="Its number format.")],
@@ -89,6 +95,10 @@ def register(
             help="Replace the accuracy that these very bytes are registered with.",
         ),
     ] = None,
+    framework: Annotated[
+        str | None,
+        typer.Option("--framework", help="Of the source, where it cannot be told by itself."),
+    ] = None,
     family: Annotated[str, typer.Option("--family", help="A new model's architecture.")] = "",
     source: Annotated[str, typer.Option("--source", help="Where a new model comes from.")] = "",
     licence: Annotated[str, typer.Option("--licence", help="A new model's licence.")] = "",
@@ -97,24 +107,25 @@ def register(
     """Register an ONNX file as a variant of a task.
 
     The file is inspected and held against the task's inputs and outputs before anything is stored.
+    Another framework's model is converted and held against itself on the validation set's inputs.
     The same bytes for the same engine again get the version they have; other bytes, or another
     engine, under the same name the next one. Names of their own keep several engines side by side.
     """
     from modelless.controller.cli.task_files import read_task
-    from modelless.variants.inspection import check_signature, inspect_onnx, read_onnx
+    from modelless.variants.inspection import check_signature, inspect_onnx
     from modelless.variants.registry import open_registry
 
     check_name("name", name)
     new_task = read_task(task_file) if task_file is not None else None
     with closing(open_registry(home_of(ctx))) as registry:
         of_task = _find_task(registry, task, new_task)
-        of_model = _find_model(registry, of_task, model, family, source, licence)
+        of_model = find_model(registry, of_task, model, family, source, licence)
         known_accuracy = _accuracy(of_task, accuracy, provenance, accuracy_source, accuracy_samples)
         if validation is not None and known_accuracy.source != UNKNOWN_SOURCE:
             raise InvalidInputError("--validation measures the accuracy: leave out --accuracy")
         if resolution is not None and not 1 <= resolution <= 65_536:
             raise InvalidInputError.of("resolution", resolution, "1 to 65536 (pixels)")
-        data = read_onnx(file)
+        data = _read(file, framework, of_task, validation)
         facts = inspect_onnx(data)
         check_signature(facts, of_task)
         details: Mapping[str, object] = {}
@@ -163,6 +174,26 @@ def register(
     say(f"next: modelless profile {variant.task}/{variant.model}/{variant.name}")
 
 
+def _read(source: str, framework: str | None, task: Task, validation: Path | None) -> bytes:
+    """The ONNX file, or what another framework's model was converted to."""
+    from modelless.variants.conversion.sources import ONNX, framework_of, read_source
+    from modelless.variants.inspection import read_onnx
+
+    kind = framework_of(source, framework)
+    if kind == ONNX:
+        return read_onnx(source)
+    if validation is None:
+        raise InvalidInputError.of(
+            "--validation",
+            None,
+            f"a validation set: on its inputs the model is converted from {kind} and compared",
+        )
+    from modelless.controller.cli.family_order import conversion_inputs
+
+    say(f"converting {source} from {kind}, and holding the result against it")
+    return read_source(source, kind, lambda: conversion_inputs(validation, task)).onnx_bytes
+
+
 def _remark_on(engine: Engine) -> None:
     from modelless.variants.runtimes.engines import engine_status
 
@@ -205,9 +236,10 @@ def _find_task(registry: Registry, name: str | None, new: Task | None) -> Task:
     return tasks[name]
 
 
-def _find_model(
+def find_model(
     registry: Registry, task: Task, name: str, family: str, source: str, licence: str
 ) -> Model:
+    """The model of that name: the one that is registered, unless something else is said of it."""
     known = {}
     if any(found.name == task.name for found in registry.tasks()):
         known = {model.name: model for model in registry.models(task.name)}

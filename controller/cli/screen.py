@@ -192,6 +192,15 @@ def accuracy_fields(accuracy: Accuracy) -> dict[str, Any]:
     }
 
 
+def grouped(reasons: Mapping[str, str]) -> dict[str, str]:
+    """Names that share a reason, with commas, by the reason; without those that have none."""
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        if reason:
+            names.setdefault(reason, []).append(name)
+    return {reason: ", ".join(each) for reason, each in names.items()}
+
+
 def home_of(ctx: typer.Context) -> Path:
     """The home folder that the global options name."""
     home: Path = ctx.obj

@@ -16,6 +16,7 @@ from modelless.controller.cli.screen import (
     accuracy_fields,
     accuracy_text,
     emit,
+    grouped,
     home_of,
     say,
     show_table,
@@ -103,14 +104,14 @@ def validate(
         emit(document)
     else:
         _show(results, items)
-    for reason, names in _grouped(
+    for reason, names in grouped(
         {
             result.variant.id: remark_on_precision(result.found, metric, precision)
             for result in results
         }
     ).items():
         say(f"note: {reason}: {names}")
-    for reason, names in _grouped({each.variant.id: each.not_stored for each in results}).items():
+    for reason, names in grouped({each.variant.id: each.not_stored for each in results}).items():
         say(f"note: not stored, as {reason}: {names}")
     for name, reason in failed.items():
         say(f"failed: {name}: {reason}")
@@ -231,15 +232,6 @@ def _ranked(results: list[_Result], metric: Metric) -> list[_Result]:
         count = min(len(best), len(mine))
         result.against_best = compare_paired(metric, mine[:count], best[:count])
     return ranked
-
-
-def _grouped(reasons: Mapping[str, str]) -> dict[str, str]:
-    """Names that share a reason, with commas, by the reason; without those that have none."""
-    names: dict[str, list[str]] = {}
-    for name, reason in reasons.items():
-        if reason:
-            names.setdefault(reason, []).append(name)
-    return {reason: ", ".join(each) for reason, each in names.items()}
 
 
 def _show(results: Sequence[_Result], items: ValidationSet) -> None:

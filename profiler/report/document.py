@@ -22,6 +22,7 @@ from modelless.profiler.report.tradeoffs import (
     frontier_figure,
     throughput_figure,
 )
+from modelless.variants.dominance import IsMoreAccurate, intervals_part
 from modelless.variants.estimates import CostModel
 
 SCHEMA: Final = "modelless-profile-report/1"
@@ -68,6 +69,7 @@ def report_of(
     *,
     model_of: Callable[[Iterable[Measurement]], CostModel] = MeasuredCostModel,
     predict_without: PredictWithout = leave_one_batch_out,
+    is_more_accurate: IsMoreAccurate = intervals_part,
 ) -> Report:
     """The report of some profiles; at least one.
 
@@ -75,6 +77,7 @@ def report_of(
         profiles: see ``profiles_of``.
         model_of: makes the cost model of one machine's measurements.
         predict_without: predicts points that its model has not seen.
+        is_more_accurate: tells accuracies apart, to find what is dominated.
     """
     models = {
         machine: model_of([point for p in mine for point in p.points])
@@ -86,7 +89,7 @@ def report_of(
         tasks.append(
             TaskFigures(
                 task,
-                tuple(throughput_figure(each) for each in by_device),
+                tuple(throughput_figure(each, is_more_accurate) for each in by_device),
                 tuple(batch_figure(each, models[each[0].device.fingerprint]) for each in by_device),
                 frontier_figure(of_task),
             )

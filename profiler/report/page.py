@@ -164,8 +164,8 @@ def _of_task(task: TaskFigures) -> Iterator[Picture]:
             tuple(_batch_rows(batches)),
         )
     heads = (
-        *("variant", "device", "accuracy", "p50 ms, batch 1", "USD per 1,000 items", "at batch"),
-        "on the frontier of",
+        *("variant", "device", "accuracy", "p50 ms, batch 1", "MiB", "USD per 1,000 items"),
+        *("at batch", "on the frontier of"),
     )
     rows = tuple(_frontier_rows(task.frontier))
     if any(point.latency_ms is not None for point in task.frontier.points):
@@ -173,8 +173,8 @@ def _of_task(task: TaskFigures) -> Iterator[Picture]:
             file_name("frontier-latency", task.task),
             "Accuracy against latency",
             latency_frontier_chart(task.frontier),
-            " of one item alone, a colour a device. Filled: nothing "
-            "else on the device is at least as accurate and quicker.",
+            " of one item alone, a colour a device, a circle's area the memory. Filled: "
+            "nothing else on the device is at least as accurate and quicker.",
             heads,
             rows,
         )
@@ -183,7 +183,7 @@ def _of_task(task: TaskFigures) -> Iterator[Picture]:
             file_name("frontier-cost", task.task),
             "Accuracy against cost",
             cost_frontier_chart(task.frontier),
-            " of 1,000 items: the price of the device time they take, "
+            " of 1,000 items: the price of the device time they take, a circle's area the memory, "
             "at the batch that makes it least. Filled: nothing else on the device is at least as "
             "accurate and cheaper.",
             heads,
@@ -286,6 +286,7 @@ def _frontier_rows(data: FrontierFigure) -> Iterator[Cells]:
             escape(point.device),
             accuracy + "</small>",
             _NONE if point.latency_ms is None else _number(point.latency_ms),
+            f"{point.memory_bytes / _MIB:.3g}",
             _NONE if cost is None else f"{cost:.3g}",
             _NONE if cost is None else str(point.cheapest_batch),
             ", ".join(kinds) or _NONE,

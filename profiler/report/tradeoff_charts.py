@@ -35,9 +35,7 @@ def throughput_chart(data: ThroughputFigure) -> Chart:
     """A circle a variant and batch, its area the memory; a variant's are joined."""
     colours = colours_of([curve.model for curve in reversed(data.curves)])
     most_bytes = max(point.memory_bytes for curve in data.curves for point in curve.points) or 1
-
-    def area_pt2(memory_bytes: float) -> float:
-        return _LEAST_AREA_PT2 + (_MOST_AREA_PT2 - _LEAST_AREA_PT2) * memory_bytes / most_bytes
+    area_pt2 = _areas(most_bytes)
 
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()
@@ -82,7 +80,7 @@ def throughput_chart(data: ThroughputFigure) -> Chart:
 
 
 def latency_frontier_chart(data: FrontierFigure) -> Chart:
-    """Accuracy with its interval against the median latency of one item, by device."""
+    """Accuracy with its interval against the median latency of one item, by device and memory."""
     return _frontier_chart(
         data,
         "latency of one item alone",
@@ -93,7 +91,7 @@ def latency_frontier_chart(data: FrontierFigure) -> Chart:
 
 
 def cost_frontier_chart(data: FrontierFigure) -> Chart:
-    """Accuracy with its interval against what 1,000 items cost, by device."""
+    """Accuracy with its interval against what 1,000 items cost, by device and memory."""
     costs = [point.usd_per_1000_items for point in data.points]
     is_tiny = max((cost for cost in costs if cost is not None), default=1.0) < 1e-3
     scale, unit = (1e6, "millionths of a USD") if is_tiny else (1.0, "USD")
@@ -117,6 +115,8 @@ def _frontier_chart(
     is_kept: Callable[[FrontierPoint], bool],
 ) -> Chart:
     colours = colours_of(data.devices)
+    most_bytes = max((point.memory_bytes for point in data.points), default=0) or 1
+    area_pt2 = _areas(most_bytes)
 
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()
@@ -137,8 +137,9 @@ def _frontier_chart(
                         [x, x], interval, color=colour, linewidth=0.9, alpha=0.5 * alpha, zorder=2
                     )
                 face = colour if kept else PAPER
+                area = area_pt2(point.memory_bytes)
                 axes.scatter(
-                    [x], [y], s=42, facecolor=face, edgecolor=colour, alpha=alpha, zorder=4
+                    [x], [y], s=area, facecolor=face, edgecolor=colour, alpha=alpha, zorder=4
                 )
                 if kept:
                     line.append((x, y))
@@ -156,6 +157,16 @@ def _frontier_chart(
         low, high = axes.get_xlim()
         axes.set_xlim(low / max(1.3, (high / low) ** 0.12), high * 1.1)  # names stand to the left
         axes.margins(y=0.14)
+        for share in (0.1, 1.0):
+            size = most_bytes * share
+            axes.scatter(
+                [],
+                [],
+                s=area_pt2(size),
+                facecolor=PAPER,
+                edgecolor=MUTED,
+                label=f"{_mebibytes(size)} MiB of memory",
+            )
         axes.legend(loc="lower right")
         title(figure, f"{data.task}: accuracy against {what}")
         name_points(figure, axes, sorted(named.values()))
@@ -166,6 +177,15 @@ def _frontier_chart(
         f"on {', '.join(data.devices)}, {members} on the frontier. The table has the figures."
     )
     return Chart(draw, (WIDTH_IN, 5.2), label)
+
+
+def _areas(most_bytes: float) -> Callable[[float], float]:
+    """Areas of circles, pt2, by memory: the same for no memory and for the most in each picture."""
+
+    def area_pt2(memory_bytes: float) -> float:
+        return _LEAST_AREA_PT2 + (_MOST_AREA_PT2 - _LEAST_AREA_PT2) * memory_bytes / most_bytes
+
+    return area_pt2
 
 
 def _throughput_legend(

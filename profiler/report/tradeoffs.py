@@ -12,7 +12,7 @@ from typing import TypeVar
 from modelless.profiler.dominated import standing_of
 from modelless.profiler.measurement import Measurement
 from modelless.profiler.report.profiles import Profile
-from modelless.variants.dominance import find_dominated
+from modelless.variants.dominance import IsMoreAccurate, find_dominated, intervals_part
 
 _T = TypeVar("_T")
 
@@ -74,6 +74,7 @@ class FrontierPoint:
         accuracy_percent, low_percent, high_percent: with its 95 % interval, None if unknown.
         provenance: how the accuracy is known.
         latency_ms: median of one item alone; None if batch 1 was not measured.
+        memory_bytes: resident growth at the smallest measured batch.
         usd_per_1000_items: at the batch that makes it cheapest; None without a price.
         cheapest_batch: that batch.
         on_latency_frontier, on_cost_frontier: no other of the same device is at least as accurate
@@ -88,6 +89,7 @@ class FrontierPoint:
     high_percent: float | None
     provenance: str
     latency_ms: float | None
+    memory_bytes: int
     usd_per_1000_items: float | None
     cheapest_batch: int
     on_latency_frontier: bool
@@ -118,11 +120,14 @@ def frontier(items: Iterable[_T], key: Callable[[_T], tuple[float, float]]) -> l
     return kept
 
 
-def throughput_figure(profiles: Sequence[Profile]) -> ThroughputFigure:
+def throughput_figure(
+    profiles: Sequence[Profile], is_more_accurate: IsMoreAccurate = intervals_part
+) -> ThroughputFigure:
     """The figure of profiles of one task on one device; at least one."""
     ranked = sorted(profiles, key=lambda p: (-p.variant.accuracy.percent, p.points[0].p50_s))
     names = {profile.variant.id: profile.name for profile in profiles}
-    beaten = find_dominated([standing_of(each.variant, each.points) for each in profiles])
+    standings = [standing_of(each.variant, each.points) for each in profiles]
+    beaten = find_dominated(standings, is_more_accurate)
     return ThroughputFigure(
         ranked[0].variant.task,
         ranked[0].device.name,
@@ -169,6 +174,7 @@ def frontier_figure(profiles: Sequence[Profile]) -> FrontierFigure:
                     accuracy.high_percent,
                     accuracy.provenance.value,
                     _latency_ms(profile),
+                    profile.points[0].memory_bytes,
                     _usd_per_1000_items(profile),
                     _cheapest(profile).batch,
                     profile.variant.id in quickest,

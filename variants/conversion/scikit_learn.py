@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from onnx import GraphProto
 
 from modelless.variants.conversion.converted import Converted, finish, load_model, require
 from modelless.variants.errors import InvalidInputError
@@ -52,6 +53,7 @@ def convert_scikit_learn(
         )
     except Exception as error:  # its own kinds, for operators, shapes and options, have no base
         raise InvalidInputError(f"conversion: skl2onnx refuses {source}: {error}") from error
+    _use_gather(made.graph)
     outputs = [value.name for value in made.graph.output]
 
     def run(feed: Feed) -> Outputs:
@@ -69,6 +71,23 @@ def convert_scikit_learn(
         return {outputs[0]: found.reshape(len(given), -1) if found.ndim == 1 else found}
 
     return finish(made, run, source, inputs, tolerance, {"sklearn", "skl2onnx"})
+
+
+def _use_gather(graph: GraphProto) -> None:
+    """Look classes up by the standard's own operator, which more engines have.
+
+    skl2onnx picks a label among the constant classes by ``ArrayFeatureExtractor`` of
+    ``ai.onnx.ml``, and gives the result a shape of its own afterwards.
+    """
+    lists = {tensor.name for tensor in graph.initializer if len(tensor.dims) == 1}
+    reshaped = {node.input[0] for node in graph.node if node.op_type == "Reshape"}
+    for node in graph.node:
+        if (
+            node.op_type == "ArrayFeatureExtractor"
+            and node.input[0] in lists
+            and node.output[0] in reshaped
+        ):
+            node.op_type, node.domain = "Gather", ""
 
 
 def _type_of(dtype: np.dtype[Any], features: int) -> Any:

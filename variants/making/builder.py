@@ -108,9 +108,14 @@ class Builder:
     whole or not at all, and what lies under a name is checked before it is used.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Work in ``folder``, made when first written to."""
-        self._artifacts = ArtifactStore(str(folder / "artifacts"))
+    def __init__(self, folder: Path, artifacts: ArtifactStore | None = None) -> None:
+        """Work in ``folder``, made when first written to.
+
+        Args:
+            folder: where it is noted what was made.
+            artifacts: where the files go; a folder of its own in ``folder`` by default.
+        """
+        self._artifacts = artifacts or ArtifactStore(str(folder / "artifacts"))
         self._steps = folder / "steps"
 
     def build(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.variants.artifacts import ZIP_ERRORS
-from modelless.variants.errors import InvalidInputError
+from modelless.variants.errors import IntegrityError, InvalidInputError
 
 Feed = Mapping[str, NDArray[Any]]
 """One call's inputs by name, items along axis 0."""
@@ -64,6 +65,35 @@ class CalibrationData:
                 digest.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
                 digest.update(array.tobytes())
         return digest.hexdigest()
+
+
+def to_npz(data: CalibrationData) -> bytes:
+    """The data as an ``.npz`` file's bytes, call by call; ``from_npz`` reads them back."""
+    file = io.BytesIO()
+    arrays = {
+        f"{call}/{name}": array
+        for call, feed in enumerate(data.feeds)
+        for name, array in feed.items()
+    }
+    np.savez_compressed(file, allow_pickle=False, **arrays)
+    return file.getvalue()
+
+
+def from_npz(npz_bytes: bytes) -> CalibrationData:
+    """What ``to_npz`` wrote.
+
+    Raises:
+        IntegrityError: it did not.
+    """
+    feeds: dict[int, dict[str, NDArray[Any]]] = {}
+    try:
+        with np.load(io.BytesIO(npz_bytes), allow_pickle=False) as file:
+            for key in file.files:
+                call, _, name = key.partition("/")
+                feeds.setdefault(int(call), {})[name] = file[key]
+    except (ValueError, TypeError, *ZIP_ERRORS) as error:
+        raise IntegrityError(f"calibration data: they are damaged ({error}).") from error
+    return CalibrationData(tuple(feeds[call] for call in sorted(feeds)))
 
 
 def read_calibration(path: Path, batch: int = _BATCH) -> CalibrationData:

@@ -18,6 +18,9 @@ Outputs = Mapping[str, NDArray[Any]]
 
 _EXACT_DB: Final = 200.0
 
+NOTHING_ALIKE_DB: Final = -_EXACT_DB
+"""The ``sqnr_db`` of answers that are no numbers, or are other than zero where the source's are."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
@@ -97,9 +100,9 @@ def _classes(outputs: Outputs) -> str | None:
 
 def _ratio_db(signal: float, noise: float) -> float:
     if math.isnan(noise):
-        return -_EXACT_DB
+        return NOTHING_ALIKE_DB
     if noise <= 0.0:
         return _EXACT_DB
     if signal <= 0.0:
-        return -_EXACT_DB
+        return NOTHING_ALIKE_DB
     return min(_EXACT_DB, 10.0 * math.log10(signal / noise))

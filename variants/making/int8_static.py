@@ -13,18 +13,19 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar, Final
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 from pydantic import Field
 
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.making.activation_ranges import ActivationRange, Method, measure_ranges
+from modelless.variants.making.bias_correction import correct_biases, with_biases
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.maker import Made, Maker
 from modelless.variants.making.opsets import at_least_opset
 from modelless.variants.making.optimise import inferred
 from modelless.variants.making.sensitivity import rank_layers
 from modelless.variants.making.session import import_onnxruntime
-from modelless.variants.making.weights import readers, weights
+from modelless.variants.making.weights import constants, readers, replace, weights
 from modelless.variants.vocabulary import Precision
 
 # What has integer kernels, and what passes integers on as they are. Left out is what ends networks
@@ -76,11 +77,17 @@ class Int8Static(Maker):
     keep_worst: int = Field(
         0, ge=0, description="layers left in float32: those that disturb the outputs most"
     )
+    bias_correction: bool = Field(
+        False, description="biases that make up for what rounding adds to the layers' means"
+    )
 
     def make(self, model: ModelProto, calibration: CalibrationData) -> Made:
         """See ``Maker.make``."""
         model = inferred(at_least_opset(model, _OPSET))
+        _flatten_biases(model)
         layers = [weight.node.name for weight in weights(model)]
+        if self.bias_correction:
+            with_biases(model)
         if not layers:
             raise InvalidInputError.of(
                 "int8-static: model",
@@ -110,7 +117,11 @@ class Int8Static(Maker):
                 "kept in float32, with the SQNR of the outputs when each is rounded alone: "
                 + ", ".join(f"{layer} ({sqnr_db:.1f} dB)" for layer, sqnr_db in worst)
             )
-        return Made(self._quantised(model, ranges, excluded=excluded), tuple(notes))
+        made = self._quantised(model, ranges, excluded=excluded)
+        if self.bias_correction:
+            count = correct_biases(model, made, calibration)
+            notes.append(f"biases corrected in {count} of {len(layers)} layers")
+        return Made(made, tuple(notes))
 
     def _quantised(
         self,
@@ -158,6 +169,19 @@ def _activations(model: ModelProto) -> Iterator[str]:
             for name in (*node.input, *node.output):
                 if kinds.get(name) == TensorProto.FLOAT:
                     yield name
+
+
+def _flatten_biases(model: ModelProto) -> None:
+    """Gemms' biases [1, channels], as scikit-learn's are, become [channels].
+
+    ONNX Runtime's quantiser takes each of a bias's first axis for a channel's.
+    """
+    held, counts = constants(model.graph), readers(model.graph)
+    for node in model.graph.node:
+        if node.op_type == "Gemm" and len(node.input) > 2:
+            bias = held.get(node.input[2])
+            if bias is not None and counts[bias.name] == 1 and list(bias.dims[:-1]) == [1]:
+                replace(bias, numpy_helper.to_array(bias)[0])
 
 
 def _values(model: ModelProto) -> Iterator[ValueInfoProto]:

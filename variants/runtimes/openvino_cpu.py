@@ -25,6 +25,7 @@ from modelless.variants.vocabulary import Engine, TensorSpec, Variant
 
 _DEVICE: Final = "CPU"
 _TELEMETRY: Final = "openvino_telemetry"
+_NO_REASON: Final = ("Exception from ", "To facilitate ")
 _ANTIALIASED: Final[Mapping[str, str]] = {
     "linear_onnx": "bilinear_pillow",
     "cubic": "bicubic_pillow",
@@ -204,5 +205,7 @@ def _without_telemetry() -> Iterator[None]:
 def _reason(error: Exception) -> str:
     """OpenVINO's own words, without the places in its source."""
     lines = [line.strip() for line in str(error).splitlines()]
-    said = [line for line in lines if line and not line.startswith("Exception from ")]
+    said = [line for line in lines if line and not line.startswith(_NO_REASON)]
+    if "Summary:" in said:  # of a graph that cannot be read: which operators, and why
+        said = ["; ".join(line.lstrip("- ") for line in said[said.index("Summary:") + 1 :])]
     return said[-1][:300].rstrip(".:") if said else type(error).__name__

@@ -94,10 +94,10 @@ def measure_accuracy(
         raise InvalidInputError.of("precision", precision_percent, "more than 0, less than 50")
     if not 1 <= batch <= 1024:
         raise InvalidInputError.of("batch", batch, "1 to 1024")
-    order = np.random.default_rng(SEED).permutation(len(validation_set))[:sample]
+    order = random_order(len(validation_set))[:sample]
     rows: list[NDArray[Any]] = []
     done, look_at, found = 0, FEWEST_ITEMS, None
-    for part in validation_set.batches(batch, map(int, order)):
+    for part in validation_set.batches(batch, order):
         rows.append(metric.evidence(session.infer(part.inputs), part.expected))
         done += len(part.expected)
         if precision_percent is not None and done >= look_at:
@@ -119,7 +119,7 @@ def measure_accuracy(
             found.percent,
             metric.name,
             Provenance.MEASURED,
-            f"{validation_set.name} (sha256 {validation_set.sha256[:12]})",
+            source_of(validation_set),
             found.low_percent,
             found.high_percent,
             found.count,
@@ -129,6 +129,16 @@ def measure_accuracy(
         validation_set.sha256,
         len(validation_set),
     )
+
+
+def random_order(count: int) -> list[int]:
+    """The order in which the items of a set of ``count`` are taken: always the same."""
+    return [int(index) for index in np.random.default_rng(SEED).permutation(count)]
+
+
+def source_of(validation_set: ValidationSet) -> str:
+    """How an accuracy that was measured on the set names it."""
+    return f"{validation_set.name} (sha256 {validation_set.sha256[:12]})"
 
 
 class AnsweredBy(ValidationSet):

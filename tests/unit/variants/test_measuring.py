@@ -12,11 +12,11 @@ import pytest
 from numpy.typing import NDArray
 
 from modelless.profiler.dominated import in_pairs
-from modelless.variants.dominance import Standing
+from modelless.variants.dominance import Standing, find_dominated
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.making.session import Session
 from modelless.variants.metrics import Score, find_metric
-from modelless.variants.outcomes import details_of, latest_outcomes
+from modelless.variants.outcomes import Outcomes, details_of, latest_outcomes
 from modelless.variants.paired import compare_paired, compare_right
 from modelless.variants.registry import Registry, open_registry
 from modelless.variants.runtimes.base import Tensors
@@ -262,3 +262,27 @@ def test_dominance_is_judged_in_pairs_where_there_are_some(registry: Registry) -
     a, b = standings["a"], standings["b"]
     assert (in_pairs({})(a, b), in_pairs(outcomes)(a, b)) == (False, True)
     assert not in_pairs(outcomes)(b, a)
+
+
+def outcomes_of(is_right: NDArray[np.bool_], seed: int = 0) -> Outcomes:
+    return Outcomes("top-1", "a set", seed, is_right)
+
+
+def test_the_same_on_enough_items_may_dominate() -> None:
+    accuracy = Accuracy(90.0, "top-1", Provenance.MEASURED, "s", 88.0, 92.0)
+    quick, slow = (
+        Standing(name, accuracy, {1: (p50_s, p50_s, p50_s)}, {1: 1})
+        for name, p50_s in (("z", 0.001), ("a", 0.002))
+    )
+    right = np.arange(400) % 10 > 0
+    one_other = right.copy()
+    one_other[[0, 1]] = one_other[[1, 0]]  # as many are right, but not the same
+    for theirs, expected in (
+        (outcomes_of(right), {"a": "z"}),
+        (outcomes_of(one_other), {}),
+        (outcomes_of(right, seed=1), {}),
+        (outcomes_of(right[:299]), {}),
+    ):
+        judge = in_pairs({"z": outcomes_of(right), "a": theirs})
+        assert find_dominated([quick, slow], judge) == expected
+        assert find_dominated([slow, quick], judge) == expected

@@ -11,10 +11,13 @@ from sklearn.base import BaseEstimator
 from sklearn.datasets import load_digits
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 NO_MODEL = "a text"
+RIDGE = Ridge()
+"""A model itself, not a function that makes one."""
 
 
 @cache
@@ -36,6 +39,14 @@ def forest() -> BaseEstimator:
     """A classifier of trees, trained."""
     model = RandomForestClassifier(8, random_state=0)
     return model.fit(*(each[:600] for each in digits()))
+
+
+@cache
+def network() -> BaseEstimator:
+    """A classifier of layers, trained."""
+    return MLPClassifier((16,), random_state=0, max_iter=600).fit(
+        *(each[:600] for each in digits())
+    )
 
 
 @cache

@@ -42,6 +42,16 @@ def test_a_classifier_answers_as_before(name: str) -> None:
     assert (found.argmax(axis=1) == y[900:]).mean() > 0.85
 
 
+def test_labels_are_looked_up_by_a_standard_operator() -> None:
+    x, y = (each[:300] for each in models.digits())
+    kinds = inspect_onnx(converted("network").onnx_bytes).operators
+    assert kinds["Gather"] == 1
+    assert not [kind for kind in kinds if kind.startswith("ArrayFeatureExtractor")]
+    found = Session(converted("network").onnx_bytes).run({"pixels": x})["label"]
+    assert found.shape == (300,)
+    assert (found == y).mean() > 0.9
+
+
 def test_a_regressor() -> None:
     result = converted("ridge", Tolerance(absolute=1e-4))
     found = Session(result.onnx_bytes).run({"pixels": models.digits()[0][:5]})

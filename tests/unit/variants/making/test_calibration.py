@@ -7,8 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modelless.variants.errors import InvalidInputError
-from modelless.variants.making.calibration import CalibrationData, read_calibration
+from modelless.variants.errors import IntegrityError, InvalidInputError
+from modelless.variants.making.calibration import (
+    CalibrationData,
+    from_npz,
+    read_calibration,
+    to_npz,
+)
 
 X = np.arange(10, dtype=np.float32).reshape(5, 2)
 
@@ -61,3 +66,19 @@ def test_files(tmp_path: Path) -> None:
     path.write_bytes(damaged)
     with pytest.raises(InvalidInputError, match="file of plain arrays"):
         read_calibration(path)
+
+
+def test_calls_are_kept_and_read_back_as_they_were() -> None:
+    data = CalibrationData(
+        tuple({"a/b": X[:rows], "y": np.arange(rows)} for rows in (5, 1, 3) for _ in range(4))
+    )
+    kept = to_npz(data)
+    assert kept == to_npz(data)
+    assert from_npz(kept).sha256 == data.sha256
+    assert list(from_npz(kept).feeds[0]) == ["a/b", "y"]
+
+
+@pytest.mark.parametrize("damaged", [b"", b"no zip", to_npz(CalibrationData.of({"x": X}))[:-30]])
+def test_damage_is_told(damaged: bytes) -> None:
+    with pytest.raises(IntegrityError, match="they are damaged"):
+        from_npz(damaged)

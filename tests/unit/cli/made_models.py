@@ -1,0 +1,73 @@
+"""Importable models, as users name them, and a maker that can be told to fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from sklearn.neural_network import MLPClassifier
+
+from modelless.variants.making.calibration import CalibrationData
+from modelless.variants.making.maker import Made, Maker
+
+TRAINED_ON = 1000
+
+
+@cache
+def digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """scikit-learn's digits: float32 [1797, 64], 0 to 1, and classes int64 [1797]."""
+    x, y = load_digits(return_X_y=True)
+    return (x / 16).astype(np.float32), y.astype(np.int64)
+
+
+@cache
+def network() -> MLPClassifier:
+    """A small network, trained; a function that makes a model."""
+    x, y = (each[:TRAINED_ON] for each in digits())
+    return MLPClassifier((64,), random_state=0, max_iter=400).fit(x, y)
+
+
+def lying() -> LogisticRegression:
+    """A classifier that does not answer as its weights say."""
+    x, y = (each[:TRAINED_ON] for each in digits())
+    model = LogisticRegression(max_iter=300).fit(x, y)
+    honest = model.predict_proba
+    model.predict_proba = lambda rows: honest(rows)[:, ::-1]
+    return model
+
+
+instance = network()
+
+
+class Dying(Maker):
+    """Kills its process where the environment says so; else changes nothing but a name."""
+
+    name: ClassVar[str] = "dying"
+
+    def make(self, model: ModelProto, calibration: CalibrationData) -> Made:
+        del calibration
+        if os.environ.get("MODELLESS_TEST_DIES"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        model.graph.name = "alive"
+        return Made(model)
+
+
+def convolution() -> Any:
+    """A small torch network [N, 1, 8, 8] -> [N, 10], always with the same weights."""
+    import torch
+
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(1, 8, 3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.MaxPool2d(2),
+        torch.nn.Flatten(),
+        torch.nn.Linear(128, 10),
+    )
