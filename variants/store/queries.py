@@ -5,8 +5,9 @@ from __future__ import annotations
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from modelless.variants.store.conversion import variant_of
-from modelless.variants.store.tables import VariantRow
+from modelless.variants.store.conversion import line_of, variant_of
+from modelless.variants.store.tables import VariantRow, VersionLineRow
+from modelless.variants.versions import Line
 from modelless.variants.vocabulary import Variant
 
 
@@ -38,3 +39,21 @@ def variants_in(
             & (VariantRow.version == latest.c.version),
         )
     return tuple(map(variant_of, session.scalars(query)))
+
+
+def lines_in(session: Session) -> dict[str, Line]:
+    """The lines that somebody changed, by ``task/model/variant``."""
+    rows = session.scalars(select(VersionLineRow).order_by(VersionLineRow.name))
+    return {row.name: line_of(row) for row in rows}
+
+
+def newest_versions(session: Session) -> dict[str, int]:
+    """The newest version of every variant, by ``task/model/variant``."""
+    key = (VariantRow.task, VariantRow.model, VariantRow.name)
+    found = session.execute(select(*key, func.max(VariantRow.version)).group_by(*key))
+    return {"/".join(names): version for *names, version in found}
+
+
+def latest_change(session: Session) -> int:
+    """The number of the latest change to any line; 0 if there was none."""
+    return session.scalar(select(func.max(VersionLineRow.number))) or 0
