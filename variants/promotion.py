@@ -84,6 +84,9 @@ def keep_evidence(store: Store, trial: Trial, evidence: Mapping[str, Any]) -> No
 def promote(store: Store, variant_id: str, who: str, reason: str) -> Line:
     """Make a version the current one; a trial of it is over with this.
 
+    The newest version of a variant that nobody promoted yet is current already; promoted, it stays
+    so when newer ones are registered.
+
     Args:
         variant_id: ``task/model/variant@version``.
         who: asks for it.
@@ -105,7 +108,7 @@ def promote(store: Store, variant_id: str, who: str, reason: str) -> Line:
                 f"{line.trial.variant_id}, which is on trial, or any version after "
                 f"'modelless rollback {line.name}' has ended the trial",
             )
-        if line.current == path.version:
+        if line.current == path.version and line.name in lines_in(session):
             raise InvalidInputError.of(
                 "promote", variant_id, f"a version other than the current one, {line.current}"
             )

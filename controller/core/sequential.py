@@ -57,7 +57,7 @@ def weigh(tried: Stream, standing: Stream, tolerance: float) -> Evidence:
         tolerance: above 0 and below 1.
     """
     mixture = _log_mixture(tried) + _log_mixture(standing)
-    best = _log_likelihood(tried, tried.rate) + _log_likelihood(standing, standing.rate)
+    best = sum(_log_likelihood(each, each.rate, 1.0 - each.rate) for each in (tried, standing))
     at_border = _most_likely_at(tried, standing, tolerance)
     is_beyond = tried.rate - standing.rate > tolerance
     return Evidence(
@@ -75,10 +75,11 @@ def _log_beta(a: float, b: float) -> float:
     return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
 
 
-def _log_likelihood(stream: Stream, rate: float) -> float:
+def _log_likelihood(stream: Stream, rate: float, rest: float) -> float:
+    """``rest`` is 1 - ``rate``, which rounds to 0 before it is."""
     good = stream.total - stream.bad
     bad_part = stream.bad * math.log(rate) if stream.bad else 0.0
-    return bad_part + (good * math.log1p(-rate) if good else 0.0)
+    return bad_part + (good * math.log(rest) if good else 0.0)
 
 
 def _most_likely_at(tried: Stream, standing: Stream, difference: float) -> float:
@@ -86,16 +87,17 @@ def _most_likely_at(tried: Stream, standing: Stream, difference: float) -> float
 
     It is concave along this line, so the root of its slope is bisected.
     """
-    low, high = 0.0, 1.0 - difference  # of the standing one's rate
+    most = 1.0 - difference
+    low, high = 0.0, most  # of the standing one's rate
     for _ in range(_STEPS):
-        middle = (low + high) / 2.0
-        if _slope(tried, middle + difference) + _slope(standing, middle) > 0.0:
-            low = middle
-        else:
-            high = middle
+        rate = (low + high) / 2.0
+        slope = _slope(tried, rate + difference, most - rate) + _slope(standing, rate, 1.0 - rate)
+        low, high = (rate, high) if slope > 0.0 else (low, rate)
     rate = (low + high) / 2.0
-    return _log_likelihood(tried, rate + difference) + _log_likelihood(standing, rate)
+    return _log_likelihood(tried, rate + difference, most - rate) + _log_likelihood(
+        standing, rate, 1.0 - rate
+    )
 
 
-def _slope(stream: Stream, rate: float) -> float:
-    return stream.bad / rate - (stream.total - stream.bad) / (1.0 - rate)
+def _slope(stream: Stream, rate: float, rest: float) -> float:
+    return stream.bad / rate - (stream.total - stream.bad) / rest

@@ -9,7 +9,7 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -161,7 +161,9 @@ def seconds_of(at: str) -> float:
     return datetime.fromisoformat(at).replace(tzinfo=UTC).timestamp()
 
 
-def test_versions_under_load(home: Path, running: Running) -> None:
+def test_versions_under_load(
+    home: Path, running: Running, record_property: Callable[[str, object], None]
+) -> None:
     worse = register(home, noise=0.8)
     with load(running) as seen:
         time.sleep(1.0)
@@ -174,7 +176,7 @@ def test_versions_under_load(home: Path, running: Running) -> None:
     assert not seen.lost, seen.lost[:3]
     assert end["who"] == "modelless"
     assert "accuracy" in end["reason"]
-    print(f"\nworse: {end['reason']}; {end['queries']}; {seen.answered}")
+    record_property("rolled_back", f"{end['reason']}; {end['queries']}")
     assert seen.begun[worse] - seconds_of(end["at"]) < 1.0
     assert (
         seen.right[worse] / seen.answered[worse]
@@ -193,7 +195,7 @@ def test_versions_under_load(home: Path, running: Running) -> None:
         before = dict(seen.answered)
         time.sleep(1.0)
         assert seen.answered[f"{NAME}@1"] == before[f"{NAME}@1"]  # it serves nobody any more
-        print(f"good: {end['reason']}; {end['queries']}")
+        record_property("promoted", f"{end['reason']}; {end['queries']}")
 
         done = modelless(home, "rollback", NAME, "--reason", "a second thought")
         assert done.returncode == 0, done.stderr
@@ -201,7 +203,7 @@ def test_versions_under_load(home: Path, running: Running) -> None:
         time.sleep(2.0)
     assert not seen.lost, seen.lost[:3]
     took_s = seen.begun[good] - seconds_of(back["at"])
-    print(f"rollback: the last query of {good} began {took_s:.3f} s after the command's write")
+    record_property("last_query_begun_after_rollback_s", round(took_s, 3))
     assert took_s < 1.0
     assert back["reason"] == "a second thought"
     assert (back["before"]["current"], back["after"]["current"]) == (3, 1)
