@@ -23,7 +23,7 @@ from modelless.variants.store.history import record
 from modelless.variants.store.queries import (
     latest_change,
     lines_in,
-    newest_versions,
+    registered_lines,
     variants_in,
 )
 from modelless.variants.store.tables import VersionLineRow, utc_now
@@ -51,9 +51,9 @@ class Lines:
 def read_lines(store: Store) -> Lines:
     """The lines now. StoreError if the store cannot be read."""
     with store.session() as session:
-        newest = {name: Line(name, version) for name, version in newest_versions(session).items()}
         changed = lines_in(session)
-        return Lines(latest_change(session), {**newest, **changed}, frozenset(changed))
+        every = {**registered_lines(session), **changed}
+        return Lines(latest_change(session), every, frozenset(changed))
 
 
 def read_change(store: Store) -> int:
@@ -234,14 +234,14 @@ def _versioned(variant_id: str) -> ScopePath:
 def _line(session: Session, path: ScopePath) -> Line:
     """The variant's line; NotFoundError if there is no such variant, or not in that version."""
     name = f"{path.task}/{path.model}/{path.variant}"
-    newest = newest_versions(session)
-    if name not in newest:
-        raise not_found("variant", name, newest, "add some with: modelless zoo add.")
+    registered = registered_lines(session)
+    if name not in registered:
+        raise not_found("variant", name, registered, "add some with: modelless zoo add.")
     known = variants_in(session, path.task, path.model, path.variant, None, False)
     versions = [variant.version for variant in known]
     if path.version is not None and path.version not in versions:
         raise not_found(f"version of {name}", str(path.version), map(str, versions), "")
-    return lines_in(session).get(name) or Line(name, newest[name])
+    return lines_in(session).get(name) or registered[name]
 
 
 def _held_back(session: Session, line: Line, version: int, against: int | None) -> Line:
@@ -257,7 +257,8 @@ def _held_back(session: Session, line: Line, version: int, against: int | None) 
             "it with. Register another file under the same name first."
         )
     _line(session, path)
-    return dataclasses.replace(line, current=against)
+    earlier = tuple(each for each in line.earlier if each < against)
+    return dataclasses.replace(line, current=against, earlier=earlier)
 
 
 def _advanced(line: Line, version: int) -> Line:

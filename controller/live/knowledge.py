@@ -53,14 +53,14 @@ class Knowledge:
     def with_versions_of(self, newer: Knowledge) -> Knowledge:
         """The same tasks, variants and device classes, with versions that were registered since."""
         mine = self.catalog
-        served = {name_of(variant.id) for variant in mine.variants}
+        served = {name_of(variant.id): variant.version for variant in mine.variants}
         added = [v for v in newer.catalog.versions.values() if name_of(v.id) in served]
         catalog = Catalog(
             mine.tasks.values(),
             mine.models.values(),
             [*mine.versions.values(), *added],
             mine.left_out,
-            mine.current,
+            served,
         )
         return replace(self, catalog=catalog, cost_model=newer.cost_model, fetch=newer.fetch)
 

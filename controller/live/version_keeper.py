@@ -13,7 +13,6 @@ import logging
 import time
 import uuid
 from collections.abc import Iterable, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,7 +34,8 @@ from modelless.variants.promotion import (
     read_evidence,
     read_lines,
 )
-from modelless.variants.registry import Registry, open_registry
+from modelless.variants.registry import open_registry
+from modelless.variants.store import Store
 from modelless.variants.versions import Line, Trial
 
 logger = logging.getLogger(__name__)
@@ -64,20 +64,18 @@ class VersionKeeper:
     """
 
     def __init__(self, home: Path, started_with: Mapping[str, int]) -> None:
-        self._home = home
+        self._store = open_registry(home).store
         self._started_with = dict(started_with)
-        with closing(open_registry(home)) as registry:
-            lines = read_lines(registry.store)
-            self._evidence = {
-                line.trial.number: _evidence(registry, line.trial)
-                for line in lines.by_name.values()
-                if line.trial is not None
-            }
+        lines = read_lines(self._store)
         self._number = lines.number
-        self._published = asyncio.Event()
         self.service = self._service(lines)
+        self._evidence = {
+            trial.number: _evidence_kept(self._store, trial) for trial in self.service.trials
+        }
+        self._published = asyncio.Event()
         self._verdicts: dict[int, Verdict] = {}
         self._failed_loads: dict[str, str] = {}
+        self._judged_s = self._kept_s = time.monotonic()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -112,21 +110,10 @@ class VersionKeeper:
     # -- in the background --------------------------------------------------------------------
 
     async def _look_forever(self) -> None:
-        registry = await asyncio.to_thread(open_registry, self._home)
-        judged_s = kept_s = time.monotonic()
         troubled = False
         while True:
-            await asyncio.sleep(LOOK_S)
-            now_s = time.monotonic()
             try:
-                if await asyncio.to_thread(read_change, registry.store) != self._number:
-                    await self._read(registry)
-                if now_s - judged_s >= JUDGE_S:
-                    judged_s = now_s
-                    await self._judge(registry)
-                if now_s - kept_s >= KEEP_S:
-                    kept_s = now_s
-                    await self._keep(registry)
+                await self.look(time.monotonic())
                 troubled = False
             except ModellessError as error:  # serving goes on while the store is away
                 if not troubled:
@@ -134,9 +121,28 @@ class VersionKeeper:
                 troubled = True
             except Exception:
                 logger.exception("a look at the versions failed")
+            await asyncio.sleep(LOOK_S)
 
-    async def _read(self, registry: Registry) -> None:
-        lines = await asyncio.to_thread(read_lines, registry.store)
+    async def look(self, now_s: float) -> None:
+        """See whether the store says something new, and what trials have shown.
+
+        Args:
+            now_s: monotonic.
+
+        Raises:
+            StoreError: the store cannot be read or written.
+        """
+        if await asyncio.to_thread(read_change, self._store) != self._number:
+            await self._read()
+        if now_s - self._judged_s >= JUDGE_S:
+            self._judged_s = now_s
+            await self._judge()
+        if now_s - self._kept_s >= KEEP_S:
+            self._kept_s = now_s
+            await self._keep()
+
+    async def _read(self) -> None:
+        lines = await asyncio.to_thread(read_lines, self._store)
         service = self._service(lines)
         numbers = {trial.number for trial in service.trials}
         self._evidence = {n: self._evidence.get(n) or TrialEvidence() for n in numbers}
@@ -147,7 +153,7 @@ class VersionKeeper:
         self._published.set()
         self._published = asyncio.Event()
 
-    async def _judge(self, registry: Registry) -> None:
+    async def _judge(self) -> None:
         for trial in self.service.trials:
             evidence = self._evidence[trial.number]
             failure = self._failed_loads.get(trial.variant_id)
@@ -161,7 +167,7 @@ class VersionKeeper:
                 continue
             ended = await asyncio.to_thread(
                 end_trial,
-                registry.store,
+                self._store,
                 trial,
                 MODELLESS,
                 verdict.reason,
@@ -170,12 +176,12 @@ class VersionKeeper:
             )
             if ended is not None:
                 logger.info("%s: %s, %s", trial.variant_id, verdict.decision, verdict.reason)
-            await self._read(registry)
+            await self._read()
 
-    async def _keep(self, registry: Registry) -> None:
+    async def _keep(self) -> None:
         for trial in self.service.trials:
             document = self._evidence[trial.number].document()
-            await asyncio.to_thread(keep_evidence, registry.store, trial, document)
+            await asyncio.to_thread(keep_evidence, self._store, trial, document)
 
     def _service(self, lines: Lines) -> Service:
         served = {
@@ -197,8 +203,8 @@ class VersionKeeper:
         }
 
 
-def _evidence(registry: Registry, trial: Trial) -> TrialEvidence:
-    kept = read_evidence(registry.store, trial)
+def _evidence_kept(store: Store, trial: Trial) -> TrialEvidence:
+    kept = read_evidence(store, trial)
     return TrialEvidence() if kept is None else TrialEvidence.of_document(kept)
 
 

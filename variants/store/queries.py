@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from modelless.variants.store.conversion import line_of, variant_of
 from modelless.variants.store.tables import VariantRow, VersionLineRow
-from modelless.variants.versions import Line
+from modelless.variants.versions import EARLIER_KEPT, Line
 from modelless.variants.vocabulary import Variant
 
 
@@ -47,11 +47,18 @@ def lines_in(session: Session) -> dict[str, Line]:
     return {row.name: line_of(row) for row in rows}
 
 
-def newest_versions(session: Session) -> dict[str, int]:
-    """The newest version of every variant, by ``task/model/variant``."""
+def registered_lines(session: Session) -> dict[str, Line]:
+    """The lines of all variants as registering made them: each version replaced the one before."""
     key = (VariantRow.task, VariantRow.model, VariantRow.name)
-    found = session.execute(select(*key, func.max(VariantRow.version)).group_by(*key))
-    return {"/".join(names): version for *names, version in found}
+    versions: dict[str, list[int]] = {}
+    for *names, version in session.execute(
+        select(*key, VariantRow.version).order_by(*key, VariantRow.version)
+    ):
+        versions.setdefault("/".join(names), []).append(version)
+    return {
+        name: Line(name, every[-1], tuple(every[-1 - EARLIER_KEPT : -1]))
+        for name, every in versions.items()
+    }
 
 
 def latest_change(session: Session) -> int:

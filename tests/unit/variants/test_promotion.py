@@ -77,7 +77,7 @@ def test_of_what_nobody_promoted_the_newest_is_current(registry: Registry) -> No
 
 
 def test_once_promoted_a_new_version_changes_nothing(registry: Registry) -> None:
-    assert promote(registry.store, f"{NAME}@2", "ann", "it is better") == Line(NAME, 2, (3,))
+    assert promote(registry.store, f"{NAME}@2", "ann", "it is better") == Line(NAME, 2, (1, 3))
     register(registry, "fp32", 4.0)
     register(registry, "other", 4.0)
     assert current(registry) == [f"{NAME}@2", "pixels/mean/other@2"]
@@ -125,7 +125,7 @@ def test_history_says_who_why_and_from_what_to_what(registry: Registry) -> None:
 def test_to_try_the_newest_makes_the_one_before_current(registry: Registry) -> None:
     trial = begin(registry, 3)
     assert (trial.version, trial.against, trial.share, trial.rules) == (3, 2, 0.05, RULES)
-    assert line(registry) == Line(NAME, 2, (), trial)
+    assert line(registry) == Line(NAME, 2, (1,), trial)
     assert current(registry)[0] == f"{NAME}@2"
     assert history(registry)[-1][3]["after"] == {"current": 2, "canary": 3}
 
@@ -139,7 +139,7 @@ def test_a_trial_ends_once(registry: Registry) -> None:
     trial = begin(registry, 3)
     details = {"guards": []}
     after = end_trial(registry.store, trial, "modelless", "worse", details, promoted=False)
-    assert after == Line(NAME, 2)
+    assert after == Line(NAME, 2, (1,))
     assert end_trial(registry.store, trial, "modelless", "fine", {}, promoted=True) is None
     kind, _, reason, told = history(registry)[-1]
     assert (kind, reason, told["who"], told["guards"]) == (
@@ -153,7 +153,7 @@ def test_a_trial_ends_once(registry: Registry) -> None:
 def test_a_good_one_becomes_current(registry: Registry) -> None:
     trial = begin(registry, 3)
     after = end_trial(registry.store, trial, "modelless", "fine", {}, promoted=True)
-    assert after == Line(NAME, 3, (2,))
+    assert after == Line(NAME, 3, (1, 2))
     assert rollback(registry.store, NAME, "ann", "hm").current == 2
 
 
@@ -161,9 +161,9 @@ def test_by_hand_a_trial_is_promoted_or_taken_back(registry: Registry) -> None:
     begin(registry, 3)
     with pytest.raises(InvalidInputError, match="@3, which is on trial"):
         promote(registry.store, f"{NAME}@1", "ann", "no")
-    assert promote(registry.store, f"{NAME}@3", "ann", "now") == Line(NAME, 3, (2,))
+    assert promote(registry.store, f"{NAME}@3", "ann", "now") == Line(NAME, 3, (1, 2))
     begin(registry, 1)
-    assert rollback(registry.store, NAME, "ann", "enough") == Line(NAME, 3, (2,))
+    assert rollback(registry.store, NAME, "ann", "enough") == Line(NAME, 3, (1, 2))
 
 
 def test_evidence_is_kept_while_the_trial_is_on(registry: Registry) -> None:
@@ -225,11 +225,16 @@ def test_no_version_is_named_to_roll_back(registry: Registry, name: str) -> None
 
 
 def test_the_newest_can_be_pinned_and_then_stays(registry: Registry) -> None:
-    assert promote(registry.store, f"{NAME}@3", "ann", "keep it") == Line(NAME, 3)
+    assert promote(registry.store, f"{NAME}@3", "ann", "keep it") == Line(NAME, 3, (1, 2))
     register(registry, "fp32", 4.0)
     assert current(registry)[0] == f"{NAME}@3"
     with pytest.raises(InvalidInputError, match="a version other than the current one, 3"):
         promote(registry.store, f"{NAME}@3", "ann", "why")
+
+
+def test_what_was_only_registered_can_be_taken_back(registry: Registry) -> None:
+    assert rollback(registry.store, NAME, "ann", "it is bad") == Line(NAME, 2, (1,))
+    assert current(registry)[0] == f"{NAME}@2"
 
 
 def test_names_that_are_not_there(registry: Registry) -> None:
