@@ -45,6 +45,8 @@ class Reason(StrEnum):
     UNWANTED = "unwanted"
     ROOM_NEEDED = "room-needed"
     NO_ROOM = "no-room"
+    ON_TRIAL = "on-trial"
+    WITHDRAWN = "withdrawn"
     LEAST_RECENTLY_USED = "least-recently-used"
     FIXED_SIZE = "fixed-size"
     DEMAND = "demand"

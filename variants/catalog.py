@@ -18,7 +18,7 @@ class Scope:
     Attributes:
         name: canonical: ``task``, ``task/model``, ``task/model/variant`` or ``...@version``.
         task: the task.
-        variants: those the name takes in, at least one; newest versions only, unless the name
+        variants: those the name takes in, at least one; current versions only, unless the name
             says which.
     """
 
@@ -34,6 +34,7 @@ class Catalog:
         tasks, models: everything registered.
         variants: every version of every variant.
         left_out: why a variant is not among them, by its id, for those who ask for it by name.
+        current: the current version by ``task/model/variant``; of others it is the newest.
     """
 
     def __init__(
@@ -42,17 +43,22 @@ class Catalog:
         models: Iterable[Model],
         variants: Iterable[Variant],
         left_out: Mapping[str, str] = MappingProxyType({}),
+        current: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.left_out = dict(left_out)
+        self.current = dict(current)
         self.tasks: Mapping[str, Task] = {task.name: task for task in tasks}
         self.models: Mapping[tuple[str, str], Model] = {(m.task, m.name): m for m in models}
         self.versions: Mapping[str, Variant] = {variant.id: variant for variant in variants}
-        newest: dict[tuple[str, str, str], Variant] = {}
+        serving: dict[tuple[str, str, str], Variant] = {}
         for variant in self.versions.values():
             key = _key(variant)
-            if key not in newest or newest[key].version < variant.version:
-                newest[key] = variant
-        self.variants: tuple[Variant, ...] = tuple(newest.values())
+            wanted = self.current.get("/".join(key), variant.version)
+            if wanted == variant.version and (
+                key not in serving or serving[key].version < variant.version
+            ):
+                serving[key] = variant
+        self.variants: tuple[Variant, ...] = tuple(serving.values())
 
     def without(self, reasons: Mapping[str, str]) -> Catalog:
         """The same without some of ``variants``, whose older versions go too.
@@ -66,6 +72,17 @@ class Catalog:
             self.models.values(),
             (each for each in self.versions.values() if _key(each) not in gone),
             {**self.left_out, **reasons},
+            self.current,
+        )
+
+    def with_current(self, current: Mapping[str, int]) -> Catalog:
+        """The same with these versions as the current ones."""
+        return Catalog(
+            self.tasks.values(),
+            self.models.values(),
+            self.versions.values(),
+            self.left_out,
+            current,
         )
 
     def resolve(self, name: str, version: str | int | None = None) -> Scope:
@@ -108,11 +125,11 @@ class Catalog:
             if f"{variant_id.partition('@')[0]}/".startswith(f"{wanted}/"):
                 raise NotFoundError(f"{variant_id} is not served: {reason}")
 
-    def _version(self, newest: Variant, version: int) -> Variant:
-        found = self.versions.get(f"{newest.task}/{newest.model}/{newest.name}@{version}")
+    def _version(self, serving: Variant, version: int) -> Variant:
+        found = self.versions.get(f"{serving.task}/{serving.model}/{serving.name}@{version}")
         if found is None:
-            known = (str(number) for number in range(1, newest.version + 1))
-            raise not_found(f"version of variant {newest.name}", str(version), known, "")
+            known = (str(v.version) for v in self.versions.values() if _key(v) == _key(serving))
+            raise not_found(f"version of variant {serving.name}", str(version), known, "")
         return found
 
 

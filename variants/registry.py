@@ -35,7 +35,7 @@ from modelless.variants.store.conversion import (
     variant_of,
     variant_row,
 )
-from modelless.variants.store.queries import variants_in
+from modelless.variants.store.queries import lines_in, variants_in
 from modelless.variants.vocabulary import (
     Accuracy,
     Engine,
@@ -276,6 +276,7 @@ class Registry:
                 map(task_of, session.scalars(select(TaskRow).order_by(TaskRow.name))),
                 map(model_of, session.scalars(select(ModelRow).order_by(ModelRow.name))),
                 variants_in(session, None, None, None, None, False),
+                current={name: line.current for name, line in lines_in(session).items()},
             )
 
     def resolve(self, path: str, version: str | int | None = None) -> Scope:

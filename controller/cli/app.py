@@ -25,6 +25,7 @@ from modelless.controller.cli import (
     simulate_command,
     validate_command,
     variants_command,
+    versions_commands,
     zoo_commands,
 )
 from modelless.controller.cli.failures import ReportingGroup
@@ -108,6 +109,12 @@ app.command(epilog=engines_command.EPILOG)(engines_command.engines)
 app.command(epilog=profile_command.EPILOG)(profile_command.profile)
 app.command("profile report", epilog=profile_report_command.EPILOG)(profile_report_command.report)
 app.add_typer(costmodel_commands.app, name="costmodel", epilog=costmodel_commands.EPILOG)
+app.command(epilog=versions_commands.PROMOTE_EPILOG)(versions_commands.promote)
+app.command(epilog=versions_commands.CANARY_EPILOG)(versions_commands.canary)
+app.command("canary status", epilog=versions_commands.STATUS_EPILOG)(
+    versions_commands.canary_status
+)
+app.command(epilog=versions_commands.ROLLBACK_EPILOG)(versions_commands.rollback)
 app.command(epilog=select_command.EPILOG)(select_command.select)
 app.command(epilog=simulate_command.EPILOG)(simulate_command.simulate)
 app.command(epilog=compare_command.EPILOG)(compare_command.compare)

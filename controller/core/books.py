@@ -11,6 +11,7 @@ from modelless.controller.core.effects import Complete, DispatchEffect, Refuse
 from modelless.controller.core.receipts import Receipt, ReceiptBook
 from modelless.controller.core.waiting import Batch
 from modelless.policies.reasons import Reason
+from modelless.policies.scopes import base_of
 from modelless.policies.views import Demand, QueryView
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -70,7 +71,7 @@ class Books:
 
     def count_unmet(self, query: QueryView) -> None:
         """Nothing is ready that could serve the query."""
-        _count(self._counters.unmet, query.scope)
+        _count(self._counters.unmet, base_of(query.scope))
 
     def complete(self, batch: Batch, worker_id: str, now_s: float) -> list[DispatchEffect]:
         """The batch was served by the worker: its queries in time, late or cancelled on the way."""
@@ -108,13 +109,14 @@ class Books:
     def _count_kind(self, query: QueryView) -> None:
         latency_s = query.deadline_s - query.arrival_s
         kinds = self._counters.kinds
-        kind = (query.scope, round(latency_s, 4), query.min_accuracy_percent)
+        scope = base_of(query.scope)  # what is planned for is what clients ask for
+        kind = (scope, round(latency_s, 4), query.min_accuracy_percent)
         counts = kinds.get(kind)
         if counts is None:
             if len(kinds) >= _EXACT_KINDS:  # clients who name ever new limits: the next stricter
                 if latency_s < math.inf:
                     latency_s = 2.0 ** math.floor(math.log2(max(latency_s, 1e-3)))
-                kind = (query.scope, latency_s, math.ceil(query.min_accuracy_percent / 5.0) * 5.0)
+                kind = (scope, latency_s, math.ceil(query.min_accuracy_percent / 5.0) * 5.0)
             counts = kinds.setdefault(kind, [0, 0])
         counts[0] += 1
         counts[1] += query.items

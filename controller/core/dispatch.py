@@ -25,6 +25,7 @@ from modelless.controller.core.roster import Roster, WorkerReport
 from modelless.controller.core.waiting import Batch, WaitingRoom, Worker
 from modelless.policies.batching.urgency import urgency
 from modelless.policies.reasons import Reason
+from modelless.policies.scopes import base_of
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import Bind, Defer, QueryView, Reject, Run, Wait
 from modelless.variants.estimates import Load
@@ -192,7 +193,7 @@ class Dispatcher:
 
     def open_by_scope(self) -> dict[str, int]:
         """Queries waiting or running, by scope."""
-        return dict(Counter(receipt.query.scope for receipt in self._books.open.values()))
+        return dict(Counter(base_of(each.query.scope) for each in self._books.open.values()))
 
     def members(self, batch_id: int) -> tuple[int, ...]:
         """The queries of a running batch, in order; none if it is not running (any more)."""

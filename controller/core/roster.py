@@ -148,6 +148,11 @@ class Roster:
         for table in self._scopes.values():
             table.by_items.clear()
 
+    def renew(self, variants: Mapping[str, Variant], cost_model: CostModel) -> None:
+        """Know more variants, and what they cost; those that workers hold must be among them."""
+        self.variants, self.cost_model = variants, cost_model
+        self._rebuild()
+
     def set_busy(self, worker_id: str, busy_until_s: float, backlog_s: float) -> None:
         """What a worker has to do: until when its batch runs, and for how long what waits will."""
         index = self._index.get(worker_id)

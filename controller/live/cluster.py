@@ -233,7 +233,7 @@ class Cluster:
             max_restarts=-1,
             max_task_retries=0,
             num_cpus=0,
-            max_concurrency=256,
+            max_concurrency=1024,
         ).remote(self._home, self._settings, _scale_pool)
         ray.get(handle.status.remote(), timeout=60)
 

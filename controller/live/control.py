@@ -6,6 +6,7 @@ nothing that the next reports do not bring again: killed and restarted, it knows
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import Counter
@@ -14,12 +15,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from modelless.controller.api.feedback import Feedback
 from modelless.controller.config import Settings
 from modelless.controller.core.books import demands_of
 from modelless.controller.core.effects import LoadInstance, PlanEffect, ScalePool, UnloadInstance
 from modelless.controller.core.plan import PlanLimits, Planner
 from modelless.controller.core.roster import WorkerReport
-from modelless.controller.live.knowledge import read_knowledge
+from modelless.controller.core.service import Service, follow_up
+from modelless.controller.live.knowledge import Knowledge, read_knowledge, rereader
 from modelless.controller.live.logs import log_to
 from modelless.controller.live.messages import Orders, Report
 from modelless.controller.live.neighbourhood import Neighbourhood, busy_neighbours
@@ -28,9 +31,12 @@ from modelless.controller.live.predictions import (
     drifts_status,
     predictions_status,
 )
+from modelless.controller.live.version_follower import VersionFollower
+from modelless.controller.live.version_keeper import VersionKeeper
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import EvictionPolicy, Forecaster, PlacementPolicy, ScalingPolicy
 from modelless.policies.views import ClusterView, Demand
+from modelless.variants.versions import name_of
 from modelless.variants.vocabulary import Placement
 
 logger = logging.getLogger(__name__)
@@ -38,12 +44,16 @@ logger = logging.getLogger(__name__)
 FORGET_S = 5.0
 """A member that was silent this long is gone."""
 
+FEEDBACK_KEPT = 10_000
+"""Entries that wait for a gateway to report; more are dropped."""
+
 
 @dataclass(slots=True)
 class _Member:
     report: Report
     heard_s: float
     orders: list[PlanEffect] = field(default_factory=list)
+    feedback: list[Feedback] = field(default_factory=list)
 
 
 class ControlLoop:
@@ -61,10 +71,16 @@ class ControlLoop:
         self._scale_pool = scale_pool
         self._drift_notes = DriftNotes(home, knowledge.fingerprints)
         self._device_classes = knowledge.device_classes
-        self._variants = knowledge.variant_facts(settings.limits.max_batch)
-        self._neighbourhood = Neighbourhood(
-            knowledge.cost_model, [facts.variant_id for facts in self._variants]
+        self._max_batch = settings.limits.max_batch
+        self._keeper = VersionKeeper(
+            home, {name_of(v.id): v.version for v in knowledge.catalog.variants}
         )
+        self._service = self._keeper.service
+        self._learn(knowledge)
+        self._follower = VersionFollower(
+            knowledge, rereader(home, settings), self._keeper.watch, self._serve, self._learn
+        )
+        self._following: asyncio.Task[None] | None = None
         policies = settings.policies
         self._planner = Planner(
             build_policy(ScalingPolicy, policies.scaling),  # type: ignore[type-abstract]
@@ -86,6 +102,8 @@ class ControlLoop:
     async def exchange(self, report: Report) -> Orders:
         """Take a member's report; answer with its orders and with who else is there."""
         now_s = time.monotonic()
+        if self._following is None:
+            self._following = asyncio.create_task(self._follower.follow_forever())
         member = self._members.get(report.member_id)
         is_new = member is None
         if member is None:
@@ -96,16 +114,27 @@ class ControlLoop:
         for variant_id, count in report.served.items():
             self._served[variant_id] = self._served.get(variant_id, 0) + count
         self._drift_notes.take(report.drifts)
+        self._keeper.take(report.trials, report.failed_loads)
+        for told in report.feedback:
+            owner = self._members.get(told.gateway_id)
+            if owner is not None and len(owner.feedback) < FEEDBACK_KEPT:
+                owner.feedback.append(told)
         if is_new or now_s - self._ticked_s >= 1.0:
             self._tick(now_s)
         orders, member.orders = tuple(member.orders), []
+        feedback, member.feedback = tuple(member.feedback), []
         return Orders(
             orders,
             self._directory(),
             self._shares,
             self.status(),
             busy_neighbours(report, self._reports()),
+            feedback,
         )
+
+    async def versions(self, token: str) -> Service:
+        """Which versions are in service, once that is not what ``token`` stands for any more."""
+        return await self._keeper.watch(token)
 
     def status(self) -> Mapping[str, Any]:
         """The cluster in a few figures, as plain data."""
@@ -134,22 +163,37 @@ class ControlLoop:
             "drifted": drifts_status(self._reports()),
             "outcomes": dict(self._totals),
             "served_by_variant": dict(self._served),
+            "trials": self._keeper.status(),
             "up_s": round(time.time() - self._started_s, 1),
         }
 
     def _reports(self) -> list[Report]:
         return [member.report for member in self._members.values()]
 
+    def _serve(self, service: Service) -> None:
+        self._service = service
+        self._variants = service.current_of(self._facts)
+
+    def _learn(self, knowledge: Knowledge) -> None:
+        facts = knowledge.variant_facts(self._max_batch)
+        self._facts = {each.variant_id: each for each in facts}
+        self._neighbourhood = Neighbourhood(knowledge.cost_model, tuple(self._facts))
+        self._serve(self._service)
+
     def _tick(self, now_s: float) -> None:
         self._ticked_s = now_s
         for name in [n for n, m in self._members.items() if now_s - m.heard_s > FORGET_S]:
             logger.warning("%s has not reported for %.0f s: forgotten", name, FORGET_S)
             del self._members[name]
-        effects = self._planner.tick(self._view(now_s))
+        view = self._view(now_s)
+        effects = self._planner.tick(view)
         for problem in self._planner.problems:
             logger.error("a policy failed: %s", problem)
+        placing = (LoadInstance, UnloadInstance)
+        busy = {effect.worker_id for effect in effects if isinstance(effect, placing)}
+        effects += follow_up(self._service, view.workers, self._facts, busy)
         for effect in effects:
-            if isinstance(effect, (LoadInstance, UnloadInstance)):
+            if isinstance(effect, placing):
                 orders = self._members[effect.worker_id].orders
                 if effect not in orders:
                     orders.append(effect)
@@ -169,7 +213,8 @@ class ControlLoop:
             if report.state is not None:
                 beside = self._neighbourhood.beside(report, self._reports())
                 slowdowns = self._neighbourhood.slowdowns(report.state.device_class, beside)
-                workers.append(replace(report.state, slowdowns=slowdowns))
+                state = replace(report.state, slowdowns=slowdowns)
+                workers.append(self._service.kept(state))
             demands += demands_of(report.kinds, max(report.interval_s, 1e-3))
             open_queries.update(report.open_queries)
             for rates, counts in ((arrivals, report.arrivals), (unmet, report.unmet)):

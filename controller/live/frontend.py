@@ -33,6 +33,8 @@ from modelless.controller.core.effects import (
 )
 from modelless.controller.core.nearest import is_infeasible
 from modelless.controller.core.receipts import Receipt
+from modelless.controller.core.service import Service
+from modelless.controller.live.feedback_desk import FeedbackDesk
 from modelless.policies.reasons import Reason
 from modelless.policies.views import QueryView
 from modelless.variants.catalog import Catalog, Scope
@@ -82,6 +84,7 @@ class V2Frontend:
         limits: bounds on requests.
         default_latency_s: deadline of queries that name none.
         gateway_id: begins receipt ids.
+        desk: deals queries out to versions on trial, and takes feedback.
         status: what ``GET /modelless/status`` answers.
         wake_at: asks for ``dispatcher.on_tick`` at a time, the clock's.
     """
@@ -95,6 +98,7 @@ class V2Frontend:
         limits: Limits,
         default_latency_s: float,
         gateway_id: str,
+        desk: FeedbackDesk,
         status: Callable[[], Mapping[str, Any]],
         wake_at: Callable[[float], None],
     ) -> None:
@@ -111,6 +115,8 @@ class V2Frontend:
         self._open: dict[int, _Open] = {}
         self._outputs: dict[int, Tensors] = {}
         self._next_query_id = 0
+        self._service = Service()
+        self._desk = desk
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -128,6 +134,10 @@ class V2Frontend:
             found = route(method, path)
             if found.endpoint is Endpoint.INFER:
                 return self._infer(found, headers, body, arrival_s, respond)
+            if found.endpoint is Endpoint.FEEDBACK:
+                self.limits.check_body_bytes(len(body))
+                respond(render_json(self._desk.take(bytes(body))))
+                return None
             respond(self._describe(found, method, path))
         except ModellessError as error:
             respond(render_error(error))
@@ -159,9 +169,10 @@ class V2Frontend:
         slo = request.slo
         latency_s = slo.latency_ms / 1e3 if slo.latency_ms is not None else self._default_latency_s
         self._next_query_id += 1
+        tenant = request.tenant or ""
         query = QueryView(
             query_id=self._next_query_id,
-            scope=scope.name,
+            scope=self._desk.book.deal(scope.name, self._next_query_id, tenant),
             arrival_s=arrival_s,
             deadline_s=arrival_s + latency_s,
             min_accuracy_percent=slo.min_accuracy or 0.0,
@@ -169,7 +180,7 @@ class V2Frontend:
             priority=slo.priority,
             items=items,
             batch_key=tuple(array.shape[1:] for array in tensors.values()),
-            tenant=request.tenant or "",
+            tenant=tenant,
         )
         self._open[query.query_id] = _Open(request, scope, found.name, tensors, respond)
         try:
@@ -197,7 +208,18 @@ class V2Frontend:
                     "Variants have versions: name task/model/variant."
                 )
             version = None
-        return self._catalog.resolve(name, version)
+        scope = self._catalog.resolve(name, version)
+        if "@" in scope.name:
+            self._service.check(scope.name)
+        return scope
+
+    def serve(self, service: Service, catalog: Catalog) -> None:
+        """These versions are in service from now on."""
+        self._service = service
+        current = {line.name: line.current for line in service.lines.values()}
+        self._catalog = catalog.with_current(current)
+        self._scopes.clear()
+        self._desk.book.set(service.trials)
 
     def _describe(self, found: Route, method: str, path: bytes) -> Reply:
         endpoint = found.endpoint
@@ -283,6 +305,7 @@ class V2Frontend:
         if found is None or receipt is None:
             return
         variant = self._catalog.versions[receipt.variant_id]
+        self._desk.answered(receipt, self._outputs[effect.query_id], found.scope.task)
         try:
             body, headers = render_infer(
                 found.request,
@@ -326,6 +349,9 @@ class V2Frontend:
         if effect.reason is Reason.POLICY_FAILED:
             logger.error("query %d: %s", effect.query_id, effect.message)
         found = self._open.pop(effect.query_id, None)
+        receipt = self._dispatcher.receipt(effect.query_id)
+        if receipt is not None:
+            self._desk.book.refused(receipt)
         if found is not None:
             found.respond(render_error(error_of(effect)))
 

@@ -7,7 +7,7 @@ import logging
 import platform
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,15 @@ from modelless.controller.api.v2_limits import Limits
 from modelless.controller.config import Settings
 from modelless.controller.core.dispatch import Dispatcher, DispatchLimits
 from modelless.controller.core.roster import Roster, WorkerReport
+from modelless.controller.core.service import Service
+from modelless.controller.core.trials import TrialBook
 from modelless.controller.live.device import LocalDevice, cores_of
+from modelless.controller.live.feedback_desk import FeedbackDesk
 from modelless.controller.live.frontend import RunBatch, V2Frontend
 from modelless.controller.live.knowledge import Knowledge
 from modelless.controller.live.messages import Orders, Report
 from modelless.controller.live.remote import RemoteWorkers
+from modelless.controller.live.version_follower import VersionFollower, Watch
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import WorkerState
@@ -48,6 +52,8 @@ class Gateway:
         knowledge: tasks, variants, profiles: read once from the store.
         remote: sends batches to other workers.
         control: called with a report once a second; answers with orders.
+        watch: tells which versions are in service, see ``VersionKeeper.watch``.
+        reread: reads the store anew, for versions that were registered since.
         rank: which of the gateways this is, from 0; None if unknown.
         count: how many gateways there are.
     """
@@ -59,6 +65,8 @@ class Gateway:
         knowledge: Knowledge,
         remote: RemoteWorkers,
         control: Any,
+        watch: Watch,
+        reread: Callable[[], Knowledge],
         rank: int | None = None,
         count: int = 1,
     ) -> None:
@@ -84,6 +92,11 @@ class Gateway:
             ),
         )
         self._device = self._open_device(rank, count)
+        self._desk = FeedbackDesk(
+            gateway_id,
+            TrialBook(settings.seed, gateway_id, roster.is_served),
+            knowledge.catalog.tasks,
+        )
         self.frontend = V2Frontend(
             knowledge.catalog,
             self._dispatcher,
@@ -92,6 +105,7 @@ class Gateway:
             Limits(max_body_bytes=settings.http.max_body_bytes),
             settings.limits.default_latency_ms / 1e3,
             gateway_id,
+            self._desk,
             self.status,
             self._wake_at,
         )
@@ -104,6 +118,10 @@ class Gateway:
         self._tasks: list[asyncio.Task[None]] = []
         self._directory: dict[str, WorkerReport] = {}
         self._shares: Mapping[str, Mapping[Placement, float]] = {}
+        self._service = Service()
+        self._follower = VersionFollower(
+            knowledge, reread, watch, self._on_service, self._on_knowledge
+        )
 
     def start(self) -> None:
         """Begin to tick and to talk to the control loop."""
@@ -112,6 +130,7 @@ class Gateway:
         self._tasks = [
             self._loop.create_task(self._tick_forever()),
             self._loop.create_task(self._exchange_forever()),
+            self._loop.create_task(self._follower.follow_forever()),
         ]
 
     def check_health(self) -> None:
@@ -254,6 +273,8 @@ class Gateway:
             host=platform.node(),
             coverage=self._knowledge.cost_model.coverage(),
             drifts=self._knowledge.cost_model.drifts(),
+            trials=self._desk.book.take(),
+            feedback=self._desk.for_others(),
         )
 
     def _obey(self, orders: Orders) -> None:
@@ -266,25 +287,51 @@ class Gateway:
             self._device.obey(orders.effects, in_use, self._knowledge.catalog.versions)
         if orders.shares != self._shares:
             self._shares = orders.shares
-            problem = self._dispatcher.advise(orders.shares)
-            if problem is not None:
-                logger.error("a policy failed: %s", problem)
+            self._advise()
+        self._desk.take_passed_on(orders.feedback)
         now_s = time.monotonic()
         directory = {report.worker_id: report for report in orders.directory}
         for gone in self._directory.keys() - directory.keys():
             self.frontend.carry_out(self._dispatcher.on_worker_lost(gone, now_s))
-        for report in directory.values():
-            self._remote.know(report.worker_id, report.device_class)
-            priced = report._replace(hop_s=self._remote.hop_s(report.worker_id))
-            self.frontend.carry_out(self._dispatcher.on_worker_report(priced, now_s))
         self._directory = directory
+        self._tell_of_others()
+
+    def _tell_of_others(self) -> None:
+        """Tell the dispatcher of the pools' workers: what they serve, and what a hop costs."""
+        for report in self._directory.values():
+            self._remote.know(report.worker_id, report.device_class)
+            self._tell(report, self._remote.hop_s(report.worker_id))
+
+    def _tell(self, report: WorkerReport, hop_s: float) -> None:
+        serving = self._service.serving(report.variant_ids)
+        report = report._replace(variant_ids=serving, hop_s=hop_s)
+        self.frontend.carry_out(self._dispatcher.on_worker_report(report, time.monotonic()))
+
+    def _advise(self) -> None:
+        problem = self._dispatcher.advise(self._desk.book.with_arms(self._shares))
+        if problem is not None:
+            logger.error("a policy failed: %s", problem)
+
+    def _on_service(self, service: Service) -> None:
+        """Serve these versions from now on; what runs on others ends there."""
+        self._service = service
+        self.frontend.serve(service, self._knowledge.catalog)
+        self._on_device_change()
+        self._tell_of_others()
+        if self._shares:
+            self._advise()
+
+    def _on_knowledge(self, knowledge: Knowledge) -> None:
+        """Versions were registered since the start; nothing is loaded of them yet."""
+        self._knowledge = knowledge
+        self._dispatcher.roster.renew(knowledge.catalog.versions, knowledge.cost_model)
+        self.frontend.serve(self._service, knowledge.catalog)
 
     def _on_device_change(self) -> None:
         """Tell the dispatcher of the device, and what handing it a batch costs here."""
         if self._device is not None:
             self._told_own_s = self._own_s
-            report = self._device.report()._replace(hop_s=self._own_s)
-            self.frontend.carry_out(self._dispatcher.on_worker_report(report, time.monotonic()))
+            self._tell(self._device.report(), self._own_s)
 
 
 def door_path(folder: Path, replica_id: str) -> Path:

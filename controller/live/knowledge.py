@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modelless.controller.config import Settings
@@ -21,6 +21,7 @@ from modelless.variants.catalog import Catalog
 from modelless.variants.errors import InvalidInputError, NotFoundError
 from modelless.variants.estimates import Load
 from modelless.variants.registry import open_registry
+from modelless.variants.versions import name_of
 from modelless.variants.vocabulary import DeviceClass, Placement
 
 
@@ -29,7 +30,8 @@ class Knowledge:
     """Tasks, variants, device classes and profiles.
 
     Attributes:
-        catalog: what is registered, narrowed to the tasks that are served, without the dominated.
+        catalog: what is registered, narrowed to the tasks that are served, without the dominated;
+            its current versions are those of the start.
         device_classes: by name.
         cost_model: from the profiles of this machine.
         fingerprints: of this machine, under which its profiles are kept, by device class.
@@ -48,10 +50,24 @@ class Knowledge:
             raise InvalidInputError.of("device_class", name, ", ".join(self.device_classes))
         return self.device_classes[name]
 
+    def with_versions_of(self, newer: Knowledge) -> Knowledge:
+        """The same tasks, variants and device classes, with versions that were registered since."""
+        mine = self.catalog
+        served = {name_of(variant.id): variant.version for variant in mine.variants}
+        added = [v for v in newer.catalog.versions.values() if name_of(v.id) in served]
+        catalog = Catalog(
+            mine.tasks.values(),
+            mine.models.values(),
+            [*mine.versions.values(), *added],
+            mine.left_out,
+            served,
+        )
+        return replace(self, catalog=catalog, cost_model=newer.cost_model, fetch=newer.fetch)
+
     def variant_facts(self, max_batch: int) -> tuple[VariantFacts, ...]:
-        """What planning needs of each served variant: those with a profile, on each class."""
+        """What planning needs of each version of each variant: where it has a profile."""
         facts = []
-        variants = self.catalog.variants
+        variants = tuple(self.catalog.versions.values())
         columns = {}
         for name in self.device_classes:
             placements = [Placement(variant.id, name) for variant in variants]
@@ -91,6 +107,7 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
             tasks,
             [model for model in known.models.values() if model.task in names],
             [variant for variant in known.versions.values() if variant.task in names],
+            current=known.current,
         )
         facts = read_facts()
         classes = {known.name: known for known in default_device_classes(facts)}
@@ -116,3 +133,12 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
         )
     fingerprints = {name: facts.fingerprint_of(device.kind) for name, device in classes.items()}
     return Knowledge(catalog, classes, cost_model, fingerprints, fetch)
+
+
+def rereader(home: Path, settings: Settings) -> Callable[[], Knowledge]:
+    """Reads the store anew, for versions that were registered since the start.
+
+    What is dominated is not asked again: which variants are served was decided at the start, and
+    somebody wants these versions of them.
+    """
+    return lambda: read_knowledge(home, settings.model_copy(update={"serve_dominated": True}))

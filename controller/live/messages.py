@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from modelless.controller.api.feedback import Feedback
 from modelless.controller.core.books import Kind
 from modelless.controller.core.effects import PlanEffect
 from modelless.controller.core.roster import WorkerReport
+from modelless.controller.core.trials import TrialCounts
 from modelless.policies.views import WorkerState
 from modelless.profiler.measured_model import Drift
 from modelless.profiler.online.coverage import Coverage
@@ -35,6 +37,8 @@ class Report:
         host: the machine's name: devices of one host disturb each other.
         coverage: how its cost model's predictions fared lately, by device class.
         drifts: placements that came to take another time than was measured.
+        trials: what was counted of versions on trial since its last report.
+        feedback: on answers of other gateways, for these.
     """
 
     member_id: str
@@ -53,6 +57,8 @@ class Report:
     host: str = ""
     coverage: tuple[Coverage, ...] = ()
     drifts: tuple[Drift, ...] = ()
+    trials: tuple[TrialCounts, ...] = ()
+    feedback: tuple[Feedback, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,7 @@ class Orders:
         shares: the plan's, for gateways' selection policies; see ``Targets``.
         status: the cluster in a few figures, for anyone who asks a gateway.
         busy_neighbours: mean number of the other devices of its host that were busy lately.
+        feedback: on this gateway's answers, that came in elsewhere.
     """
 
     effects: tuple[PlanEffect, ...]
@@ -72,3 +79,4 @@ class Orders:
     shares: Mapping[str, Mapping[Placement, float]]
     status: Mapping[str, Any]
     busy_neighbours: float = 0.0
+    feedback: tuple[Feedback, ...] = ()

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from modelless.controller.live.device import LocalDevice
 from modelless.controller.live.knowledge import Knowledge
 from modelless.controller.live.messages import Report
 from modelless.controller.live.remote import WorkerGoneError
+from modelless.controller.live.version_follower import VersionFollower, Watch
 from modelless.variants.runtimes.resident_memory import resident_bytes
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,8 @@ class PoolWorker:
         device_class_name: what it owns.
         knowledge: as in a gateway.
         control: called with a report once a second; answers with orders.
+        watch: tells which versions are in service, see ``VersionKeeper.watch``.
+        reread: reads the store anew, for versions that were registered since.
     """
 
     def __init__(
@@ -73,6 +76,8 @@ class PoolWorker:
         device_class_name: str,
         knowledge: Knowledge,
         control: Any,
+        watch: Watch,
+        reread: Callable[[], Knowledge],
     ) -> None:
         device_class = knowledge.device_class(device_class_name)
         self._knowledge = knowledge
@@ -88,7 +93,12 @@ class PoolWorker:
             knowledge.catalog.tasks,
             lambda: None,
         )
-        self._task = asyncio.get_running_loop().create_task(self._exchange_forever())
+        follower = VersionFollower(knowledge, reread, watch, lambda _: None, self._on_knowledge)
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._exchange_forever()),
+            loop.create_task(follower.follow_forever()),
+        ]
 
     async def run_batch(
         self, variant_id: str, inputs: Sequence[Tensors], worker_id: str
@@ -141,6 +151,9 @@ class PoolWorker:
             except Exception as error:  # noqa: BLE001  (serving goes on without a control loop)
                 logger.warning("the control loop did not answer: %s", error)
             await asyncio.sleep(1.0 if state.instances else 0.1)
+
+    def _on_knowledge(self, knowledge: Knowledge) -> None:
+        self._knowledge = knowledge
 
     def _in_use(self) -> set[str]:
         """Variants with batches running or waiting now."""

@@ -20,10 +20,9 @@ from modelless.controller.api.v2_reply import Reply, render_error
 from modelless.controller.config import PoolSettings, Settings, parse_settings
 from modelless.controller.live.door import DoorConnection, Frontend, open_door
 from modelless.controller.live.gateway import Gateway, door_path
-from modelless.controller.live.knowledge import read_knowledge
+from modelless.controller.live.knowledge import read_knowledge, rereader
 from modelless.controller.live.logs import log_to
 from modelless.controller.live.loopback import hold_replica_ports
-from modelless.controller.live.messages import Orders, Report
 from modelless.controller.live.pool import PinnedRouter, PoolWorker
 from modelless.controller.live.remote import RemoteWorkers
 from modelless.variants.errors import ModellessError
@@ -46,22 +45,21 @@ def pool_app_name(device_class: str) -> str:
     return f"modelless-pool-{device_class}"
 
 
-def _control_caller() -> Callable[[Report], Awaitable[Orders]]:
+def _control_caller(method: str) -> Callable[[Any], Awaitable[Any]]:
     """Calls the control loop, and finds it anew after it was restarted under another handle."""
     handle: Any = None
 
-    async def exchange(report: Report) -> Orders:
+    async def call(argument: Any) -> Any:
         nonlocal handle
         if handle is None:
             handle = ray.get_actor(CONTROL_NAME, namespace=NAMESPACE)
         try:
-            orders: Orders = await asyncio.wait_for(handle.exchange.remote(report), 5.0)
+            return await asyncio.wait_for(getattr(handle, method).remote(argument), 5.0)
         except Exception:
             handle = None
             raise
-        return orders
 
-    return exchange
+    return call
 
 
 async def _asgi(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
@@ -121,7 +119,9 @@ class GatewayReplica:
             checked,
             knowledge,
             RemoteWorkers(pools),
-            _control_caller(),
+            _control_caller("exchange"),
+            _control_caller("versions"),
+            rereader(Path(home), checked),
             rank=context.rank.rank if context.rank is not None else None,
             count=context.world_size,
         )
@@ -158,7 +158,14 @@ class PoolReplica:
         replica_id = serve.get_replica_context().replica_id.unique_id
         log_to(Path(home), replica_id)
         knowledge = await asyncio.to_thread(read_knowledge, Path(home), checked)
-        self._worker = PoolWorker(replica_id, device_class, knowledge, _control_caller())
+        self._worker = PoolWorker(
+            replica_id,
+            device_class,
+            knowledge,
+            _control_caller("exchange"),
+            _control_caller("versions"),
+            rereader(Path(home), checked),
+        )
 
     async def run_batch(self, variant_id: str, inputs: Any, worker_id: str) -> Any:
         """See ``PoolWorker.run_batch``."""

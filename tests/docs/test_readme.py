@@ -15,6 +15,7 @@ import typer.main
 import yaml
 from packaging.requirements import Requirement
 
+from modelless.controller.api.feedback import parse_feedback
 from modelless.controller.api.v2_request import parse_infer
 from modelless.controller.api.v2_routes import Endpoint, route
 from modelless.controller.cli.app import app
@@ -111,7 +112,10 @@ def test_curl_asks_for_something_that_is_there(words: list[str]) -> None:
     body = words[words.index("-d") + 1] if "-d" in words else None
     endpoint = route("POST" if body else "GET", url.path).endpoint
     assert endpoint not in {Endpoint.NOT_FOUND, Endpoint.METHOD_NOT_ALLOWED}
-    if body:
+    if endpoint is Endpoint.FEEDBACK:
+        assert body
+        assert parse_feedback(body.encode())
+    elif body:
         assert endpoint is Endpoint.INFER
         assert parse_infer(body.encode()).tensors
 

@@ -14,6 +14,7 @@ from modelless.variants.store.tables import (
     TaskRow,
     UtcDateTime,
     VariantRow,
+    VersionLineRow,
     utc_now,
 )
 
@@ -31,6 +32,7 @@ __all__ = [
     "TaskRow",
     "UtcDateTime",
     "VariantRow",
+    "VersionLineRow",
     "open_store",
     "utc_now",
 ]

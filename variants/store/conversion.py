@@ -6,7 +6,8 @@ import dataclasses
 from typing import Any
 
 from modelless.variants.errors import StoreError
-from modelless.variants.store.tables import ModelRow, TaskRow, VariantRow
+from modelless.variants.store.tables import ModelRow, TaskRow, VariantRow, VersionLineRow
+from modelless.variants.versions import Line, Trial, TrialRules
 from modelless.variants.vocabulary import (
     Accuracy,
     Engine,
@@ -109,3 +110,17 @@ def variant_of(row: VariantRow) -> Variant:
         parameter_count=row.parameter_count,
         multiply_adds=row.multiply_adds,
     )
+
+
+def line_of(row: VersionLineRow) -> Line:
+    """The line that a row holds; StoreError if this modelless knows not what it says."""
+    trial = None
+    if row.trial is not None:
+        try:
+            trial = Trial(**{**row.trial, "rules": TrialRules(**row.trial["rules"])})
+        except (TypeError, KeyError) as error:
+            raise StoreError(
+                f"The trial of {row.name} was begun by a newer modelless ({error}). "
+                "Upgrade with: pip install --upgrade modelless"
+            ) from error
+    return Line(row.name, row.current, tuple(row.earlier), trial)

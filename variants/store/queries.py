@@ -5,8 +5,9 @@ from __future__ import annotations
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from modelless.variants.store.conversion import variant_of
-from modelless.variants.store.tables import VariantRow
+from modelless.variants.store.conversion import line_of, variant_of
+from modelless.variants.store.tables import VariantRow, VersionLineRow
+from modelless.variants.versions import EARLIER_KEPT, Line
 from modelless.variants.vocabulary import Variant
 
 
@@ -38,3 +39,28 @@ def variants_in(
             & (VariantRow.version == latest.c.version),
         )
     return tuple(map(variant_of, session.scalars(query)))
+
+
+def lines_in(session: Session) -> dict[str, Line]:
+    """The lines that somebody changed, by ``task/model/variant``."""
+    rows = session.scalars(select(VersionLineRow).order_by(VersionLineRow.name))
+    return {row.name: line_of(row) for row in rows}
+
+
+def registered_lines(session: Session) -> dict[str, Line]:
+    """The lines of all variants as registering made them: each version replaced the one before."""
+    key = (VariantRow.task, VariantRow.model, VariantRow.name)
+    versions: dict[str, list[int]] = {}
+    for *names, version in session.execute(
+        select(*key, VariantRow.version).order_by(*key, VariantRow.version)
+    ):
+        versions.setdefault("/".join(names), []).append(version)
+    return {
+        name: Line(name, every[-1], tuple(every[-1 - EARLIER_KEPT : -1]))
+        for name, every in versions.items()
+    }
+
+
+def latest_change(session: Session) -> int:
+    """The number of the latest change to any line; 0 if there was none."""
+    return session.scalar(select(func.max(VersionLineRow.number))) or 0

@@ -217,6 +217,24 @@ class DeviceClassRow(Base):
     added_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
+class VersionLineRow(Base):
+    """A ``versions.Line`` that somebody changed; a variant without one has its newest version.
+
+    ``name`` is ``task/model/variant``; ``number`` grows with every change to any line;
+    ``evidence`` is what is known of the trial so far, for a control loop that is started anew.
+    """
+
+    __tablename__ = "version_lines"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    current: Mapped[int]
+    earlier: Mapped[list[Any]]
+    trial: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    evidence: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True), deferred=True)
+    number: Mapped[int] = mapped_column(index=True, unique=True)
+    changed_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
 class HistoryRow(Base):
     """Something that was decided or changed, and why."""
 

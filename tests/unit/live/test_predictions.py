@@ -16,6 +16,7 @@ from modelless.controller.live import control, knowledge
 from modelless.controller.live.control import ControlLoop
 from modelless.controller.live.messages import Report
 from modelless.controller.live.predictions import DriftNotes
+from modelless.controller.live.version_keeper import VersionKeeper
 from modelless.policies.views import WorkerState
 from modelless.profiler.device import GpuFacts
 from modelless.profiler.drift_history import KIND, drifted_placements
@@ -33,6 +34,7 @@ DRIFT = Drift(SMALL, 1.5, 1, 12.0)
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(control, "log_to", lambda home, name: None)
+    monkeypatch.setattr(VersionKeeper, "start", lambda keeper: None)
     add_variants(tmp_path)
     add_measurements(tmp_path)
     return tmp_path

@@ -180,6 +180,7 @@ class TestSchema:
     ) -> None:
         add(store, note("kept"))
         with store.transaction() as session:
+            session.execute(text("DROP TABLE version_lines"))
             session.execute(text("DROP TABLE pair_runs"))
             session.execute(text("ALTER TABLE variants DROP COLUMN graph_facts"))
             session.execute(text("UPDATE modelless_revision SET version_num = '0001'"))

@@ -1,0 +1,116 @@
+"""Feedback on answers: what was right, told after the fact (``POST /modelless/feedback``)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from modelless.controller.api.v2_errors import invalid, nearest
+from modelless.controller.core.trials import Answer
+from modelless.variants.errors import InvalidInputError
+from modelless.variants.settings_files import problems
+from modelless.variants.vocabulary import Task
+
+MOST_AT_ONCE: Final = 1000
+_RECEIPT: Final = re.compile(r"([A-Za-z0-9_.-]{1,128})-([1-9][0-9]{0,17})")
+
+
+class Feedback(NamedTuple):
+    """What a client tells of one answer.
+
+    Attributes:
+        gateway_id, query_id: of the receipt: who answered, and which query.
+        correct: whether each item's answer was right; None if ``labels`` say it.
+        labels: the right class of each item, by index or by name.
+    """
+
+    gateway_id: str
+    query_id: int
+    correct: tuple[bool, ...] | None
+    labels: tuple[int | str, ...] | None
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    receipt_id: str = Field(pattern=f"^{_RECEIPT.pattern}$")
+    correct: bool | list[bool] | None = None
+    label: int | str | list[int | str] | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> _Entry:
+        if (self.correct is None) == (self.label is None):
+            raise ValueError("say either 'correct' (true or false) or 'label' (the right class)")
+        return self
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    feedback: list[_Entry] = Field(min_length=1, max_length=MOST_AT_ONCE)
+
+
+def parse_feedback(body: bytes) -> tuple[Feedback, ...]:
+    """Read a body: ``{"feedback": [{"receipt_id": ..., "correct" or "label": ...}, ...]}``.
+
+    Raises:
+        InvalidInputError: names the entry and what is wrong with it.
+    """
+    try:
+        found = _Body.model_validate_json(body)
+    except ValidationError as error:
+        raise InvalidInputError(f"feedback: {problems(error)}") from None
+    return tuple(map(_feedback, found.feedback))
+
+
+def judge(answer: Answer, told: Feedback, task: Task) -> tuple[bool, ...]:
+    """Which items of an answer are right.
+
+    Raises:
+        InvalidInputError: not an entry for each item, an unknown class, or labels of a task whose
+            answers are no classes.
+    """
+    if told.correct is not None:
+        _must_match("correct", told.correct, answer.items)
+        return told.correct
+    labels = told.labels or ()
+    _must_match("label", labels, answer.items)
+    if answer.classes is None:
+        raise InvalidInputError(
+            f"label: the answers of task {task.name!r} are no classes; say 'correct' instead"
+        )
+    right = [_index(label, task) for label in labels]
+    return tuple(one == other for one, other in zip(answer.classes, right, strict=True))
+
+
+def _feedback(entry: _Entry) -> Feedback:
+    found = _RECEIPT.fullmatch(entry.receipt_id)
+    assert found is not None  # noqa: S101  (checked by _Entry)
+    correct, label = entry.correct, entry.label
+    return Feedback(
+        found[1],
+        int(found[2]),
+        None if correct is None else tuple(correct) if isinstance(correct, list) else (correct,),
+        None if label is None else tuple(label) if isinstance(label, list) else (label,),
+    )
+
+
+def _must_match(field: str, values: Sequence[object], items: int) -> None:
+    if len(values) != items:
+        allowed = f"one for each of the query's {items} items" if items > 1 else "one"
+        raise invalid(field, list(values), allowed)
+
+
+def _index(label: int | str, task: Task) -> int:
+    if isinstance(label, str):
+        if label in task.labels:
+            return task.labels.index(label)
+        hint = nearest(label, task.labels)
+        raise InvalidInputError.of("label", label, f"a label of task {task.name!r}", hint)
+    if label < 0 or (task.labels and label >= len(task.labels)):
+        last = len(task.labels) - 1 if task.labels else "the number of classes"
+        raise InvalidInputError.of("label", label, f"0 to {last}")
+    return label

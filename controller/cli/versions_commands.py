@@ -1,0 +1,219 @@
+"""``modelless promote``, ``canary``, ``canary status`` and ``rollback``: which version serves."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from modelless.controller.cli.arguments import seconds_of, share_of
+from modelless.controller.cli.screen import Json, duration, emit, home_of, say, show_table
+from modelless.variants.versions import Line, TrialRules
+
+if TYPE_CHECKING:
+    from modelless.variants.registry import Registry
+
+PROMOTE_EPILOG = "Example: modelless promote imagenet/mynet/int8-224@2"
+CANARY_EPILOG = "Example: modelless canary imagenet/mynet/int8-224@2 --share 5%"
+STATUS_EPILOG = "Example: modelless canary status"
+ROLLBACK_EPILOG = "Example: modelless rollback imagenet/mynet/int8-224"
+
+_RULES = TrialRules()
+
+Version = Annotated[
+    str, typer.Argument(metavar="VARIANT@VERSION", help="task/model/variant@version.")
+]
+Why = Annotated[str | None, typer.Option("--reason", help="A sentence for the history.")]
+
+
+def promote(
+    ctx: typer.Context, version: Version, reason: Why = None, as_json: Json = False
+) -> None:
+    """Make a version of a variant the current one, for all queries.
+
+    A running cluster loads it within seconds and serves the current one until then. A canary of the
+    version is over with this.
+    """
+    from modelless.variants.promotion import promote as promote_version
+    from modelless.variants.registry import open_registry
+
+    with closing(open_registry(home_of(ctx))) as registry:
+        line = promote_version(registry.store, version, _who(), reason or "by command")
+        _remark_on(registry, line.current_id)
+    _tell(line, as_json=as_json)
+
+
+def rollback(
+    ctx: typer.Context,
+    variant: Annotated[str, typer.Argument(metavar="VARIANT", help="task/model/variant.")],
+    reason: Why = None,
+    as_json: Json = False,
+) -> None:
+    """Take back what was done last to a variant: its canary, else its latest promotion.
+
+    A running cluster gives the version no query more from a fraction of a second on; those that run
+    on it end there.
+    """
+    from modelless.variants.promotion import rollback as take_back
+    from modelless.variants.registry import open_registry
+
+    with closing(open_registry(home_of(ctx))) as registry:
+        line = take_back(registry.store, variant, _who(), reason or "by command")
+    _tell(line, as_json=as_json)
+
+
+def canary(
+    ctx: typer.Context,
+    version: Version,
+    share: Annotated[
+        str, typer.Option("--share", help="Of the queries that either version could serve.")
+    ] = "5%",
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against", metavar="@N", help="Version to compare with; default: the current one."
+        ),
+    ] = None,
+    alpha: Annotated[
+        str, typer.Option("--alpha", help="Most probability of each wrong decision.")
+    ] = f"{100 * _RULES.alpha:g}%",
+    accuracy_tolerance: Annotated[
+        str, typer.Option("--accuracy-tolerance", help="Points of wrong answers more, at most.")
+    ] = f"{100 * _RULES.accuracy_tolerance:g}%",
+    error_tolerance: Annotated[
+        str, typer.Option("--error-tolerance", help="Points of failed queries more, at most.")
+    ] = f"{100 * _RULES.error_tolerance:g}%",
+    latency_tolerance: Annotated[
+        str, typer.Option("--latency-tolerance", help="Points of slow queries more, at most.")
+    ] = f"{100 * _RULES.latency_tolerance:g}%",
+    min_queries: Annotated[
+        int, typer.Option("--min-queries", help="Answered by it before it is promoted.")
+    ] = _RULES.min_queries,
+    min_labels: Annotated[
+        int, typer.Option("--min-labels", help="Items with feedback before it is promoted.")
+    ] = _RULES.min_labels,
+    max_queries: Annotated[
+        int, typer.Option("--max-queries", help="Undecided after so many, it is rolled back.")
+    ] = _RULES.max_queries,
+    at_most: Annotated[
+        str, typer.Option("--at-most", metavar="TIME", help="Undecided by then, likewise.")
+    ] = f"{_RULES.max_s / 3600:g}h",
+    reason: Why = None,
+    as_json: Json = False,
+) -> None:
+    """Try a version of a variant on a share of the queries.
+
+    It is promoted or rolled back by itself, as soon as errors, feedback on its answers and latency
+    have shown which: by a test that may be looked at all the time. Undecided, it is rolled back.
+    """
+    from modelless.variants.paths import parse_path
+    from modelless.variants.promotion import begin_trial
+    from modelless.variants.registry import open_registry
+
+    rules = TrialRules(
+        alpha=share_of("--alpha", alpha),
+        error_tolerance=share_of("--error-tolerance", error_tolerance),
+        accuracy_tolerance=share_of("--accuracy-tolerance", accuracy_tolerance),
+        latency_tolerance=share_of("--latency-tolerance", latency_tolerance),
+        min_queries=min_queries,
+        min_labels=min_labels,
+        max_queries=max_queries,
+        max_s=seconds_of("--at-most", at_most),
+    )
+    other = None
+    if against is not None:
+        name = version.partition("@")[0]
+        other = parse_path(f"{name}@{against.removeprefix('@')}").version
+    with closing(open_registry(home_of(ctx))) as registry:
+        trial = begin_trial(
+            registry.store,
+            version,
+            share_of("--share", share),
+            rules,
+            _who(),
+            reason or "by command",
+            against=other,
+        )
+        _remark_on(registry, trial.variant_id)
+    if as_json:
+        emit({"variant": trial.variant_id, "against": trial.against_id, "share": trial.share})
+        return
+    typer.echo(f"{trial.variant_id} serves {trial.share:.3g} of the queries of {trial.against_id}")
+    say(f"next: modelless canary status; to end it now: modelless rollback {trial.name}")
+
+
+def canary_status(
+    ctx: typer.Context,
+    url: Annotated[
+        str | None, typer.Option("--url", help="Server; default: the one that is up here.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what canaries have shown so far, as the running cluster counts it."""
+    from modelless.controller.cli.server import find_url, get_json
+
+    trials = get_json(find_url(home_of(ctx), url), "/modelless/status").get("trials", [])
+    if as_json:
+        emit({"trials": trials})
+        return
+    if not trials:
+        typer.echo("no canary is on")
+    for trial in trials:
+        _show(trial)
+
+
+def _show(trial: Mapping[str, Any]) -> None:
+    queries = trial["queries"]
+    show_table(
+        ["guard", "canary", "of", "current", "of", "tolerance", "worse", "not worse"],
+        [
+            (
+                guard["guard"],
+                str(guard["tried"]["bad"]),
+                str(guard["tried"]["count"]),
+                str(guard["standing"]["bad"]),
+                str(guard["standing"]["count"]),
+                f"{guard['tolerance_percent']:g}",
+                f"{guard['worse_percent']:.0f} %",
+                f"{guard['fine_percent']:.0f} %",
+            )
+            for guard in trial["guards"]
+        ],
+        title=f"{trial['variant']} against {trial['against']}, {100 * trial['share']:.3g} % of "
+        f"the queries, for {duration(trial['age_s'])}: {queries['tried']} queries, and "
+        f"{queries['standing']}",
+        caption=f"{trial['reason']}; worse and not worse: evidence, of what is needed",
+        right=range(1, 8),
+    )
+
+
+def _who() -> str:
+    """Who gives the command, as the operating system knows them."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's user without a name
+        return "unknown"
+
+
+def _remark_on(registry: Registry, variant_id: str) -> None:
+    from modelless.profiler.host import read_facts
+    from modelless.profiler.records import Records
+
+    rows = Records(registry.store).current(read_facts().fingerprint)
+    if not any(row.variant_id == variant_id for row in rows):
+        say(
+            f"note: {variant_id} has no profile on this machine and is not served here until it "
+            f"has: modelless profile {variant_id}"
+        )
+
+
+def _tell(line: Line, *, as_json: bool) -> None:
+    before = line.earlier[-1] if line.earlier else None
+    if as_json:
+        emit({"variant": line.name, "current": line.current, "before": before})
+        return
+    known = f"; before it was {before}" if before is not None else ""
+    typer.echo(f"{line.name}: version {line.current} is current{known}")

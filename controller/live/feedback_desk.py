@@ -1,0 +1,89 @@
+"""Where feedback comes in: on a gateway's own answers, and on others', which is passed on."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+from modelless.controller.api.feedback import Feedback, judge, parse_feedback
+from modelless.controller.core.receipts import Receipt
+from modelless.controller.core.trials import Answer, TrialBook
+from modelless.variants.errors import InvalidInputError, ModellessError
+from modelless.variants.metrics.outputs import ClassOutput
+from modelless.variants.vocabulary import Task
+
+logger = logging.getLogger(__name__)
+
+ELSEWHERE_KEPT: Final = 10_000
+"""Entries for other gateways that wait for the next report; the oldest are dropped first."""
+
+
+class FeedbackDesk:
+    """A gateway's feedback on versions that are on trial.
+
+    Args:
+        gateway_id: begins the receipt ids of this gateway's answers.
+        book: its trials.
+        tasks: by name.
+    """
+
+    def __init__(self, gateway_id: str, book: TrialBook, tasks: Mapping[str, Task]) -> None:
+        self.book = book
+        self._gateway_id = gateway_id
+        self._tasks = tasks
+        self._outputs: dict[str, ClassOutput | None] = {}
+        self._elsewhere: deque[Feedback] = deque(maxlen=ELSEWHERE_KEPT)
+
+    def answered(self, receipt: Receipt, outputs: Mapping[str, NDArray[Any]], task: Task) -> None:
+        """A query of the task was answered with these outputs."""
+        self.book.answered(receipt, partial(self._classes, outputs, task))
+
+    def take(self, body: bytes) -> dict[str, int]:
+        """A client's feedback, counted: what becomes of its entries.
+
+        Raises:
+            InvalidInputError: the body is malformed, or an entry does not fit its answer; those
+                before it have counted.
+        """
+        became = {"counted": 0, "passed_on": 0, "ignored": 0}
+        for told in parse_feedback(body):
+            if told.gateway_id != self._gateway_id:
+                self._elsewhere.append(told)
+                became["passed_on"] += 1
+            else:
+                became["counted" if self._count(told) else "ignored"] += 1
+        return became
+
+    def take_passed_on(self, feedback: Iterable[Feedback]) -> None:
+        """Feedback on this gateway's answers that came in elsewhere."""
+        for told in feedback:
+            try:
+                self._count(told)
+            except ModellessError as error:  # the client has its answer already
+                logger.warning("feedback on %s-%d: %s", told.gateway_id, told.query_id, error)
+
+    def for_others(self) -> tuple[Feedback, ...]:
+        """What is to be passed on, since the last call."""
+        taken = tuple(self._elsewhere)
+        self._elsewhere.clear()
+        return taken
+
+    def _count(self, told: Feedback) -> bool:
+        def of_answer(answer: Answer) -> tuple[bool, ...]:
+            return judge(answer, told, self._tasks[answer.task])
+
+        return self.book.feedback(told.query_id, of_answer)
+
+    def _classes(self, outputs: Mapping[str, NDArray[Any]], task: Task) -> tuple[int, ...] | None:
+        if task.name not in self._outputs:
+            try:
+                self._outputs[task.name] = ClassOutput(task, task.accuracy_metric)
+            except InvalidInputError:
+                self._outputs[task.name] = None
+        output = self._outputs[task.name]
+        return None if output is None else tuple(output.first(outputs).tolist())

@@ -1,0 +1,70 @@
+"""Versions in a gateway or a pool's worker: learns at once what is in service, and obeys."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from modelless.controller.core.service import Service
+from modelless.controller.live.knowledge import Knowledge
+from modelless.variants.errors import ModellessError
+
+logger = logging.getLogger(__name__)
+
+Watch = Callable[[str], Awaitable[Service]]
+_AGAIN_S = 0.5
+
+
+class VersionFollower:
+    """Keeps a process's knowledge and what is in service up to date.
+
+    Args:
+        knowledge: as read at the start.
+        reread: reads it anew; called in a thread, when a version is in service that was registered
+            since.
+        watch: the control loop's, see ``VersionKeeper.watch``.
+        on_service: called with what is in service, as soon as it changes.
+        on_knowledge: called with what was read anew.
+    """
+
+    def __init__(
+        self,
+        knowledge: Knowledge,
+        reread: Callable[[], Knowledge],
+        watch: Watch,
+        on_service: Callable[[Service], None],
+        on_knowledge: Callable[[Knowledge], None],
+    ) -> None:
+        self._knowledge = knowledge
+        self._reread = reread
+        self._watch = watch
+        self._on_service = on_service
+        self._on_knowledge = on_knowledge
+        self._token = ""
+
+    async def follow_forever(self) -> None:
+        """Ends only when it is cancelled."""
+        while True:
+            try:
+                service = await self._watch(self._token)
+                if service.token != self._token:
+                    self._on_service(service)  # first: what was taken back must not wait for this
+                    await self._learn(service)
+                    self._token = service.token
+            except asyncio.CancelledError:
+                raise
+            except ModellessError as error:
+                logger.warning("new versions wait: %s", error)
+                await asyncio.sleep(_AGAIN_S)
+            except Exception as error:  # noqa: BLE001  (serving goes on without a control loop)
+                logger.debug("the control loop does not tell of versions: %s", error)
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _learn(self, service: Service) -> None:
+        known = self._knowledge.catalog.versions
+        if all(variant_id in known for variant_id in service.in_service):
+            return
+        newer = await asyncio.to_thread(self._reread)
+        self._knowledge = self._knowledge.with_versions_of(newer)
+        self._on_knowledge(self._knowledge)

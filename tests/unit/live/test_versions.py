@@ -1,0 +1,263 @@
+"""Versions between the store, the control loop and its members: without Ray, with a real store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modelless.controller.api.feedback import Feedback
+from modelless.controller.config import Settings
+from modelless.controller.core.service import Service
+from modelless.controller.core.trials import ArmCounts, TrialCounts
+from modelless.controller.live import control
+from modelless.controller.live.control import ControlLoop
+from modelless.controller.live.knowledge import Knowledge, read_knowledge, rereader
+from modelless.controller.live.messages import Report
+from modelless.controller.live.version_follower import VersionFollower
+from modelless.controller.live.version_keeper import KEEP_S, VersionKeeper
+from modelless.policies.reasons import Reason
+from modelless.policies.views import Instance, WorkerState
+from modelless.profiler.records import Records
+from modelless.variants.promotion import begin_trial, promote, read_lines, rollback
+from modelless.variants.registry import Registry, open_registry
+from modelless.variants.versions import Line, Trial, TrialRules
+from modelless.variants.vocabulary import Accuracy, Engine, Precision
+from tests.unit.cli.tiny import (
+    MODEL,
+    PUBLISHED,
+    TASK,
+    add_measurements,
+    add_variants,
+    measurement,
+    tiny_bytes,
+)
+
+NAME = "pixels/mean/small"
+SERVED = {"pixels/mean/small": 1, "pixels/mean/medium": 1, "pixels/mean/large": 1}
+LATER_S = 1e9
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(control, "log_to", lambda home, name: None)
+    monkeypatch.setattr(VersionKeeper, "start", lambda keeper: None)  # tests look themselves
+    add_variants(tmp_path)
+    add_measurements(tmp_path)
+    return tmp_path
+
+
+@contextmanager
+def opened(home: Path) -> Iterator[Registry]:
+    with closing(open_registry(home)) as registry:
+        yield registry
+
+
+def add_version(home: Path) -> str:
+    """A second, profiled version of the smallest variant."""
+    with opened(home) as registry:
+        added = registry.register_variant(
+            task=TASK.name, model=MODEL.name, name="small", precision=Precision.FP32,
+            engine=Engine.ONNXRUNTIME_CPU, accuracy=Accuracy(71.0, "top-1", PUBLISHED, "a page"),
+            artifact=tiny_bytes(9.0),
+        )  # fmt: skip
+        for batch in (1, 2, 4, 8):
+            Records(registry.store).add(measurement(added.id, batch, 5.0 * batch))
+        return added.id
+
+
+def try_version(home: Path, **rules: Any) -> Trial:
+    version = add_version(home)
+    with opened(home) as registry:
+        return begin_trial(registry.store, version, 0.2, TrialRules(**rules), "ann", "a try")
+
+
+def line(home: Path) -> Line:
+    with opened(home) as registry:
+        return read_lines(registry.store).by_name[NAME]
+
+
+def counts(trial: Trial, wrong: int) -> TrialCounts:
+    of_each = {"latencies": {40: 5000}, "answered": 5000, "labelled": 5000}
+    return TrialCounts(
+        trial.number,
+        ArmCounts(5000, **of_each, wrong=wrong),  # type: ignore[arg-type]
+        ArmCounts(5000, **of_each, wrong=500),  # type: ignore[arg-type]
+    )
+
+
+class TestKeeper:
+    def test_a_change_in_the_store_reaches_who_waits(self, home: Path) -> None:
+        async def talk() -> tuple[Service, Service]:
+            keeper = VersionKeeper(home, SERVED)
+            before = await keeper.watch("")
+            version = add_version(home)
+            await keeper.look(0.0)
+            assert keeper.service == before  # registering changes nothing
+            waiting = asyncio.create_task(keeper.watch(before.token))
+            with opened(home) as registry:
+                promote(registry.store, version, "ann", "better")
+            await keeper.look(0.0)
+            return before, await waiting
+
+        before, after = asyncio.run(talk())
+        assert before.lines[NAME] == Line(NAME, 1)
+        assert after.lines[NAME] == Line(NAME, 2, (1,))
+        assert after.token != before.token
+
+    @pytest.mark.parametrize(("wrong", "current", "earlier"), [(900, 1, ()), (500, 2, (1,))])
+    def test_a_trial_is_ended_by_its_evidence(
+        self, home: Path, wrong: int, current: int, earlier: tuple[int, ...]
+    ) -> None:
+        async def talk() -> VersionKeeper:
+            keeper = VersionKeeper(home, SERVED)
+            for _ in range(4):
+                keeper.take([counts(trial, wrong)], {})
+            await keeper.look(LATER_S)
+            return keeper
+
+        trial = try_version(home, accuracy_tolerance=0.02)
+        keeper = asyncio.run(talk())
+        assert line(home) == keeper.service.lines[NAME] == Line(NAME, current, earlier)
+        assert keeper.status() == []
+
+    def test_what_cannot_be_loaded_is_taken_back(self, home: Path) -> None:
+        async def talk() -> None:
+            keeper = VersionKeeper(home, SERVED)
+            keeper.take([], {f"{NAME}@2": "its graph is broken"})
+            await keeper.look(LATER_S)
+
+        try_version(home)
+        asyncio.run(talk())
+        assert line(home) == Line(NAME, 1)
+
+    def test_a_keeper_that_is_started_anew_goes_on_with_the_evidence(self, home: Path) -> None:
+        async def first() -> None:
+            keeper = VersionKeeper(home, SERVED)
+            keeper.take([counts(trial, 500)], {})
+            await keeper.look(LATER_S)
+            await keeper.look(LATER_S + KEEP_S)
+
+        async def second() -> list[dict[str, Any]]:
+            return VersionKeeper(home, SERVED).status()
+
+        trial = try_version(home, min_queries=10**5)
+        asyncio.run(first())
+        (status,) = asyncio.run(second())
+        assert status["queries"] == {"tried": 5000, "standing": 5000}
+        assert status["decision"] == "go-on"
+
+    def test_counts_of_a_trial_that_is_over_are_dropped(self, home: Path) -> None:
+        async def talk() -> Service:
+            keeper = VersionKeeper(home, SERVED)
+            with opened(home) as registry:
+                rollback(registry.store, NAME, "ann", "enough")
+            await keeper.look(0.0)
+            keeper.take([counts(trial, 5000)], {})
+            await keeper.look(LATER_S)
+            return keeper.service
+
+        trial = try_version(home)
+        assert asyncio.run(talk()).trials == ()
+
+
+class TestFollower:
+    def test_what_is_taken_back_does_not_wait_for_the_store(self, home: Path) -> None:
+        seen: list[str] = []
+
+        async def talk() -> Knowledge:
+            known = asyncio.get_running_loop().create_future()
+            services = [Service("a", {NAME: Line(NAME, 2, (1,))})]
+
+            async def watch(token: str) -> Service:
+                if token:
+                    await asyncio.Event().wait()  # nothing new comes
+                return services[0]
+
+            def reread() -> Knowledge:
+                seen.append("read")
+                return rereader(home, Settings())()
+
+            follower = VersionFollower(
+                knowledge, reread, watch, lambda _: seen.append("served"), known.set_result
+            )
+            task = asyncio.create_task(follower.follow_forever())
+            result: Knowledge = await asyncio.wait_for(known, 20.0)
+            task.cancel()
+            return result
+
+        knowledge = read_knowledge(home, Settings())
+        version = add_version(home)
+        learnt = asyncio.run(talk())
+        assert seen == ["served", "read"]
+        assert version in learnt.catalog.versions
+        assert learnt.catalog.variants == knowledge.catalog.variants
+        facts = {each.variant_id: each for each in learnt.variant_facts(1)}
+        assert facts[version].latency_s == {"cpu-1": pytest.approx(0.005)}
+
+
+class TestControlLoop:
+    def talk(self, home: Path, say: Callable[[ControlLoop], Awaitable[Any]]) -> Any:
+        async def talk() -> Any:
+            return await say(ControlLoop(home, Settings(), lambda effect: None))
+
+        return asyncio.run(talk())
+
+    def report(self, name: str, *held: str, **more: Any) -> Report:
+        instances = tuple(Instance(name, each, 1 << 20, 0.1, 0.0, 0) for each in held)
+        return Report(name, True, WorkerState(name, "cpu-1", 1 << 30, instances), **more)
+
+    def test_a_version_on_trial_is_loaded_where_its_variant_is(self, home: Path) -> None:
+        trial = try_version(home)
+        held = tuple(f"{name}@1" for name in SERVED)
+
+        async def say(loop: ControlLoop) -> Any:
+            orders = await loop.exchange(self.report("a", *held))
+            return orders, await loop.versions("")
+
+        orders, service = self.talk(home, say)
+        assert [(each.variant_id, each.reason) for each in orders.effects] == [
+            (trial.variant_id, Reason.ON_TRIAL)
+        ]
+        assert service.trials == (trial,)
+        assert orders.status["trials"][0]["variant"] == trial.variant_id
+
+    def test_once_promoted_it_is_planned_for_and_what_was_taken_back_leaves(
+        self, home: Path
+    ) -> None:
+        version = add_version(home)
+        with opened(home) as registry:
+            promote(registry.store, f"{NAME}@1", "ann", "keep it")
+            promote(registry.store, version, "ann", "better")
+
+        async def say(loop: ControlLoop) -> Any:
+            return await loop.exchange(self.report("a", f"{NAME}@1"))
+
+        effects = self.talk(home, say).effects
+        assert version in {each.variant_id for each in effects}
+        assert f"{NAME}@1" not in {each.variant_id for each in effects}
+
+        with opened(home) as registry:
+            rollback(registry.store, NAME, "ann", "no")
+
+        async def again(loop: ControlLoop) -> Any:
+            held = (*(f"{name}@1" for name in SERVED), version)
+            return await loop.exchange(self.report("a", *held))
+
+        (unload,) = self.talk(home, again).effects
+        assert (unload.variant_id, unload.reason) == (version, Reason.WITHDRAWN)
+
+    def test_feedback_is_passed_on_to_who_answered(self, home: Path) -> None:
+        told = Feedback("b", 3, (True,), None)
+
+        async def say(loop: ControlLoop) -> Any:
+            await loop.exchange(self.report("b"))
+            await loop.exchange(self.report("a", feedback=(told, told._replace(gateway_id="gone"))))
+            first = await loop.exchange(self.report("b"))
+            return first.feedback, (await loop.exchange(self.report("b"))).feedback
+
+        assert self.talk(home, say) == ((told,), ())
