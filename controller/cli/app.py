@@ -15,6 +15,7 @@ from modelless.controller.cli import (
     demo_command,
     device_command,
     engines_command,
+    history_command,
     infer_command,
     profile_command,
     profile_report_command,
@@ -109,6 +110,7 @@ app.command(epilog=simulate_command.EPILOG)(simulate_command.simulate)
 app.command(epilog=compare_command.EPILOG)(compare_command.compare)
 app.command(epilog=cluster_commands.UP_EPILOG)(cluster_commands.up)
 app.command(epilog=cluster_commands.STATUS_EPILOG)(cluster_commands.status)
+app.command(epilog=history_command.EPILOG)(history_command.history)
 app.command(epilog=infer_command.EPILOG)(infer_command.infer)
 app.command(epilog=cluster_commands.DOWN_EPILOG)(cluster_commands.down)
 app.command(epilog=demo_command.EPILOG)(demo_command.demo)

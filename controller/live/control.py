@@ -16,9 +16,11 @@ from typing import Any
 
 from modelless.controller.config import Settings
 from modelless.controller.core.books import demands_of
+from modelless.controller.core.chronicle import Chronicle
 from modelless.controller.core.effects import LoadInstance, PlanEffect, ScalePool, UnloadInstance
 from modelless.controller.core.plan import PlanLimits, Planner
 from modelless.controller.core.roster import WorkerReport
+from modelless.controller.live.history_notes import HistoryNotes
 from modelless.controller.live.knowledge import read_knowledge
 from modelless.controller.live.logs import log_to
 from modelless.controller.live.messages import Orders, Report
@@ -60,6 +62,8 @@ class ControlLoop:
         knowledge = read_knowledge(home, settings)
         self._scale_pool = scale_pool
         self._drift_notes = DriftNotes(home, knowledge.fingerprints)
+        self._chronicle = Chronicle()
+        self._history = HistoryNotes(home, settings.history.max_entries)
         self._device_classes = knowledge.device_classes
         self._variants = knowledge.variant_facts(settings.limits.max_batch)
         self._neighbourhood = Neighbourhood(
@@ -145,7 +149,10 @@ class ControlLoop:
         for name in [n for n, m in self._members.items() if now_s - m.heard_s > FORGET_S]:
             logger.warning("%s has not reported for %.0f s: forgotten", name, FORGET_S)
             del self._members[name]
-        effects = self._planner.tick(self._view(now_s))
+        view = self._view(now_s)
+        effects = self._planner.tick(view)
+        failed = {name: member.report.failed_loads for name, member in self._members.items()}
+        self._history.take(self._chronicle.tick(view, effects, failed, self._planner.problems))
         for problem in self._planner.problems:
             logger.error("a policy failed: %s", problem)
         for effect in effects:
