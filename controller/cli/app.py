@@ -24,6 +24,7 @@ from modelless.controller.cli import (
     simulate_command,
     validate_command,
     variants_command,
+    why_command,
     zoo_commands,
 )
 from modelless.controller.cli.failures import ReportingGroup
@@ -111,6 +112,7 @@ app.command(epilog=compare_command.EPILOG)(compare_command.compare)
 app.command(epilog=cluster_commands.UP_EPILOG)(cluster_commands.up)
 app.command(epilog=cluster_commands.STATUS_EPILOG)(cluster_commands.status)
 app.command(epilog=history_command.EPILOG)(history_command.history)
+app.command(epilog=why_command.EPILOG)(why_command.why)
 app.command(epilog=infer_command.EPILOG)(infer_command.infer)
 app.command(epilog=cluster_commands.DOWN_EPILOG)(cluster_commands.down)
 app.command(epilog=demo_command.EPILOG)(demo_command.demo)

@@ -21,6 +21,7 @@ from modelless.controller.live.device import LocalDevice, cores_of
 from modelless.controller.live.frontend import RunBatch, V2Frontend
 from modelless.controller.live.knowledge import Knowledge
 from modelless.controller.live.messages import Orders, Report
+from modelless.controller.live.receipt_log import ReceiptLog
 from modelless.controller.live.remote import RemoteWorkers
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import SelectionPolicy
@@ -50,6 +51,7 @@ class Gateway:
         control: called with a report once a second; answers with orders.
         rank: which of the gateways this is, from 0; None if unknown.
         count: how many gateways there are.
+        receipt_log: where receipts are kept for later; None: nowhere.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Gateway:
         control: Any,
         rank: int | None = None,
         count: int = 1,
+        receipt_log: ReceiptLog | None = None,
     ) -> None:
         self.gateway_id = gateway_id
         self._settings = settings
@@ -95,6 +98,7 @@ class Gateway:
             self.status,
             self._wake_at,
         )
+        self._receipt_log = receipt_log
         self._reported_s = self._handed_s = time.monotonic()
         self._own_s = self._told_own_s = 0.0
         self._busy_neighbours = 0.0
@@ -136,6 +140,8 @@ class Gateway:
         if self._wake is not None:
             self._wake.cancel()
         self.frontend.carry_out(self._dispatcher.shut_down(time.monotonic()))
+        if self._receipt_log is not None:
+            self._receipt_log.close(self._dispatcher.receipts)
         if self._device is not None:
             self._device.close()
 
@@ -174,6 +180,8 @@ class Gateway:
                 if now_s - refreshed_s >= 1.0:
                     refreshed_s = now_s
                     self._dispatcher.refresh(Load(self._busy_neighbours, now_s))
+                    if self._receipt_log is not None:
+                        self._receipt_log.take(self._dispatcher.receipts)
             except Exception:  # the gateway must outlive whatever a policy does
                 logger.exception("a tick failed")
 
