@@ -20,6 +20,7 @@ from modelless.controller.cli import (
     profile_command,
     profile_report_command,
     register_command,
+    replay_command,
     select_command,
     simulate_command,
     validate_command,
@@ -112,6 +113,7 @@ app.command(epilog=compare_command.EPILOG)(compare_command.compare)
 app.command(epilog=cluster_commands.UP_EPILOG)(cluster_commands.up)
 app.command(epilog=cluster_commands.STATUS_EPILOG)(cluster_commands.status)
 app.command(epilog=history_command.EPILOG)(history_command.history)
+app.command(epilog=replay_command.EPILOG)(replay_command.replay)
 app.command(epilog=why_command.EPILOG)(why_command.why)
 app.command(epilog=infer_command.EPILOG)(infer_command.infer)
 app.command(epilog=cluster_commands.DOWN_EPILOG)(cluster_commands.down)

@@ -18,7 +18,6 @@ from modelless.controller.config import Settings
 from modelless.controller.core.books import demands_of
 from modelless.controller.core.chronicle import Chronicle
 from modelless.controller.core.effects import LoadInstance, PlanEffect, ScalePool, UnloadInstance
-from modelless.controller.core.plan import PlanLimits, Planner
 from modelless.controller.core.roster import WorkerReport
 from modelless.controller.live.history_notes import HistoryNotes
 from modelless.controller.live.knowledge import read_knowledge
@@ -30,8 +29,7 @@ from modelless.controller.live.predictions import (
     drifts_status,
     predictions_status,
 )
-from modelless.policies.discovery import build_policy
-from modelless.policies.seams import EvictionPolicy, Forecaster, PlacementPolicy, ScalingPolicy
+from modelless.controller.live.recordings import open_planner
 from modelless.policies.views import ClusterView, Demand
 from modelless.variants.vocabulary import Placement
 
@@ -69,17 +67,7 @@ class ControlLoop:
         self._neighbourhood = Neighbourhood(
             knowledge.cost_model, [facts.variant_id for facts in self._variants]
         )
-        policies = settings.policies
-        self._planner = Planner(
-            build_policy(ScalingPolicy, policies.scaling),  # type: ignore[type-abstract]
-            build_policy(PlacementPolicy, policies.placement),  # type: ignore[type-abstract]
-            build_policy(EvictionPolicy, policies.eviction),  # type: ignore[type-abstract]
-            build_policy(Forecaster, policies.forecast),  # type: ignore[type-abstract]
-            PlanLimits(
-                {pool.device_class: pool.min_workers for pool in settings.pools},
-                {pool.device_class: pool.max_workers for pool in settings.pools},
-            ),
-        )
+        self._planner = open_planner(settings)
         self._members: dict[str, _Member] = {}
         self._shares: Mapping[str, Mapping[Placement, float]] = {}
         self._ticked_s = -float("inf")

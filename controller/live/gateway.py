@@ -11,20 +11,16 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.config import Settings
-from modelless.controller.core.dispatch import Dispatcher, DispatchLimits
-from modelless.controller.core.roster import Roster, WorkerReport
+from modelless.controller.core.roster import WorkerReport
 from modelless.controller.live.device import LocalDevice, cores_of
 from modelless.controller.live.frontend import RunBatch, V2Frontend
 from modelless.controller.live.knowledge import Knowledge
 from modelless.controller.live.messages import Orders, Report
 from modelless.controller.live.receipt_log import ReceiptLog
+from modelless.controller.live.recordings import open_dispatcher
 from modelless.controller.live.remote import RemoteWorkers
-from modelless.policies.discovery import build_policy
-from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import WorkerState
 from modelless.variants.estimates import Load
 from modelless.variants.runtimes.resident_memory import resident_bytes
@@ -71,21 +67,7 @@ class Gateway:
         self._remote = remote
         self._control = control
         self._loop = asyncio.get_running_loop()
-        roster = Roster(
-            knowledge.catalog.versions,
-            knowledge.device_classes,
-            knowledge.cost_model,
-            settings.limits.max_batch,
-        )
-        selection = build_policy(SelectionPolicy, settings.policies.selection)
-        self._dispatcher = Dispatcher(
-            roster,
-            selection,
-            np.random.default_rng(settings.seed),
-            DispatchLimits(
-                max_queued=settings.limits.max_queued, max_batch=settings.limits.max_batch
-            ),
-        )
+        self._dispatcher, self._tape = open_dispatcher(gateway_id, settings, knowledge)
         self._device = self._open_device(rank, count)
         self.frontend = V2Frontend(
             knowledge.catalog,
@@ -142,6 +124,8 @@ class Gateway:
         self.frontend.carry_out(self._dispatcher.shut_down(time.monotonic()))
         if self._receipt_log is not None:
             self._receipt_log.close(self._dispatcher.receipts)
+        if self._tape is not None:
+            self._tape.close()
         if self._device is not None:
             self._device.close()
 

@@ -15,7 +15,7 @@ from modelless.policies.views import VariantFacts
 from modelless.profiler.device import default_device_classes
 from modelless.profiler.dominated import without_dominated
 from modelless.profiler.host import read_facts
-from modelless.profiler.host_model import cost_model_of, read_measurements
+from modelless.profiler.host_model import CostInputs, cost_inputs_of, read_measurements
 from modelless.profiler.measured_model import MeasuredCostModel
 from modelless.variants.catalog import Catalog
 from modelless.variants.errors import InvalidInputError, NotFoundError
@@ -32,6 +32,7 @@ class Knowledge:
         catalog: what is registered, narrowed to the tasks that are served, without the dominated.
         device_classes: by name.
         cost_model: from the profiles of this machine.
+        cost_inputs: what it was made of.
         fingerprints: of this machine, under which its profiles are kept, by device class.
         fetch: from an artifact's sha256 to a local, checked file.
     """
@@ -39,6 +40,7 @@ class Knowledge:
     catalog: Catalog
     device_classes: Mapping[str, DeviceClass]
     cost_model: MeasuredCostModel
+    cost_inputs: CostInputs
     fingerprints: Mapping[str, str]
     fetch: Callable[[str], Path]
 
@@ -97,7 +99,7 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
         measured = read_measurements(registry, classes.values(), facts)
         if not settings.serve_dominated:
             catalog = without_dominated(catalog, measured, registry.store, settings.device_classes)
-        cost_model = cost_model_of(
+        cost_inputs = cost_inputs_of(
             registry,
             catalog,
             classes.values(),
@@ -106,6 +108,7 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
             unmeasured=settings.serve_unmeasured,
         )
         fetch = registry.artifacts.fetch
+    cost_model = cost_inputs.model()
     if not catalog.variants:
         raise NotFoundError("nothing is registered: run 'modelless zoo add imagenet' first")
     served = {variant.id for variant in catalog.variants}
@@ -114,4 +117,4 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
             "no variant has a profile on this machine: run 'modelless profile' first"
         )
     fingerprints = {name: facts.fingerprint_of(device.kind) for name, device in classes.items()}
-    return Knowledge(catalog, classes, cost_model, fingerprints, fetch)
+    return Knowledge(catalog, classes, cost_model, cost_inputs, fingerprints, fetch)
