@@ -61,6 +61,8 @@ def replay(
     else:
         _show(found)
     different = [one for one in found if one.difference is not None]
+    if different and as_json:  # the document has said it
+        raise typer.Exit(ReplayDiffersError.exit_code)
     if different:
         raise ReplayDiffersError(
             f"{len(different)} of {len(found)} tapes differ: another version, another policy or "

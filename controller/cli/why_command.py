@@ -20,6 +20,7 @@ from modelless.variants.errors import NotFoundError, StoreError
 EPILOG = "Examples: modelless why k2j5h8-17; modelless why"
 _TIMEOUT_S: Final = 5.0
 _LISTED: Final = 20
+_SHOWN: Final = 12
 
 
 def why(
@@ -68,7 +69,10 @@ def why(
         typer.echo(line)
     if entries:
         typer.echo("what the control plane had done:")
-        for line in entry_lines(entries, arrived):
+        if len(entries) > _SHOWN:
+            when = clock_text(arrived, day=True).replace(" ", "T")
+            typer.echo(f"  {len(entries) - _SHOWN} entries more: modelless history --at {when}")
+        for line in entry_lines(entries[-_SHOWN:], arrived):
             typer.echo(f"  {line}")
 
 

@@ -68,7 +68,7 @@ def decode(kind: Any, data: Any) -> Any:
 
 
 def _fields(value: Any) -> list[Any]:
-    names = _init_fields(type(value))
+    names = _init_fields(value.__class__)
     return list(value) if names is None else [getattr(value, name) for name in names]
 
 
