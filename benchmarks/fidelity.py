@@ -35,7 +35,7 @@ from modelless.controller.sim.world import load_world
 
 GOAL_GOODPUT_PERCENT = 5.0
 GOAL_ACCURACY_POINTS = 1.0
-_SIDE_PX = {"imagenet": (224, 224, 3), "fashion-mnist": (28, 28, 1)}
+_SIDE_PX = {"imagenet": (224, 224, 3), "fashion-mnist": (28, 28)}
 
 
 class Scenario(NamedTuple):

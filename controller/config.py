@@ -103,7 +103,7 @@ class HistorySettings(_Section):
         "before others; 0: none",
     )
     receipts_max_bytes: int = Field(
-        16 * 2**20, ge=2**16, description="receipts of one gateway on disk; the oldest go"
+        32 * 2**20, ge=2**12, description="receipts of one gateway, compressed; the oldest go"
     )
 
 

@@ -1,13 +1,17 @@
 """Receipts as documents, and in files that never grow beyond a bound.
 
-A gateway writes JSON lines into a file of its own. When the file has half of the bytes it may, it
-becomes the older of two and another is begun; what was the older goes.
+A gateway writes JSON lines into a file of its own, each batch compressed by itself (gzip members),
+for candidates repeat themselves. When the file has half of the bytes it may, it becomes the older
+of two and another is begun; what was the older goes.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import time
+import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +24,8 @@ OLD_FILES_KEPT: Final = 32
 """Files of gateways that are gone: the newest stay."""
 
 _OLD_S: Final = 3600.0
-_OLDER: Final = ".older"
+_NEWER: Final = ".receipts.gz"
+_OLDER: Final = ".older.gz"
 
 
 def receipts_folder(home: Path) -> Path:
@@ -55,7 +60,8 @@ class ReceiptFiles:
     """
 
     def __init__(self, folder: Path, gateway_id: str, max_bytes: int) -> None:
-        self._path = folder / f"{gateway_id}.jsonl"
+        self._path = folder / f"{gateway_id}{_NEWER}"
+        self._older = folder / f"{gateway_id}{_OLDER}"
         self._max_bytes = max_bytes
 
     def write(self, documents: Iterable[Mapping[str, Any]]) -> None:
@@ -65,16 +71,16 @@ class ReceiptFiles:
             json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
             for document in documents
         )
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(text)
+        with self._path.open("ab") as file:
+            file.write(gzip.compress(text.encode(), compresslevel=1))
             size = file.tell()
         if 2 * size >= self._max_bytes:
-            self._path.replace(self._path.with_suffix(_OLDER))
+            self._path.replace(self._older)
 
 
 def drop_old_files(folder: Path, now_s: float) -> None:
     """Remove all but the newest files of gateways that have long ceased to write."""
-    dated = sorted((path.stat().st_mtime, path) for path in folder.glob("*.*"))
+    dated = sorted((path.stat().st_mtime, path) for path in folder.glob("*.gz"))
     old = [path for changed_s, path in dated if now_s - changed_s > _OLD_S]
     for path in old[: max(len(old) - OLD_FILES_KEPT, 0)]:
         path.unlink(missing_ok=True)
@@ -88,7 +94,7 @@ def find_receipt(folder: Path, receipt_id: str) -> dict[str, Any] | None:
     """
     gateway_id = gateway_of(receipt_id)
     wanted = json.dumps({"receipt_id": receipt_id}, separators=(",", ":"))[:-1] + ","
-    for path in (folder / f"{gateway_id}.jsonl", folder / f"{gateway_id}{_OLDER}"):
+    for path in (folder / f"{gateway_id}{_NEWER}", folder / f"{gateway_id}{_OLDER}"):
         for line in _lines(path):
             if line.startswith(wanted):
                 found: dict[str, Any] = json.loads(line)
@@ -99,9 +105,9 @@ def find_receipt(folder: Path, receipt_id: str) -> dict[str, Any] | None:
 def newest_receipts(folder: Path, most: int) -> list[dict[str, Any]]:
     """The last receipts of all gateways by arrival, oldest first."""
     documents: list[dict[str, Any]] = []
-    for path in sorted(folder.glob("*.*")):
-        last = list(_lines(path))[-most:]
-        documents += [json.loads(line) for line in last if line.endswith("}\n")]
+    for path in sorted(folder.glob(f"*{_NEWER}")):
+        last = deque(_lines(path), maxlen=most)
+        documents += [json.loads(line) for line in last]
     return sorted(documents, key=lambda document: str(document["arrived_at"]))[-most:]
 
 
@@ -121,8 +127,9 @@ def gateway_of(receipt_id: str) -> str:
 
 
 def _lines(path: Path) -> Iterator[str]:
+    """Whole lines; a batch that was not written to its end does not count."""
     try:
-        with path.open(encoding="utf-8") as file:
-            yield from file
-    except FileNotFoundError:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            yield from (line for line in file if line.endswith("}\n"))
+    except (FileNotFoundError, EOFError, gzip.BadGzipFile, zlib.error):
         return

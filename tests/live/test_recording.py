@@ -28,7 +28,7 @@ def recorded(
     """A home, the recording of a short run of it, its receipts' ids, and one while it was up."""
     folder = tmp_path_factory.mktemp("recording")
     config = f"gateways: {{count: 2}}\nrecord: {{folder: {folder}}}\n"
-    image = np.zeros((1, 28, 28, 1), dtype=np.uint8)
+    image = np.zeros((1, 28, 28), dtype=np.uint8)
     ids = []
     with cluster(live_home, config=config, marker="recorded") as running:
         with Client(running.url, 30.0) as client:

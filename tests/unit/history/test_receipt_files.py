@@ -72,21 +72,24 @@ def test_files_are_bounded_and_the_newest_are_found(tmp_path: Path) -> None:
     assert find_receipt(tmp_path, "gw-299") == document(299)
     assert find_receipt(tmp_path, "gw-29") is None  # long gone, and no beginning of another
     assert find_receipt(tmp_path, "other-1") is None
-    assert [d["receipt_id"] for d in newest_receipts(tmp_path, 5000)][-1] != "gw-0"
-    assert len(newest_receipts(tmp_path, 3)) == 3
+    files.write([document(300), document(301)])
+    assert [d["receipt_id"] for d in newest_receipts(tmp_path, 2)] == ["gw-300", "gw-301"]
+    newest = tmp_path / "gw.receipts.gz"
+    newest.write_bytes(newest.read_bytes()[:-5])  # killed while it wrote
+    assert find_receipt(tmp_path, "gw-299") == document(299)
 
 
 def test_files_of_gateways_long_gone_are_dropped(tmp_path: Path) -> None:
     for number in range(OLD_FILES_KEPT + 3):
-        path = tmp_path / f"gw{number}.jsonl"
+        path = tmp_path / f"gw{number}.receipts.gz"
         path.write_text("")
         os.utime(path, (number, number))
-    (tmp_path / "fresh.jsonl").write_text("")
-    drop_old_files(tmp_path, (tmp_path / "fresh.jsonl").stat().st_mtime)
+    (tmp_path / "fresh.receipts.gz").write_text("")
+    drop_old_files(tmp_path, (tmp_path / "fresh.receipts.gz").stat().st_mtime)
     left = {path.name for path in tmp_path.iterdir()}
     assert len(left) == OLD_FILES_KEPT + 1
-    assert {"fresh.jsonl", "gw3.jsonl"} <= left
-    assert "gw2.jsonl" not in left
+    assert {"fresh.receipts.gz", "gw3.receipts.gz"} <= left
+    assert "gw2.receipts.gz" not in left
 
 
 @pytest.mark.parametrize("text", ["17", "gw-", "../x-3", "gw-1.5", "", "-3"])
