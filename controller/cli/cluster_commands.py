@@ -134,12 +134,25 @@ def read_settings(
 
 
 def check_new(settings: Settings) -> None:
-    """InvalidInputError if there is a recording already where one is to be made."""
+    """Make the folder of a recording.
+
+    Raises:
+        InvalidInputError: there is one in it already.
+        EnvironmentUnfitError: it cannot be written.
+    """
     from modelless.controller.recording.tape import SUFFIX
 
-    folder = settings.record.folder
-    if folder is not None and any(Path(folder).glob(f"*{SUFFIX}")):
-        raise InvalidInputError.of("record.folder", folder, "a folder without a recording")
+    if settings.record.folder is None:
+        return
+    folder = Path(settings.record.folder)
+    if any(folder.glob(f"*{SUFFIX}")):
+        raise InvalidInputError.of("record.folder", str(folder), "a folder without a recording")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentUnfitError(f"record.folder: {error}; name another one") from None
+    if not os.access(folder, os.W_OK):
+        raise EnvironmentUnfitError(f"record.folder: {folder} cannot be written; name another one")
 
 
 def _serve(home: Path, settings: Settings, *, as_json: bool) -> None:

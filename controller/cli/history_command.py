@@ -57,10 +57,11 @@ def history(
 ) -> None:
     """Show what the control plane decided and what came of it, newest last.
 
-    Reads the store, so it answers whether anything is up or not. With --follow --json it prints a
+    Reads the store, so it answers whether anything is up or not. With --at it says, too, what was
+    loaded then. With --follow --json it prints a
     JSON document a line.
     """
-    from modelless.controller.history.entries import Wanted, read_entries
+    from modelless.controller.history.entries import Wanted, loaded_at, read_entries
     from modelless.variants.registry import open_registry
 
     if follow and at is not None:
@@ -73,15 +74,20 @@ def history(
     )
     with closing(open_registry(home_of(ctx))) as registry:
         entries = read_entries(registry.store, wanted)
+        loaded = loaded_at(registry.store, until) if until is not None else None
         if follow:
             _follow(registry.store, wanted, entries, as_json=as_json)
             return
     if as_json:
-        emit({"entries": [told.document() for told in entries]})
+        document: dict[str, object] = {"entries": [told.document() for told in entries]}
+        emit(document if loaded is None else {**document, "loaded": loaded})
     elif entries:
         _show(entries)
     else:
         typer.echo(f"nothing in the {back_s:g} s up to {clock_text(until or now, day=True)}")
+    if loaded is not None and not as_json:
+        for worker, variants in loaded.items():
+            typer.echo(f"loaded in {worker}: {', '.join(variants) or 'nothing'}")
     if len(entries) == _MOST:
         say(f"only the newest {_MOST} are shown; --since, --at, --kind or --task narrow it")
 

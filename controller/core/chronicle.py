@@ -23,7 +23,9 @@ class EntryKind(StrEnum):
     LOADED = "loaded"
     LOAD_FAILED = "load-failed"
     UNLOAD = "unload"
+    UNLOADED = "unloaded"
     SCALE = "scale"
+    CONTROL_UP = "control-up"
     WORKER_UP = "worker-up"
     WORKER_GONE = "worker-gone"
     POLICY_PROBLEM = "policy-problem"
@@ -54,6 +56,7 @@ class Chronicle:
 
     def __init__(self) -> None:
         self._workers: dict[str, WorkerState] = {}
+        self._is_new = True
         self._decided: set[_Key] = set()
         self._pools: dict[str, int] = {}
         self._failed: dict[tuple[str, str], str] = {}
@@ -89,6 +92,9 @@ class Chronicle:
 
     def _seen(self, view: ClusterView) -> list[Entry]:
         entries: list[Entry] = []
+        if self._is_new:  # whoever reads on knows nothing of what was before
+            self._is_new = False
+            entries.append(Entry(EntryKind.CONTROL_UP, "control", "began", {}))
         now = {worker.worker_id: worker for worker in view.workers}
         for gone in [name for name in self._workers if name not in now]:
             worker = self._workers[gone]
@@ -106,7 +112,13 @@ class Chronicle:
                 }
                 entries.append(Entry(EntryKind.WORKER_UP, worker.worker_id, "reported", there))
                 continue
-            fresh = [name for name in ready if name not in _ready(before)]
+            held_before = _ready(before)
+            entries += [
+                _unloaded(worker, instance)
+                for name, instance in held_before.items()
+                if name not in ready
+            ]
+            fresh = [name for name in ready if name not in held_before]
             entries += [_loaded(worker, ready[name]) for name in fresh]
         self._workers = now
         return entries
@@ -174,6 +186,15 @@ def _loaded(worker: WorkerState, instance: Instance) -> Entry:
         "memory_bytes": instance.memory_bytes,
     }
     return Entry(EntryKind.LOADED, instance.variant_id, "measured", details)
+
+
+def _unloaded(worker: WorkerState, instance: Instance) -> Entry:
+    details = {
+        "worker": worker.worker_id,
+        "device_class": worker.device_class,
+        "memory_bytes": instance.memory_bytes,
+    }
+    return Entry(EntryKind.UNLOADED, instance.variant_id, "seen gone", details)
 
 
 def _load(

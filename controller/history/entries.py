@@ -12,6 +12,7 @@ from sqlalchemy import delete, or_, select
 from modelless.controller.core.chronicle import Entry, EntryKind
 from modelless.variants.store import HistoryRow, Store
 
+_MOST_READ: Final = 1_000_000
 SERVING_KINDS: Final = tuple(kind.value for kind in EntryKind)
 """What serving writes by itself, and only of these the oldest leave: what else is in the history
 (validations, profiles that drifted) is read as state by those who wrote it."""
@@ -88,6 +89,31 @@ def write_entries(store: Store, entries: Sequence[tuple[datetime, Entry]], max_e
         if oldest is not None:
             session.execute(delete(HistoryRow).where(serving, HistoryRow.id <= oldest))
     return len(entries)
+
+
+def loaded_at(store: Store, until: datetime) -> dict[str, list[str]]:
+    """What was loaded at a time, by worker, as far as the history reaches back.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    began = read_entries(store, Wanted(until=until, kinds=(EntryKind.CONTROL_UP,), most=1))
+    since = began[0].at if began else None
+    kinds = (
+        EntryKind.WORKER_UP, EntryKind.WORKER_GONE, EntryKind.LOADED, EntryKind.UNLOADED
+    )  # fmt: skip
+    held: dict[str, set[str]] = {}
+    for told in read_entries(store, Wanted(since, until, kinds=kinds, most=_MOST_READ)):
+        entry = told.entry
+        if entry.kind == EntryKind.WORKER_UP:
+            held[entry.subject] = set(entry.details["holds"])
+        elif entry.kind == EntryKind.WORKER_GONE:
+            held.pop(entry.subject, None)
+        elif entry.kind == EntryKind.LOADED:
+            held.setdefault(entry.details["worker"], set()).add(entry.subject)
+        else:
+            held.setdefault(entry.details["worker"], set()).discard(entry.subject)
+    return {worker: sorted(variants) for worker, variants in sorted(held.items())}
 
 
 def read_entries(store: Store, wanted: Wanted) -> list[Told]:

@@ -65,6 +65,8 @@ def entry_text(entry: Entry) -> str:
         parts += _rates(details)
     elif entry.kind == EntryKind.LOADED:
         parts = _cost(details, "took") or parts
+    elif entry.kind == EntryKind.UNLOADED:
+        parts = _cost(details, "freed") or parts
     elif entry.kind == EntryKind.UNLOAD:
         if details.get("for"):
             parts.append(f"for {details['for']}")
@@ -80,7 +82,7 @@ def entry_text(entry: Entry) -> str:
         held = details.get("holds") or details.get("held") or []
         parts.append(str(details.get("device_class", "")))
         parts.append("with " + ", ".join(held) if held else "with nothing loaded")
-    if entry.kind in (EntryKind.LOAD, EntryKind.LOADED, EntryKind.LOAD_FAILED, EntryKind.UNLOAD):
+    if details.get("worker"):
         parts.append(f"in {details.get('worker')} ({details.get('device_class')})")
     return "; ".join(part for part in parts if part)
 

@@ -77,6 +77,8 @@ class HistoryNotes:
                 logger.warning("history waits for the store: %s", error)
             self._is_away = True
             self._put_back(batch[1:] if lost else batch, lost)
+        except Exception:  # what cannot be written now never can be: it must not block the rest
+            logger.exception("%d entries of the history are dropped", len(batch))
         else:
             self._is_away = False
 

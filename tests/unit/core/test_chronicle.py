@@ -16,6 +16,7 @@ def test_an_eviction_names_its_reason_for_whom_and_its_cost() -> None:
     empty = view(worker("w0", 15))
     first = told.tick(empty, [load(A)], {})
     assert [(e.kind, e.subject, e.reason) for e in first] == [
+        (EntryKind.CONTROL_UP, "control", "began"),
         (EntryKind.WORKER_UP, "w0", "reported"),
         (EntryKind.LOAD, A, "wanted"),
     ]
@@ -44,13 +45,14 @@ def test_an_eviction_names_its_reason_for_whom_and_its_cost() -> None:
 def test_a_decision_repeated_until_it_comes_true_is_one_entry() -> None:
     told = Chronicle()
     empty = view(worker("w0", 15))
-    assert len(told.tick(empty, [load(A)], {})) == 2
+    assert len(told.tick(empty, [load(A)], {})) == 3
     assert told.tick(empty, [load(A)], {}) == []
     loading = view(worker("w0", 15, held(A, memory_bytes=0)))
     assert told.tick(loading, [], {}) == []
     (loaded,) = told.tick(view(worker("w0", 15, held(A))), [], {})
     assert loaded.kind == EntryKind.LOADED
-    assert [e.kind for e in told.tick(empty, [load(A)], {})] == [EntryKind.LOAD]
+    again = [e.kind for e in told.tick(empty, [load(A)], {})]
+    assert again == [EntryKind.UNLOADED, EntryKind.LOAD]
 
 
 def test_a_failed_load_is_told_once_until_it_fails_otherwise() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from modelless.controller.core.chronicle import Entry, EntryKind
-from modelless.controller.history.entries import Wanted, read_entries, write_entries
+from modelless.controller.history.entries import Wanted, loaded_at, read_entries, write_entries
 from modelless.controller.history.words import entry_text
 from modelless.controller.live import history_notes
 from modelless.controller.live.history_notes import HistoryNotes
@@ -62,6 +62,37 @@ def test_only_the_oldest_of_serving_leave(store: Store) -> None:
         write_entries(store, [(at(second), entry(subject=f"t/{second}/x@1"))], 3)
     assert subjects(store, Wanted(kinds=("load",))) == ["t/2/x@1", "t/3/x@1", "t/4/x@1"]
     assert subjects(store, Wanted(kinds=("profile-drift",))) == ["t"]
+
+
+def test_what_was_loaded_at_any_time(store: Store) -> None:
+    def up(worker: str, *holds: str) -> Entry:
+        return Entry(EntryKind.WORKER_UP, worker, "reported", {"holds": holds})
+
+    def told(kind: str, variant: str, worker: str = "w0") -> Entry:
+        return Entry(kind, variant, "r", {"worker": worker})
+
+    began = Entry(EntryKind.CONTROL_UP, "control", "began", {})
+    entries = [
+        began,
+        up("w0"),
+        told("loaded", "a"),
+        told("loaded", "b"),
+        told("unloaded", "a"),
+        up("w1", "c"),
+        Entry(EntryKind.WORKER_GONE, "w1", "silent", {}),
+        began,  # another run: what was before is no more
+        up("w2", "d"),
+    ]
+    write_entries(store, [(at(second), each) for second, each in enumerate(entries)], 100)
+    held = [loaded_at(store, at(second)) for second in (1, 3, 4, 5, 6, 8)]
+    assert held == [
+        {"w0": []},
+        {"w0": ["a", "b"]},
+        {"w0": ["b"]},
+        {"w0": ["b"], "w1": ["c"]},
+        {"w0": ["b"]},
+        {"w2": ["d"]},
+    ]
 
 
 def test_an_entry_in_words_says_why_for_whom_and_the_cost() -> None:

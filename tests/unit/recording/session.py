@@ -53,12 +53,14 @@ def snapshot(**settings: Any) -> Snapshot:
     return Snapshot(parse_settings(settings), variants, DEVICES, CostInputs(rows, (), supposed))
 
 
-def open_tape(folder: Path, what: str, document: Mapping[str, Any]) -> Tape:
-    header = {"what": what, "name": "g", "clock": CLOCK, **document}
-    return Tape(folder / f"{what}-g{SUFFIX}", header, 1 << 24)
+def open_tape(folder: Path, what: str, document: Mapping[str, Any], name: str = "g") -> Tape:
+    header = {"what": what, "name": name, "clock": CLOCK, **document}
+    return Tape(folder / f"{what}-{name}{SUFFIX}", header, 1 << 24)
 
 
-def record_gateway(folder: Path, known: Snapshot, queries: int = 400, seed: int = 0) -> None:
+def record_gateway(
+    folder: Path, known: Snapshot, queries: int = 300, seed: int = 0, name: str = "g"
+) -> None:
     """Bursts of all sorts of queries on three workers; batches that fail, a worker that is lost."""
     rng = np.random.default_rng(seed)
     dispatcher = build_dispatcher(
@@ -69,7 +71,7 @@ def record_gateway(folder: Path, known: Snapshot, queries: int = 400, seed: int 
         RecordedDispatcher,
     )
     assert isinstance(dispatcher, RecordedDispatcher)
-    dispatcher.tape = tape = open_tape(folder, "gateway", known.document())
+    dispatcher.tape = tape = open_tape(folder, "gateway", known.document(), name)
     now_s = START_S
     names = list(known.variants)
     running: list[tuple[float, int, float]] = []
@@ -129,10 +131,12 @@ def record_gateway(folder: Path, known: Snapshot, queries: int = 400, seed: int 
     tape.close()
 
 
-def record_control(folder: Path, settings: Settings, ticks: int = 40, seed: int = 0) -> None:
+def record_control(
+    folder: Path, settings: Settings, ticks: int = 40, seed: int = 0, name: str = "g"
+) -> None:
     """Demand that drifts between two tasks, on two workers with room for half of the variants."""
     rng = np.random.default_rng(seed)
-    tape = open_tape(folder, "control", {"settings": settings.model_dump(mode="json")})
+    tape = open_tape(folder, "control", {"settings": settings.model_dump(mode="json")}, name)
     planner = RecordedPlanner(build_planner(settings), tape)
     variants = tuple(
         VariantFacts(
