@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,8 @@ import numpy as np
 from modelless.controller.core.dispatch import Dispatcher
 from modelless.controller.core.effects import Execute
 from modelless.controller.core.roster import Roster, WorkerReport
+from modelless.controller.recording.recorded import RecordedDispatcher
+from modelless.controller.recording.tape import Tape
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import QueryView
@@ -115,12 +119,24 @@ def time_choices(placements: int, policy: str, workers: int, count: int) -> Iter
         yield time.perf_counter_ns() - start_ns
 
 
-def time_dispatch(placements: int, policy: str, workers: int, count: int) -> Iterator[int]:
+def time_recorded(placements: int, policy: str, workers: int, count: int) -> Iterator[int]:
+    """As ``time_dispatch``, with all inputs and effects recorded on a tape."""
+    with tempfile.TemporaryDirectory() as folder:
+        tape = Tape(Path(folder) / "a.tape.gz", {}, 1 << 28)
+        yield from time_dispatch(placements, policy, workers, count, tape)
+        tape.close()
+
+
+def time_dispatch(
+    placements: int, policy: str, workers: int, count: int, tape: Tape | None = None
+) -> Iterator[int]:
     """Nanoseconds of each query's way in, to a batch of one, and out, with idle workers."""
     rng = np.random.default_rng(7)
-    dispatcher = Dispatcher(
+    dispatcher = (Dispatcher if tape is None else RecordedDispatcher)(
         make_roster(rng, placements, workers), build_policy(SelectionPolicy, policy), rng
     )
+    if isinstance(dispatcher, RecordedDispatcher):
+        dispatcher.tape = tape
     for worker_id, report in list(dispatcher.roster.reports.items()):
         dispatcher.roster.remove(worker_id)
         dispatcher.on_worker_report(report, 0.0)
@@ -163,6 +179,7 @@ def main() -> None:
     for what, timed, sizes in (
         ("choice", time_choices, told.placements),
         ("dispatch", time_dispatch, [28]),
+        ("recorded", time_recorded, [28]),
     ):
         for policy in told.policies:
             for workers in told.workers:

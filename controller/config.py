@@ -89,6 +89,35 @@ class LimitSettings(_Section):
     max_connections: int = Field(4096, ge=1, description="client connections a gateway holds open")
 
 
+class HistorySettings(_Section):
+    """What is kept of decisions, for `modelless history` and `modelless why`."""
+
+    max_entries: int = Field(
+        100_000, ge=100, le=10_000_000, description="loads, evictions and the like in the store"
+    )
+    receipts_per_s: float = Field(
+        20.0,
+        ge=0,
+        le=1000,
+        description="receipts of queries that a gateway writes a second: refused and late ones "
+        "before others; 0: none",
+    )
+    receipts_max_bytes: int = Field(
+        32 * 2**20, ge=2**12, description="receipts of one gateway, compressed; the oldest go"
+    )
+
+
+class RecordSettings(_Section):
+    """A recording for `modelless replay`."""
+
+    folder: str | None = Field(
+        None, description="where to record all decisions and their inputs; null: nowhere"
+    )
+    max_bytes: int = Field(
+        256 * 2**20, ge=2**16, description="of one process, compressed; there its recording is cut"
+    )
+
+
 class Settings(_Section):
     """Everything `modelless up` can be told."""
 
@@ -97,6 +126,8 @@ class Settings(_Section):
     pools: tuple[PoolSettings, ...] = Field((), description="workers of other device classes")
     policies: PolicySettings = Field(default_factory=PolicySettings)
     limits: LimitSettings = Field(default_factory=LimitSettings)
+    history: HistorySettings = Field(default_factory=HistorySettings)
+    record: RecordSettings = Field(default_factory=RecordSettings)
     tasks: tuple[str, ...] = Field(
         (), description="tasks to serve; default: all that are registered"
     )

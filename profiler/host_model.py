@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from modelless.profiler.campaign import BATCHES
 from modelless.profiler.device import DeviceFacts
-from modelless.profiler.measured_model import MeasuredCostModel
+from modelless.profiler.measured_model import Figures, MeasuredCostModel
 from modelless.profiler.measurement import Measurement
 from modelless.profiler.online.settings import ResidualSettings
 from modelless.profiler.pair_records import PairRecords
 from modelless.profiler.records import Records
+from modelless.profiler.slowdowns import PairRun
 from modelless.profiler.subjects import subjects_of
 from modelless.variants.catalog import Catalog
 from modelless.variants.registry import Registry
@@ -34,6 +36,30 @@ def read_measurements(
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class CostInputs:
+    """What a cost model is made of; the same inputs make the same model, wherever that is.
+
+    Attributes:
+        measurements, pair_runs, supposed: as ``MeasuredCostModel`` takes them.
+        learns: see ``ResidualSettings``.
+    """
+
+    measurements: Sequence[Measurement]
+    pair_runs: Sequence[PairRun] = ()
+    supposed: Sequence[Figures] = ()
+    learns: bool = True
+
+    def model(self) -> MeasuredCostModel:
+        """A model that has not seen anything yet."""
+        return MeasuredCostModel(
+            self.measurements,
+            ResidualSettings(learns=self.learns),
+            self.pair_runs,
+            self.supposed,
+        )
+
+
 def cost_model_of(
     registry: Registry,
     catalog: Catalog,
@@ -42,9 +68,27 @@ def cost_model_of(
     measured: Sequence[Measurement],
     *,
     unmeasured: bool,
-    learns: bool = True,
 ) -> MeasuredCostModel:
     """The cost model of the catalog's variants on this host's device classes.
+
+    Takes and raises what ``cost_inputs_of`` does.
+    """
+    return cost_inputs_of(
+        registry, catalog, devices, facts, measured, unmeasured=unmeasured
+    ).model()
+
+
+def cost_inputs_of(
+    registry: Registry,
+    catalog: Catalog,
+    devices: Iterable[DeviceClass],
+    facts: DeviceFacts,
+    measured: Sequence[Measurement],
+    *,
+    unmeasured: bool,
+    learns: bool = True,
+) -> CostInputs:
+    """What is known of the catalog's variants on this host's device classes.
 
     Args:
         registry: with the pair runs and the graphs' facts.
@@ -59,7 +103,6 @@ def cost_model_of(
         StoreError: the store cannot be read.
     """
     devices = list(devices)
-    residuals = ResidualSettings(learns=learns)
     pairs = PairRecords(registry.store)
     pair_runs = [
         run
@@ -68,7 +111,7 @@ def cost_model_of(
     ]
     incomplete = with_gaps(measured, catalog.variants, devices, unmeasured=unmeasured)
     if not incomplete:
-        return MeasuredCostModel(measured, residuals, pair_runs)
+        return CostInputs(measured, pair_runs, learns=learns)
     # SciPy is slow to import, and where everything was measured nothing needs it.
     from modelless.profiler.learning.prior import shipped_prior
     from modelless.profiler.learning.supposed import suppose
@@ -79,7 +122,7 @@ def cost_model_of(
     told = incomplete.union(row.placement for row in measured)
     subjects = {placement: one for placement, one in subjects.items() if placement in told}
     supposed = suppose(shipped_prior(), subjects, measured, BATCHES)
-    return MeasuredCostModel(measured, residuals, pair_runs, supposed)
+    return CostInputs(measured, pair_runs, supposed, learns)
 
 
 def with_gaps(

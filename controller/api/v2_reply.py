@@ -29,6 +29,9 @@ REPLY_PARAMETERS: Mapping[str, str] = {
 }
 """What a reply's ``parameters`` say, and what each means. A value that is not known is left out."""
 
+RECEIPT_HEADER = b"modelless-receipt-id"
+"""Of a refusal: the id that ``modelless why`` takes."""
+
 _OCTETS = (b"content-type", b"application/octet-stream")
 _JSON = (b"content-type", b"application/json")
 
@@ -159,14 +162,20 @@ def render_json(document: object, status: int = 200) -> Reply:
     return Reply(status, body, [_JSON, (b"content-length", b"%d" % len(body))])
 
 
-def render_error(error: Exception) -> Reply:
+def render_error(error: Exception, receipt_id: str | None = None) -> Reply:
     """The reply to a failed request: ``{"error": "..."}`` and the error's status.
 
-    An exception that is no ModellessError is a bug: its text stays inside, the status is 500.
+    Of a query that was refused, the receipt's id stands beside the error and in a header. An
+    exception that is no ModellessError is a bug: its text stays inside, the status is 500.
     """
     if not isinstance(error, ModellessError):
         return render_json({"error": "internal error; the server's log says more"}, 500)
-    reply = render_json({"error": str(error)}, error.http_status)
+    document = {"error": str(error)}
+    if receipt_id is not None:
+        document["receipt_id"] = receipt_id
+    reply = render_json(document, error.http_status)
+    if receipt_id is not None:
+        reply.headers.append((RECEIPT_HEADER, receipt_id.encode()))
     if isinstance(error, OverloadedError):
         wait_s = error.retry_after_s
         whole_s = math.ceil(min(max(wait_s, 1.0), 86400.0)) if math.isfinite(wait_s) else 60
@@ -194,6 +203,7 @@ def _finite(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 __all__ = [
+    "RECEIPT_HEADER",
     "REPLY_PARAMETERS",
     "Headers",
     "Reply",

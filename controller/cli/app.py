@@ -15,17 +15,20 @@ from modelless.controller.cli import (
     demo_command,
     device_command,
     engines_command,
+    history_command,
     infer_command,
     make_command,
     profile_command,
     profile_report_command,
     rebuild_command,
     register_command,
+    replay_command,
     select_command,
     simulate_command,
     validate_command,
     variants_command,
     versions_commands,
+    why_command,
     zoo_commands,
 )
 from modelless.controller.cli.failures import ReportingGroup
@@ -120,6 +123,9 @@ app.command(epilog=simulate_command.EPILOG)(simulate_command.simulate)
 app.command(epilog=compare_command.EPILOG)(compare_command.compare)
 app.command(epilog=cluster_commands.UP_EPILOG)(cluster_commands.up)
 app.command(epilog=cluster_commands.STATUS_EPILOG)(cluster_commands.status)
+app.command(epilog=history_command.EPILOG)(history_command.history)
+app.command(epilog=replay_command.EPILOG)(replay_command.replay)
+app.command(epilog=why_command.EPILOG)(why_command.why)
 app.command(epilog=infer_command.EPILOG)(infer_command.infer)
 app.command(epilog=cluster_commands.DOWN_EPILOG)(cluster_commands.down)
 app.command(epilog=demo_command.EPILOG)(demo_command.demo)

@@ -21,7 +21,7 @@ from modelless.controller.cli.screen import (
     show_table,
 )
 from modelless.controller.cli.stopping import Stopped, StopSignals
-from modelless.variants.errors import EnvironmentUnfitError
+from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError
 
 if TYPE_CHECKING:
     from modelless.controller.config import Settings
@@ -41,6 +41,12 @@ def up(
     gateways: Annotated[
         int | None, typer.Option("--gateways", help="Gateways; default: one a CPU core.")
     ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            "--record", metavar="DIR", help="Record all decisions there, for 'modelless replay'."
+        ),
+    ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Go on in the background once it is ready.")
     ] = False,
@@ -52,11 +58,12 @@ def up(
     --detach it goes on in the background.
     """
     home = home_of(ctx)
-    settings = read_settings(config, host, port, gateways)
+    settings = read_settings(config, host, port, gateways, record)
+    check_new(settings)
     if detach:
         from modelless.controller.cli.detached import start_detached
 
-        url, pid, log = start_detached(home, _own_words(config, host, port, gateways))
+        url, pid, log = start_detached(home, _own_words(config, host, port, gateways, record))
         _announce(home, settings, url, pid, as_json=as_json)
         say(f"process {pid} in the background; 'modelless down' ends it; log: {log}")
         return
@@ -101,7 +108,11 @@ def status(
 
 
 def read_settings(
-    config: Path | None, host: str | None, port: int | None, gateways: int | None
+    config: Path | None,
+    host: str | None,
+    port: int | None,
+    gateways: int | None,
+    record: Path | None = None,
 ) -> Settings:
     """The settings file with what the command line says put over it, all checked.
 
@@ -115,10 +126,33 @@ def read_settings(
         ("http", "host", host),
         ("http", "port", port),
         ("gateways", "count", gateways),
+        ("record", "folder", str(record.resolve()) if record is not None else None),
     ):
         if value is not None:
             document[section][key] = value
     return parse_settings(document, "modelless up")
+
+
+def check_new(settings: Settings) -> None:
+    """Make the folder of a recording.
+
+    Raises:
+        InvalidInputError: there is one in it already.
+        EnvironmentUnfitError: it cannot be written.
+    """
+    from modelless.controller.recording.tape import SUFFIX
+
+    if settings.record.folder is None:
+        return
+    folder = Path(settings.record.folder)
+    if any(folder.glob(f"*{SUFFIX}")):
+        raise InvalidInputError.of("record.folder", str(folder), "a folder without a recording")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentUnfitError(f"record.folder: {error}; name another one") from None
+    if not os.access(folder, os.W_OK):
+        raise EnvironmentUnfitError(f"record.folder: {folder} cannot be written; name another one")
 
 
 def _serve(home: Path, settings: Settings, *, as_json: bool) -> None:
@@ -170,7 +204,11 @@ def _announce(home: Path, settings: Settings, url: str, pid: int, *, as_json: bo
 
 
 def _own_words(
-    config: Path | None, host: str | None, port: int | None, gateways: int | None
+    config: Path | None,
+    host: str | None,
+    port: int | None,
+    gateways: int | None,
+    record: Path | None,
 ) -> list[str]:
     words = ["up"]
     for option, value in (
@@ -178,6 +216,7 @@ def _own_words(
         ("--host", host),
         ("--port", port),
         ("--gateways", gateways),
+        ("--record", record.resolve() if record is not None else None),
     ):
         if value is not None:
             words += [option, str(value)]

@@ -172,7 +172,7 @@ def summarise(
     of_task = [v for v in registry.catalog().variants if v.task == order.task.name]
     kinds = sorted({device.kind for device in devices})
     records = Records(registry.store)
-    measured = [row for kind in kinds for row in records.current(facts.fingerprint_of(kind))]
+    measured = [row for kind in kinds for row in records.current(facts, kind)]
     outcomes = latest_outcomes(registry.store, [variant.id for variant in of_task])
     least: dict[tuple[str, str], Measurement] = {}
     for row in measured:

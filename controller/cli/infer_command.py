@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from modelless.controller.cli.arguments import LatencyMs, MaxCostUsd, MinAccuracy, TaskName
-from modelless.controller.cli.screen import Json, emit, home_of, show_table
+from modelless.controller.cli.screen import Json, emit, home_of, say, show_table
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import SLO, TensorSpec
 
@@ -48,6 +48,7 @@ def infer(
     with Client(address, _PATIENCE_S + (latency_ms or 0.0) / 1e3) as client:
         reply = client.infer(query)
     if not reply.is_answer:
+        _say_why(reply.parameters)
         raise error_of(reply.status, reply.error)
     items = reply.classes[output]
     if as_json:
@@ -76,6 +77,12 @@ def infer(
             right=[1],
         )
     typer.echo(_served_by(reply.parameters, reply.latency_ms))
+    _say_why(reply.parameters)
+
+
+def _say_why(parameters: Any) -> None:
+    if "receipt_id" in parameters:
+        say(f"why: modelless why {parameters['receipt_id']}")
 
 
 def _path_of(name: str) -> str:

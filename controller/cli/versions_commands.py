@@ -202,7 +202,7 @@ def _remark_on(registry: Registry, variant_id: str) -> None:
     from modelless.profiler.host import read_facts
     from modelless.profiler.records import Records
 
-    rows = Records(registry.store).current(read_facts().fingerprint)
+    rows = Records(registry.store).current(read_facts())
     if not any(row.variant_id == variant_id for row in rows):
         say(
             f"note: {variant_id} has no profile on this machine and is not served here until it "

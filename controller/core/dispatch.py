@@ -355,7 +355,7 @@ class Dispatcher:
             if receipt.row is None:  # chosen only now
                 receipt.predicted_latency_s = worker.busy_until_s - query.arrival_s
                 receipt.reason = run.reason
-            receipt.start(run.variant_id, worker.device_class, worker.worker_id, items)
+            receipt.start(run.variant_id, worker.device_class, worker.worker_id, items, now_s)
         query_ids = tuple([query.query_id for query in queries])
         return Execute(batch.batch_id, worker.worker_id, run.variant_id, query_ids)
 

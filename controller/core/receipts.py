@@ -24,6 +24,7 @@ class Receipt:
         variant_id, device_class, worker_id: what it was last bound to, and at the end what served
             it; empty before.
         predicted_latency_s: from arrival to answer, the median, as predicted when it was bound.
+        started_s: when it was last handed to a worker, on the driver's clock; NaN before.
         observed_latency_s: from arrival to answer; None until it is answered.
         batch_items: items of the batch it ran in; 0 until it ran.
         attempts: times it was handed to a worker.
@@ -41,15 +42,19 @@ class Receipt:
     device_class: str = ""
     worker_id: str = ""
     predicted_latency_s: float = float("nan")
+    started_s: float = float("nan")
     observed_latency_s: float | None = None
     batch_items: int = 0
     attempts: int = 0
     rebinds: int = 0
     outcome: str = "waiting"
 
-    def start(self, variant_id: str, device_class: str, worker_id: str, batch_items: int) -> None:
+    def start(
+        self, variant_id: str, device_class: str, worker_id: str, batch_items: int, now_s: float
+    ) -> None:
         """The query was handed to a worker."""
         self.attempts += 1
+        self.started_s = now_s
         self.outcome = "running"
         self.batch_items = batch_items
         self.variant_id, self.device_class, self.worker_id = variant_id, device_class, worker_id
@@ -76,6 +81,7 @@ class Receipt:
             "worker": self.worker_id or None,
             "predicted_latency_ms": _ms(self.predicted_latency_s),
             "observed_latency_ms": _ms(self.observed_latency_s),
+            "waited_ms": _ms(self.started_s - query.arrival_s),
             "batch_items": self.batch_items,
             "attempts": self.attempts,
             "rebinds": self.rebinds,
@@ -152,6 +158,15 @@ class ReceiptBook:
     def get(self, query_id: int) -> Receipt | None:
         """The receipt of a query, if it is still here."""
         return self._receipts.get(query_id)
+
+    def newest(self, last: Receipt | None, most: int) -> list[Receipt]:
+        """What was added after ``last`` (None: ever), at most the newest ``most``, oldest first."""
+        found: list[Receipt] = []
+        for receipt in reversed(self._receipts.values()):
+            if receipt is last or len(found) >= most:
+                break
+            found.append(receipt)
+        return found[::-1]
 
     def __len__(self) -> int:
         return len(self._receipts)

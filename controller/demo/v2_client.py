@@ -54,7 +54,8 @@ class InferReply:
 
     Attributes:
         status: of HTTP; 200 for an answer.
-        parameters: of the reply: variant, accuracy, latencies, ...; empty with an error.
+        parameters: of the reply: variant, accuracy, latencies, ...; of
+            a refusal only ``receipt_id``.
         tensors: outputs by name.
         classes: for outputs asked for as classes: for each item (score, index, label), best first.
         error: the server's words; empty with an answer.
@@ -141,7 +142,8 @@ def decode_infer(status: int, json_length: int | None, body: bytes) -> InferRepl
     try:
         document = json.loads(body[:json_length])
         if status != 200:
-            return InferReply(status, error=str(document["error"]))
+            told = {key: document[key] for key in ("receipt_id",) if key in document}
+            return InferReply(status, told, error=str(document["error"]))
         tensors: dict[str, NDArray[Any]] = {}
         classes: dict[str, list[list[tuple[float, int, str]]]] = {}
         offset = len(body) if json_length is None else json_length

@@ -18,10 +18,11 @@ from typing import Any
 from modelless.controller.api.feedback import Feedback
 from modelless.controller.config import Settings
 from modelless.controller.core.books import demands_of
+from modelless.controller.core.chronicle import Chronicle
 from modelless.controller.core.effects import LoadInstance, PlanEffect, ScalePool, UnloadInstance
-from modelless.controller.core.plan import PlanLimits, Planner
 from modelless.controller.core.roster import WorkerReport
 from modelless.controller.core.service import Service, follow_up
+from modelless.controller.live.history_notes import HistoryNotes
 from modelless.controller.live.knowledge import Knowledge, read_knowledge, rereader
 from modelless.controller.live.logs import log_to
 from modelless.controller.live.messages import Orders, Report
@@ -31,10 +32,9 @@ from modelless.controller.live.predictions import (
     drifts_status,
     predictions_status,
 )
+from modelless.controller.live.recordings import open_planner
 from modelless.controller.live.version_follower import VersionFollower
 from modelless.controller.live.version_keeper import VersionKeeper
-from modelless.policies.discovery import build_policy
-from modelless.policies.seams import EvictionPolicy, Forecaster, PlacementPolicy, ScalingPolicy
 from modelless.policies.views import ClusterView, Demand
 from modelless.variants.versions import name_of
 from modelless.variants.vocabulary import Placement
@@ -70,6 +70,8 @@ class ControlLoop:
         knowledge = read_knowledge(home, settings)
         self._scale_pool = scale_pool
         self._drift_notes = DriftNotes(home, knowledge.fingerprints)
+        self._chronicle = Chronicle()
+        self._history = HistoryNotes(home, settings.history.max_entries)
         self._device_classes = knowledge.device_classes
         self._max_batch = settings.limits.max_batch
         self._keeper = VersionKeeper(
@@ -81,17 +83,7 @@ class ControlLoop:
             knowledge, rereader(home, settings), self._keeper.watch, self._serve, self._learn
         )
         self._following: asyncio.Task[None] | None = None
-        policies = settings.policies
-        self._planner = Planner(
-            build_policy(ScalingPolicy, policies.scaling),  # type: ignore[type-abstract]
-            build_policy(PlacementPolicy, policies.placement),  # type: ignore[type-abstract]
-            build_policy(EvictionPolicy, policies.eviction),  # type: ignore[type-abstract]
-            build_policy(Forecaster, policies.forecast),  # type: ignore[type-abstract]
-            PlanLimits(
-                {pool.device_class: pool.min_workers for pool in settings.pools},
-                {pool.device_class: pool.max_workers for pool in settings.pools},
-            ),
-        )
+        self._planner = open_planner(settings)
         self._members: dict[str, _Member] = {}
         self._shares: Mapping[str, Mapping[Placement, float]] = {}
         self._ticked_s = -float("inf")
@@ -187,6 +179,8 @@ class ControlLoop:
             del self._members[name]
         view = self._view(now_s)
         effects = self._planner.tick(view)
+        failed = {name: member.report.failed_loads for name, member in self._members.items()}
+        self._history.take(self._chronicle.tick(view, effects, failed, self._planner.problems))
         for problem in self._planner.problems:
             logger.error("a policy failed: %s", problem)
         placing = (LoadInstance, UnloadInstance)

@@ -34,6 +34,7 @@ from modelless.controller.core.effects import (
 from modelless.controller.core.nearest import is_infeasible
 from modelless.controller.core.receipts import Receipt
 from modelless.controller.core.service import Service
+from modelless.controller.history.receipts import receipt_document
 from modelless.controller.live.feedback_desk import FeedbackDesk
 from modelless.policies.reasons import Reason
 from modelless.policies.views import QueryView
@@ -52,6 +53,7 @@ logger = logging.getLogger(__name__)
 
 Tensors = Mapping[str, NDArray[Any]]
 Respond = Callable[[Reply], None]
+RECEIPTS_PATH = b"/modelless/receipts/"
 _TRY_AGAIN_ELSEWHERE = {Reason.NOTHING_READY, Reason.SHUTTING_DOWN, Reason.WORKER_LOST}
 
 
@@ -236,8 +238,11 @@ class V2Frontend:
                 metadata.ModelEntry(name, "", self._is_served(name)) for name in self._catalog.tasks
             )
         if endpoint is Endpoint.NOT_FOUND:
-            if path.partition(b"?")[0] == b"/modelless/status" and method == "GET":
+            asked = path.partition(b"?")[0]
+            if asked == b"/modelless/status" and method == "GET":
                 return render_json(dict(self._status()))
+            if asked.startswith(RECEIPTS_PATH) and method == "GET":
+                return render_json(self._tell(asked[len(RECEIPTS_PATH) :].decode("latin-1")))
             raise NotFoundError(f"no such path: {path.decode('latin-1')[:120]!r}")
         scope = self._resolve(found)
         if endpoint is Endpoint.MODEL_READY:
@@ -247,6 +252,15 @@ class V2Frontend:
         narrowed = scope.name.count("/") == 2
         versions = [str(variant.version) for variant in scope.variants] if narrowed else ["1"]
         return metadata.model_metadata(found.name, scope.task, versions)
+
+    def _tell(self, receipt_id: str) -> dict[str, Any]:
+        """The receipt of one of this gateway's queries, as plain JSON."""
+        gateway_id, _, number = receipt_id.rpartition("-")
+        known = gateway_id == self._gateway_id and number.isascii() and number.isdigit()
+        receipt = self._dispatcher.receipt(int(number)) if known else None
+        if receipt is None:
+            raise NotFoundError(f"gateway {self._gateway_id} has no receipt {receipt_id!r:.80}")
+        return receipt_document(self._gateway_id, receipt, self._clock())
 
     @property
     def is_ready(self) -> bool:
@@ -339,11 +353,14 @@ class V2Frontend:
             "observed_latency_ms": _ms(receipt.observed_latency_s or 0.0),
             "accuracy": accuracy.percent,
             "accuracy_provenance": accuracy.provenance.value,
-            "receipt_id": f"{self._gateway_id}-{receipt.query.query_id}",
+            "receipt_id": self._receipt_id(receipt.query.query_id),
         }
         if cost_usd is not None:
             parameters["cost_usd"] = cost_usd
         return parameters
+
+    def _receipt_id(self, query_id: int) -> str:
+        return f"{self._gateway_id}-{query_id}"
 
     def _refuse(self, effect: Refuse) -> None:
         if effect.reason is Reason.POLICY_FAILED:
@@ -353,7 +370,7 @@ class V2Frontend:
         if receipt is not None:
             self._desk.book.refused(receipt)
         if found is not None:
-            found.respond(render_error(error_of(effect)))
+            found.respond(render_error(error_of(effect), self._receipt_id(effect.query_id)))
 
 
 def error_of(refusal: Refuse) -> ModellessError:

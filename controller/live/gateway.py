@@ -11,12 +11,9 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.config import Settings
-from modelless.controller.core.dispatch import Dispatcher, DispatchLimits
-from modelless.controller.core.roster import Roster, WorkerReport
+from modelless.controller.core.roster import WorkerReport
 from modelless.controller.core.service import Service
 from modelless.controller.core.trials import TrialBook
 from modelless.controller.live.device import LocalDevice, cores_of
@@ -24,10 +21,10 @@ from modelless.controller.live.feedback_desk import FeedbackDesk
 from modelless.controller.live.frontend import RunBatch, V2Frontend
 from modelless.controller.live.knowledge import Knowledge
 from modelless.controller.live.messages import Orders, Report
+from modelless.controller.live.receipt_log import ReceiptLog
+from modelless.controller.live.recordings import open_dispatcher
 from modelless.controller.live.remote import RemoteWorkers
 from modelless.controller.live.version_follower import VersionFollower, Watch
-from modelless.policies.discovery import build_policy
-from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import WorkerState
 from modelless.variants.estimates import Load
 from modelless.variants.runtimes.resident_memory import resident_bytes
@@ -56,6 +53,7 @@ class Gateway:
         reread: reads the store anew, for versions that were registered since.
         rank: which of the gateways this is, from 0; None if unknown.
         count: how many gateways there are.
+        receipt_log: where receipts are kept for later; None: nowhere.
     """
 
     def __init__(
@@ -69,6 +67,7 @@ class Gateway:
         reread: Callable[[], Knowledge],
         rank: int | None = None,
         count: int = 1,
+        receipt_log: ReceiptLog | None = None,
     ) -> None:
         self.gateway_id = gateway_id
         self._settings = settings
@@ -76,25 +75,11 @@ class Gateway:
         self._remote = remote
         self._control = control
         self._loop = asyncio.get_running_loop()
-        roster = Roster(
-            knowledge.catalog.versions,
-            knowledge.device_classes,
-            knowledge.cost_model,
-            settings.limits.max_batch,
-        )
-        selection = build_policy(SelectionPolicy, settings.policies.selection)
-        self._dispatcher = Dispatcher(
-            roster,
-            selection,
-            np.random.default_rng(settings.seed),
-            DispatchLimits(
-                max_queued=settings.limits.max_queued, max_batch=settings.limits.max_batch
-            ),
-        )
+        self._dispatcher, self._tape = open_dispatcher(gateway_id, settings, knowledge)
         self._device = self._open_device(rank, count)
         self._desk = FeedbackDesk(
             gateway_id,
-            TrialBook(settings.seed, gateway_id, roster.is_served),
+            TrialBook(settings.seed, gateway_id, self._dispatcher.roster.is_served),
             knowledge.catalog.tasks,
         )
         self.frontend = V2Frontend(
@@ -109,6 +94,7 @@ class Gateway:
             self.status,
             self._wake_at,
         )
+        self._receipt_log = receipt_log
         self._reported_s = self._handed_s = time.monotonic()
         self._own_s = self._told_own_s = 0.0
         self._busy_neighbours = 0.0
@@ -155,6 +141,10 @@ class Gateway:
         if self._wake is not None:
             self._wake.cancel()
         self.frontend.carry_out(self._dispatcher.shut_down(time.monotonic()))
+        if self._receipt_log is not None:
+            self._receipt_log.close(self._dispatcher.receipts)
+        if self._tape is not None:
+            self._tape.close()
         if self._device is not None:
             self._device.close()
 
@@ -193,6 +183,8 @@ class Gateway:
                 if now_s - refreshed_s >= 1.0:
                     refreshed_s = now_s
                     self._dispatcher.refresh(Load(self._busy_neighbours, now_s))
+                    if self._receipt_log is not None:
+                        self._receipt_log.take(self._dispatcher.receipts)
             except Exception:  # the gateway must outlive whatever a policy does
                 logger.exception("a tick failed")
 
@@ -324,6 +316,8 @@ class Gateway:
     def _on_knowledge(self, knowledge: Knowledge) -> None:
         """Versions were registered since the start; nothing is loaded of them yet."""
         self._knowledge = knowledge
+        if self._tape is not None:
+            self._tape.cut("versions were registered that it did not begin with")
         self._dispatcher.roster.renew(knowledge.catalog.versions, knowledge.cost_model)
         self.frontend.serve(self._service, knowledge.catalog)
 

@@ -15,7 +15,7 @@ from modelless.policies.views import VariantFacts
 from modelless.profiler.device import default_device_classes
 from modelless.profiler.dominated import without_dominated
 from modelless.profiler.host import read_facts
-from modelless.profiler.host_model import cost_model_of, read_measurements
+from modelless.profiler.host_model import CostInputs, cost_inputs_of, read_measurements
 from modelless.profiler.measured_model import MeasuredCostModel
 from modelless.variants.catalog import Catalog
 from modelless.variants.errors import InvalidInputError, NotFoundError
@@ -34,6 +34,7 @@ class Knowledge:
             its current versions are those of the start.
         device_classes: by name.
         cost_model: from the profiles of this machine.
+        cost_inputs: what it was made of.
         fingerprints: of this machine, under which its profiles are kept, by device class.
         fetch: from an artifact's sha256 to a local, checked file.
     """
@@ -41,6 +42,7 @@ class Knowledge:
     catalog: Catalog
     device_classes: Mapping[str, DeviceClass]
     cost_model: MeasuredCostModel
+    cost_inputs: CostInputs
     fingerprints: Mapping[str, str]
     fetch: Callable[[str], Path]
 
@@ -114,7 +116,7 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
         measured = read_measurements(registry, classes.values(), facts)
         if not settings.serve_dominated:
             catalog = without_dominated(catalog, measured, registry.store, settings.device_classes)
-        cost_model = cost_model_of(
+        cost_inputs = cost_inputs_of(
             registry,
             catalog,
             classes.values(),
@@ -124,6 +126,7 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
             learns=settings.learn_online,
         )
         fetch = registry.artifacts.fetch
+    cost_model = cost_inputs.model()
     if not catalog.variants:
         raise NotFoundError("nothing is registered: run 'modelless zoo add imagenet' first")
     served = {variant.id for variant in catalog.variants}
@@ -132,7 +135,7 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
             "no variant has a profile on this machine: run 'modelless profile' first"
         )
     fingerprints = {name: facts.fingerprint_of(device.kind) for name, device in classes.items()}
-    return Knowledge(catalog, classes, cost_model, fingerprints, fetch)
+    return Knowledge(catalog, classes, cost_model, cost_inputs, fingerprints, fetch)
 
 
 def rereader(home: Path, settings: Settings) -> Callable[[], Knowledge]:

@@ -24,6 +24,7 @@ from modelless.controller.live.knowledge import read_knowledge, rereader
 from modelless.controller.live.logs import log_to
 from modelless.controller.live.loopback import hold_replica_ports
 from modelless.controller.live.pool import PinnedRouter, PoolWorker
+from modelless.controller.live.receipt_log import ReceiptLog
 from modelless.controller.live.remote import RemoteWorkers
 from modelless.variants.errors import ModellessError
 
@@ -124,6 +125,7 @@ class GatewayReplica:
             rereader(Path(home), checked),
             rank=context.rank.rank if context.rank is not None else None,
             count=context.world_size,
+            receipt_log=ReceiptLog(Path(home), replica_id, checked.history),
         )
         _here["frontend"] = self._gateway.frontend
         self._door = door_path(Path(doors), replica_id)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.controller.sim.randomness import stream
-from modelless.controller.sim.traces import arrivals
+from modelless.controller.sim.traces import Recorded, arrivals
 from modelless.controller.sim.world import WorldFile
 from modelless.controller.sim.world_queries import PopularitySettings, QueriesSettings, SloSettings
 from modelless.variants.errors import InvalidInputError
@@ -71,10 +71,12 @@ def _stream(file: WorldFile, number: int, seed: int) -> Iterator[Asked]:
     place = f"queries.{number}"
     site = settings.site or world.network.gateway
     delay_s = world.delay_s(site)
-    clients = [
-        Client(slo, (slo.latency_ms or world.limits.default_latency_ms) / 1e3, site, delay_s)
-        for slo in settings.slos
-    ]
+
+    def client_of(slo: SloSettings) -> Client:
+        latency_ms = slo.latency_ms or world.limits.default_latency_ms
+        return Client(slo, latency_ms / 1e3, site, delay_s)
+
+    clients = [client_of(slo) for slo in settings.slos]
     picks = _picks([slo.weight for slo in settings.slos], stream(seed, place, "slo"))
     tasks = _tasks_of(settings, world.task_names)
     popularity = Popularity(settings.popularity, len(tasks), seed, place)
@@ -89,17 +91,27 @@ def _stream(file: WorldFile, number: int, seed: int) -> Iterator[Asked]:
     try:
         for at_s, named in source:
             now_s = start_s + at_s / time_scale
+            client = None
+            if isinstance(named, Recorded):
+                named, slo = named
+                _check_items(slo, world.limits.max_batch)
+                client = client_of(slo)
             if named is None:
                 task = tasks[popularity.pick(now_s)] if len(tasks) > 1 else tasks[0]
             elif isinstance(named, int):
                 task = tasks[named % len(tasks)]
-            elif named in known:
+            elif named.partition("/")[0] in known:
                 task = named
             else:
                 raise InvalidInputError.of("arrivals: task", named, ", ".join(tasks[:8]))
-            yield Asked(now_s, task, clients[next(picks)])
+            yield Asked(now_s, task, client or clients[next(picks)])
     except InvalidInputError as error:
         raise InvalidInputError(f"{place}.arrivals: {error}") from None
+
+
+def _check_items(slo: SloSettings, max_batch: int) -> None:
+    if slo.items > max_batch:
+        raise InvalidInputError.of("arrivals: items", slo.items, f"1 to {max_batch} (max_batch)")
 
 
 def _tasks_of(settings: QueriesSettings, names: Sequence[str]) -> list[str]:

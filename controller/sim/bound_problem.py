@@ -77,7 +77,8 @@ def arrivals_by_kind(file: WorldFile, seed: int) -> tuple[dict[Kind, FloatArray]
         if client.delay_s and any(a <= at_s < b for a, b in cuts.get(client.site, ())):
             continue
         slo = client.slo
-        kind = Kind(asked.task, client.latency_s, slo.min_accuracy, slo.items, client.delay_s)
+        task = asked.task.partition("/")[0]  # narrower scopes only lower what can be reached
+        kind = Kind(task, client.latency_s, slo.min_accuracy, slo.items, client.delay_s)
         found.setdefault(kind, array("d")).append(at_s)
     return {kind: np.array(times) for kind, times in found.items()}, total
 

@@ -10,10 +10,14 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from pydantic import ValidationError
 
+from modelless.controller.sim.section import explain
 from modelless.controller.sim.world_queries import (
     ArrivalsSettings,
     BurstArrivals,
@@ -22,14 +26,30 @@ from modelless.controller.sim.world_queries import (
     GammaArrivals,
     PoissonArrivals,
     RatesArrivals,
+    SloSettings,
     TraceArrivals,
 )
 from modelless.variants.errors import InvalidInputError
 
-Arrival = tuple[float, int | str | None]
-"""Seconds, and the stream: its number, its task's name, or None if the source does not tell."""
+
+class Recorded(NamedTuple):
+    """An arrival with its limits, as a trace tells them.
+
+    Attributes:
+        scope: the task or narrower; None if the trace does not tell.
+        slo: the limits; its weight means nothing.
+    """
+
+    scope: str | None
+    slo: SloSettings
+
+
+Arrival = tuple[float, int | str | Recorded | None]
+"""Seconds, and the stream: its number, its task's name, an arrival with its own limits, or None if
+the source does not tell."""
 
 _BLOCK = 1024
+_LIMITS = ("latency_ms", "min_accuracy", "max_cost_usd", "tenant", "priority", "items")
 
 
 def arrivals(
@@ -136,16 +156,31 @@ def _recorded(path: Path, scale: float, rng: np.random.Generator) -> Iterator[Ar
     What is added lies evenly spread in the gap to the next arrival, so bursts stay where they are.
     """
     before: Arrival | None = None
-    for row in _rows(path, ("arrival_s",), ("task",)):
+    for row in _rows(path, ("arrival_s",), ("task", *_LIMITS)):
         at_s = _seconds(path, row, "arrival_s")
         if before is not None and at_s < before[0]:
             raise _unsorted(path, row, "arrival_s", before[0])
         if before is not None:
             yield from _repeated(before, at_s, scale, rng)
-        before = (at_s, row.cells["task"].strip() or None if "task" in row.cells else None)
+        scope = row.cells.get("task", "").strip() or None
+        limits = tuple((name, row.cells[name].strip()) for name in _LIMITS if name in row.cells)
+        before = (at_s, Recorded(scope, _slo(path, row.line, limits)) if limits else scope)
     if before is None:
         raise _empty(path)
     yield from _repeated(before, before[0], scale, rng)
+
+
+def _slo(path: Path, line: int, cells: tuple[tuple[str, str], ...]) -> SloSettings:
+    """A row's limits, blank ones left out."""
+    try:
+        return _checked(cells)
+    except ValidationError as error:
+        raise explain(error, f"{path}, line {line}") from None
+
+
+@lru_cache(maxsize=1024)
+def _checked(cells: tuple[tuple[str, str], ...]) -> SloSettings:
+    return SloSettings.model_validate({name: text for name, text in cells if text})
 
 
 def _repeated(

@@ -16,7 +16,9 @@ from pydantic import TypeAdapter
 from modelless.controller.sim.arrivals import Asked, queries
 from modelless.controller.sim.randomness import stream
 from modelless.controller.sim.traces import Arrival, arrivals
+from modelless.controller.sim.world import parse_world
 from modelless.controller.sim.world_queries import ArrivalsSettings
+from modelless.variants.errors import InvalidInputError
 
 from .worlds import world
 
@@ -166,3 +168,30 @@ def test_memory_does_not_grow_with_the_trace() -> None:
 
     peak(10)
     assert peak(60_000) < 1.5 * peak(5_000) + 10_000
+
+
+def test_a_trace_may_name_each_querys_limits(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(
+        "arrival_s,task,latency_ms,min_accuracy,max_cost_usd,tenant,priority,items\n"
+        "0.5,a,40,70,,careful,3,2\n"
+        "0.7,a/rung-01,,,0.001,,,\n"
+    )
+    document = {
+        "devices": [{"name": "cpu-1"}],
+        "tasks": [{"name": "a", "variants": {"kind": "ladder"}}],
+        "queries": [{"tasks": ["a"], "arrivals": {"kind": "trace", "path": "t.csv"}}],
+        "limits": {"default_latency_ms": 900},
+    }
+    first, second = queries(parse_world(document, tmp_path), seed=1)
+    slo = first.client.slo
+    assert (first.arrival_s, first.task, first.client.latency_s) == (0.5, "a", 0.04)
+    assert (slo.min_accuracy, slo.tenant, slo.priority, slo.items) == (70.0, "careful", 3, 2)
+    assert (second.task, second.client.latency_s) == ("a/rung-01", 0.9)
+    assert second.client.slo.max_cost_usd == 0.001
+
+    (tmp_path / "t.csv").write_text("arrival_s,items\n0.5,9\n")
+    with pytest.raises(InvalidInputError, match="items: got 9; allowed: 1 to 8"):
+        list(queries(parse_world(document, tmp_path), seed=1))
+    (tmp_path / "t.csv").write_text("arrival_s,priority\n0.5,high\n")
+    with pytest.raises(InvalidInputError, match="line 2: priority: got 'high'"):
+        list(queries(parse_world(document, tmp_path), seed=1))

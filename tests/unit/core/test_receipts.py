@@ -45,6 +45,7 @@ def test_a_served_query_tells_all() -> None:
         "worker": "w0",
         "predicted_latency_ms": pytest.approx(20.0),
         "observed_latency_ms": pytest.approx(22.0),
+        "waited_ms": pytest.approx(0.0),
         "batch_items": 1,
         "attempts": 1,
         "rebinds": 0,

@@ -1,0 +1,211 @@
+"""How true the simulator is: live runs, recorded, beside the same arrivals simulated from profiles.
+
+Each scenario brings modelless up with ``--record``, sends an open-loop load, takes it down, makes a
+world of the recording (arrivals, devices, and the profiles it began with; nothing of what batches
+took) and simulates that. The gaps are of goodput (the good queries' accuracies, summed, a second)
+and of mean accuracy. Every recording is replayed, too, and must give identical effects.
+
+    python benchmarks/fidelity.py --home HOME [--task imagenet] [--scenarios 6] [--seconds 60]
+
+``HOME`` has the task registered and profiled on this machine. The figures mean something only on a
+machine that does nothing else; a scenario takes about 40 seconds more than its load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from modelless.controller.recording.as_world import write_world
+from modelless.controller.recording.queries import outcomes_in
+from modelless.controller.recording.replay import replay, tapes_in
+from modelless.controller.sim.run import simulate
+from modelless.controller.sim.world import load_world
+
+GOAL_GOODPUT_PERCENT = 5.0
+GOAL_ACCURACY_POINTS = 1.0
+_SIDE_PX = {"imagenet": (224, 224, 3), "fashion-mnist": (28, 28)}
+
+
+class Scenario(NamedTuple):
+    """A load.
+
+    Attributes:
+        steps: shares of the scenario's seconds, and rates relative to ``--per-s``.
+        kinds: (weight, limits) of each kind of client.
+    """
+
+    name: str
+    steps: tuple[tuple[float, float], ...]
+    kinds: tuple[tuple[float, dict[str, float]], ...]
+
+
+_MIXED = (
+    (2.0, {"latency_ms": 60.0}),
+    (2.0, {"latency_ms": 150.0, "min_accuracy": 70.0}),
+    (1.0, {"latency_ms": 400.0, "min_accuracy": 75.0}),
+)
+SCENARIOS = (
+    Scenario("light", ((1.0, 0.3),), _MIXED),
+    Scenario("steady", ((1.0, 1.0),), _MIXED),
+    Scenario("burst", ((0.4, 0.5), (0.2, 3.0), (0.4, 0.5)), _MIXED),
+    Scenario("ramp", ((0.25, 0.4), (0.25, 0.8), (0.25, 1.2), (0.25, 1.6)), _MIXED),
+    Scenario("tight", ((1.0, 0.8),), ((1.0, {"latency_ms": 40.0}),)),
+    Scenario("overload", ((1.0, 3.0),), _MIXED),
+)
+
+
+def modelless(home: Path, *words: object) -> None:
+    """Run a command to its end; its words go on if it fails."""
+    command = [sys.executable, "-m", "modelless.controller.cli", "--home", str(home)]
+    done = subprocess.run([*command, *map(str, words)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"modelless {' '.join(map(str, words))}: {done.stderr}")
+
+
+def settle(url: str, most_s: float = 60.0) -> None:
+    """Wait until nothing is loading any more: a simulated run begins so."""
+    end_s = time.monotonic() + most_s
+    while time.monotonic() < end_s:
+        with urllib.request.urlopen(f"{url}/modelless/status", timeout=10.0) as reply:
+            members = json.load(reply).get("members", [])
+        if members and all(each["loaded"] and not each["loading"] for each in members):
+            return
+        time.sleep(1.0)
+
+
+@contextmanager
+def cluster(home: Path, port: int, recording: Path, config: Path) -> Iterator[str]:
+    """A cluster that records; its URL."""
+    modelless(
+        home, "up", "--config", config, "--port", port, "--record", recording, "--detach", "--json"
+    )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        settle(url)
+        yield url
+    finally:
+        modelless(home, "down")
+
+
+def send(url: str, scenario: Scenario, told: argparse.Namespace, folder: Path) -> None:
+    """The scenario's load, from a process of its own."""
+    images = folder / "images.npy"
+    rng = np.random.default_rng(0)
+    np.save(images, rng.integers(0, 256, (32, *_SIDE_PX[told.task]), dtype=np.uint8))
+    spec = {
+        "url": url,
+        "seed": 1,
+        "kinds": [
+            {
+                "name": str(number),
+                "task": told.task,
+                "limits": limits,
+                "weight": weight,
+                "deadline_ms": limits["latency_ms"],
+                "images": str(images),
+                "labels": [],
+                "input_name": "image",
+                "output_name": "probabilities",
+            }
+            for number, (weight, limits) in enumerate(scenario.kinds)
+        ],
+        "steps": [
+            {"seconds": share * told.seconds, "per_s": rate * told.per_s}
+            for share, rate in scenario.steps
+        ],
+    }
+    file = folder / "load.json"
+    file.write_text(json.dumps(spec))
+    subprocess.run(
+        [sys.executable, "-m", "modelless.controller.demo.load", str(file)],
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+
+
+def run(scenario: Scenario, told: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """One scenario, live and simulated."""
+    folder.mkdir(parents=True)
+    recording = folder / "recording"
+    config = folder / "config.yaml"
+    config.write_text(f"tasks: [{told.task}]\n")
+    with cluster(told.home, told.port, recording, config) as url:
+        send(url, scenario, told, folder)
+    world = folder / "world.yaml"
+    write_world(recording, world)
+    file = load_world(world)
+    simulated = simulate(file).figures()
+    live = outcomes_in(recording).figures(simulated["span_s"])
+    identical = all(replay(tape).difference is None for tape in tapes_in(recording))
+    return {"scenario": scenario.name, "identical": identical, **gaps(live, simulated)}
+
+
+def gaps(live: Mapping[str, Any], simulated: Mapping[str, Any]) -> dict[str, Any]:
+    """Simulated less live: goodput in per cent of live, accuracy in points."""
+    goodput = 100.0 * (simulated["goodput_per_s"] / live["goodput_per_s"] - 1.0)
+    return {
+        "queries": live["queries"],
+        **{
+            f"{name}_{figure}": figures[figure]
+            for figure in ("goodput_per_s", "attainment", "mean_accuracy")
+            for name, figures in (("live", live), ("simulated", simulated))
+        },
+        "goodput_gap_percent": goodput,
+        "accuracy_gap_points": simulated["mean_accuracy"] - live["mean_accuracy"],
+    }
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser.add_argument("--home", type=Path, required=True, help="with a profiled task")
+    parser.add_argument("--task", default="imagenet", choices=sorted(_SIDE_PX))
+    parser.add_argument("--scenarios", type=int, default=len(SCENARIOS), help="the first so many")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of load in each")
+    parser.add_argument("--per-s", type=float, default=40.0, help="queries a second at rate 1")
+    parser.add_argument("--port", type=int, default=8080)
+    parser.add_argument("--keep", type=Path, help="a new folder for recordings and worlds")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    told = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="modelless-fidelity-") as temporary:
+        folder = told.keep or Path(temporary)
+        rows = [
+            run(scenario, told, folder / scenario.name) for scenario in SCENARIOS[: told.scenarios]
+        ]
+    worst = {
+        "goodput_gap_percent": max(abs(row["goodput_gap_percent"]) for row in rows),
+        "accuracy_gap_points": max(abs(row["accuracy_gap_points"]) for row in rows),
+    }
+    if told.json:
+        print(json.dumps({"rows": rows, "worst": worst}, indent=2))
+        return
+    for row in rows:
+        print(
+            f"{row['scenario']:<9} {row['queries']:>6} queries  "
+            f"goodput/s {row['live_goodput_per_s']:.2f} live, "
+            f"{row['simulated_goodput_per_s']:.2f} simulated "
+            f"({row['goodput_gap_percent']:+.1f} %)  "
+            f"accuracy {row['live_mean_accuracy']:.2f}, {row['simulated_mean_accuracy']:.2f} "
+            f"({row['accuracy_gap_points']:+.2f})  "
+            f"replay {'identical' if row['identical'] else 'DIFFERS'}"
+        )
+    print(
+        f"worst: goodput {worst['goodput_gap_percent']:.1f} % (goal {GOAL_GOODPUT_PERCENT:g}), "
+        f"accuracy {worst['accuracy_gap_points']:.2f} points (goal {GOAL_ACCURACY_POINTS:g})"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""From settings to the cores: the same objects for whoever serves and whoever replays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from modelless.controller.config import Settings
+from modelless.controller.core.dispatch import Dispatcher, DispatchLimits
+from modelless.controller.core.plan import PlanLimits, Planner
+from modelless.controller.core.roster import Roster
+from modelless.policies.discovery import build_policy
+from modelless.policies.seams import (
+    EvictionPolicy,
+    Forecaster,
+    PlacementPolicy,
+    ScalingPolicy,
+    SelectionPolicy,
+)
+from modelless.variants.estimates import CostModel
+from modelless.variants.vocabulary import DeviceClass, Variant
+
+MakeDispatcher = Callable[
+    [Roster, SelectionPolicy, np.random.Generator, DispatchLimits], Dispatcher
+]
+
+
+def build_dispatcher(
+    settings: Settings,
+    variants: Mapping[str, Variant],
+    device_classes: Mapping[str, DeviceClass],
+    cost_model: CostModel,
+    make: MakeDispatcher = Dispatcher,
+) -> Dispatcher:
+    """A gateway's dispatcher.
+
+    Args:
+        settings: policies, bounds and seed.
+        variants, device_classes, cost_model: as for ``Roster``.
+        make: what it is made by.
+
+    Raises:
+        NotFoundError: no such policy.
+        InvalidInputError: its settings do not fit.
+    """
+    limits = settings.limits
+    return make(
+        Roster(variants, device_classes, cost_model, limits.max_batch),
+        build_policy(SelectionPolicy, settings.policies.selection),
+        np.random.default_rng(settings.seed),
+        DispatchLimits(max_queued=limits.max_queued, max_batch=limits.max_batch),
+    )
+
+
+def build_planner(settings: Settings) -> Planner:
+    """The control loop's planner. Raises as ``build_dispatcher`` does."""
+    policies = settings.policies
+    return Planner(
+        build_policy(ScalingPolicy, policies.scaling),  # type: ignore[type-abstract]
+        build_policy(PlacementPolicy, policies.placement),  # type: ignore[type-abstract]
+        build_policy(EvictionPolicy, policies.eviction),  # type: ignore[type-abstract]
+        build_policy(Forecaster, policies.forecast),  # type: ignore[type-abstract]
+        PlanLimits(
+            {pool.device_class: pool.min_workers for pool in settings.pools},
+            {pool.device_class: pool.max_workers for pool in settings.pools},
+        ),
+    )

@@ -1,0 +1,258 @@
+"""What the control plane did and what came of it: entries made from each tick's view and effects.
+
+A planner says the same thing at every tick until it has come true, so a decision is an entry only
+when it is new. What came of it is seen in the next views: a load that ended, a worker that went.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from modelless.controller.core.effects import LoadInstance, PlanEffect, ScalePool, UnloadInstance
+from modelless.policies.scopes import in_scope
+from modelless.policies.views import ClusterView, Instance, VariantFacts, WorkerState
+
+
+class EntryKind(StrEnum):
+    """What an entry tells; the simulator's control log uses the same words."""
+
+    LOAD = "load"
+    LOADED = "loaded"
+    LOAD_FAILED = "load-failed"
+    UNLOAD = "unload"
+    UNLOADED = "unloaded"
+    SCALE = "scale"
+    CONTROL_UP = "control-up"
+    WORKER_UP = "worker-up"
+    WORKER_GONE = "worker-gone"
+    POLICY_PROBLEM = "policy-problem"
+    ENTRIES_LOST = "entries-lost"
+
+
+class Entry(NamedTuple):
+    """Something that was decided, or came of a decision.
+
+    Attributes:
+        kind: what.
+        subject: the variant, the device class or the worker it is about.
+        reason: why; of what came of a decision, what happened.
+        details: plain data for JSON; times in seconds, sizes in bytes.
+    """
+
+    kind: str
+    subject: str
+    reason: str
+    details: Mapping[str, Any]
+
+
+_Key = tuple[str, str, str]
+
+
+class Chronicle:
+    """Tells what is new at each tick of one control loop."""
+
+    def __init__(self) -> None:
+        self._workers: dict[str, WorkerState] = {}
+        self._is_new = True
+        self._decided: set[_Key] = set()
+        self._pools: dict[str, int] = {}
+        self._failed: dict[tuple[str, str], str] = {}
+        self._problems: frozenset[str] = frozenset()
+
+    def tick(
+        self,
+        view: ClusterView,
+        effects: Sequence[PlanEffect],
+        failed_loads: Mapping[str, Mapping[str, str]],
+        problems: Iterable[str] = (),
+    ) -> list[Entry]:
+        """The new entries, in the order of things.
+
+        Args:
+            view: what the planner decided on.
+            effects: what it decided.
+            failed_loads: by worker, what could not be loaded there, and the error.
+            problems: what policies did wrong.
+        """
+        entries = self._seen(view)
+        entries += self._failures(view, failed_loads)
+        entries += self._decisions(view, effects)
+        complaints = frozenset(problems)
+        entries += [
+            Entry(EntryKind.POLICY_PROBLEM, problem.partition(" ")[0], problem, {})
+            for problem in sorted(complaints - self._problems)
+        ]
+        self._problems = complaints
+        return entries
+
+    # -- what came of it ----------------------------------------------------------------------
+
+    def _seen(self, view: ClusterView) -> list[Entry]:
+        entries: list[Entry] = []
+        if self._is_new:  # whoever reads on knows nothing of what was before
+            self._is_new = False
+            entries.append(Entry(EntryKind.CONTROL_UP, "control", "began", {}))
+        now = {worker.worker_id: worker for worker in view.workers}
+        for gone in [name for name in self._workers if name not in now]:
+            worker = self._workers[gone]
+            held = sorted(i.variant_id for i in _ready(worker).values())
+            details = {"device_class": worker.device_class, "held": held}
+            entries.append(Entry(EntryKind.WORKER_GONE, gone, "silent for too long", details))
+        for worker in view.workers:
+            before = self._workers.get(worker.worker_id)
+            ready = _ready(worker)
+            if before is None:
+                there: dict[str, Any] = {
+                    "device_class": worker.device_class,
+                    "memory_bytes": worker.memory_bytes,
+                    "holds": sorted(ready),
+                }
+                entries.append(Entry(EntryKind.WORKER_UP, worker.worker_id, "reported", there))
+                continue
+            held_before = _ready(before)
+            entries += [
+                _unloaded(worker, instance)
+                for name, instance in held_before.items()
+                if name not in ready
+            ]
+            fresh = [name for name in ready if name not in held_before]
+            entries += [_loaded(worker, ready[name]) for name in fresh]
+        self._workers = now
+        return entries
+
+    def _failures(
+        self, view: ClusterView, failed_loads: Mapping[str, Mapping[str, str]]
+    ) -> list[Entry]:
+        failed = {
+            (worker.worker_id, variant_id): error
+            for worker in view.workers
+            for variant_id, error in failed_loads.get(worker.worker_id, {}).items()
+        }
+        entries = [
+            Entry(
+                EntryKind.LOAD_FAILED,
+                variant_id,
+                error,
+                {"worker": worker_id, "device_class": self._workers[worker_id].device_class},
+            )
+            for (worker_id, variant_id), error in failed.items()
+            if self._failed.get((worker_id, variant_id)) != error
+        ]
+        self._failed = failed
+        return entries
+
+    # -- decisions ----------------------------------------------------------------------------
+
+    def _decisions(self, view: ClusterView, effects: Sequence[PlanEffect]) -> list[Entry]:
+        entries: list[Entry] = []
+        facts = {variant.variant_id: variant for variant in view.variants}
+        pools: dict[str, int] = {}
+        decided: set[_Key] = set()
+        for effect in effects:
+            if isinstance(effect, ScalePool):
+                pools[effect.device_class] = effect.workers
+                if self._pools.get(effect.device_class) != effect.workers:
+                    entries.append(_scale(view, effect))
+            elif isinstance(effect, (LoadInstance, UnloadInstance)):
+                loads = isinstance(effect, LoadInstance)
+                kind = EntryKind.LOAD if loads else EntryKind.UNLOAD
+                key = (kind, effect.worker_id, effect.variant_id)
+                decided.add(key)
+                if key in self._decided or effect.worker_id not in self._workers:
+                    continue
+                worker = self._workers[effect.worker_id]
+                if isinstance(effect, LoadInstance):
+                    entries.append(_load(view, effect, worker, facts, effects))
+                else:
+                    entries.append(_unload(view, effect, worker))
+        self._decided = decided
+        self._pools = pools
+        return entries
+
+
+def _ready(worker: WorkerState) -> dict[str, Instance]:
+    """What is loaded; what is still loading has no size yet."""
+    return {i.variant_id: i for i in worker.instances if i.memory_bytes}
+
+
+def _loaded(worker: WorkerState, instance: Instance) -> Entry:
+    details = {
+        "worker": worker.worker_id,
+        "device_class": worker.device_class,
+        "load_s": instance.load_s,
+        "memory_bytes": instance.memory_bytes,
+    }
+    return Entry(EntryKind.LOADED, instance.variant_id, "measured", details)
+
+
+def _unloaded(worker: WorkerState, instance: Instance) -> Entry:
+    details = {
+        "worker": worker.worker_id,
+        "device_class": worker.device_class,
+        "memory_bytes": instance.memory_bytes,
+    }
+    return Entry(EntryKind.UNLOADED, instance.variant_id, "seen gone", details)
+
+
+def _load(
+    view: ClusterView,
+    effect: LoadInstance,
+    worker: WorkerState,
+    facts: Mapping[str, VariantFacts],
+    effects: Iterable[PlanEffect],
+) -> Entry:
+    details: dict[str, Any] = {"worker": worker.worker_id, "device_class": worker.device_class}
+    known = facts.get(effect.variant_id)
+    if known is not None:
+        details["memory_bytes"] = _finite(known.memory_bytes.get(worker.device_class))
+        details["load_s"] = _finite(known.load_s.get(worker.device_class))
+    details["displaced"] = [
+        other.variant_id
+        for other in effects
+        if isinstance(other, UnloadInstance)
+        and (other.worker_id, other.for_variant_id) == (effect.worker_id, effect.variant_id)
+    ]
+    details["arrivals_per_s"] = _rate(view.arrivals_per_s, effect.variant_id)
+    details["unmet_per_s"] = _rate(view.unmet_per_s, effect.variant_id)
+    return Entry(EntryKind.LOAD, effect.variant_id, effect.reason.value, details)
+
+
+def _unload(view: ClusterView, effect: UnloadInstance, worker: WorkerState) -> Entry:
+    details: dict[str, Any] = {
+        "worker": worker.worker_id,
+        "device_class": worker.device_class,
+        "for": effect.for_variant_id or None,
+    }
+    instance = _ready(worker).get(effect.variant_id)
+    if instance is not None:
+        details["memory_bytes"] = instance.memory_bytes
+        details["load_s"] = instance.load_s  # what having it back would take
+        details["unused_s"] = round(max(view.now_s - instance.last_used_s, 0.0), 3)
+        details["use_count"] = instance.use_count
+    return Entry(EntryKind.UNLOAD, effect.variant_id, effect.reason.value, details)
+
+
+def _scale(view: ClusterView, effect: ScalePool) -> Entry:
+    present = [w for w in view.workers if w.device_class == effect.device_class]
+    busy = [worker.busy_share for worker in present]
+    details = {
+        "workers_before": len(present),
+        "workers": effect.workers,
+        "busy_share": round(sum(busy) / len(busy), 3) if busy else None,
+        "arrivals_per_s": round(sum(view.arrivals_per_s.values()), 3),
+        "unmet_per_s": round(sum(view.unmet_per_s.values()), 3),
+        "open_queries": sum(view.open_queries.values()),
+    }
+    return Entry(EntryKind.SCALE, effect.device_class, effect.reason.value, details)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _rate(rates_per_s: Mapping[str, float], variant_id: str) -> float:
+    """Of the scopes that the variant could serve."""
+    return round(sum(r for scope, r in rates_per_s.items() if in_scope(variant_id, scope)), 3)

@@ -1,0 +1,135 @@
+"""Receipts as documents, and in files that never grow beyond a bound.
+
+A gateway writes JSON lines into a file of its own, each batch compressed by itself (gzip members),
+for candidates repeat themselves. When the file has half of the bytes it may, it becomes the older
+of two and another is begun; what was the older goes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from modelless.controller.core.receipts import Receipt
+from modelless.variants.errors import InvalidInputError
+
+OLD_FILES_KEPT: Final = 32
+"""Files of gateways that are gone: the newest stay."""
+
+_OLD_S: Final = 3600.0
+_NEWER: Final = ".receipts.gz"
+_OLDER: Final = ".older.gz"
+
+
+def receipts_folder(home: Path) -> Path:
+    """Where the receipts of a home lie."""
+    return home / "run" / "receipts"
+
+
+def receipt_document(gateway_id: str, receipt: Receipt, now_s: float) -> dict[str, Any]:
+    """The receipt as plain JSON, with its id and the time of day.
+
+    Args:
+        gateway_id: begins the id.
+        receipt: of a query that is over, or not yet.
+        now_s: on the driver's clock, to tell how long ago the query came in.
+    """
+    arrived_s = time.time() - (now_s - receipt.query.arrival_s)
+    return {
+        "receipt_id": f"{gateway_id}-{receipt.query.query_id}",
+        "gateway": gateway_id,
+        "arrived_at": datetime.fromtimestamp(arrived_s, UTC).isoformat(timespec="milliseconds"),
+        **receipt.explain(),
+    }
+
+
+class ReceiptFiles:
+    """A gateway's files. One writer.
+
+    Args:
+        folder: of all gateways' files; made if it is not there.
+        gateway_id: names the files.
+        max_bytes: of both together.
+    """
+
+    def __init__(self, folder: Path, gateway_id: str, max_bytes: int) -> None:
+        self._path = folder / f"{gateway_id}{_NEWER}"
+        self._older = folder / f"{gateway_id}{_OLDER}"
+        self._max_bytes = max_bytes
+
+    def write(self, documents: Iterable[Mapping[str, Any]]) -> None:
+        """Append; OSError if it cannot be done."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        text = "".join(
+            json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
+            for document in documents
+        )
+        with self._path.open("ab") as file:
+            file.write(gzip.compress(text.encode(), compresslevel=1))
+            size = file.tell()
+        if 2 * size >= self._max_bytes:
+            self._path.replace(self._older)
+
+
+def drop_old_files(folder: Path, now_s: float) -> None:
+    """Remove all but the newest files of gateways that have long ceased to write."""
+    dated = sorted((path.stat().st_mtime, path) for path in folder.glob("*.gz"))
+    old = [path for changed_s, path in dated if now_s - changed_s > _OLD_S]
+    for path in old[: max(len(old) - OLD_FILES_KEPT, 0)]:
+        path.unlink(missing_ok=True)
+
+
+def find_receipt(folder: Path, receipt_id: str) -> dict[str, Any] | None:
+    """The receipt of that id, from the files; None if it is not there.
+
+    Raises:
+        InvalidInputError: it is no receipt's id.
+    """
+    gateway_id = gateway_of(receipt_id)
+    wanted = json.dumps({"receipt_id": receipt_id}, separators=(",", ":"))[:-1] + ","
+    for path in (folder / f"{gateway_id}{_NEWER}", folder / f"{gateway_id}{_OLDER}"):
+        for line in _lines(path):
+            if line.startswith(wanted):
+                found: dict[str, Any] = json.loads(line)
+                return found
+    return None
+
+
+def newest_receipts(folder: Path, most: int) -> list[dict[str, Any]]:
+    """The last receipts of all gateways by arrival, oldest first."""
+    documents: list[dict[str, Any]] = []
+    for path in sorted(folder.glob(f"*{_NEWER}")):
+        last = deque(_lines(path), maxlen=most)
+        documents += [json.loads(line) for line in last]
+    return sorted(documents, key=lambda document: str(document["arrived_at"]))[-most:]
+
+
+def gateway_of(receipt_id: str) -> str:
+    """The gateway whose receipt it is.
+
+    Raises:
+        InvalidInputError: it is no receipt's id.
+    """
+    gateway_id, _, number = receipt_id.rpartition("-")
+    plain = gateway_id.replace("-", "").replace("_", "").isalnum()
+    if not (plain and number.isascii() and number.isdigit()):
+        raise InvalidInputError.of(
+            "receipt id", receipt_id, "a reply's parameters.receipt_id, such as k2j5h8-17"
+        )
+    return gateway_id
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Whole lines; a batch that was not written to its end does not count."""
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            yield from (line for line in file if line.endswith("}\n"))
+    except (FileNotFoundError, EOFError, gzip.BadGzipFile, zlib.error):
+        return

@@ -1,0 +1,59 @@
+"""The live cores, recorded where the settings say so."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from modelless import __version__
+from modelless.controller.assembly import build_dispatcher, build_planner
+from modelless.controller.config import Settings
+from modelless.controller.core.dispatch import Dispatcher
+from modelless.controller.live.knowledge import Knowledge
+from modelless.controller.recording.recorded import RecordedDispatcher, RecordedPlanner
+from modelless.controller.recording.snapshot import Snapshot
+from modelless.controller.recording.tape import SUFFIX, Tape, clock
+
+
+def open_dispatcher(
+    gateway_id: str, settings: Settings, knowledge: Knowledge
+) -> tuple[Dispatcher, Tape | None]:
+    """A gateway's dispatcher, and the tape to be closed after it; None if nothing is recorded.
+
+    Raises:
+        OSError: the tape cannot be written.
+    """
+    build = functools.partial(
+        build_dispatcher,
+        settings,
+        knowledge.catalog.versions,
+        knowledge.device_classes,
+        knowledge.cost_model,
+    )
+    if settings.record.folder is None:
+        return build(), None
+    dispatcher = build(RecordedDispatcher)
+    assert isinstance(dispatcher, RecordedDispatcher)  # noqa: S101  (so it was built)
+    snapshot = Snapshot(
+        settings, knowledge.catalog.versions, knowledge.device_classes, knowledge.cost_inputs
+    )
+    dispatcher.tape = _open(settings, "gateway", gateway_id, snapshot.document())
+    return dispatcher, dispatcher.tape
+
+
+def open_planner(settings: Settings) -> RecordedPlanner:
+    """The control loop's planner. Raises as ``open_dispatcher``."""
+    tape = None
+    if settings.record.folder is not None:
+        document = {"settings": settings.model_dump(mode="json")}
+        tape = _open(settings, "control", str(time.time_ns()), document)
+    return RecordedPlanner(build_planner(settings), tape)
+
+
+def _open(settings: Settings, what: str, name: str, document: Mapping[str, Any]) -> Tape:
+    header = {"modelless": __version__, "what": what, "name": name, "clock": clock(), **document}
+    path = Path(settings.record.folder or ".") / f"{what}-{name}{SUFFIX}"
+    return Tape(path, header, settings.record.max_bytes)

@@ -1,0 +1,128 @@
+"""The commands history, why and replay, with nothing up."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from modelless.controller.cli.moments import moment_of
+from modelless.controller.core.chronicle import Entry
+from modelless.controller.history.entries import write_entries
+from modelless.controller.history.receipts import (
+    ReceiptFiles,
+    receipt_document,
+    receipts_folder,
+)
+from modelless.variants.errors import InvalidInputError
+from modelless.variants.registry import open_registry
+from tests.unit.core.world import LADDER, World
+from tests.unit.recording.session import record_gateway, snapshot
+
+from .conftest import Run
+
+INT8, FP32, _ = LADDER
+WHERE = {"worker": "w0", "device_class": "cpu-1"}
+
+
+def note(home: Path, *entries: tuple[float, Entry]) -> None:
+    """Entries so many seconds ago."""
+    home.mkdir(parents=True, exist_ok=True)
+    now = datetime.now(UTC)
+    with closing(open_registry(home)) as registry:
+        stamped = [(now - timedelta(seconds=ago_s), entry) for ago_s, entry in entries]
+        write_entries(registry.store, stamped, 100)
+
+
+def test_history_is_narrowed_by_time_kind_and_task(run: Run, home: Path) -> None:
+    note(
+        home,
+        (300.0, Entry("load", FP32, "wanted", WHERE)),
+        (30.0, Entry("unload", FP32, "room-needed", {**WHERE, "for": INT8})),
+        (20.0, Entry("scale", "cpu-1", "demand", {"workers_before": 1, "workers": 2})),
+    )
+    every = run("history")
+    assert every.code == 0
+    assert [every.out.index(kind) for kind in (" load ", " unload ", " scale ")] == sorted(
+        every.out.index(kind) for kind in (" load ", " unload ", " scale ")
+    )
+    assert f"room was needed; for {INT8}" in every.out
+    assert "1 to 2 workers" in every.out
+    kinds = [
+        [entry["kind"] for entry in run("history", *words, "--json").document["entries"]]
+        for words in (["--since", "60s"], ["--kind", "load"], ["--task", "imagenet/lite0"])
+    ]
+    assert kinds == [["unload", "scale"], ["load"], ["load", "unload"]]
+    then = (datetime.now(UTC) - timedelta(seconds=25)).isoformat()
+    (entry,) = run("history", "--at", then, "--json").document["entries"]
+    assert entry["kind"] == "unload"
+    assert "nothing in the 5 s" in run("history", "--since", "5s").out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--since", "soon"], "since"),
+        (["--at", "noonish"], "at: got 'noonish'"),
+        (["--at", "12:00", "--follow"], "not both"),
+    ],
+)
+def test_what_history_does_not_understand(run: Run, words: list[str], says: str) -> None:
+    done = run("history", *words)
+    assert done.code == InvalidInputError.exit_code
+    assert says in done.err
+
+
+def test_a_time_of_day_is_the_last_one() -> None:
+    now = datetime.now().astimezone().replace(hour=12, minute=0, second=0, microsecond=0)
+    assert moment_of("at", "11:59:58", now) == now - timedelta(seconds=2)
+    assert moment_of("at", "12:00:01", now) == now - timedelta(days=1) + timedelta(seconds=1)
+    assert moment_of("at", now.isoformat(), now) == now
+
+
+def test_why_tells_from_what_was_kept(run: Run, home: Path) -> None:
+    world = World()
+    world.add_worker(variant_ids=[INT8])
+    served = world.ask(latency_ms=100.0)
+    world.finish()
+    note(home, (30.0, Entry("unload", FP32, "room-needed", {**WHERE, "for": INT8})))
+    receipt = world.dispatcher.receipt(served)
+    assert receipt is not None
+    documents = [receipt_document("gw", receipt, world.now_s)]
+    ReceiptFiles(receipts_folder(home), "gw", 1 << 20).write(documents)
+    told = run("why", "gw-1")
+    assert told.code == 0
+    assert f"{INT8} on cpu-1, chosen as the most accurate that keeps all limits" in told.out
+    assert f"{FP32} was not ready: evicted 3" in told.out
+    assert f" s before for {INT8}: room was needed" in told.out
+    assert "was chosen" in told.out
+    document = run("why", "gw-1", "--json").document
+    assert document["variant"] == INT8
+    assert document["not_ready"][0].startswith(FP32)
+    assert document["before"][0]["kind"] == "unload"
+    assert "gw-1" in run("why").out
+    missing = run("why", "gw-2")
+    assert missing.code != 0
+    assert "history.receipts_per_s" in missing.err
+    assert run("why", "nonsense").code == InvalidInputError.exit_code
+
+
+def test_replay_says_identical_or_shows_the_difference(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_gateway(tmp_path / "rec", snapshot(), queries=40)
+    done = run("replay", tmp_path / "rec")
+    assert done.code == 0
+    assert "identical" in done.out
+    monkeypatch.setattr(
+        "modelless.policies.selection.best_value.BestValue.on_arrival",
+        lambda self, query, candidates, rng: 1 / 0,
+    )
+    differs = run("replay", tmp_path / "rec")
+    assert differs.code == 1
+    assert "replayed: " in differs.out
+    assert "1 of 1 tapes differ" in differs.err
+    assert not run("replay", tmp_path / "rec", "--json").document["identical"]
+    assert "--record" in run("replay", tmp_path / "none").err

@@ -1,0 +1,121 @@
+"""Receipts in files: a sample that leaves room for both kinds, a bound in bytes, found by id."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from modelless.controller.config import HistorySettings
+from modelless.controller.core.receipts import Receipt, ReceiptBook
+from modelless.controller.core.sampling import sample
+from modelless.controller.history.receipts import (
+    OLD_FILES_KEPT,
+    ReceiptFiles,
+    drop_old_files,
+    find_receipt,
+    gateway_of,
+    newest_receipts,
+    receipts_folder,
+)
+from modelless.controller.live.receipt_log import ReceiptLog
+from modelless.variants.errors import InvalidInputError
+from tests.unit.core.world import World, make_query
+
+
+def closed(number: int, outcome: str = "served") -> Receipt:
+    return Receipt(make_query(number, 1.0), outcome=outcome)
+
+
+def ids(receipts: list[Receipt]) -> list[int]:
+    return [receipt.query.query_id for receipt in receipts]
+
+
+def test_a_sample_keeps_telling_ones_and_leaves_room_for_others() -> None:
+    served = [closed(number) for number in range(100)]
+    refused = [closed(number, "refused") for number in range(100, 110)]
+    chosen = sample(served + refused, 20)
+    assert ids(chosen[10:]) == list(range(100, 110))
+    assert ids(chosen[:10]) == list(range(0, 100, 10))
+    flood = [closed(number, "refused") for number in range(1000)]
+    chosen = sample(flood + served, 20)
+    assert [receipt.outcome for receipt in chosen] == ["refused"] * 15 + ["served"] * 5
+    assert sample(served, 200) == served
+    assert sample(served, 0) == []
+
+
+def test_what_is_new_in_a_book() -> None:
+    book = ReceiptBook()
+    receipts = [closed(number) for number in range(5)]
+    for receipt in receipts[:3]:
+        book.add(receipt)
+    assert ids(book.newest(None, 10)) == [0, 1, 2]
+    book.add(receipts[3])
+    book.add(receipts[4])
+    assert ids(book.newest(receipts[2], 10)) == [3, 4]
+    assert ids(book.newest(receipts[2], 1)) == [4]
+    assert book.newest(receipts[4], 10) == []
+
+
+def document(number: int, **more: object) -> dict[str, object]:
+    arrived = f"2026-03-01T12:00:{number % 60:02d}+00:00"
+    return {"receipt_id": f"gw-{number}", "arrived_at": arrived, **more}
+
+
+def test_files_are_bounded_and_the_newest_are_found(tmp_path: Path) -> None:
+    files = ReceiptFiles(tmp_path, "gw", 4096)
+    for number in range(300):
+        files.write([document(number)])
+        assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 4096 + 128
+    assert find_receipt(tmp_path, "gw-299") == document(299)
+    assert find_receipt(tmp_path, "gw-29") is None  # long gone, and no beginning of another
+    assert find_receipt(tmp_path, "other-1") is None
+    files.write([document(300), document(301)])
+    assert [d["receipt_id"] for d in newest_receipts(tmp_path, 2)] == ["gw-300", "gw-301"]
+    newest = tmp_path / "gw.receipts.gz"
+    newest.write_bytes(newest.read_bytes()[:-5])  # killed while it wrote
+    assert find_receipt(tmp_path, "gw-299") == document(299)
+
+
+def test_files_of_gateways_long_gone_are_dropped(tmp_path: Path) -> None:
+    for number in range(OLD_FILES_KEPT + 3):
+        path = tmp_path / f"gw{number}.receipts.gz"
+        path.write_text("")
+        os.utime(path, (number, number))
+    (tmp_path / "fresh.receipts.gz").write_text("")
+    drop_old_files(tmp_path, (tmp_path / "fresh.receipts.gz").stat().st_mtime)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert len(left) == OLD_FILES_KEPT + 1
+    assert {"fresh.receipts.gz", "gw3.receipts.gz"} <= left
+    assert "gw2.receipts.gz" not in left
+
+
+@pytest.mark.parametrize("text", ["17", "gw-", "../x-3", "gw-1.5", "", "-3"])
+def test_what_is_no_id_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="receipt id"):
+        gateway_of(text)
+
+
+def test_a_log_writes_a_sample_and_at_the_end_the_rest(tmp_path: Path) -> None:
+    world = World()
+    world.add_worker()
+    queries = []
+    for _ in range(6):
+        queries.append(world.ask(latency_ms=50.0))
+        world.finish()
+
+    async def serve() -> None:
+        log = ReceiptLog(tmp_path, "gw", HistorySettings(receipts_per_s=1000))
+        log.take(world.dispatcher.receipts)
+        await log.finish()
+        world.ask(latency_ms=0.001)
+        log.close(world.dispatcher.receipts)
+
+    asyncio.run(serve())
+    told = {row["query_id"]: row for row in newest_receipts(receipts_folder(tmp_path), 100)}
+    assert sorted(told) == [*queries, queries[-1] + 1]
+    assert told[queries[0]]["outcome"] == "served"
+    assert told[queries[0]]["candidates"]
+    assert told[queries[-1] + 1]["reason"] == "too-slow"

@@ -1,0 +1,75 @@
+"""Why: a query's limits, choice and course in words, and what was not there, and since when."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from modelless.controller.core.chronicle import Entry
+from modelless.controller.history.entries import write_entries
+from modelless.controller.history.receipts import receipt_document
+from modelless.controller.history.why import context_of, entry_lines, words
+from modelless.variants.store import open_store
+from tests.unit.core.world import LADDER, World
+
+INT8, FP32, LITE2 = LADDER
+
+
+def told(world: World, query_id: int) -> dict[str, object]:
+    receipt = world.dispatcher.receipt(query_id)
+    assert receipt is not None
+    return receipt_document("gw", receipt, world.now_s)
+
+
+def test_a_served_query_in_words() -> None:
+    world = World()
+    world.add_worker()
+    query = world.ask(latency_ms=30.0, min_accuracy=71.0)
+    world.finish(after_s=0.022)
+    assert words(told(world, query)) == [
+        "asked for imagenet: 1 item, within 30 ms, at least 71 %",
+        f"{FP32} on cpu-1, chosen as the most accurate that keeps all limits",
+        "waited 0.0 ms; ran in w0 in a batch of 1; "
+        "answered after 22.0 ms, predicted 20.0 ms (+10%)",
+    ]
+
+
+def test_a_refused_query_in_words() -> None:
+    world = World()
+    world.add_worker()
+    query = world.ask(latency_ms=1.0)
+    assert words(told(world, query)) == [
+        "asked for imagenet: 1 item, within 1 ms",
+        "refused after 0.0 ms: nothing would be in time, even without a queue",
+    ]
+
+
+def test_what_was_not_loaded_is_explained_by_the_history() -> None:
+    world = World()
+    world.add_worker(variant_ids=[INT8])
+    receipt = told(world, world.ask(latency_ms=30.0))
+    arrived = datetime.fromisoformat(str(receipt["arrived_at"]))
+    where = {"worker": "w0", "device_class": "cpu-1"}
+    evicted = Entry("unload", LITE2, "room-needed", {**where, "for": INT8})
+    with open_store("sqlite://") as store:
+        write_entries(
+            store,
+            [
+                (arrived - timedelta(seconds=300), Entry("load", FP32, "wanted", where)),
+                (arrived - timedelta(seconds=299), Entry("load-failed", FP32, "bad hash", where)),
+                (arrived - timedelta(seconds=12), evicted),
+                (arrived - timedelta(seconds=12), Entry("load", INT8, "wanted", where)),
+                (arrived - timedelta(seconds=5), Entry("load", "other/a/x@1", "wanted", where)),
+                (arrived + timedelta(seconds=5), Entry("load", LITE2, "wanted", where)),
+            ],
+            100,
+        )
+        entries, absent = context_of(store, receipt)
+    assert absent == [
+        f"{FP32} was not ready: its load had failed 299.0 s before: bad hash",
+        f"{LITE2} was not ready: evicted 12.0 s before for {INT8}: room was needed",
+    ]
+    assert [entry.entry.subject for entry in entries] == [LITE2, INT8]
+    assert entry_lines(entries, arrived)[0] == (
+        f"  12.0 s before: unload {LITE2}: room was needed; for {INT8}; in w0 (cpu-1)"
+    )
+    assert datetime.now(UTC) - arrived < timedelta(minutes=1)

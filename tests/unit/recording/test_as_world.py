@@ -1,0 +1,78 @@
+"""A recording as a world: arrivals and limits as they were, profiles as they were measured."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from modelless.controller.recording.as_world import write_world
+from modelless.controller.recording.queries import arrivals_in, outcomes_in
+from modelless.controller.sim.arrivals import queries
+from modelless.controller.sim.run import simulate
+from modelless.controller.sim.world import load_world
+from modelless.variants.errors import NotFoundError
+
+from .session import CLOCK, START_S, record_control, record_gateway, snapshot
+
+SETTINGS = {
+    "gateways": {"device_class": "cpu-1"},
+    "policies": {"selection": "cheapest-feasible"},
+    "limits": {"max_batch": 8, "default_latency_ms": 5000.0},
+}
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    known = snapshot(**SETTINGS)
+    record_gateway(tmp_path, known, queries=300)
+    record_control(tmp_path, known.settings, ticks=3)
+    return tmp_path
+
+
+def test_arrivals_and_limits_are_those_recorded(recording: Path) -> None:
+    told = write_world(recording, recording / "again.yaml")
+    file = load_world(recording / "again.yaml")
+    recorded = arrivals_in(recording)
+    asked = list(queries(file, seed=0))
+    assert told["queries"] == len(asked) == len(recorded) == 301
+    assert recorded[0].at_s == CLOCK["time_s"]
+    for one, (at_s, query) in zip(asked, recorded, strict=True):
+        slo, latency_s = one.client.slo, query.deadline_s - query.arrival_s
+        assert one.arrival_s == pytest.approx(at_s - recorded[0].at_s, abs=1e-6)
+        assert one.task == query.scope
+        assert one.client.latency_s == pytest.approx(min(latency_s, 5.0), rel=1e-4)
+        assert (slo.min_accuracy, slo.items) == (query.min_accuracy_percent, query.items)
+        assert slo.priority == query.priority
+    assert START_S not in [one.arrival_s for one in asked]
+
+
+def test_the_world_holds_the_devices_profiles_and_policies_of_then(recording: Path) -> None:
+    write_world(recording, recording / "again.yaml")
+    world = load_world(recording / "again.yaml").world
+    (device,) = world.devices
+    assert (device.name, device.count, device.memory_mib) == ("cpu-1", 1, 1024.0)
+    assert world.policies.selection == "cheapest-feasible"
+    assert world.network.worker_hop_ms == pytest.approx(0.4)  # of the workers' 0.8 ms, each way
+    (task,) = world.tasks
+    assert task.variants.kind == "written"
+    assert len(task.variants.variants) == 3
+    figures = simulate(load_world(recording / "again.yaml")).figures()
+    assert figures["queries"] == 301
+    assert figures["answered"] > 50
+
+
+def test_what_became_of_the_queries_is_counted_as_a_client_would(recording: Path) -> None:
+    outcomes = outcomes_in(recording)
+    assert outcomes.queries == 301
+    assert 0 < outcomes.good <= outcomes.answered < outcomes.queries
+    figures = outcomes.figures(10.0)
+    assert figures["goodput_per_s"] == outcomes.value / 10.0
+    assert 70.0 <= figures["mean_accuracy"] <= 80.0
+    assert not math.isnan(outcomes.value)
+
+
+def test_no_recording_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="--record"):
+        write_world(tmp_path, tmp_path / "w.yaml")
