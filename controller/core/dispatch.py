@@ -88,7 +88,7 @@ class Dispatcher:
         if worker is None or worker.running is None:
             return []
         batch = self._stop(worker, worker.running, now_s)
-        placement = Placement(batch.variant_id, worker.device_class)
+        placement = Placement(batch.variant_id, batch.device_class)
         self.roster.cost_model.observe(placement, batch.items, self.roster.load, busy_s)
         effects = self._books.complete(batch, worker.worker_id, now_s)
         self._idle.tell(worker)
@@ -120,10 +120,12 @@ class Dispatcher:
             self._idle.add(worker)
         if not self.roster.update(report):
             return []
+        resized = worker.device_class != report.device_class
+        worker.device_class = report.device_class
         homeless = [
             query
             for key, queue in worker.queues.items()
-            if key[1] not in report.variant_ids
+            if resized or key[1] not in report.variant_ids
             for query in queue
         ]
         effects = self._choose_again(homeless + self._held.stranded(), now_s)
@@ -338,6 +340,7 @@ class Dispatcher:
         worker.running = batch = Batch(
             self._next_batch_id,
             run.variant_id,
+            worker.device_class,
             queries,
             items,
             now_s + self.limits.overdue_factor * resident.p99_s[items] + self.limits.overdue_s,

@@ -34,7 +34,7 @@ from modelless.policies.seams import (
     ScalingPolicy,
     SelectionPolicy,
 )
-from modelless.policies.views import QueryView
+from modelless.policies.views import Pool, QueryView
 from modelless.profiler.measured_model import MeasuredCostModel
 from modelless.variants.estimates import Load
 
@@ -103,7 +103,7 @@ class Engine:
         )
         self._floor = Floor(world, fleet, seed, self._events, recorder)
         self._floor.listener = self
-        planner = _planner(world)
+        planner = _planner(world, self._floor.pools)
         self._control = ControlLoop(
             planner,
             fleet,
@@ -315,6 +315,7 @@ class Engine:
             demands_of(counters.kinds, interval_s),
             self._dispatcher.open_by_scope(),
         )
+        self._dispatcher.roster.expect_workers(self._control.starting_s)
         known = self._dispatcher.roster.reports
         for worker in list(self._floor.workers.values()):
             if worker.is_reachable and worker.worker_id not in known and worker.free_at_s <= now_s:
@@ -335,21 +336,12 @@ def _no_message(receipt: Receipt, max_batch: int) -> tuple[str, float | None]:
     return "", None
 
 
-def _planner(world: World) -> Planner:
+def _planner(world: World, pools: tuple[Pool, ...]) -> Planner:
     policies = world.policies
     return Planner(
         build_policy(ScalingPolicy, policies.scaling, clairvoyant=True),  # type: ignore[type-abstract]
         build_policy(PlacementPolicy, policies.placement, clairvoyant=True),  # type: ignore[type-abstract]
         build_policy(EvictionPolicy, policies.eviction, clairvoyant=True),  # type: ignore[type-abstract]
         build_policy(Forecaster, policies.forecast, clairvoyant=True),  # type: ignore[type-abstract]
-        PlanLimits(
-            {
-                device.name: device.count if device.min_workers is None else device.min_workers
-                for device in world.devices
-            },
-            {
-                device.name: device.count if device.max_workers is None else device.max_workers
-                for device in world.devices
-            },
-        ),
+        PlanLimits.of(pools),
     )

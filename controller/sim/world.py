@@ -44,6 +44,12 @@ class DeviceSettings(Section):
         None, ge=0, description="most scaling may start; default: count"
     )
     start_s: float = Field(30.0, ge=0, description="from wanting a further worker to having it")
+    sizes: tuple[str, ...] = Field(
+        (), description="device classes that its workers may be resized to while they serve"
+    )
+    max_cores: int | None = Field(
+        None, ge=1, description="threads of all its workers together; default: no bound"
+    )
 
 
 class DelaySettings(Section):
@@ -214,6 +220,12 @@ def _problems(world: World) -> list[str]:
         most = device.max_workers if device.max_workers is not None else device.count
         if not min(least, device.count) <= device.count <= max(most, device.count) or least > most:
             problems.append(f"devices.{number}: allowed: min_workers <= count <= max_workers")
+        alike = [o.name for o in world.devices if (o.site, o.kind) == (device.site, device.kind)]
+        problems += [
+            f"devices.{number}.sizes: got {size!r}; allowed: {', '.join(alike)} (same site and kind)"
+            for size in device.sizes
+            if size not in alike
+        ]
     sites = {device.site for device in world.devices} | {world.network.gateway}
     for number, stream in enumerate(world.queries):
         for pattern in stream.tasks:

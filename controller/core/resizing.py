@@ -1,0 +1,45 @@
+"""What a worker takes along when it becomes one of another device class while it serves.
+
+Each variant is loaded again, for the new class, beside the old one; when all are there they take
+over at once, and an old one is freed after its last batch. So no query is dropped and none waits
+for a load, at the price of memory for both for a moment. What does not fit beside the old ones is
+not taken along, and is loaded again afterwards if it is still wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Resident(NamedTuple):
+    """A variant that is loaded.
+
+    Attributes:
+        needed_bytes: what it is expected to take once more.
+        last_used_s: when it last served a batch.
+        in_use: a batch runs or is queued on it.
+    """
+
+    variant_id: str
+    needed_bytes: int
+    last_used_s: float
+    in_use: bool
+
+
+def take_along(residents: Iterable[Resident], free_bytes: int) -> tuple[str, ...] | None:
+    """What to load a second time: as much as fits, the most lately used first.
+
+    Returns:
+        Variant ids in the order to load them in; None if something in use does not fit, or nothing
+        does: then the worker must stay what it is.
+    """
+    taken: list[str] = []
+    waiting = sorted(residents, key=lambda r: (not r.in_use, -r.last_used_s, r.variant_id))
+    for resident in waiting:
+        if resident.needed_bytes <= free_bytes:
+            free_bytes -= resident.needed_bytes
+            taken.append(resident.variant_id)
+        elif resident.in_use:
+            return None
+    return tuple(taken) if taken or not waiting else None
