@@ -40,6 +40,7 @@ class Floor:
 
     Attributes:
         workers: those that are there, by id.
+        pools: what may be done with them.
         listener: set before anything happens.
     """
 
@@ -56,6 +57,7 @@ class Floor:
         classes = {name: list(facts.latency_s) for name, facts in self._facts.items()}
         truth = Truth(fleet.measurements, classes, world.limits.max_batch)
         self._settings = {device.name: device for device in world.devices}
+        self.pools = tuple(map(_pool_of, world.devices))
         self._spreads = {name: truth.of_class(name) for name in self._settings}
         self._hosts: dict[tuple[str, int], Host] = {}
         self._numbers = Counter[str]()
@@ -65,21 +67,6 @@ class Floor:
         self._load_faults = [fault for fault in world.faults if isinstance(fault, LoadFails)]
 
     # -- workers ------------------------------------------------------------------------------
-
-    @property
-    def pools(self) -> tuple[Pool, ...]:
-        """What may be done with the workers of each class."""
-        return tuple(
-            Pool(
-                device.name,
-                (device.name, *(size for size in device.sizes if size != device.name)),
-                device.count if device.min_workers is None else device.min_workers,
-                device.count if device.max_workers is None else device.max_workers,
-                device.max_cores,
-                device.start_s,
-            )
-            for device in self._settings.values()
-        )
 
     def open(self) -> None:
         """Bring in the workers that are there to begin with."""
@@ -362,3 +349,14 @@ class Floor:
             variant=variant_id,
             reason=reason,
         )
+
+
+def _pool_of(device: DeviceSettings) -> Pool:
+    return Pool(
+        device.name,
+        (device.name, *(size for size in device.sizes if size != device.name)),
+        device.count if device.min_workers is None else device.min_workers,
+        device.count if device.max_workers is None else device.max_workers,
+        device.max_cores,
+        device.start_s,
+    )

@@ -220,9 +220,9 @@ def _problems(world: World) -> list[str]:
         most = device.max_workers if device.max_workers is not None else device.count
         if not min(least, device.count) <= device.count <= max(most, device.count) or least > most:
             problems.append(f"devices.{number}: allowed: min_workers <= count <= max_workers")
-        alike = [o.name for o in world.devices if (o.site, o.kind) == (device.site, device.kind)]
+        alike = [other.name for other in world.devices if _is_like(other, device)]
         problems += [
-            f"devices.{number}.sizes: got {size!r}; allowed: {', '.join(alike)} (same site and kind)"
+            f"devices.{number}.sizes: got {size!r}; allowed: {', '.join(alike)} (same site, kind and memory)"
             for size in device.sizes
             if size not in alike
         ]
@@ -255,6 +255,11 @@ def _problems(world: World) -> list[str]:
     ]
     problems += _fault_problems(world, sites)
     return problems
+
+
+def _is_like(one: DeviceSettings, other: DeviceSettings) -> bool:
+    """Whether a worker could be either, as far as where and how much goes."""
+    return (one.site, one.kind, one.memory_mib) == (other.site, other.kind, other.memory_mib)
 
 
 def _fault_problems(world: World, sites: set[str]) -> list[str]:
