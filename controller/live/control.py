@@ -16,13 +16,20 @@ from typing import Any
 
 from modelless.controller.config import Settings
 from modelless.controller.core.books import demands_of
-from modelless.controller.core.effects import LoadInstance, PlanEffect, ScalePool, UnloadInstance
-from modelless.controller.core.plan import PlanLimits, Planner
+from modelless.controller.core.effects import (
+    LoadInstance,
+    PlanEffect,
+    ResizeWorker,
+    ScalePool,
+    UnloadInstance,
+)
+from modelless.controller.core.plan import Planner
 from modelless.controller.core.roster import WorkerReport
 from modelless.controller.live.knowledge import read_knowledge
 from modelless.controller.live.logs import log_to
 from modelless.controller.live.messages import Orders, Report
 from modelless.controller.live.neighbourhood import Neighbourhood, busy_neighbours
+from modelless.controller.live.pool_book import PoolBook
 from modelless.controller.live.predictions import (
     DriftNotes,
     drifts_status,
@@ -65,16 +72,14 @@ class ControlLoop:
         self._neighbourhood = Neighbourhood(
             knowledge.cost_model, [facts.variant_id for facts in self._variants]
         )
+        self._pools = PoolBook(settings)
         policies = settings.policies
         self._planner = Planner(
             build_policy(ScalingPolicy, policies.scaling),  # type: ignore[type-abstract]
             build_policy(PlacementPolicy, policies.placement),  # type: ignore[type-abstract]
             build_policy(EvictionPolicy, policies.eviction),  # type: ignore[type-abstract]
             build_policy(Forecaster, policies.forecast),  # type: ignore[type-abstract]
-            PlanLimits(
-                {pool.device_class: pool.min_workers for pool in settings.pools},
-                {pool.device_class: pool.max_workers for pool in settings.pools},
-            ),
+            self._pools.limits(knowledge.device_classes),
         )
         self._members: dict[str, _Member] = {}
         self._shares: Mapping[str, Mapping[Placement, float]] = {}
@@ -88,8 +93,12 @@ class ControlLoop:
         now_s = time.monotonic()
         member = self._members.get(report.member_id)
         is_new = member is None
+        if report.is_leaving:
+            self._members.pop(report.member_id, None)
+            return Orders((), (), {}, {})
         if member is None:
             member = self._members[report.member_id] = _Member(report, now_s)
+            self._pools.on_worker(report.pool, now_s)
         member.report, member.heard_s = report, now_s
         for outcome, count in report.outcomes.items():
             self._totals[outcome] = self._totals.get(outcome, 0) + count
@@ -105,6 +114,8 @@ class ControlLoop:
             self._shares,
             self.status(),
             busy_neighbours(report, self._reports()),
+            self._pools.starting_s(self._planner.scaled),
+            self._pools.is_at_rest(self._planner.scaled),
         )
 
     def status(self) -> Mapping[str, Any]:
@@ -117,6 +128,7 @@ class ControlLoop:
                 {
                     "id": report.member_id,
                     "role": "gateway" if report.is_gateway else "worker",
+                    "resizing_to": report.state.resizing_to if report.state else "",
                     "device_class": report.state.device_class if report.state else None,
                     "loaded": sorted(i.variant_id for i in instances if i.memory_bytes),
                     "loading": sorted(i.variant_id for i in instances if not i.memory_bytes),
@@ -130,6 +142,7 @@ class ControlLoop:
             )
         return {
             "members": members,
+            "pools": self._pools.status(),
             "predictions": predictions_status(self._reports()),
             "drifted": drifts_status(self._reports()),
             "outcomes": dict(self._totals),
@@ -149,12 +162,15 @@ class ControlLoop:
         for problem in self._planner.problems:
             logger.error("a policy failed: %s", problem)
         for effect in effects:
-            if isinstance(effect, (LoadInstance, UnloadInstance)):
+            if isinstance(effect, (LoadInstance, UnloadInstance, ResizeWorker)):
                 orders = self._members[effect.worker_id].orders
                 if effect not in orders:
                     orders.append(effect)
             elif isinstance(effect, ScalePool):
-                self._scale_pool(effect)
+                present = sum(report.pool == effect.device_class for report in self._reports())
+                if self._pools.ask(effect, present, now_s):
+                    logger.info("%s: %d of %d", effect.device_class, effect.workers, present)
+                    self._scale_pool(effect)
             else:
                 self._shares = {scope: dict(shares) for scope, shares in effect.shares}
 
@@ -169,7 +185,7 @@ class ControlLoop:
             if report.state is not None:
                 beside = self._neighbourhood.beside(report, self._reports())
                 slowdowns = self._neighbourhood.slowdowns(report.state.device_class, beside)
-                workers.append(replace(report.state, slowdowns=slowdowns))
+                workers.append(replace(report.state, slowdowns=slowdowns, pool=report.pool))
             demands += demands_of(report.kinds, max(report.interval_s, 1e-3))
             open_queries.update(report.open_queries)
             for rates, counts in ((arrivals, report.arrivals), (unmet, report.unmet)):
@@ -184,6 +200,7 @@ class ControlLoop:
             unmet,
             tuple(demands),
             open_queries,
+            self._pools.pools,
         )
 
     def _directory(self) -> tuple[WorkerReport, ...]:

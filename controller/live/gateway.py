@@ -21,6 +21,7 @@ from modelless.controller.live.device import LocalDevice, cores_of
 from modelless.controller.live.frontend import RunBatch, V2Frontend
 from modelless.controller.live.knowledge import Knowledge
 from modelless.controller.live.messages import Orders, Report
+from modelless.controller.live.pool_book import GATEWAYS
 from modelless.controller.live.remote import RemoteWorkers
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import SelectionPolicy
@@ -108,6 +109,7 @@ class Gateway:
     def start(self) -> None:
         """Begin to tick and to talk to the control loop."""
         self._on_device_change()  # an empty device can be loaded: queries may wait for that
+        self._remote.start(self._tell_of_workers)
         sys.setswitchinterval(0.0005)  # a finished batch must not wait for the loop's 5 ms
         self._tasks = [
             self._loop.create_task(self._tick_forever()),
@@ -223,6 +225,7 @@ class Gateway:
             self._knowledge.catalog.tasks,
             self._on_device_change,
             cores,
+            [self._knowledge.device_class(name) for name in settings.sizes],
         )
 
     def _state(self) -> WorkerState | None:
@@ -254,6 +257,7 @@ class Gateway:
             host=platform.node(),
             coverage=self._knowledge.cost_model.coverage(),
             drifts=self._knowledge.cost_model.drifts(),
+            pool=GATEWAYS,
         )
 
     def _obey(self, orders: Orders) -> None:
@@ -271,13 +275,22 @@ class Gateway:
                 logger.error("a policy failed: %s", problem)
         now_s = time.monotonic()
         directory = {report.worker_id: report for report in orders.directory}
+        self._dispatcher.roster.expect_workers(orders.starting_s)
+        self.frontend.is_at_rest = orders.is_at_rest
         for gone in self._directory.keys() - directory.keys():
             self.frontend.carry_out(self._dispatcher.on_worker_lost(gone, now_s))
-        for report in directory.values():
-            self._remote.know(report.worker_id, report.device_class)
-            priced = report._replace(hop_s=self._remote.hop_s(report.worker_id))
-            self.frontend.carry_out(self._dispatcher.on_worker_report(priced, now_s))
         self._directory = directory
+        self._tell_of_workers()
+
+    def _tell_of_workers(self) -> None:
+        """Tell the dispatcher of the pools' workers; of one out of reach that it holds nothing."""
+        now_s = time.monotonic()
+        for report in self._directory.values():
+            worker_id = report.worker_id
+            told = report._replace(hop_s=self._remote.hop_s(worker_id))
+            if not self._remote.reaches(worker_id):
+                told = told._replace(variant_ids=())
+            self.frontend.carry_out(self._dispatcher.on_worker_report(told, now_s))
 
     def _on_device_change(self) -> None:
         """Tell the dispatcher of the device, and what handing it a batch costs here."""

@@ -35,6 +35,8 @@ class Report:
         host: the machine's name: devices of one host disturb each other.
         coverage: how its cost model's predictions fared lately, by device class.
         drifts: placements that came to take another time than was measured.
+        pool: the pool its device belongs to.
+        is_leaving: it goes, and this is its last report.
     """
 
     member_id: str
@@ -53,6 +55,8 @@ class Report:
     host: str = ""
     coverage: tuple[Coverage, ...] = ()
     drifts: tuple[Drift, ...] = ()
+    pool: str = ""
+    is_leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,8 @@ class Orders:
         shares: the plan's, for gateways' selection policies; see ``Targets``.
         status: the cluster in a few figures, for anyone who asks a gateway.
         busy_neighbours: mean number of the other devices of its host that were busy lately.
+        starting_s: how soon a worker can be there, by device class, where scaling starts workers.
+        is_at_rest: scaling keeps no worker of any pool just now.
     """
 
     effects: tuple[PlanEffect, ...]
@@ -72,3 +78,5 @@ class Orders:
     shares: Mapping[str, Mapping[Placement, float]]
     status: Mapping[str, Any]
     busy_neighbours: float = 0.0
+    starting_s: Mapping[str, float] = field(default_factory=dict)
+    is_at_rest: bool = False

@@ -158,11 +158,21 @@ class PoolReplica:
         replica_id = serve.get_replica_context().replica_id.unique_id
         log_to(Path(home), replica_id)
         knowledge = await asyncio.to_thread(read_knowledge, Path(home), checked)
-        self._worker = PoolWorker(replica_id, device_class, knowledge, _control_caller())
+        sizes = [
+            size
+            for pool in checked.pools
+            if pool.device_class == device_class
+            for size in pool.sizes
+        ]
+        self._worker = PoolWorker(replica_id, device_class, knowledge, _control_caller(), sizes)
 
     async def run_batch(self, variant_id: str, inputs: Any, worker_id: str) -> Any:
         """See ``PoolWorker.run_batch``."""
         return await self._worker.run_batch(variant_id, inputs, worker_id)
+
+    async def __del__(self) -> None:
+        if hasattr(self, "_worker"):
+            await self._worker.leave()
 
 
 @serve.deployment

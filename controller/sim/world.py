@@ -222,7 +222,8 @@ def _problems(world: World) -> list[str]:
             problems.append(f"devices.{number}: allowed: min_workers <= count <= max_workers")
         alike = [other.name for other in world.devices if _is_like(other, device)]
         problems += [
-            f"devices.{number}.sizes: got {size!r}; allowed: {', '.join(alike)} (same site, kind and memory)"
+            f"devices.{number}.sizes: got {size!r}; allowed: {', '.join(alike)}, "
+            "of the same site, kind and memory"
             for size in device.sizes
             if size not in alike
         ]

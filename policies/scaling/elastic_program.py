@@ -115,7 +115,9 @@ def best_plan(
         row[:flows][mine] = time_s[kinds[mine], placed[mine]]
         for slot, (_, size) in enumerate(slots):
             row[flows + slot] = -utilisation * (size == name)
-        elsewhere = sum(n for (pool, size), n in present.items() if size == name and pool not in pooled)
+        elsewhere = sum(
+            n for (pool, size), n in present.items() if size == name and pool not in pooled
+        )
         bound(row, -inf, utilisation * elsewhere)
     for slot, (pool, size) in enumerate(slots):
         rent = classes[size].cost_usd(1.0)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from modelless.controller.sim.run import simulate
-from modelless.controller.sim.summary import Summary
 from modelless.controller.sim.series import Series
+from modelless.controller.sim.summary import Summary
 from modelless.controller.sim.world import parse_world
 from modelless.variants.errors import InvalidInputError
 
