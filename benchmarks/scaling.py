@@ -31,6 +31,7 @@ import tempfile
 import threading
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -156,11 +157,14 @@ def figures(rows: list[list[Any]], seconds: float, deadline_ms: float) -> dict[s
     width = int(3 * seconds)
     sent, good = np.zeros(width), np.zeros(width)
     lost = 0
+    statuses: list[Counter[str]] = [Counter(), Counter(), Counter()]
     for _, due_s, status, latency_ms, *_ in rows:
         second = min(int(due_s), width - 1)
         sent[second] += 1
         good[second] += status == 200 and latency_ms <= deadline_ms
         lost += status == 0 or status == 500
+        is_late = status == 200 and latency_ms > deadline_ms
+        statuses[min(int(due_s // seconds), 2)]["late" if is_late else str(status)] += 1
     share = np.divide(good, sent, out=np.ones(width), where=sent > 0)
     up, down = int(seconds), int(2 * seconds)
     recovered_s = next(
@@ -180,6 +184,7 @@ def figures(rows: list[list[Any]], seconds: float, deadline_ms: float) -> dict[s
             float(good[a:b].sum() / max(sent[a:b].sum(), 1.0)) for a, b in pairwise(edges)
         ],
         "missed_down": int((sent - good)[down:].sum()),
+        "statuses": statuses,
         "share_by_second": share.round(3).tolist(),
     }
 

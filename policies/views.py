@@ -307,6 +307,7 @@ class ClusterView:
         demands: the arrivals by kind: their rates add up to ``arrivals_per_s``.
         open_queries: waiting or running now, by scope.
         pools: what can be changed about the workers.
+        missed_per_s: queries refused or answered late, a second, since the last view.
     """
 
     now_s: float
@@ -318,6 +319,7 @@ class ClusterView:
     demands: tuple[Demand, ...] = ()
     open_queries: Mapping[str, int] = field(default_factory=dict)
     pools: tuple[Pool, ...] = ()
+    missed_per_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

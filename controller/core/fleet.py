@@ -136,14 +136,14 @@ class Fleet:
 
     def _home_of(self, name: str, view: ClusterView) -> str:
         """The pool that a worker of this size is to be started in."""
-        if self._limits.max_workers.get(name, 1) > 0:
-            return name
         able = [
             pool
             for pool, sizes in self._limits.sizes.items()
-            if name in sizes and pool in view.device_classes
+            if name in sizes and pool != name and pool in view.device_classes
         ]
-        return able[0] if able else name
+        if not able or self._limits.max_workers.get(name, 0) > 0:
+            return name
+        return able[0]
 
     def _scale(
         self,

@@ -2,14 +2,19 @@
 
 Each variant is loaded again, for the new class, beside the old one; when all are there they take
 over at once, and an old one is freed after its last batch. So no query is dropped and none waits
-for a load, at the price of memory for both for a moment. What does not fit beside the old ones is
-not taken along, and is loaded again afterwards if it is still wanted.
+for a load, at the price of memory for both for a moment. Only what was used lately is taken along,
+as far as it fits: the fewer loads, the sooner the worker is what it is to be. The rest is loaded
+again afterwards if it is still wanted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 from typing import NamedTuple
+
+LATELY_S = 30.0
+"""What was last used so long before the latest use of anything is not taken along."""
 
 
 class Resident(NamedTuple):
@@ -17,7 +22,7 @@ class Resident(NamedTuple):
 
     Attributes:
         needed_bytes: what it is expected to take once more.
-        last_used_s: when it last served a batch.
+        last_used_s: when it last served a batch; -inf if it never did.
         in_use: a batch runs or is queued on it.
     """
 
@@ -28,7 +33,9 @@ class Resident(NamedTuple):
 
 
 def take_along(residents: Iterable[Resident], free_bytes: int) -> tuple[str, ...] | None:
-    """What to load a second time: as much as fits, the most lately used first.
+    """What to load a second time: what was used lately, as much as fits, the latest used first.
+
+    Of a worker that never served, everything counts as used lately.
 
     Returns:
         Variant ids in the order to load them in; None if something in use does not fit, or nothing
@@ -36,7 +43,10 @@ def take_along(residents: Iterable[Resident], free_bytes: int) -> tuple[str, ...
     """
     taken: list[str] = []
     waiting = sorted(residents, key=lambda r: (not r.in_use, -r.last_used_s, r.variant_id))
+    latest_s = max((resident.last_used_s for resident in waiting), default=-inf)
     for resident in waiting:
+        if not resident.in_use and resident.last_used_s < latest_s - LATELY_S:
+            continue
         if resident.needed_bytes <= free_bytes:
             free_bytes -= resident.needed_bytes
             taken.append(resident.variant_id)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from modelless.controller.config import Settings
-from modelless.controller.core.books import demands_of
+from modelless.controller.core.books import demands_of, missed
 from modelless.controller.core.effects import (
     LoadInstance,
     PlanEffect,
@@ -201,6 +201,7 @@ class ControlLoop:
             tuple(demands),
             open_queries,
             self._pools.pools,
+            sum(missed(r.outcomes) / max(r.interval_s, 1e-3) for r in self._reports()),
         )
 
     def _directory(self) -> tuple[WorkerReport, ...]:

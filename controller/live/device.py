@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -159,7 +160,12 @@ class LocalDevice:
         if becomes is None or becomes == self.device_class or self._loading or self._resizing:
             return
         residents = [
-            Resident(name, slot.loaded.memory_bytes, slot.last_used_s, name in in_use)
+            Resident(
+                name,
+                slot.loaded.memory_bytes,
+                slot.last_used_s if slot.use_count else -inf,
+                name in in_use,
+            )
             for name, slot in self._slots.items()
         ]
         used_bytes = sum(slot.loaded.memory_bytes for slot in self._slots.values())

@@ -57,6 +57,7 @@ class ControlLoop:
         unmet_per_s: Mapping[str, float],
         demands: tuple[Demand, ...] = (),
         open_queries: Mapping[str, int] | None = None,
+        missed_per_s: float = 0.0,
         *,
         at_once: bool = False,
     ) -> None:
@@ -75,6 +76,7 @@ class ControlLoop:
             demands,
             open_queries or {},
             self._floor.pools,
+            missed_per_s,
         )
         effects = self._planner.tick(view)
         for problem in self._planner.problems:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from modelless.controller.core.resizing import Resident
 from modelless.controller.core.roster import WorkerReport
@@ -181,8 +182,14 @@ class SimulatedWorker:
         for held in self.held.values():
             size = facts[held.variant_id].memory_bytes.get(self.resizing_to)
             if size is not None and held.is_ready:
-                used = held.variant_id in in_use
-                found.append(Resident(held.variant_id, int(-(-size // 1)), held.last_used_s, used))
+                found.append(
+                    Resident(
+                        held.variant_id,
+                        int(-(-size // 1)),
+                        held.last_used_s if held.use_count else -inf,
+                        held.variant_id in in_use,
+                    )
+                )
         return found
 
     def run(

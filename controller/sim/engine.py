@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
 
-from modelless.controller.core.books import demands_of
+from modelless.controller.core.books import demands_of, missed
 from modelless.controller.core.dispatch import Dispatcher, DispatchLimits
 from modelless.controller.core.effects import Complete, DispatchEffect, Execute, Refuse, WakeAt
 from modelless.controller.core.plan import PlanLimits, Planner
@@ -314,6 +314,7 @@ class Engine:
             {scope: count / interval_s for scope, count in counters.unmet.items()},
             demands_of(counters.kinds, interval_s),
             self._dispatcher.open_by_scope(),
+            missed(counters.outcomes) / interval_s,
         )
         self._dispatcher.roster.expect_workers(self._control.starting_s)
         known = self._dispatcher.roster.reports

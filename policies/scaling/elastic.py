@@ -2,7 +2,9 @@
 
 Up at once; down only to the dearest plan that was the best at any time for a while (the
 stabilisation window of Kubernetes' Horizontal Pod Autoscaler). What workers hold is decided as
-``demand-value`` does, so that the variants follow the load as well.
+``demand-value`` does, so that the variants follow the load as well. Profiles may promise more than
+a disturbed machine keeps: while busy workers miss deadlines, demand counts for more and more than
+it is (*strain*), and slowly for less again afterwards.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ from modelless.variants.errors import InvalidInputError
 
 _MEMORY_S = 60.0
 _MOST_PLANS = 1024
+_MISSED = 0.01  # of the arrivals: more than this is too many
+_STRAIN_UP, _STRAIN_DOWN, _MOST_STRAIN = 1.25, 0.99, 8.0  # a view
 
 
 class Elastic(ScalingPolicy):
@@ -75,6 +79,7 @@ class Elastic(ScalingPolicy):
         self.slack = slack
         self._rates = KindRates(_MEMORY_S)
         self._asked_s: float | None = None  # when there last was a query
+        self._strain = 1.0
         self._plans: deque[tuple[float, Plan]] = deque(maxlen=_MOST_PLANS)
 
     def targets(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> Targets:
@@ -105,8 +110,19 @@ class Elastic(ScalingPolicy):
             return None
         if view.now_s - self._asked_s >= self.zero_after_s:
             return []
+        self._feel(view)
         tasks = {variant.task for variant in view.variants}
-        return self._rates.rates(forecast_per_s, len(tasks))
+        told = self._rates.rates(forecast_per_s, len(tasks))
+        return [kind._replace(rate_per_s=self._strain * kind.rate_per_s) for kind in told]
+
+    def _feel(self, view: ClusterView) -> None:
+        """Learn whether busy workers miss deadlines."""
+        busy = sum(worker.busy_share for worker in view.workers)
+        is_busy = bool(view.workers) and busy >= self.utilisation * len(view.workers)
+        if is_busy and view.missed_per_s > _MISSED * sum(view.arrivals_per_s.values()):
+            self._strain = min(self._strain * _STRAIN_UP, _MOST_STRAIN)
+        else:
+            self._strain = max(self._strain * _STRAIN_DOWN, 1.0)
 
     def _best(self, view: ClusterView, expected: list[KindRate], present: Plan) -> Plan:
         sizes = {size for pool in view.pools for size in pool.sizes}
