@@ -70,6 +70,7 @@ def main() -> None:
     print(f"one worker's capacity: {per_s:.1f}/s of {arguments.variant}", flush=True)
     results = {}
     for mode in arguments.only.split(","):
+        arguments.port += 1  # the one before may still be closing
         results[mode] = found = measure(mode, per_s, arguments)
         print(row(mode, found), flush=True)
     if arguments.json:

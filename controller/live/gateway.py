@@ -206,7 +206,8 @@ class Gateway:
                     logger.warning("the control loop does not answer: %s", error, exc_info=True)
                 silent = True
             is_empty = self._device is None or self._device.is_empty
-            settled = self.frontend.is_ready or not is_empty
+            is_woken = self.frontend.is_at_rest and self._dispatcher.open_queries > 0
+            settled = (self.frontend.is_ready or not is_empty) and not is_woken
             await asyncio.sleep(EXCHANGE_S if settled else 0.1)
 
     def _open_device(self, rank: int | None, count: int) -> LocalDevice | None:

@@ -203,7 +203,7 @@ def gateway_app(
 def pool_app(home: Path, settings: Settings, pool: PoolSettings) -> Any:
     """The application of one pool."""
     workers = PoolReplica.options(  # type: ignore[attr-defined]
-        num_replicas=pool.workers,
+        num_replicas=max(pool.workers, 1),  # Serve begins with one; see ``Cluster._start_pool``
         max_ongoing_requests=16,
         health_check_period_s=1,
         health_check_timeout_s=10,

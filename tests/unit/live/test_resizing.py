@@ -1,4 +1,4 @@
-"""A real device changes its size while batches run: none is dropped, and engines get its threads."""
+"""A real device is resized while batches run: none is dropped, and engines get its threads."""
 
 from __future__ import annotations
 

@@ -150,9 +150,7 @@ def test_before_anything_came_all_stays_as_it_is() -> None:
 def test_busy_workers_that_miss_deadlines_are_given_help_whatever_profiles_say() -> None:
     policy = Elastic()
     for second in range(8):
-        seen = view(
-            float(second), 20.0, "cpu-1", pool=NUMBER, busy_share=1.0, missed_per_s=5.0
-        )
+        seen = view(float(second), 20.0, "cpu-1", pool=NUMBER, busy_share=1.0, missed_per_s=5.0)
         count = policy.targets(seen, {}).workers["cpu-1"]
     assert count >= 2
     calm = Elastic()
