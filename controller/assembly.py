@@ -8,7 +8,8 @@ import numpy as np
 
 from modelless.controller.config import Settings
 from modelless.controller.core.dispatch import Dispatcher, DispatchLimits
-from modelless.controller.core.plan import PlanLimits, Planner
+from modelless.controller.core.fleet import PlanLimits
+from modelless.controller.core.plan import Planner
 from modelless.controller.core.roster import Roster
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import (
@@ -53,7 +54,7 @@ def build_dispatcher(
     )
 
 
-def build_planner(settings: Settings) -> Planner:
+def build_planner(settings: Settings, limits: PlanLimits) -> Planner:
     """The control loop's planner. Raises as ``build_dispatcher`` does."""
     policies = settings.policies
     return Planner(
@@ -61,8 +62,5 @@ def build_planner(settings: Settings) -> Planner:
         build_policy(PlacementPolicy, policies.placement),  # type: ignore[type-abstract]
         build_policy(EvictionPolicy, policies.eviction),  # type: ignore[type-abstract]
         build_policy(Forecaster, policies.forecast),  # type: ignore[type-abstract]
-        PlanLimits(
-            {pool.device_class: pool.min_workers for pool in settings.pools},
-            {pool.device_class: pool.max_workers for pool in settings.pools},
-        ),
+        limits,
     )

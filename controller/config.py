@@ -45,6 +45,9 @@ class GatewaySettings(_Section):
         True,
         description="keep each gateway's device on CPU cores of its own, where there are enough",
     )
+    sizes: tuple[str, ...] = Field(
+        (), description="device classes that scaling may resize each gateway's device to"
+    )
 
 
 class PoolSettings(_Section):
@@ -54,6 +57,12 @@ class PoolSettings(_Section):
     workers: int = Field(1, ge=0, le=1024, description="workers to begin with")
     min_workers: int = Field(0, ge=0, description="fewest workers that scaling may leave")
     max_workers: int = Field(8, ge=0, description="most workers that scaling may start")
+    sizes: tuple[str, ...] = Field(
+        (), description="device classes that scaling may resize its workers to, e.g. [cpu-2]"
+    )
+    max_cores: int | None = Field(
+        None, ge=1, description="most CPU cores that all its workers may use; default: no bound"
+    )
     resources: dict[str, float] = Field(
         default_factory=dict, description="Ray resources each worker needs, e.g. {GPU: 1}"
     )
@@ -151,13 +160,17 @@ class Settings(_Section):
     @property
     def device_classes(self) -> frozenset[str]:
         """The device classes that variants run on."""
-        own = self.gateways.device_class
-        return frozenset([pool.device_class for pool in self.pools] + ([own] if own else []))
+        names: set[str | None] = {self.gateways.device_class, *self.gateways.sizes}
+        for pool in self.pools:
+            names |= {pool.device_class, *pool.sizes}
+        return frozenset(name for name in names if name is not None)
 
     @model_validator(mode="after")
     def _something_runs(self) -> Settings:
         if self.gateways.device_class is None and not self.pools:
             raise ValueError("gateways without a device need a pool: nothing would run")
+        if self.gateways.device_class is None and self.gateways.sizes:
+            raise ValueError("gateways.sizes: gateways without a device have none to resize")
         return self
 
     @field_validator("pools")

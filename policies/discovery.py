@@ -52,6 +52,7 @@ BUILT_IN: Mapping[type, Mapping[str, str]] = {
     },
     ScalingPolicy: {
         "demand-value": f"{_HOME}.scaling.demand_value:DemandValue",
+        "elastic": f"{_HOME}.scaling.elastic:Elastic",
         "fixed": f"{_HOME}.scaling.fixed:Fixed",
         "infaas-autoscaler": f"{_HOME}.scaling.infaas:InfaasScaling",
         "infadapter": f"{_HOME}.scaling.infadapter:InfAdapter",

@@ -206,6 +206,8 @@ class WorkerState:
         busy_share: of the time since the last view, how much it was busy with batches; 0 to 1.
         slowdowns: by variant id, how many times as long it would take there beside what the other
             devices of the host hold, were they busy; what is not named is not known to be slowed.
+        pool: whose it is; by default the one called like its device class.
+        resizing_to: the device class that it is about to become; empty if it stays what it is.
         free_bytes: memory budget less what its instances take.
     """
 
@@ -215,11 +217,41 @@ class WorkerState:
     instances: tuple[Instance, ...]
     busy_share: float = 0.0
     slowdowns: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
+    pool: str = ""
+    resizing_to: str = ""
     free_bytes: int = field(init=False, repr=False, compare=False)
 
+    @property
+    def size(self) -> str:
+        """The device class that it is, or is about to become."""
+        return self.resizing_to or self.device_class
+
     def __post_init__(self) -> None:
+        object.__setattr__(self, "pool", self.pool or self.device_class)
         taken = sum([instance.memory_bytes for instance in self.instances])
         object.__setattr__(self, "free_bytes", self.memory_bytes - taken)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Workers that are alike, and what may be done with them.
+
+    Attributes:
+        name: that of the device class its workers start as; a pool of any other name (that of the
+            gateways) has as many workers as it has.
+        sizes: device classes that its workers may be, the one they start as first: one may be
+            resized from one to another while it serves.
+        min_workers, max_workers: how many it may have.
+        max_cores: CPU cores that all its workers together may use; None for no bound.
+        start_s: from wanting one more worker to having it.
+    """
+
+    name: str
+    sizes: tuple[str, ...]
+    min_workers: int
+    max_workers: int
+    max_cores: int | None = None
+    start_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +306,8 @@ class ClusterView:
         unmet_per_s: queries by scope that found nothing ready, since the last view.
         demands: the arrivals by kind: their rates add up to ``arrivals_per_s``.
         open_queries: waiting or running now, by scope.
+        pools: what can be changed about the workers.
+        missed_per_s: queries refused or answered late, a second, since the last view.
     """
 
     now_s: float
@@ -284,6 +318,8 @@ class ClusterView:
     unmet_per_s: Mapping[str, float]
     demands: tuple[Demand, ...] = ()
     open_queries: Mapping[str, int] = field(default_factory=dict)
+    pools: tuple[Pool, ...] = ()
+    missed_per_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

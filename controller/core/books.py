@@ -129,6 +129,11 @@ class Books:
         outcomes[outcome] = outcomes.get(outcome, 0) + 1
 
 
+def missed(outcomes: Mapping[str, int]) -> int:
+    """How many of the finished queries were refused or answered late."""
+    return outcomes.get("refused", 0) + outcomes.get("served-late", 0)
+
+
 def demands_of(kinds: Mapping[Kind, Sequence[int]], interval_s: float) -> tuple[Demand, ...]:
     """What was counted in ``DispatchCounters.kinds`` over an interval, as rates, in fixed order."""
     return tuple(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -89,7 +90,7 @@ class Dispatcher:
         if worker is None or worker.running is None:
             return []
         batch = self._stop(worker, worker.running, now_s)
-        placement = Placement(batch.variant_id, worker.device_class)
+        placement = Placement(batch.variant_id, batch.device_class)
         self.roster.cost_model.observe(placement, batch.items, self.roster.load, busy_s)
         effects = self._books.complete(batch, worker.worker_id, now_s)
         self._idle.tell(worker)
@@ -121,10 +122,12 @@ class Dispatcher:
             self._idle.add(worker)
         if not self.roster.update(report):
             return []
+        resized = worker.device_class != report.device_class
+        worker.device_class = report.device_class
         homeless = [
             query
             for key, queue in worker.queues.items()
-            if key[1] not in report.variant_ids
+            if resized or key[1] not in report.variant_ids
             for query in queue
         ]
         effects = self._choose_again(homeless + self._held.stranded(), now_s)
@@ -167,8 +170,10 @@ class Dispatcher:
                 effects += self.on_worker_lost(worker.worker_id, now_s)
         return self._settle(now_s, effects)
 
-    def refresh(self, load: Load) -> None:
-        """Take the cost model's newest estimates; once a second is enough."""
+    def refresh(self, load: Load, starting_s: Mapping[str, float] = MappingProxyType({})) -> None:
+        """Take the cost model's newest estimates, and how soon new workers can be there, by device
+        class; once a second is enough."""
+        self.roster.expect_workers(starting_s)
         self.roster.refresh(load)
 
     def advise(self, shares: Mapping[str, Mapping[Placement, float]]) -> str | None:
@@ -339,6 +344,7 @@ class Dispatcher:
         worker.running = batch = Batch(
             self._next_batch_id,
             run.variant_id,
+            worker.device_class,
             queries,
             items,
             now_s + self.limits.overdue_factor * resident.p99_s[items] + self.limits.overdue_s,

@@ -73,6 +73,14 @@ class ScalePool(NamedTuple):
     reason: Reason
 
 
+class ResizeWorker(NamedTuple):
+    """Make the worker one of another device class while it serves."""
+
+    worker_id: str
+    device_class: str
+    reason: Reason
+
+
 class Advise(NamedTuple):
     """Tell every gateway's selection policy which share of a scope's queries each placement serves.
 
@@ -83,4 +91,4 @@ class Advise(NamedTuple):
     shares: tuple[tuple[str, tuple[tuple[Placement, float], ...]], ...]
 
 
-PlanEffect = LoadInstance | UnloadInstance | ScalePool | Advise
+PlanEffect = LoadInstance | UnloadInstance | ScalePool | ResizeWorker | Advise

@@ -11,13 +11,8 @@ from collections.abc import Callable, Container, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from modelless.controller.core.effects import (
-    Advise,
-    LoadInstance,
-    PlanEffect,
-    ScalePool,
-    UnloadInstance,
-)
+from modelless.controller.core.effects import Advise, LoadInstance, PlanEffect, UnloadInstance
+from modelless.controller.core.fleet import Fleet, PlanLimits
 from modelless.controller.core.stock import Stock
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import in_scope
@@ -25,23 +20,11 @@ from modelless.policies.seams import EvictionPolicy, Forecaster, PlacementPolicy
 from modelless.policies.views import ClusterView, Instance, Targets, WorkerState
 from modelless.variants.vocabulary import Placement
 
+__all__ = ["PlanLimits", "Planner"]
+
 _Answer = TypeVar("_Answer")
 _Key = TypeVar("_Key", bound=Hashable)
 _NOTHING = Targets({}, {}, Reason.POLICY_FAILED)
-
-
-@dataclass(frozen=True, slots=True)
-class PlanLimits:
-    """Bounds that hold whatever a policy says.
-
-    Attributes:
-        min_workers, max_workers: by device class; a class that is not named stays as it is.
-        forecast_horizon_s: how far ahead demand is asked for.
-    """
-
-    min_workers: Mapping[str, int]
-    max_workers: Mapping[str, int]
-    forecast_horizon_s: float = 10.0
 
 
 @dataclass(slots=True)
@@ -94,11 +77,12 @@ class Planner:
 
     Args:
         scaling, placement, eviction, forecaster: the policies.
-        limits: bounds on the number of workers.
+        limits: bounds on the workers.
 
     Attributes:
         problems: what policies did wrong in the last tick, for the log: one that raises or answers
             nonsense is done without.
+        scaled: device classes whose number of workers the scaling policy decided on last.
     """
 
     def __init__(
@@ -115,6 +99,8 @@ class Planner:
         self.forecaster = forecaster
         self.limits = limits
         self.problems: list[str] = []
+        self.scaled: frozenset[str] = frozenset()
+        self._fleet = Fleet(limits)
         self._advised: tuple[tuple[str, tuple[tuple[Placement, float], ...]], ...] = ()
 
     def tick(self, view: ClusterView) -> list[PlanEffect]:
@@ -129,7 +115,10 @@ class Planner:
             self._complain(self.scaling, f"returned {targets!r:.80}; allowed: Targets")
             targets = _NOTHING
         instances = self._counts(targets.instances, Placement)
-        effects = self._scale(view, targets) + self._place(view, instances)
+        workers = self._counts(targets.workers, str)
+        self.scaled = frozenset(workers)
+        effects = self._fleet.effects(view, workers, targets.reason)
+        effects += self._place(view, instances)
         return effects + self._advise(view, targets)
 
     def _forecast(self, view: ClusterView) -> Mapping[str, float]:
@@ -166,18 +155,6 @@ class Planner:
             return []
         self._advised = advised
         return [Advise(advised)]
-
-    # -- workers ------------------------------------------------------------------------------
-
-    def _scale(self, view: ClusterView, targets: Targets) -> list[PlanEffect]:
-        effects: list[PlanEffect] = []
-        for name, wanted in self._counts(targets.workers, str).items():
-            count = max(wanted, self.limits.min_workers.get(name, 0))
-            count = min(count, self.limits.max_workers.get(name, count))
-            present = sum(worker.device_class == name for worker in view.workers)
-            if name in view.device_classes and count != present:
-                effects.append(ScalePool(name, count, targets.reason))
-        return effects
 
     # -- instances ----------------------------------------------------------------------------
 

@@ -110,6 +110,7 @@ class Roster:
         self._servers: dict[str, frozenset[str]] = {}
         self._holders: dict[Placement, _Holders] = {}
         self._loadable: dict[str, tuple[FloatArray, FloatArray]] = {}
+        self._starting_s: Mapping[str, float] = {}
         self._outlook = Outlook(np.zeros(0), np.zeros(0))  # in the order of ``_index``
         self._load = Load()
 
@@ -217,11 +218,18 @@ class Roster:
             known.shortlist,
         )
 
+    def expect_workers(self, starting_s: Mapping[str, float]) -> None:
+        """Take in how soon a worker can be there, by device class: of those that are started when
+        they are needed."""
+        if starting_s != self._starting_s:
+            self._starting_s = dict(starting_s)
+            self._loadable.clear()
+
     def soonest_if_loaded_s(self, query: QueryView) -> float:
         """Seconds until a variant for the query could have answered it, were its load begun now.
 
-        The quickest to load and run of those that the query allows and that some worker's device
-        class can run; inf if there are none.
+        The quickest to load and run of those that the query allows and that the device class of
+        some worker, or of one that would be started for it, can run; inf if there are none.
         """
         known = self._loadable.get(query.scope)
         if known is None:
@@ -234,13 +242,16 @@ class Roster:
         )
 
     def _find_loadable(self, scope: str) -> tuple[FloatArray, FloatArray]:
-        classes = sorted({report.device_class for report in self._reports.values()})
+        present = {report.device_class for report in self._reports.values()}
+        classes = sorted(present | set(self._starting_s))
+        start_s = [0.0 if name in present else self._starting_s[name] for name in classes]
         variants = [v for v in self.variants.values() if in_scope(v.id, scope)]
         placements = [Placement(variant.id, name) for variant in variants for name in classes]
         estimates = self.cost_model.estimate(placements, 1, self._load)
         return (
             _column(v.accuracy.percent for v in variants for _ in classes),
-            np.nan_to_num(estimates.load_s + estimates.p50_s, nan=np.inf, posinf=np.inf),
+            np.nan_to_num(estimates.load_s + estimates.p50_s, nan=np.inf, posinf=np.inf)
+            + np.tile(start_s, len(variants)),
         )
 
     def _in_order(self) -> list[WorkerReport]:

@@ -16,6 +16,7 @@ class Stock:
     """A copy of a view's workers that changes as a plan is made.
 
     An instance that is still loading may report no memory yet; what it is expected to take counts.
+    A worker that is being resized counts as what it becomes, and is given nothing until it is.
     """
 
     def __init__(self, view: ClusterView) -> None:
@@ -29,9 +30,10 @@ class Stock:
         for worker in view.workers:
             instances = tuple(self._weighed(i, worker.device_class) for i in worker.instances)
             self._workers[worker.worker_id] = replace(worker, instances=instances)
-            self._of_class.setdefault(worker.device_class, []).append(worker.worker_id)
+            if not worker.resizing_to:
+                self._of_class.setdefault(worker.device_class, []).append(worker.worker_id)
             self._held[worker.worker_id] = held = {i.variant_id for i in instances}
-            self._counts.update(Placement(name, worker.device_class) for name in held)
+            self._counts.update(Placement(name, worker.size) for name in held)
             self._copies.update(held)
 
     def needed_bytes(self, placement: Placement) -> int | None:

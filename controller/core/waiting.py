@@ -28,12 +28,14 @@ class Batch:
     """What a worker runs.
 
     Attributes:
+        device_class: what the worker was when it began.
         items: of all its queries.
         overdue_at_s: when it is given up.
     """
 
     batch_id: int
     variant_id: str
+    device_class: str
     queries: tuple[QueryView, ...]
     items: int
     overdue_at_s: float

@@ -250,6 +250,8 @@ class Cluster:
             external_scaler_enabled=True,
         )
         _scale(name, serve_app.POOL_HEAD, 0)
+        if pool.workers == 0:
+            _scale(name, serve_app.POOL_DEPLOYMENT, 0)
         return serve.get_deployment_handle(serve_app.POOL_DEPLOYMENT, app_name=name)
 
     def _stop(self) -> None:

@@ -17,9 +17,15 @@ from typing import Any
 
 from modelless.controller.api.feedback import Feedback
 from modelless.controller.config import Settings
-from modelless.controller.core.books import demands_of
+from modelless.controller.core.books import demands_of, missed
 from modelless.controller.core.chronicle import Chronicle
-from modelless.controller.core.effects import LoadInstance, PlanEffect, ScalePool, UnloadInstance
+from modelless.controller.core.effects import (
+    LoadInstance,
+    PlanEffect,
+    ResizeWorker,
+    ScalePool,
+    UnloadInstance,
+)
 from modelless.controller.core.roster import WorkerReport
 from modelless.controller.core.service import Service, follow_up
 from modelless.controller.live.history_notes import HistoryNotes
@@ -27,6 +33,7 @@ from modelless.controller.live.knowledge import Knowledge, read_knowledge, rerea
 from modelless.controller.live.logs import log_to
 from modelless.controller.live.messages import Orders, Report
 from modelless.controller.live.neighbourhood import Neighbourhood, busy_neighbours
+from modelless.controller.live.pool_book import PoolBook
 from modelless.controller.live.predictions import (
     DriftNotes,
     drifts_status,
@@ -83,7 +90,8 @@ class ControlLoop:
             knowledge, rereader(home, settings), self._keeper.watch, self._serve, self._learn
         )
         self._following: asyncio.Task[None] | None = None
-        self._planner = open_planner(settings)
+        self._pools = PoolBook(settings)
+        self._planner = open_planner(settings, self._pools.limits(knowledge.device_classes))
         self._members: dict[str, _Member] = {}
         self._shares: Mapping[str, Mapping[Placement, float]] = {}
         self._ticked_s = -float("inf")
@@ -98,8 +106,12 @@ class ControlLoop:
             self._following = asyncio.create_task(self._follower.follow_forever())
         member = self._members.get(report.member_id)
         is_new = member is None
+        if report.is_leaving:
+            self._members.pop(report.member_id, None)
+            return Orders((), (), {}, {})
         if member is None:
             member = self._members[report.member_id] = _Member(report, now_s)
+            self._pools.on_worker(report.pool, now_s)
         member.report, member.heard_s = report, now_s
         for outcome, count in report.outcomes.items():
             self._totals[outcome] = self._totals.get(outcome, 0) + count
@@ -122,6 +134,8 @@ class ControlLoop:
             self.status(),
             busy_neighbours(report, self._reports()),
             feedback,
+            self._pools.starting_s(self._planner.scaled),
+            self._pools.is_at_rest(self._planner.scaled),
         )
 
     async def versions(self, token: str) -> Service:
@@ -138,6 +152,7 @@ class ControlLoop:
                 {
                     "id": report.member_id,
                     "role": "gateway" if report.is_gateway else "worker",
+                    "resizing_to": report.state.resizing_to if report.state else "",
                     "device_class": report.state.device_class if report.state else None,
                     "loaded": sorted(i.variant_id for i in instances if i.memory_bytes),
                     "loading": sorted(i.variant_id for i in instances if not i.memory_bytes),
@@ -151,6 +166,7 @@ class ControlLoop:
             )
         return {
             "members": members,
+            "pools": self._pools.status(),
             "predictions": predictions_status(self._reports()),
             "drifted": drifts_status(self._reports()),
             "outcomes": dict(self._totals),
@@ -187,12 +203,15 @@ class ControlLoop:
         busy = {effect.worker_id for effect in effects if isinstance(effect, placing)}
         effects += follow_up(self._service, view.workers, self._facts, busy)
         for effect in effects:
-            if isinstance(effect, placing):
+            if isinstance(effect, (*placing, ResizeWorker)):
                 orders = self._members[effect.worker_id].orders
                 if effect not in orders:
                     orders.append(effect)
             elif isinstance(effect, ScalePool):
-                self._scale_pool(effect)
+                present = sum(report.pool == effect.device_class for report in self._reports())
+                if self._pools.ask(effect, present, now_s):
+                    logger.info("%s: %d of %d", effect.device_class, effect.workers, present)
+                    self._scale_pool(effect)
             else:
                 self._shares = {scope: dict(shares) for scope, shares in effect.shares}
 
@@ -207,7 +226,7 @@ class ControlLoop:
             if report.state is not None:
                 beside = self._neighbourhood.beside(report, self._reports())
                 slowdowns = self._neighbourhood.slowdowns(report.state.device_class, beside)
-                state = replace(report.state, slowdowns=slowdowns)
+                state = replace(report.state, slowdowns=slowdowns, pool=report.pool)
                 workers.append(self._service.kept(state))
             demands += demands_of(report.kinds, max(report.interval_s, 1e-3))
             open_queries.update(report.open_queries)
@@ -223,6 +242,8 @@ class ControlLoop:
             unmet,
             tuple(demands),
             open_queries,
+            self._pools.pools,
+            sum(missed(r.outcomes) / max(r.interval_s, 1e-3) for r in self._reports()),
         )
 
     def _directory(self) -> tuple[WorkerReport, ...]:

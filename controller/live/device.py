@@ -11,8 +11,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -20,8 +21,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.controller.core.effects import LoadInstance, PlanEffect, UnloadInstance
+from modelless.controller.core.effects import (
+    LoadInstance,
+    PlanEffect,
+    ResizeWorker,
+    UnloadInstance,
+)
+from modelless.controller.core.resizing import Resident, take_along
 from modelless.controller.core.roster import WorkerReport
+from modelless.controller.live.resizing import Resizing
 from modelless.policies.views import Instance, WorkerState
 from modelless.profiler.inputs import FREE_AXIS, sample_inputs
 from modelless.variants.runtimes import LoadedVariant, find_runtime
@@ -60,6 +68,7 @@ class LocalDevice:
         tasks: by name, for warm-up inputs.
         on_change: called after a load or an unload.
         cores: CPU cores that batches run on; empty for wherever the system puts them.
+        sizes: what it may be resized to.
     """
 
     def __init__(
@@ -71,6 +80,7 @@ class LocalDevice:
         tasks: Mapping[str, Task],
         on_change: Callable[[], None],
         cores: Collection[int] = (),
+        sizes: Iterable[DeviceClass] = (),
     ) -> None:
         self.worker_id = worker_id
         self.device_class = device_class
@@ -82,10 +92,12 @@ class LocalDevice:
         self._loop = asyncio.get_running_loop()
         self._slots: dict[str, _Slot] = {}
         self._loading: set[str] = set()
+        self._sizes = {size.name: size for size in (device_class, *sizes)}
+        self._resizing: Resizing | None = None
         self.failed_loads: dict[str, str] = {}
         # A batch to run, what is to be unloaded, or None: the end.
         self._jobs: SimpleQueue[_Job | LoadedVariant | None] = SimpleQueue()
-        self._loads: SimpleQueue[Variant | None] = SimpleQueue()
+        self._loads: SimpleQueue[tuple[Variant, DeviceClass] | None] = SimpleQueue()
         self._told_s = time.monotonic()
         self._busy_s = 0.0
         self._threads = [
@@ -124,6 +136,8 @@ class LocalDevice:
                     without_room.add(effect.for_variant_id)
                 else:
                     self.unload(effect.variant_id)
+            elif isinstance(effect, ResizeWorker):
+                self.resize(effect.device_class, in_use, variants)
             elif isinstance(effect, LoadInstance) and effect.variant_id not in without_room:
                 variant = variants.get(effect.variant_id)
                 if variant is not None:
@@ -131,10 +145,38 @@ class LocalDevice:
 
     def load(self, variant: Variant) -> None:
         """Load in the background, one at a time; asking again for what is there does nothing."""
-        if variant.id in self._slots or variant.id in self._loading:
+        if variant.id in self._slots or variant.id in self._loading or self._resizing:
             return
         self._loading.add(variant.id)
-        self._loads.put(variant)
+        self._loads.put((variant, self.device_class))
+
+    def resize(self, size: str, in_use: set[str], variants: Mapping[str, Variant]) -> None:
+        """Become one of another device class, in the background, while batches go on.
+
+        Asking while something loads does nothing: the control loop asks again. See
+        ``core/resizing``.
+        """
+        becomes = self._sizes.get(size)
+        if becomes is None or becomes == self.device_class or self._loading or self._resizing:
+            return
+        residents = [
+            Resident(
+                name,
+                slot.loaded.memory_bytes,
+                slot.last_used_s if slot.use_count else -inf,
+                name in in_use,
+            )
+            for name, slot in self._slots.items()
+        ]
+        used_bytes = sum(slot.loaded.memory_bytes for slot in self._slots.values())
+        taken = take_along(residents, self.memory_bytes - used_bytes)
+        if taken is None:
+            logger.warning("%s cannot become %s: no room to load twice", self.worker_id, size)
+            return
+        self._resizing = Resizing(becomes, [variants[name] for name in taken])
+        for variant in self._resizing.missing.values():
+            self._loads.put((variant, becomes))
+        self._finish_resizing()
 
     def unload(self, variant_id: str) -> None:
         """Take it out of reach now; its memory is freed after what already waits to run."""
@@ -183,6 +225,7 @@ class LocalDevice:
             self.memory_bytes,
             (*resident, *arriving),
             busy_share,
+            resizing_to=self._resizing.device_class.name if self._resizing else "",
         )
 
     @property
@@ -223,25 +266,32 @@ class LocalDevice:
             logger.exception("cannot unload %s in %s", loaded.variant.id, self.worker_id)
 
     def _run_loads(self) -> None:
-        while (variant := self._loads.get()) is not None:
+        while (asked := self._loads.get()) is not None:
+            variant, device_class = asked
             try:
-                loaded: LoadedVariant | Exception = self._load(variant)
+                loaded: LoadedVariant | Exception = self._load(variant, device_class.threads)
             except Exception as error:  # noqa: BLE001  (a load that fails must not end the thread)
                 loaded = error
-            self._call(self._loaded, variant, loaded)
+            self._call(self._loaded, variant, device_class, loaded)
 
-    def _load(self, variant: Variant) -> LoadedVariant:
+    def _load(self, variant: Variant, threads: int) -> LoadedVariant:
         inputs = self._tasks[variant.task].inputs
         side_px = variant.resolution_px or FREE_AXIS
         sizes = {spec.name: [side_px] * spec.shape[1:].count(-1) for spec in inputs}
         return find_runtime(variant.engine).load(
             variant,
             self._fetch(variant.artifact_sha256),
-            threads=self.device_class.threads,
+            threads=threads,
             warm_up=[sample_inputs(inputs, 1, free_axes=sizes)],
         )
 
-    def _loaded(self, variant: Variant, loaded: LoadedVariant | Exception) -> None:
+    def _loaded(
+        self, variant: Variant, device_class: DeviceClass, loaded: LoadedVariant | Exception
+    ) -> None:
+        if self._resizing is not None and device_class == self._resizing.device_class:
+            self._resizing.take(variant, loaded)
+            self._finish_resizing()
+            return
         self._loading.discard(variant.id)
         if isinstance(loaded, Exception):
             logger.error("cannot load %s in %s: %s", variant.id, self.worker_id, loaded)
@@ -249,6 +299,29 @@ class LocalDevice:
             return
         self.failed_loads.pop(variant.id, None)
         self._slots[variant.id] = _Slot(loaded, time.monotonic())
+        self._on_change()
+
+    def _finish_resizing(self) -> None:
+        """Switch over once everything is loaded; the old is freed after what waits to run on it."""
+        done = self._resizing
+        if done is None or done.missing:
+            return
+        self._resizing = None
+        failed = [name for name in done.failed if name in self._slots]
+        if failed:
+            logger.error("%s stays %s: %s", self.worker_id, self.device_class.name, done.failed)
+            for loaded in done.loaded.values():
+                self._jobs.put(loaded)
+            return
+        before, self._slots = self._slots, {}
+        for name, slot in before.items():
+            self._jobs.put(slot.loaded)
+            if name in done.loaded:
+                loaded = done.loaded.pop(name)
+                self._slots[name] = _Slot(loaded, slot.last_used_s, slot.use_count)
+        for loaded in done.loaded.values():  # was unloaded meanwhile
+            self._jobs.put(loaded)
+        self.device_class = done.device_class
         self._on_change()
 
     def _call(self, function: Callable[..., None], *arguments: object) -> None:

@@ -89,6 +89,9 @@ class V2Frontend:
         desk: deals queries out to versions on trial, and takes feedback.
         status: what ``GET /modelless/status`` answers.
         wake_at: asks for ``dispatcher.on_tick`` at a time, the clock's.
+
+    Attributes:
+        is_at_rest: no worker is kept just now; the first query starts one.
     """
 
     def __init__(
@@ -105,6 +108,7 @@ class V2Frontend:
         wake_at: Callable[[float], None],
     ) -> None:
         self.limits = limits
+        self.is_at_rest = False
         self._catalog = catalog
         self._dispatcher = dispatcher
         self._run_batch = run_batch
@@ -264,8 +268,8 @@ class V2Frontend:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every task has something ready to serve it."""
-        return all(self._is_served(name) for name in self._catalog.tasks)
+        """Whether every task has something ready to serve it, or gets it when it is asked for."""
+        return self.is_at_rest or all(self._is_served(name) for name in self._catalog.tasks)
 
     def _is_served(self, scope: str) -> bool:
         reports = self._dispatcher.roster.reports

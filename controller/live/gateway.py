@@ -21,6 +21,7 @@ from modelless.controller.live.feedback_desk import FeedbackDesk
 from modelless.controller.live.frontend import RunBatch, V2Frontend
 from modelless.controller.live.knowledge import Knowledge
 from modelless.controller.live.messages import Orders, Report
+from modelless.controller.live.pool_book import GATEWAYS
 from modelless.controller.live.receipt_log import ReceiptLog
 from modelless.controller.live.recordings import open_dispatcher
 from modelless.controller.live.remote import RemoteWorkers
@@ -104,6 +105,7 @@ class Gateway:
         self._tasks: list[asyncio.Task[None]] = []
         self._directory: dict[str, WorkerReport] = {}
         self._shares: Mapping[str, Mapping[Placement, float]] = {}
+        self._starting_s: Mapping[str, float] = {}
         self._service = Service()
         self._follower = VersionFollower(
             knowledge, reread, watch, self._on_service, self._on_knowledge
@@ -112,6 +114,7 @@ class Gateway:
     def start(self) -> None:
         """Begin to tick and to talk to the control loop."""
         self._on_device_change()  # an empty device can be loaded: queries may wait for that
+        self._remote.start(self._tell_of_others)
         sys.setswitchinterval(0.0005)  # a finished batch must not wait for the loop's 5 ms
         self._tasks = [
             self._loop.create_task(self._tick_forever()),
@@ -182,7 +185,7 @@ class Gateway:
                     self.frontend.carry_out(self._dispatcher.on_tick(now_s))
                 if now_s - refreshed_s >= 1.0:
                     refreshed_s = now_s
-                    self._dispatcher.refresh(Load(self._busy_neighbours, now_s))
+                    self._dispatcher.refresh(Load(self._busy_neighbours, now_s), self._starting_s)
                     if self._receipt_log is not None:
                         self._receipt_log.take(self._dispatcher.receipts)
             except Exception:  # the gateway must outlive whatever a policy does
@@ -215,7 +218,8 @@ class Gateway:
                     logger.warning("the control loop does not answer: %s", error, exc_info=True)
                 silent = True
             is_empty = self._device is None or self._device.is_empty
-            settled = self.frontend.is_ready or not is_empty
+            is_woken = self.frontend.is_at_rest and self._dispatcher.open_queries > 0
+            settled = (self.frontend.is_ready or not is_empty) and not is_woken
             await asyncio.sleep(EXCHANGE_S if settled else 0.1)
 
     def _open_device(self, rank: int | None, count: int) -> LocalDevice | None:
@@ -234,6 +238,7 @@ class Gateway:
             self._knowledge.catalog.tasks,
             self._on_device_change,
             cores,
+            [self._knowledge.device_class(name) for name in settings.sizes],
         )
 
     def _state(self) -> WorkerState | None:
@@ -267,6 +272,7 @@ class Gateway:
             drifts=self._knowledge.cost_model.drifts(),
             trials=self._desk.book.take(),
             feedback=self._desk.for_others(),
+            pool=GATEWAYS,
         )
 
     def _obey(self, orders: Orders) -> None:
@@ -283,16 +289,23 @@ class Gateway:
         self._desk.take_passed_on(orders.feedback)
         now_s = time.monotonic()
         directory = {report.worker_id: report for report in orders.directory}
+        self._starting_s = orders.starting_s
+        self.frontend.is_at_rest = orders.is_at_rest
         for gone in self._directory.keys() - directory.keys():
             self.frontend.carry_out(self._dispatcher.on_worker_lost(gone, now_s))
         self._directory = directory
         self._tell_of_others()
 
     def _tell_of_others(self) -> None:
-        """Tell the dispatcher of the pools' workers: what they serve, and what a hop costs."""
+        """Tell the dispatcher of the pools' workers: what they serve, and what a hop costs.
+
+        Of one that is out of reach: that it holds nothing.
+        """
         for report in self._directory.values():
-            self._remote.know(report.worker_id, report.device_class)
-            self._tell(report, self._remote.hop_s(report.worker_id))
+            worker_id = report.worker_id
+            if not self._remote.reaches(worker_id):
+                report = report._replace(variant_ids=())
+            self._tell(report, self._remote.hop_s(worker_id))
 
     def _tell(self, report: WorkerReport, hop_s: float) -> None:
         serving = self._service.serving(report.variant_ids)

@@ -113,6 +113,7 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
         )
         facts = read_facts()
         classes = {known.name: known for known in default_device_classes(facts)}
+        _check_sizes(settings, classes)
         measured = read_measurements(registry, classes.values(), facts)
         if not settings.serve_dominated:
             catalog = without_dominated(catalog, measured, registry.store, settings.device_classes)
@@ -145,3 +146,18 @@ def rereader(home: Path, settings: Settings) -> Callable[[], Knowledge]:
     somebody wants these versions of them.
     """
     return lambda: read_knowledge(home, settings.model_copy(update={"serve_dominated": True}))
+
+
+def _check_sizes(settings: Settings, classes: Mapping[str, DeviceClass]) -> None:
+    """Device classes must exist, and what is resized stays the kind of hardware that it is."""
+    for name in sorted(settings.device_classes - set(classes)):
+        raise InvalidInputError.of("device_class", name, ", ".join(classes))
+    owners = [(pool.device_class, pool.sizes) for pool in settings.pools]
+    if settings.gateways.device_class is not None:
+        owners.append((settings.gateways.device_class, settings.gateways.sizes))
+    for owned, sizes in owners:
+        kind = classes[owned].kind
+        alike = [name for name, known in classes.items() if known.kind == kind]
+        for size in sizes:
+            if size not in alike:
+                raise InvalidInputError.of("sizes", size, f"{', '.join(alike)} ({kind})")

@@ -39,6 +39,8 @@ class Report:
         drifts: placements that came to take another time than was measured.
         trials: what was counted of versions on trial since its last report.
         feedback: on answers of other gateways, for these.
+        pool: the pool its device belongs to.
+        is_leaving: it goes, and this is its last report.
     """
 
     member_id: str
@@ -59,6 +61,8 @@ class Report:
     drifts: tuple[Drift, ...] = ()
     trials: tuple[TrialCounts, ...] = ()
     feedback: tuple[Feedback, ...] = ()
+    pool: str = ""
+    is_leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,8 @@ class Orders:
         status: the cluster in a few figures, for anyone who asks a gateway.
         busy_neighbours: mean number of the other devices of its host that were busy lately.
         feedback: on this gateway's answers, that came in elsewhere.
+        starting_s: how soon a worker can be there, by device class, where scaling starts workers.
+        is_at_rest: scaling keeps no worker of any pool just now.
     """
 
     effects: tuple[PlanEffect, ...]
@@ -80,3 +86,5 @@ class Orders:
     status: Mapping[str, Any]
     busy_neighbours: float = 0.0
     feedback: tuple[Feedback, ...] = ()
+    starting_s: Mapping[str, float] = field(default_factory=dict)
+    is_at_rest: bool = False

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -27,6 +29,9 @@ Tensors = Mapping[str, NDArray[Any]]
 FIND_WORKER_S = 2.0
 """How long a router waits to hear of the worker a call names before it gives the call up."""
 
+GONE_KEPT = 1024
+"""How many workers that are gone a router remembers, not to wait for them."""
+
 
 class PinnedRouter(RequestRouter):  # type: ignore[misc]  # Ray ships no types
     """Routes each call to the replica whose id the call names as ``worker_id``.
@@ -34,6 +39,21 @@ class PinnedRouter(RequestRouter):  # type: ignore[misc]  # Ray ships no types
     The choice is made in the caller's own coroutine, as Ray's ``CapacityQueueRouter`` makes its:
     calls of one incoming request share an id there, and the usual way would lose all but one.
     """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._gone: deque[str] = deque(maxlen=GONE_KEPT)
+
+    def update_replicas(self, replicas: list[RunningReplica]) -> None:
+        """Serve tells which replicas there are: those that are to stop are not among them."""
+        # Serve pickles this class with its module's globals; an import finds the process's own.
+        from modelless.controller.live.routable import ROUTABLE
+
+        before = {replica_id.unique_id for replica_id in self._replicas}
+        super().update_replicas(replicas)
+        now = {replica.replica_id.unique_id for replica in replicas}
+        self._gone.extend(before - now)
+        ROUTABLE.put(self._deployment_id.app_name, now)
 
     async def choose_replicas(
         self,
@@ -50,7 +70,7 @@ class PinnedRouter(RequestRouter):  # type: ignore[misc]  # Ray ships no types
         del is_retry
         wanted = pending_request.kwargs.get("worker_id")
         give_up_s = time.monotonic() + FIND_WORKER_S
-        while time.monotonic() < give_up_s:
+        while time.monotonic() < give_up_s and wanted not in self._gone:
             for replica_id, replica in self._replicas.items():
                 if replica_id.unique_id == wanted:
                     return replica
@@ -68,6 +88,7 @@ class PoolWorker:
         control: called with a report once a second; answers with orders.
         watch: tells which versions are in service, see ``VersionKeeper.watch``.
         reread: reads the store anew, for versions that were registered since.
+        sizes: device classes that it may be resized to.
     """
 
     def __init__(
@@ -78,8 +99,10 @@ class PoolWorker:
         control: Any,
         watch: Watch,
         reread: Callable[[], Knowledge],
+        sizes: Iterable[str] = (),
     ) -> None:
         device_class = knowledge.device_class(device_class_name)
+        self._pool = device_class_name
         self._knowledge = knowledge
         self._control = control
         self._running: dict[str, int] = {}
@@ -91,10 +114,12 @@ class PoolWorker:
             device_class.memory_bytes,
             knowledge.fetch,
             knowledge.catalog.tasks,
-            lambda: None,
+            self._on_device_change,
+            sizes=[knowledge.device_class(name) for name in sizes],
         )
         follower = VersionFollower(knowledge, reread, watch, lambda _: None, self._on_knowledge)
         loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
         self._tasks = [
             loop.create_task(self._exchange_forever()),
             loop.create_task(follower.follow_forever()),
@@ -128,8 +153,20 @@ class PoolWorker:
         finally:
             self._running[variant_id] -= 1
 
+    async def leave(self) -> None:
+        """Say goodbye: what was handed to this worker is done, and it stops."""
+        for task in self._tasks:
+            task.cancel()
+        with contextlib.suppress(Exception):  # else the control loop notices by the silence
+            await self._control(Report(self._device.worker_id, False, None, is_leaving=True))
+        self._device.close()
+
+    def _on_device_change(self) -> None:
+        self._changed.set()  # gateways must not have to wait a second to hear of it
+
     async def _exchange_forever(self) -> None:
         while True:
+            self._changed.clear()
             now_s = time.monotonic()
             state = self._device.state(self._in_use())
             try:
@@ -142,6 +179,7 @@ class PoolWorker:
                         interval_s=now_s - self._last_s,
                         resident_bytes=resident_bytes(),
                         host=platform.node(),
+                        pool=self._pool,
                     )
                 )
                 self._last_s = now_s
@@ -150,7 +188,9 @@ class PoolWorker:
                 raise
             except Exception as error:  # noqa: BLE001  (serving goes on without a control loop)
                 logger.warning("the control loop did not answer: %s", error)
-            await asyncio.sleep(1.0 if state.instances else 0.1)
+            pause_s = 1.0 if state.instances else 0.1
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), pause_s)
 
     def _on_knowledge(self, knowledge: Knowledge) -> None:
         self._knowledge = knowledge

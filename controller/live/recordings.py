@@ -12,6 +12,7 @@ from modelless import __version__
 from modelless.controller.assembly import build_dispatcher, build_planner
 from modelless.controller.config import Settings
 from modelless.controller.core.dispatch import Dispatcher
+from modelless.controller.core.fleet import PlanLimits
 from modelless.controller.live.knowledge import Knowledge
 from modelless.controller.recording.recorded import RecordedDispatcher, RecordedPlanner
 from modelless.controller.recording.snapshot import Snapshot
@@ -44,13 +45,13 @@ def open_dispatcher(
     return dispatcher, dispatcher.tape
 
 
-def open_planner(settings: Settings) -> RecordedPlanner:
+def open_planner(settings: Settings, limits: PlanLimits) -> RecordedPlanner:
     """The control loop's planner. Raises as ``open_dispatcher``."""
     tape = None
     if settings.record.folder is not None:
-        document = {"settings": settings.model_dump(mode="json")}
+        document = {"settings": settings.model_dump(mode="json"), "limits": limits}
         tape = _open(settings, "control", str(time.time_ns()), document)
-    return RecordedPlanner(build_planner(settings), tape)
+    return RecordedPlanner(build_planner(settings, limits), tape)
 
 
 def _open(settings: Settings, what: str, name: str, document: Mapping[str, Any]) -> Tape:

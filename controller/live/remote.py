@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ray.exceptions import RayActorError
 
 from modelless.controller.live.frontend import RunBatch
+from modelless.controller.live.routable import ROUTABLE, RoutableWorkers
 from modelless.variants.errors import ModellessError
 
 logger = logging.getLogger(__name__)
@@ -34,22 +35,37 @@ class RemoteWorkers:
     """Sends batches to the workers of pools, and learns what the way there costs.
 
     Args:
-        pools: a Serve handle by device class; the worker is named in the call, for its router.
+        pools: a Serve handle by pool; the worker is named in the call, for its router.
+        routable: what Serve's routers know.
     """
 
-    def __init__(self, pools: Mapping[str, Any]) -> None:
-        self._pools = pools
-        self._class_of: dict[str, str] = {}
+    def __init__(self, pools: Mapping[str, Any], routable: RoutableWorkers = ROUTABLE) -> None:
+        self._apps = {pool.app_name: pool for pool in pools.values()}
+        self._routable = routable
         self._hop_s: dict[str, float] = {}
         self._running: set[asyncio.Task[None]] = set()
 
-    def know(self, worker_id: str, device_class: str) -> None:
-        """A worker of that class exists."""
-        self._class_of[worker_id] = device_class
+    def start(self, on_change: Callable[[], None]) -> None:
+        """Open the way to the workers; ``on_change`` is called when others can be reached.
+
+        It comes on the event loop. Serve's handles begin to listen when they are first used.
+        """
+        loop = asyncio.get_running_loop()
+
+        def tell() -> None:
+            loop.call_soon_threadsafe(on_change)
+
+        self._routable.listen(tell)
+        self._apps = {app: handle.options() for app, handle in self._apps.items()}
+
+    def reaches(self, worker_id: str) -> bool:
+        """Whether batches can be sent there now."""
+        return self._routable.app_of(worker_id) in self._apps
 
     def hop_s(self, worker_id: str) -> float:
         """What reaching the worker costs a batch, there and back, seconds; as measured lately."""
-        return round(self._hop_s.get(self._class_of.get(worker_id, ""), FIRST_HOP_S), 4)
+        app = self._routable.app_of(worker_id) or ""
+        return round(self._hop_s.get(app, FIRST_HOP_S), 4)
 
     def run(self, batch: RunBatch, callback: RemoteCallback) -> None:
         """Send the batch; ``callback`` comes on the event loop."""
@@ -58,23 +74,25 @@ class RemoteWorkers:
         task.add_done_callback(self._running.discard)
 
     async def _run(self, batch: RunBatch, callback: RemoteCallback) -> None:
-        device_class = self._class_of[batch.worker_id]
+        app = self._routable.app_of(batch.worker_id)
         started_s = time.monotonic()
         lost = False
         result: Sequence[Tensors] | Exception
         busy_s = 0.0
         try:
-            busy_s, result = await self._pools[device_class].run_batch.remote(
+            if app is None or app not in self._apps:
+                raise WorkerGoneError(f"worker {batch.worker_id!r} is not there any more")
+            busy_s, result = await self._apps[app].run_batch.remote(
                 batch.variant_id, list(batch.inputs), worker_id=batch.worker_id
             )
-            self._learn(device_class, time.monotonic() - started_s - busy_s)
+            self._learn(app, time.monotonic() - started_s - busy_s)
         except (RayActorError, WorkerGoneError) as error:
             result, lost = error, True
         except Exception as error:  # noqa: BLE001  (whatever comes back from afar is an answer)
             result = error
         callback(batch.batch_id, busy_s, result, lost)
 
-    def _learn(self, device_class: str, hop_s: float) -> None:
+    def _learn(self, app: str, hop_s: float) -> None:
         if hop_s > 0.0:
-            before_s = self._hop_s.get(device_class, hop_s)
-            self._hop_s[device_class] = before_s + 0.1 * (min(hop_s, 4 * before_s) - before_s)
+            before_s = self._hop_s.get(app, hop_s)
+            self._hop_s[app] = before_s + 0.1 * (min(hop_s, 4 * before_s) - before_s)

@@ -160,6 +160,12 @@ class PoolReplica:
         replica_id = serve.get_replica_context().replica_id.unique_id
         log_to(Path(home), replica_id)
         knowledge = await asyncio.to_thread(read_knowledge, Path(home), checked)
+        sizes = [
+            size
+            for pool in checked.pools
+            if pool.device_class == device_class
+            for size in pool.sizes
+        ]
         self._worker = PoolWorker(
             replica_id,
             device_class,
@@ -167,11 +173,16 @@ class PoolReplica:
             _control_caller("exchange"),
             _control_caller("versions"),
             rereader(Path(home), checked),
+            sizes,
         )
 
     async def run_batch(self, variant_id: str, inputs: Any, worker_id: str) -> Any:
         """See ``PoolWorker.run_batch``."""
         return await self._worker.run_batch(variant_id, inputs, worker_id)
+
+    async def __del__(self) -> None:
+        if hasattr(self, "_worker"):
+            await self._worker.leave()
 
 
 @serve.deployment
@@ -202,7 +213,7 @@ def gateway_app(
 def pool_app(home: Path, settings: Settings, pool: PoolSettings) -> Any:
     """The application of one pool."""
     workers = PoolReplica.options(  # type: ignore[attr-defined]
-        num_replicas=pool.workers,
+        num_replicas=max(pool.workers, 1),  # Serve begins with one; see ``Cluster._start_pool``
         max_ongoing_requests=16,
         health_check_period_s=1,
         health_check_timeout_s=10,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from modelless.controller.core.dispatch import Dispatcher
@@ -82,10 +83,10 @@ class RecordedDispatcher(Dispatcher):
         tick = super().on_tick
         return self._nested("on_tick", (now_s,), lambda: tick(now_s))
 
-    def refresh(self, load: Load) -> None:
+    def refresh(self, load: Load, starting_s: Mapping[str, float] = MappingProxyType({})) -> None:
         """See ``Dispatcher``."""
-        super().refresh(load)
-        self._put("refresh", (load,), None)
+        super().refresh(load, starting_s)
+        self._put("refresh", (load, dict(starting_s)), None)
 
     def advise(self, shares: Mapping[str, Mapping[Placement, float]]) -> str | None:
         """See ``Dispatcher``."""
@@ -131,6 +132,11 @@ class RecordedPlanner:
     def problems(self) -> list[str]:
         """See ``Planner``."""
         return self._planner.problems
+
+    @property
+    def scaled(self) -> Collection[str]:
+        """See ``Planner``."""
+        return self._planner.scaled
 
     def tick(self, view: ClusterView) -> list[PlanEffect]:
         """See ``Planner``."""

@@ -13,6 +13,7 @@ from typing import Any, get_type_hints
 from modelless.controller.assembly import build_dispatcher, build_planner
 from modelless.controller.config import parse_settings
 from modelless.controller.core.dispatch import Dispatcher
+from modelless.controller.core.fleet import PlanLimits
 from modelless.controller.recording.codec import decode, encode, encode_item
 from modelless.controller.recording.snapshot import read_snapshot
 from modelless.controller.recording.tape import SUFFIX, TapeReader
@@ -137,7 +138,10 @@ def _dispatcher(header: Mapping[str, Any]) -> Callable[[str, list[Any]], object]
 
 
 def _planner(header: Mapping[str, Any]) -> Callable[[str, list[Any]], object]:
-    planner = build_planner(parse_settings(header["settings"], "the recording's settings"))
+    planner = build_planner(
+        parse_settings(header["settings"], "the recording's settings"),
+        decode(PlanLimits, header["limits"]),
+    )
     device_classes: Mapping[str, DeviceClass] = {}
     variants: tuple[VariantFacts, ...] = ()
 

@@ -56,6 +56,7 @@ def capacity(
     Neighbours: of the batches that run on a host at one time, the j-th to have been handed out
     (from 0) met at least j busy neighbours, so that a host does no more work in a second than the
     sum of 1 / (1 + contention x j). Where a class may grow, new hosts come, and none disturbs.
+    Workers of other classes that may be resized to it count as if they were.
 
     What leaves with work in hand (a dead worker, one that is scaled away or whose site is cut off)
     makes room for more starts than the windows' work; each such time is allowed a batch's rest.
@@ -69,7 +70,8 @@ def capacity(
     low_s, high_s = edges_s[:-1], edges_s[1:]
     least = device.count if device.min_workers is None else device.min_workers
     most = device.count if device.max_workers is None else device.max_workers
-    most = max(most, device.count)
+    most = max(most, device.count) + _guests(world, device)
+    start_s = 0.0 if _guests(world, device) else device.start_s
     dead = [fault for fault in world.faults if isinstance(fault, WorkerDies)]
     dead = [fault for fault in dead if _may_match(fault.worker, device.name)]
     lost = _replaceable(dead, most)
@@ -81,10 +83,10 @@ def capacity(
     top = fastest(world)
     if least < most:
         back = sum((count * (high_s > at_s) for at_s, count in lost), np.zeros(len(low_s)))
-        workers = np.where(high_s > device.start_s, float(most), float(device.count)) + back
+        workers = np.where(high_s > start_s, float(most), float(device.count)) + back
         # Scaling away and back lets workers finish beside their successors, a generation at most
         # every start_s.
-        generation_s = max(device.start_s, world.limits.control_s)
+        generation_s = max(start_s, world.limits.control_s)
         work_s = workers * top * length_s * (1.0 + residual_s * top / generation_s)
         return Capacity(work_s, residual_s * (3.0 * most + 2.0 * deaths))
     work_s = (_initial(world, device, dead, low_s, high_s) + replaced * top) * length_s
@@ -93,6 +95,15 @@ def capacity(
         # What it still runs was started before: see carry_s.
         work_s[(low_s >= from_s) & (high_s <= until_s)] = 0.0
     return Capacity(work_s, residual_s * (most * (1 + len(cuts)) + 2.0 * deaths))
+
+
+def _guests(world: World, device: DeviceSettings) -> int:
+    """Workers of other classes that may be resized to this one."""
+    return sum(
+        max(other.count, other.max_workers or 0)
+        for other in world.devices
+        if other is not device and device.name in other.sizes
+    )
 
 
 def _initial(

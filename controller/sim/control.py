@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from modelless.controller.core.effects import LoadInstance, ScalePool, UnloadInstance
+from modelless.controller.core.effects import LoadInstance, ResizeWorker, ScalePool, UnloadInstance
 from modelless.controller.core.plan import Planner
 from modelless.controller.sim.floor import Floor
 from modelless.controller.sim.profiles import Fleet
@@ -41,6 +41,15 @@ class ControlLoop:
         self._in_use = in_use
         self._advise = advise
 
+    @property
+    def starting_s(self) -> dict[str, float]:
+        """How soon a worker can be there, of the classes that scaling starts workers of."""
+        return {
+            pool.name: pool.start_s
+            for pool in self._floor.pools
+            if pool.max_workers > 0 and pool.name in self._planner.scaled
+        }
+
     def tick(
         self,
         now_s: float,
@@ -48,6 +57,7 @@ class ControlLoop:
         unmet_per_s: Mapping[str, float],
         demands: tuple[Demand, ...] = (),
         open_queries: Mapping[str, int] | None = None,
+        missed_per_s: float = 0.0,
         *,
         at_once: bool = False,
     ) -> None:
@@ -65,6 +75,8 @@ class ControlLoop:
             unmet_per_s,
             demands,
             open_queries or {},
+            self._floor.pools,
+            missed_per_s,
         )
         effects = self._planner.tick(view)
         for problem in self._planner.problems:
@@ -81,6 +93,9 @@ class ControlLoop:
                 )
             elif isinstance(effect, ScalePool):
                 self._scale(effect, now_s)
+            elif isinstance(effect, ResizeWorker):
+                used = self._in_use(effect.worker_id)
+                self._floor.resize(effect.worker_id, effect.device_class, used)
             else:
                 failed = self._advise({scope: dict(shares) for scope, shares in effect.shares})
                 if failed is not None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
+from modelless.controller.core.resizing import Resident
 from modelless.controller.core.roster import WorkerReport
 from modelless.controller.sim.latencies import Normals, Spread
 from modelless.controller.sim.world import DeviceSettings
@@ -44,6 +46,7 @@ class Running:
         worker: where.
         dispatch_s, start_s, finish_s: handed out by the gateway; on the device from, until.
         neighbours: busy ones when it was handed out.
+        settings: of the class that the worker was.
     """
 
     batch_id: int
@@ -55,6 +58,7 @@ class Running:
     start_s: float
     finish_s: float
     neighbours: int
+    settings: DeviceSettings
 
     @property
     def busy_s(self) -> float:
@@ -68,6 +72,7 @@ class SimulatedWorker:
 
     Attributes:
         worker_id: ``class/number``.
+        pool: the class it started as.
         settings: of its class.
         memory_bytes: what variants may fill.
         one_way_s: between the gateway and it.
@@ -81,12 +86,14 @@ class SimulatedWorker:
         used_bytes: of its memory, loads on their way counted.
         is_alive, is_reachable: as they are, whether anybody has noticed or not.
         is_leaving: it finishes what it runs and takes nothing more.
+        resizing_to: the class it is about to become; empty if it stays what it is.
         undelivered: batches that finished while it was not reachable.
         handed_s: seconds of work it was ever handed.
         told_s, told_busy_s: when it last told the planner, and how much of that was done then.
     """
 
     worker_id: str
+    pool: str
     settings: DeviceSettings
     memory_bytes: int
     one_way_s: float
@@ -102,6 +109,7 @@ class SimulatedWorker:
     is_alive: bool = True
     is_reachable: bool = True
     is_leaving: bool = False
+    resizing_to: str = ""
     undelivered: list[Running] = field(default_factory=list)
     handed_s: float = 0.0
     told_s: float = 0.0
@@ -139,7 +147,13 @@ class SimulatedWorker:
             for held in self.held.values()
         )
         return WorkerState(
-            self.worker_id, self.device_class, self.memory_bytes, instances, busy_share
+            self.worker_id,
+            self.device_class,
+            self.memory_bytes,
+            instances,
+            busy_share,
+            pool=self.pool,
+            resizing_to=self.resizing_to,
         )
 
     def make_room(self, facts: VariantFacts, now_s: float) -> Held | None:
@@ -162,6 +176,22 @@ class SimulatedWorker:
         self.used_bytes -= held.memory_bytes
         return held
 
+    def residents(self, facts: Mapping[str, VariantFacts], in_use: set[str]) -> list[Resident]:
+        """What it holds, with what it would take as one of the class that it is to become."""
+        found = []
+        for held in self.held.values():
+            size = facts[held.variant_id].memory_bytes.get(self.resizing_to)
+            if size is not None and held.is_ready:
+                found.append(
+                    Resident(
+                        held.variant_id,
+                        int(-(-size // 1)),
+                        held.last_used_s if held.use_count else -inf,
+                        held.variant_id in in_use,
+                    )
+                )
+        return found
+
     def run(
         self, batch_id: int, variant_id: str, query_ids: tuple[int, ...], items: int, now_s: float
     ) -> Running:
@@ -177,5 +207,14 @@ class SimulatedWorker:
         self.free_at_s = finish_s = start_s + busy_s
         self.handed_s += busy_s
         return Running(
-            batch_id, variant_id, query_ids, items, self, now_s, start_s, finish_s, neighbours
+            batch_id,
+            variant_id,
+            query_ids,
+            items,
+            self,
+            now_s,
+            start_s,
+            finish_s,
+            neighbours,
+            self.settings,
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
 
-from modelless.controller.core.books import demands_of
+from modelless.controller.core.books import demands_of, missed
 from modelless.controller.core.dispatch import Dispatcher, DispatchLimits
 from modelless.controller.core.effects import Complete, DispatchEffect, Execute, Refuse, WakeAt
 from modelless.controller.core.plan import PlanLimits, Planner
@@ -34,7 +34,7 @@ from modelless.policies.seams import (
     ScalingPolicy,
     SelectionPolicy,
 )
-from modelless.policies.views import QueryView
+from modelless.policies.views import Pool, QueryView
 from modelless.profiler.measured_model import MeasuredCostModel
 from modelless.profiler.online.settings import ResidualSettings
 from modelless.variants.estimates import Load
@@ -104,7 +104,7 @@ class Engine:
         )
         self._floor = Floor(world, fleet, seed, self._events, recorder)
         self._floor.listener = self
-        planner = _planner(world)
+        planner = _planner(world, self._floor.pools)
         self._control = ControlLoop(
             planner,
             fleet,
@@ -315,13 +315,14 @@ class Engine:
             {scope: count / interval_s for scope, count in counters.unmet.items()},
             demands_of(counters.kinds, interval_s),
             self._dispatcher.open_by_scope(),
+            missed(counters.outcomes) / interval_s,
         )
         known = self._dispatcher.roster.reports
         for worker in list(self._floor.workers.values()):
             if worker.is_reachable and worker.worker_id not in known and worker.free_at_s <= now_s:
                 self.on_ready(worker)  # it was given up for hanging, and has come to
         busy_neighbours = self._neighbours / max(self._began_batches, 1)
-        self._dispatcher.refresh(Load(busy_neighbours, now_s))
+        self._dispatcher.refresh(Load(busy_neighbours, now_s), self._control.starting_s)
         self._began_batches = self._neighbours = 0
         if progress is not None:
             progress(now_s, self._count)
@@ -336,21 +337,12 @@ def _no_message(receipt: Receipt, max_batch: int) -> tuple[str, float | None]:
     return "", None
 
 
-def _planner(world: World) -> Planner:
+def _planner(world: World, pools: tuple[Pool, ...]) -> Planner:
     policies = world.policies
     return Planner(
         build_policy(ScalingPolicy, policies.scaling, clairvoyant=True),  # type: ignore[type-abstract]
         build_policy(PlacementPolicy, policies.placement, clairvoyant=True),  # type: ignore[type-abstract]
         build_policy(EvictionPolicy, policies.eviction, clairvoyant=True),  # type: ignore[type-abstract]
         build_policy(Forecaster, policies.forecast, clairvoyant=True),  # type: ignore[type-abstract]
-        PlanLimits(
-            {
-                device.name: device.count if device.min_workers is None else device.min_workers
-                for device in world.devices
-            },
-            {
-                device.name: device.count if device.max_workers is None else device.max_workers
-                for device in world.devices
-            },
-        ),
+        PlanLimits.of(pools),
     )

@@ -6,12 +6,14 @@ from collections import Counter
 from fnmatch import fnmatchcase
 from typing import Protocol
 
+from modelless.controller.core.resizing import take_along
 from modelless.controller.sim.devices import Host, SimulatedWorker
 from modelless.controller.sim.events import Events
 from modelless.controller.sim.latencies import Normals, Truth
 from modelless.controller.sim.profiles import Fleet
 from modelless.controller.sim.recorder import Recorder
 from modelless.controller.sim.world import DeviceSettings, LoadFails, World
+from modelless.policies.views import Pool
 
 MIB = 1 << 20
 
@@ -38,6 +40,7 @@ class Floor:
 
     Attributes:
         workers: those that are there, by id.
+        pools: what may be done with them.
         listener: set before anything happens.
     """
 
@@ -54,6 +57,7 @@ class Floor:
         classes = {name: list(facts.latency_s) for name, facts in self._facts.items()}
         truth = Truth(fleet.measurements, classes, world.limits.max_batch)
         self._settings = {device.name: device for device in world.devices}
+        self.pools = tuple(map(_pool_of, world.devices))
         self._spreads = {name: truth.of_class(name) for name in self._settings}
         self._hosts: dict[tuple[str, int], Host] = {}
         self._numbers = Counter[str]()
@@ -89,7 +93,7 @@ class Floor:
         mine = [
             worker
             for worker in self.workers.values()
-            if worker.device_class == device_class and not worker.is_leaving
+            if worker.pool == device_class and not worker.is_leaving
         ]
         for _ in range(wanted - len(mine) - self._coming[device_class]):
             self._coming[device_class] += 1
@@ -98,6 +102,51 @@ class Floor:
             worker.is_leaving = True
             self._tell_ready(worker)  # with nothing: what waits for it goes elsewhere
             self._leave(worker)
+
+    def resize(self, worker_id: str, device_class: str, in_use: set[str]) -> None:
+        """Load what the worker holds again for another class, beside the old; then it is that.
+
+        Nothing happens if it is at something else already.
+        """
+        worker = self.workers.get(worker_id)
+        if worker is None or worker.loading or worker.resizing_to:
+            return
+        worker.resizing_to = device_class
+        free_bytes = worker.memory_bytes - worker.used_bytes
+        taken = take_along(worker.residents(self._facts, in_use), free_bytes)
+        if taken is None:
+            worker.resizing_to = ""
+            self._resize_row(worker, "resize-failed", device_class)
+            return
+        load_s = sum(self._facts[name].load_s[device_class] for name in taken) * worker.slowness
+        self._resize_row(worker, "resize", device_class)
+        self._events.at(self._events.now_s + load_s, self._resized, (worker, taken))
+
+    def _resized(self, what: tuple[SimulatedWorker, tuple[str, ...]]) -> None:
+        worker, taken = what
+        if not worker.is_alive or worker.is_leaving:
+            return
+        now_s, device_class = self._events.now_s, worker.resizing_to
+        for name in [name for name in worker.held if name not in taken]:
+            self._drop(worker, name, "unwanted", "")
+        self._recorder.presence(worker.device_class, now_s - worker.since_s)
+        worker.since_s, worker.resizing_to = now_s, ""
+        worker.settings = self._settings[device_class]
+        worker.spreads = self._spreads[device_class]
+        self._resize_row(worker, "resized", device_class)
+        for held in worker.held.values():
+            facts = self._facts[held.variant_id]
+            worker.used_bytes -= held.memory_bytes
+            held.memory_bytes = int(-(-facts.memory_bytes[device_class] // 1))
+            held.load_s = facts.load_s[device_class]
+            worker.used_bytes += held.memory_bytes
+        if worker.is_reachable:
+            self._tell_ready(worker)
+
+    def _resize_row(self, worker: SimulatedWorker, action: str, device_class: str) -> None:
+        self._recorder.control(
+            self._events.now_s, action, worker=worker.worker_id, device=device_class
+        )
 
     def die(self, worker: SimulatedWorker) -> None:
         """The worker dies; it is noticed after a while."""
@@ -109,7 +158,7 @@ class Floor:
     def come_back(self, dead: SimulatedWorker) -> None:
         """A worker of the same name is there again, empty."""
         self._notice(dead)
-        self._add(dead.settings, dead.worker_id, dead.host)
+        self._add(self._settings[dead.pool], dead.worker_id, dead.host)
 
     def cut(self, site: str) -> None:
         """The site cannot be reached; it is noticed after a while."""
@@ -156,6 +205,7 @@ class Floor:
             self._normals[worker_id] = Normals(self._seed, "latency", worker_id)
         worker = SimulatedWorker(
             worker_id,
+            device.name,
             device,
             int(device.memory_mib * MIB),
             hop_s,
@@ -231,6 +281,13 @@ class Floor:
         worker = self.workers.get(worker_id)
         if worker is None or variant_id not in worker.held:
             return
+        self._drop(worker, variant_id, reason, for_variant)
+        if worker.is_reachable:
+            self._tell_ready(worker)
+
+    def _drop(
+        self, worker: SimulatedWorker, variant_id: str, reason: str, for_variant: str
+    ) -> None:
         held = worker.drop(variant_id)
         summary = self._recorder.summary
         summary.unloads += 1
@@ -239,15 +296,13 @@ class Floor:
         self._recorder.control(
             self._events.now_s,
             "unload",
-            worker=worker_id,
+            worker=worker.worker_id,
             device=worker.device_class,
             variant=variant_id,
             memory_bytes=held.memory_bytes,
             for_variant=for_variant or None,
             reason=reason,
         )
-        if worker.is_reachable:
-            self._tell_ready(worker)
 
     def _begin_load(self, worker: SimulatedWorker) -> None:
         load_s = worker.held[worker.loading[0]].load_s * worker.slowness
@@ -294,3 +349,14 @@ class Floor:
             variant=variant_id,
             reason=reason,
         )
+
+
+def _pool_of(device: DeviceSettings) -> Pool:
+    return Pool(
+        device.name,
+        (device.name, *(size for size in device.sizes if size != device.name)),
+        device.count if device.min_workers is None else device.min_workers,
+        device.count if device.max_workers is None else device.max_workers,
+        device.max_cores,
+        device.start_s,
+    )

@@ -53,9 +53,10 @@ CONTROL_COLUMNS: dict[str, type] = {
     "for_variant": str,
     "reason": str,
 }
-"""``action``: decisions are ``load``, ``unload`` and ``scale``; what came of them ``loaded`` and
-``load-failed``; what happened to workers ``worker-up``, ``worker-down``, ``worker-gone``, and
-``policy-problem`` with the problem as its reason."""
+"""``action``: decisions are ``load``, ``unload``, ``scale`` and ``resize``; what came of them
+``loaded``, ``load-failed``, ``resized`` and ``resize-failed``; what happened to workers
+``worker-up``, ``worker-down``, ``worker-gone``, and ``policy-problem`` with the problem as its
+reason."""
 
 _CHUNK = 20_000
 

@@ -54,7 +54,7 @@ class Recorder:
         worker = running.worker
         accuracy = self._accuracy[running.variant_id]
         busy_s = running.finish_s - running.start_s
-        cost_usd = self._usd_per_s[worker.settings.name] * busy_s * slo.items / running.items
+        cost_usd = self._usd_per_s[running.settings.name] * busy_s * slo.items / running.items
         is_late = answered_s > deadline_s
         kind = "late" if is_late else "inaccurate" if accuracy < slo.min_accuracy else ""
         is_dear = slo.max_cost_usd is not None and cost_usd > slo.max_cost_usd
@@ -80,7 +80,7 @@ class Recorder:
                     deadline_s,
                     slo.min_accuracy,
                     running.variant_id,
-                    worker.settings.name,
+                    running.settings.name,
                     worker.worker_id,
                     running.dispatch_s,
                     running.start_s,
@@ -128,13 +128,13 @@ class Recorder:
 
     def batch(self, running: Running) -> None:
         """A device has run a batch, whoever still waits for it."""
-        summary, name = self.summary, running.worker.settings.name
+        summary, name = self.summary, running.settings.name
         busy_s = running.finish_s - running.start_s
         summary.batches += 1
         summary.items += running.items
         summary.busy_s[name] = summary.busy_s.get(name, 0.0) + busy_s
         summary.busy_cost_usd += busy_s * self._usd_per_s[name]
-        summary.energy_j += busy_s * running.worker.settings.power_w
+        summary.energy_j += busy_s * running.settings.power_w
 
     def presence(self, device: str, alive_s: float) -> None:
         """A worker was there for so long, and is not any more."""

@@ -44,6 +44,12 @@ class DeviceSettings(Section):
         None, ge=0, description="most scaling may start; default: count"
     )
     start_s: float = Field(30.0, ge=0, description="from wanting a further worker to having it")
+    sizes: tuple[str, ...] = Field(
+        (), description="device classes that its workers may be resized to while they serve"
+    )
+    max_cores: int | None = Field(
+        None, ge=1, description="threads of all its workers together; default: no bound"
+    )
 
 
 class DelaySettings(Section):
@@ -217,6 +223,13 @@ def _problems(world: World) -> list[str]:
         most = device.max_workers if device.max_workers is not None else device.count
         if not min(least, device.count) <= device.count <= max(most, device.count) or least > most:
             problems.append(f"devices.{number}: allowed: min_workers <= count <= max_workers")
+        alike = [other.name for other in world.devices if _is_like(other, device)]
+        problems += [
+            f"devices.{number}.sizes: got {size!r}; allowed: {', '.join(alike)}, "
+            "of the same site, kind and memory"
+            for size in device.sizes
+            if size not in alike
+        ]
     sites = {device.site for device in world.devices} | {world.network.gateway}
     for number, stream in enumerate(world.queries):
         for pattern in stream.tasks:
@@ -246,6 +259,11 @@ def _problems(world: World) -> list[str]:
     ]
     problems += _fault_problems(world, sites)
     return problems
+
+
+def _is_like(one: DeviceSettings, other: DeviceSettings) -> bool:
+    """Whether a worker could be either, as far as where and how much goes."""
+    return (one.site, one.kind, one.memory_mib) == (other.site, other.kind, other.memory_mib)
 
 
 def _fault_problems(world: World, sites: set[str]) -> list[str]:

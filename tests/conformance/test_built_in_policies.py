@@ -60,6 +60,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "model-switching": [{"period_s": 0.5, "utilisation": 1.0, "calm_periods": 1}],
     "aimd": [{"step": 2.0, "backoff": 0.5, "objective_s": 0.05}],
     "demand-value": [{"scale_workers": True, "most_workers": {"gpu-1": 2}, "horizon_s": 20.0}],
+    "elastic": [{"down_after_s": 0.0, "zero_after_s": 5.0, "accuracy_usd": 0.001}],
     "fixed": [{"workers": {"cpu-1": 3}, "keep_dominated": False}],
     "infaas": [{"quantile": "p50", "accelerators": ["gpu-1"]}],
     "infaas-autoscaler": [{"cpu_patience_s": 0.0, "worker_patience_s": None}],

@@ -14,6 +14,7 @@ from modelless.controller.assembly import build_dispatcher, build_planner
 from modelless.controller.config import Settings, parse_settings
 from modelless.controller.core.dispatch import DispatchEffect
 from modelless.controller.core.effects import Execute
+from modelless.controller.core.fleet import PlanLimits
 from modelless.controller.core.roster import WorkerReport
 from modelless.controller.recording.recorded import RecordedDispatcher, RecordedPlanner
 from modelless.controller.recording.snapshot import Snapshot
@@ -136,8 +137,10 @@ def record_control(
 ) -> None:
     """Demand that drifts between two tasks, on two workers with room for half of the variants."""
     rng = np.random.default_rng(seed)
-    tape = open_tape(folder, "control", {"settings": settings.model_dump(mode="json")}, name)
-    planner = RecordedPlanner(build_planner(settings), tape)
+    limits = PlanLimits({}, {})
+    header = {"settings": settings.model_dump(mode="json"), "limits": limits}
+    tape = open_tape(folder, "control", header, name)
+    planner = RecordedPlanner(build_planner(settings, limits), tape)
     variants = tuple(
         VariantFacts(
             f"{task}/{model}/x@1",

@@ -1,0 +1,164 @@
+"""Elastic: as many workers as pay for themselves, each of the size that pays, and back to none.
+
+Up at once; down only to the dearest plan that was the best at any time for a while (the
+stabilisation window of Kubernetes' Horizontal Pod Autoscaler). What workers hold is decided as
+``demand-value`` does, so that the variants follow the load as well. Profiles may promise more than
+a disturbed machine keeps: while busy workers miss deadlines, demand counts for more and more than
+it is (*strain*), and slowly for less again afterwards.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from math import inf
+
+import numpy as np
+
+from modelless.policies.reasons import Reason
+from modelless.policies.scaling.demand_value import DemandValue
+from modelless.policies.scaling.demand_value_offer import offer_of
+from modelless.policies.scaling.demand_value_rates import KindRate, KindRates
+from modelless.policies.scaling.demand_value_worth import worth_of
+from modelless.policies.scaling.elastic_program import (
+    Plan,
+    Prices,
+    best_plan,
+    merged,
+    present_plan,
+    rent_usd_per_s,
+)
+from modelless.policies.seams import ScalingPolicy
+from modelless.policies.views import ClusterView, Targets
+from modelless.variants.errors import InvalidInputError
+
+_MEMORY_S = 60.0
+_MOST_PLANS = 1024
+_MISSED = 0.01  # of the arrivals: more than this is too many
+_STRAIN_UP, _STRAIN_DOWN, _MOST_STRAIN = 1.25, 0.99, 8.0  # a view
+
+
+class Elastic(ScalingPolicy):
+    """Workers by number and size, worth less rent; what they hold as ``demand-value`` decides.
+
+    Args:
+        query_usd: what an answer in time is worth.
+        accuracy_usd: what a perfectly accurate one is worth besides.
+        utilisation: the share of a worker's time that is planned with, above 0 and up to 1.
+        slack: a variant suits a latency limit if its median time is the limit divided by this.
+        down_after_s: fewer or smaller workers must have been enough for so long without a break.
+        zero_after_s: without any query for so long, no demand is expected any more.
+        horizon_s: the time in which starting or resizing a worker has to pay.
+    """
+
+    def __init__(
+        self,
+        query_usd: float = 0.001,
+        accuracy_usd: float = 0.00001,
+        utilisation: float = 0.7,
+        slack: float = 2.0,
+        down_after_s: float = 30.0,
+        zero_after_s: float = 60.0,
+        horizon_s: float = 120.0,
+    ) -> None:
+        for name, value in (("query_usd", query_usd), ("horizon_s", horizon_s)):
+            if not 0.0 < value < inf:
+                raise InvalidInputError.of(name, value, "above 0, finite")
+        for name, value in (
+            ("accuracy_usd", accuracy_usd),
+            ("down_after_s", down_after_s),
+            ("zero_after_s", zero_after_s),
+        ):
+            if not 0.0 <= value < inf:
+                raise InvalidInputError.of(name, value, "0 or more, finite")
+        self.prices = Prices(query_usd, accuracy_usd, horizon_s)
+        self.down_after_s = down_after_s
+        self.zero_after_s = zero_after_s
+        self._instances = DemandValue(horizon_s=horizon_s, utilisation=utilisation, slack=slack)
+        self.utilisation = utilisation
+        self.slack = slack
+        self._rates = KindRates(_MEMORY_S)
+        self._asked_s: float | None = None  # when there last was a query
+        self._strain = 1.0
+        self._plans: deque[tuple[float, Plan]] = deque(maxlen=_MOST_PLANS)
+
+    def targets(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> Targets:
+        self._rates.observe(view)
+        held = self._instances.targets(view, forecast_per_s)
+        workers = self._workers(view, forecast_per_s) if view.pools else {}
+        return Targets(held.instances, workers, Reason.OPTIMISED, held.shares)
+
+    def _workers(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> dict[str, int]:
+        """Wanted workers by device class; before anything came, those that are there."""
+        present = present_plan(view.workers)
+        expected = self._expected(view, forecast_per_s)
+        plan = present if expected is None else self._best(view, expected, present)
+        plan = self._steadied(view, plan)
+        wanted = dict.fromkeys((size for pool in view.pools for size in pool.sizes), 0)
+        for source in (plan, _unpooled(view, present)):
+            for (_, size), count in source.items():
+                wanted[size] = wanted.get(size, 0) + count
+        return {size: count for size, count in wanted.items() if size in view.device_classes}
+
+    def _expected(
+        self, view: ClusterView, forecast_per_s: Mapping[str, float]
+    ) -> list[KindRate] | None:
+        """The demand to plan for; None before there was any."""
+        if any(rate > 0.0 for rate in view.arrivals_per_s.values()) or view.open_queries:
+            self._asked_s = view.now_s
+        if self._asked_s is None:
+            return None
+        if view.now_s - self._asked_s >= self.zero_after_s:
+            return []
+        self._feel(view)
+        tasks = {variant.task for variant in view.variants}
+        told = self._rates.rates(forecast_per_s, len(tasks))
+        return [kind._replace(rate_per_s=self._strain * kind.rate_per_s) for kind in told]
+
+    def _feel(self, view: ClusterView) -> None:
+        """Learn whether busy workers miss deadlines."""
+        busy = sum(worker.busy_share for worker in view.workers)
+        is_busy = bool(view.workers) and busy >= self.utilisation * len(view.workers)
+        if is_busy and view.missed_per_s > _MISSED * sum(view.arrivals_per_s.values()):
+            self._strain = min(self._strain * _STRAIN_UP, _MOST_STRAIN)
+        else:
+            self._strain = max(self._strain * _STRAIN_DOWN, 1.0)
+
+    def _best(self, view: ClusterView, expected: list[KindRate], present: Plan) -> Plan:
+        sizes = {size for pool in view.pools for size in pool.sizes}
+        names = sorted((sizes | {size for _, size in present}) & set(view.device_classes))
+        offer = offer_of(view.variants, names)
+        plenty = np.full(len(names), inf)
+        worth = worth_of(expected, offer, self.slack, plenty, np.zeros(len(names)))
+        rate_per_s, time_s = worth.rate_per_s, worth.time_s
+        if expected:
+            rate_per_s, time_s = merged(rate_per_s, time_s)
+        found = best_plan(
+            rate_per_s,
+            time_s,
+            offer,
+            view.pools,
+            present,
+            view.device_classes,
+            self.utilisation,
+            self.prices,
+        )
+        return present if found is None else found
+
+    def _steadied(self, view: ClusterView, plan: Plan) -> Plan:
+        """The dearest plan of the last while, of equals the latest."""
+        if self._plans and view.now_s < self._plans[-1][0]:
+            self._plans.clear()  # the clock jumped back
+        self._plans.append((view.now_s, plan))
+        while self._plans[0][0] < view.now_s - self.down_after_s:
+            self._plans.popleft()
+        return max(
+            (plan for _, plan in reversed(self._plans)),
+            key=lambda plan: round(rent_usd_per_s(plan, view.device_classes), 12),
+        )
+
+
+def _unpooled(view: ClusterView, present: Plan) -> Plan:
+    """Workers that no pool knows of; they stay as they are."""
+    pooled = {pool.name for pool in view.pools}
+    return Counter({key: count for key, count in present.items() if key[0] not in pooled})

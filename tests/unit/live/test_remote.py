@@ -1,0 +1,74 @@
+"""Batches go to workers that routers know, and come back at once where they know none."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from modelless.controller.live.frontend import RunBatch
+from modelless.controller.live.remote import FIRST_HOP_S, RemoteWorkers, WorkerGoneError
+from modelless.controller.live.routable import RoutableWorkers
+
+
+class Handle:
+    """A Serve handle, as far as it is used here; it answers after ``delay_s`` of its own."""
+
+    app_name = "pool-app"
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.is_open = False
+
+    def options(self) -> Handle:
+        self.is_open = True
+        return self
+
+    @property
+    def run_batch(self) -> Handle:
+        return self
+
+    async def remote(self, variant_id: str, inputs: Any, *, worker_id: str) -> Any:
+        self.asked.append(worker_id)
+        return 0.0, [{} for _ in inputs]
+
+
+def run(remote: RemoteWorkers, worker_id: str) -> asyncio.Future[Any]:
+    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    batch = RunBatch(1, worker_id, "t/m/v@1", [{}])
+    remote.run(batch, lambda *told: answer.set_result(told))
+    return answer
+
+
+def test_only_workers_that_a_router_knows_can_be_reached() -> None:
+    async def serve() -> None:
+        routable, handle = RoutableWorkers(), Handle()
+        remote = RemoteWorkers({"cpu-1": handle}, routable)
+        changed = asyncio.Event()
+        remote.start(changed.set)
+        assert handle.is_open, "or Serve would not tell it of workers"
+        assert not remote.reaches("w")
+        routable.put("pool-app", ["w"])
+        await asyncio.wait_for(changed.wait(), 10.0)
+        assert remote.reaches("w")
+        assert remote.hop_s("w") == FIRST_HOP_S
+        batch_id, _, result, lost = await run(remote, "w")
+        assert (batch_id, result, lost) == (1, [{}], False)
+        routable.put("pool-app", [])
+        assert not remote.reaches("w")
+        _, _, error, lost = await run(remote, "w")
+        assert isinstance(error, WorkerGoneError)
+        assert lost, "its queries are tried elsewhere"
+        assert handle.asked == ["w"]
+
+    asyncio.run(serve())
+
+
+def test_a_worker_of_another_application_is_not_for_us() -> None:
+    async def serve() -> None:
+        routable = RoutableWorkers()
+        remote = RemoteWorkers({"cpu-1": Handle()}, routable)
+        remote.start(lambda: None)
+        routable.put("another", ["w"])
+        assert not remote.reaches("w")
+
+    asyncio.run(serve())

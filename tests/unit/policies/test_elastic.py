@@ -1,0 +1,175 @@
+"""Elastic scaling: what pays is wanted, at once upwards and patiently downwards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from modelless.policies.reasons import Reason
+from modelless.policies.scaling.elastic import Elastic
+from modelless.policies.views import (
+    ClusterView,
+    Demand,
+    Instance,
+    Pool,
+    VariantFacts,
+    WorkerState,
+)
+from modelless.variants.errors import InvalidInputError
+from modelless.variants.vocabulary import DeviceClass
+
+CLASSES = {
+    name: DeviceClass(name, "cpu", threads, 1 << 30, 0.05 * threads, 8.0)
+    for name, threads in (("cpu-1", 1), ("cpu-2", 2))
+}
+GOOD, QUICK = "t/m/good@1", "t/m/quick@1"
+
+
+def facts(name: str, accuracy: float, item_s: float) -> VariantFacts:
+    """One item takes ``item_s`` on a core, and 0.6 of that on two; batches gain nothing."""
+    one = {"cpu-1": item_s, "cpu-2": 0.6 * item_s}
+    return VariantFacts(
+        name,
+        "t",
+        accuracy,
+        dict.fromkeys(one, 10.0),
+        dict.fromkeys(one, 0.2),
+        one,
+        {size: (0.0, seconds, 2 * seconds) for size, seconds in one.items()},
+    )
+
+
+def view(
+    now_s: float,
+    rate_per_s: float,
+    *sizes: str,
+    pool: Pool,
+    latency_s: float = 0.5,
+    variants: tuple[VariantFacts, ...] = (facts(GOOD, 75.0, 0.02),),
+    busy_share: float = 0.0,
+    missed_per_s: float = 0.0,
+    floor: float = 0.0,
+) -> ClusterView:
+    workers = tuple(
+        WorkerState(
+            f"w{number}",
+            size,
+            100,
+            (Instance(f"w{number}", GOOD, 10, 0.2, 0.0, 1),),
+            busy_share,
+            pool=pool.name,
+        )
+        for number, size in enumerate(sizes)
+    )
+    demands = (Demand("t", latency_s, floor, rate_per_s),) if rate_per_s else ()
+    return ClusterView(
+        now_s,
+        CLASSES,
+        workers,
+        variants,
+        {"t": rate_per_s},
+        {},
+        demands,
+        {},
+        (pool,),
+        missed_per_s,
+    )
+
+
+NUMBER = Pool("cpu-1", ("cpu-1",), 1, 4, start_s=5.0)
+SIZE = Pool("cpu-1", ("cpu-1", "cpu-2"), 1, 1, start_s=5.0)
+BOTH = Pool("cpu-1", ("cpu-1", "cpu-2"), 1, 3, max_cores=3, start_s=5.0)
+
+
+def wanted(policy: Elastic, seen: ClusterView) -> dict[str, int]:
+    targets = policy.targets(seen, {})
+    assert targets.reason is Reason.OPTIMISED
+    return dict(targets.workers)
+
+
+@pytest.mark.parametrize(
+    ("rate_per_s", "count"), [(10.0, 1), (34.0, 1), (36.0, 2), (100.0, 3), (1000.0, 4)]
+)
+def test_as_many_workers_as_demand_fills_within_the_bounds(rate_per_s: float, count: int) -> None:
+    assert wanted(Elastic(), view(0.0, rate_per_s, "cpu-1", pool=NUMBER)) == {"cpu-1": count}
+
+
+def test_a_worker_is_resized_where_there_may_not_be_more() -> None:
+    assert wanted(Elastic(), view(0.0, 10.0, "cpu-1", pool=SIZE)) == {"cpu-1": 1, "cpu-2": 0}
+    assert wanted(Elastic(), view(0.0, 50.0, "cpu-1", pool=SIZE)) == {"cpu-1": 0, "cpu-2": 1}
+
+
+def test_a_deadline_that_only_a_larger_worker_keeps_is_worth_one() -> None:
+    seen = view(0.0, 5.0, "cpu-1", pool=BOTH, latency_s=0.03)  # 20 ms x slack 2 is too slow
+    assert wanted(Elastic(slack=2.0), seen) == {"cpu-1": 0, "cpu-2": 1}
+
+
+def test_two_small_workers_do_more_than_a_large_one_for_the_same_rent() -> None:
+    assert wanted(Elastic(), view(0.0, 60.0, "cpu-1", pool=BOTH)) == {"cpu-1": 2, "cpu-2": 0}
+
+
+def test_a_quicker_variant_spares_a_worker_unless_clients_or_accuracy_are_worth_one() -> None:
+    variants = (facts(GOOD, 75.0, 0.02), facts(QUICK, 60.0, 0.004))
+    seen = view(0.0, 60.0, "cpu-1", pool=NUMBER, variants=variants)
+    assert wanted(Elastic(accuracy_usd=0.0), seen) == {"cpu-1": 1}
+    assert wanted(Elastic(accuracy_usd=0.001), seen) == {"cpu-1": 2}
+    insisting = view(0.0, 60.0, "cpu-1", pool=NUMBER, variants=variants, floor=70.0)
+    assert wanted(Elastic(accuracy_usd=0.0), insisting) == {"cpu-1": 2}
+
+
+def test_up_at_once_and_down_only_after_a_while() -> None:
+    policy = Elastic(down_after_s=10.0, zero_after_s=1000.0)
+    counts = []
+    for second in range(60):
+        rate_per_s = 60.0 if 5 <= second < 20 else 5.0
+        size = counts[-1] if counts else 1
+        seen = view(float(second), rate_per_s, *["cpu-1"] * size, pool=NUMBER)
+        forecast = {"t": rate_per_s}
+        counts.append(policy.targets(seen, forecast).workers["cpu-1"])
+    assert counts[4] == 1
+    assert counts[5] == 2
+    assert counts[28] >= 2, "not before 10 s have passed"
+    assert counts[-1] == 1
+
+
+def test_without_queries_for_long_enough_nothing_is_kept() -> None:
+    pool = replace(NUMBER, min_workers=0)
+    policy = Elastic(down_after_s=2.0, zero_after_s=5.0)
+    assert wanted(policy, view(0.0, 5.0, "cpu-1", pool=pool)) == {"cpu-1": 1}
+    assert wanted(policy, view(4.0, 0.0, "cpu-1", pool=pool)) == {"cpu-1": 1}
+    assert wanted(policy, view(5.0, 0.0, "cpu-1", pool=pool)) == {"cpu-1": 1}
+    assert wanted(policy, view(9.0, 0.0, "cpu-1", pool=pool)) == {"cpu-1": 0}
+    assert wanted(policy, view(10.0, 1.0, pool=pool)) == {"cpu-1": 1}, "the first query starts one"
+
+
+def test_before_anything_came_all_stays_as_it_is() -> None:
+    assert wanted(Elastic(), view(0.0, 0.0, "cpu-1", "cpu-1", pool=NUMBER)) == {"cpu-1": 2}
+
+
+def test_busy_workers_that_miss_deadlines_are_given_help_whatever_profiles_say() -> None:
+    policy = Elastic()
+    for second in range(8):
+        seen = view(float(second), 20.0, "cpu-1", pool=NUMBER, busy_share=1.0, missed_per_s=5.0)
+        count = policy.targets(seen, {}).workers["cpu-1"]
+    assert count >= 2
+    calm = Elastic()
+    for second in range(8):
+        seen = view(float(second), 20.0, "cpu-1", pool=NUMBER, missed_per_s=5.0)
+        count = calm.targets(seen, {}).workers["cpu-1"]
+    assert count == 1, "idle workers: the deadlines could not be met"
+
+
+def test_workers_of_no_pool_are_left_as_they_are() -> None:
+    seen = view(0.0, 5.0, "cpu-1", pool=NUMBER)
+    stranger = replace(seen.workers[0], worker_id="x", device_class="cpu-2", pool="elsewhere")
+    assert wanted(Elastic(), replace(seen, workers=(*seen.workers, stranger)))["cpu-2"] == 1
+
+
+@pytest.mark.parametrize(
+    "settings", [{"query_usd": 0.0}, {"down_after_s": -1.0}, {"horizon_s": float("inf")}]
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
+    (name,) = settings
+    with pytest.raises(InvalidInputError, match=name):
+        Elastic(**settings)
