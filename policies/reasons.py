@@ -45,6 +45,7 @@ class Reason(StrEnum):
     UNWANTED = "unwanted"
     ROOM_NEEDED = "room-needed"
     NO_ROOM = "no-room"
+    OVER_BUDGET = "over-budget"
     LEAST_RECENTLY_USED = "least-recently-used"
     FIXED_SIZE = "fixed-size"
     DEMAND = "demand"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +19,9 @@ from modelless.controller.core.books import demands_of
 from modelless.controller.core.effects import LoadInstance, PlanEffect, ScalePool, UnloadInstance
 from modelless.controller.core.plan import PlanLimits, Planner
 from modelless.controller.core.roster import WorkerReport
+from modelless.controller.core.preload import Preloading
 from modelless.controller.live.knowledge import read_knowledge
+from modelless.controller.live.last_run import LastRun, read_last_run
 from modelless.controller.live.logs import log_to
 from modelless.controller.live.messages import Orders, Report
 from modelless.controller.live.neighbourhood import Neighbourhood, busy_neighbours
@@ -28,6 +30,7 @@ from modelless.controller.live.predictions import (
     drifts_status,
     predictions_status,
 )
+from modelless.controller.live.residency_log import Change, residency_status
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import EvictionPolicy, Forecaster, PlacementPolicy, ScalingPolicy
 from modelless.policies.views import ClusterView, Demand
@@ -37,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 FORGET_S = 5.0
 """A member that was silent this long is gone."""
+RECENT_CHANGES = 32
+"""Loads and evictions that the status tells of."""
 
 
 @dataclass(slots=True)
@@ -66,8 +71,11 @@ class ControlLoop:
             knowledge.cost_model, [facts.variant_id for facts in self._variants]
         )
         policies = settings.policies
+        asked = settings.residency.preload
+        preload = read_last_run(home) if asked == "last-run" else asked
+        self._last_run = LastRun(home)
         self._planner = Planner(
-            build_policy(ScalingPolicy, policies.scaling),  # type: ignore[type-abstract]
+            Preloading(build_policy(ScalingPolicy, policies.scaling), preload),  # type: ignore[type-abstract]
             build_policy(PlacementPolicy, policies.placement),  # type: ignore[type-abstract]
             build_policy(EvictionPolicy, policies.eviction),  # type: ignore[type-abstract]
             build_policy(Forecaster, policies.forecast),  # type: ignore[type-abstract]
@@ -77,6 +85,9 @@ class ControlLoop:
             ),
         )
         self._members: dict[str, _Member] = {}
+        self._changes: deque[Change] = deque(maxlen=RECENT_CHANGES)
+        self._change_counts: Counter[str] = Counter()
+        self._declined: dict[str, int] = {}
         self._shares: Mapping[str, Mapping[Placement, float]] = {}
         self._ticked_s = -float("inf")
         self._totals: dict[str, int] = {}
@@ -96,6 +107,9 @@ class ControlLoop:
         for variant_id, count in report.served.items():
             self._served[variant_id] = self._served.get(variant_id, 0) + count
         self._drift_notes.take(report.drifts)
+        self._last_run.count(report.served, now_s)
+        self._changes.extend(report.changes)
+        self._change_counts.update(change.kind for change in report.changes)
         if is_new or now_s - self._ticked_s >= 1.0:
             self._tick(now_s)
         orders, member.orders = tuple(member.orders), []
@@ -120,6 +134,7 @@ class ControlLoop:
                     "device_class": report.state.device_class if report.state else None,
                     "loaded": sorted(i.variant_id for i in instances if i.memory_bytes),
                     "loading": sorted(i.variant_id for i in instances if not i.memory_bytes),
+                    "pinned": sorted(i.variant_id for i in instances if i.pinned),
                     "failed_loads": dict(report.failed_loads),
                     "memory_bytes": sum(i.memory_bytes for i in instances),
                     "memory_budget_bytes": report.state.memory_bytes if report.state else 0,
@@ -132,6 +147,7 @@ class ControlLoop:
             "members": members,
             "predictions": predictions_status(self._reports()),
             "drifted": drifts_status(self._reports()),
+            "residency": residency_status(self._changes, self._change_counts, self._declined),
             "outcomes": dict(self._totals),
             "served_by_variant": dict(self._served),
             "up_s": round(time.time() - self._started_s, 1),
@@ -148,6 +164,8 @@ class ControlLoop:
         effects = self._planner.tick(self._view(now_s))
         for problem in self._planner.problems:
             logger.error("a policy failed: %s", problem)
+        for variant_id in self._planner.declined:
+            self._declined[variant_id] = self._declined.get(variant_id, 0) + 1
         for effect in effects:
             if isinstance(effect, (LoadInstance, UnloadInstance)):
                 orders = self._members[effect.worker_id].orders

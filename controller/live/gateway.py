@@ -223,6 +223,7 @@ class Gateway:
             self._knowledge.catalog.tasks,
             self._on_device_change,
             cores,
+            self._settings.residency.pinned,
         )
 
     def _state(self) -> WorkerState | None:
@@ -254,6 +255,7 @@ class Gateway:
             host=platform.node(),
             coverage=self._knowledge.cost_model.coverage(),
             drifts=self._knowledge.cost_model.drifts(),
+            changes=self._device.take_changes() if self._device is not None else (),
         )
 
     def _obey(self, orders: Orders) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from modelless.controller.core.books import Kind
 from modelless.controller.core.effects import PlanEffect
 from modelless.controller.core.roster import WorkerReport
+from modelless.controller.live.residency_log import Change
 from modelless.policies.views import WorkerState
 from modelless.profiler.measured_model import Drift
 from modelless.profiler.online.coverage import Coverage
@@ -35,6 +36,7 @@ class Report:
         host: the machine's name: devices of one host disturb each other.
         coverage: how its cost model's predictions fared lately, by device class.
         drifts: placements that came to take another time than was measured.
+        changes: loads and evictions that ended since its last report.
     """
 
     member_id: str
@@ -53,6 +55,7 @@ class Report:
     host: str = ""
     coverage: tuple[Coverage, ...] = ()
     drifts: tuple[Drift, ...] = ()
+    changes: tuple[Change, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

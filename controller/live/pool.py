@@ -6,7 +6,7 @@ import asyncio
 import logging
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -65,6 +65,7 @@ class PoolWorker:
         device_class_name: what it owns.
         knowledge: as in a gateway.
         control: called with a report once a second; answers with orders.
+        pinned: scopes whose variants are to stay once they are loaded.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class PoolWorker:
         device_class_name: str,
         knowledge: Knowledge,
         control: Any,
+        pinned: Collection[str] = (),
     ) -> None:
         device_class = knowledge.device_class(device_class_name)
         self._knowledge = knowledge
@@ -87,6 +89,7 @@ class PoolWorker:
             knowledge.fetch,
             knowledge.catalog.tasks,
             lambda: None,
+            pinned=pinned,
         )
         self._task = asyncio.get_running_loop().create_task(self._exchange_forever())
 
@@ -132,6 +135,7 @@ class PoolWorker:
                         interval_s=now_s - self._last_s,
                         resident_bytes=resident_bytes(),
                         host=platform.node(),
+                        changes=self._device.take_changes(),
                     )
                 )
                 self._last_s = now_s

@@ -158,7 +158,9 @@ class PoolReplica:
         replica_id = serve.get_replica_context().replica_id.unique_id
         log_to(Path(home), replica_id)
         knowledge = await asyncio.to_thread(read_knowledge, Path(home), checked)
-        self._worker = PoolWorker(replica_id, device_class, knowledge, _control_caller())
+        self._worker = PoolWorker(
+            replica_id, device_class, knowledge, _control_caller(), checked.residency.pinned
+        )
 
     async def run_batch(self, variant_id: str, inputs: Any, worker_id: str) -> Any:
         """See ``PoolWorker.run_batch``."""
