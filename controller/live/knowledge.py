@@ -33,7 +33,7 @@ class Knowledge:
         device_classes: by name.
         cost_model: from the profiles of this machine.
         fingerprints: of this machine, under which its profiles are kept, by device class.
-        fetch: from an artifact's sha256 to a local, checked file.
+        fetch: from an artifact's sha256 to a local file; who loads it checks it.
     """
 
     catalog: Catalog
@@ -105,7 +105,7 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
             measured,
             unmeasured=settings.serve_unmeasured,
         )
-        fetch = registry.artifacts.fetch
+        fetch = registry.artifacts.locate
     if not catalog.variants:
         raise NotFoundError("nothing is registered: run 'modelless zoo add imagenet' first")
     served = {variant.id for variant in catalog.variants}
