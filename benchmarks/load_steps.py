@@ -103,11 +103,12 @@ def with_onnxruntime(variant: Variant, task: Task, path: Path, threads: int, rep
     return steps
 
 
-def with_openvino(variant: Variant, path: Path, threads: int, repeats: int) -> Steps:
+def with_openvino(path: Path, threads: int, repeats: int) -> Steps:
     """Compiling with OpenVINO, and importing what was compiled; nothing where it is absent."""
     try:
-        from modelless.variants.runtimes.openvino_cpu import properties
         import openvino
+
+        from modelless.variants.runtimes.openvino_cpu import properties
     except ImportError:
         return {}
     steps: Steps = defaultdict(list)
@@ -149,7 +150,7 @@ def main() -> None:
             path = registry.artifacts.fetch(variant.artifact_sha256)
             task = catalog.tasks[variant.task]
             steps = with_onnxruntime(variant, task, path, told.threads, told.repeats)
-            steps.update(with_openvino(variant, path, told.threads, told.repeats))
+            steps.update(with_openvino(path, told.threads, told.repeats))
             rows[variant.id] = {"bytes": variant.artifact_bytes, "steps": figures(steps)}
             print(f"{variant.id} ({variant.artifact_bytes / 1e6:.1f} MB)")
             for name, took in figures(steps).items():

@@ -1,4 +1,4 @@
-"""What variants take, as measured: a load that has ended says more than a profile made elsewhere."""
+"""What variants take, as measured: a load that ended here says more than any profile."""
 
 from __future__ import annotations
 

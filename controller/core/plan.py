@@ -211,7 +211,7 @@ class Planner:
                 continue
             movable = [i for i in worker.instances if not (i.in_use or i.pinned)]
             ranked = self._ranked_for_eviction(movable, draft.view) if movable else []
-            for instance in sorted(ranked, key=lambda i: not draft.is_spare(i, worker)):  # noqa: B023
+            for instance in sorted(ranked, key=lambda i: not draft.is_spare(i, worker)):
                 draft.unload(worker.worker_id, instance.variant_id, Reason.OVER_BUDGET)
                 free_bytes += instance.memory_bytes
                 if free_bytes >= 0:

@@ -18,8 +18,8 @@ from modelless.controller.config import Settings
 from modelless.controller.core.books import demands_of
 from modelless.controller.core.effects import LoadInstance, PlanEffect, ScalePool, UnloadInstance
 from modelless.controller.core.plan import PlanLimits, Planner
-from modelless.controller.core.roster import WorkerReport
 from modelless.controller.core.preload import Preloading
+from modelless.controller.core.roster import WorkerReport
 from modelless.controller.live.knowledge import read_knowledge
 from modelless.controller.live.last_run import LastRun, read_last_run
 from modelless.controller.live.logs import log_to
