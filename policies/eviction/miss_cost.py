@@ -30,7 +30,7 @@ _IN_TIME = 0.5
 class MissCost(EvictionPolicy):
     """Least (rate of queries that only it serves x cost of a miss / size) first.
 
-    The rate is learned by task from every view, over several half-lives (see ``Popularity``), and
+    The rate is learned by scope from every view, over several half-lives (see ``Popularity``), and
     split by kind of query as demands were seen. A kind that another instance serves as well,
     accurately and quickly enough, counts only by how busy that one's worker is. A miss costs the
     load, and ``lost_query_s`` for each query whose deadline passes before it ends: the first, and
@@ -39,8 +39,8 @@ class MissCost(EvictionPolicy):
 
     A load on demand is admitted if it would come in time for a query that waits for it. Else its
     seconds must be outweighed: by the answers that the newcomer would give over the longest
-    half-life, less those that the victims would have given, and by the queries of its task that
-    were refused since it was last loaded. So nothing that goes on being asked for is refused for
+    half-life, less those that the victims would have given, and by the queries for it that were
+    refused since it was last loaded. So nothing that goes on being asked for is refused for
     ever: with nothing to lose for it, not more than load time / ``lost_query_s`` times.
 
     Args:
@@ -89,9 +89,8 @@ class MissCost(EvictionPolicy):
 
     def admits(self, newcomer: Instance, victims: Sequence[Instance], view: ClusterView) -> bool:
         self.observe(view)
-        task = task_of(newcomer.variant_id)
         if not self.admission or self._is_worth_it(newcomer, victims, view):
-            self._demand.forgive(task)
+            self._demand.forgive(newcomer.variant_id)
             return True
         self._leaving.difference_update(key_of(each) for each in victims)
         return False
@@ -181,7 +180,7 @@ class MissCost(EvictionPolicy):
                 stake.servers -= 1
         gained_per_s = self._answers_per_s(newcomer, mine)
         answers = self._horizon_s * (gained_per_s - lost_per_s)
-        answers += self._demand.in_vain(task_of(newcomer.variant_id))
+        answers += self._demand.in_vain(newcomer.variant_id)
         return self.lost_query_s * answers > load_s
 
     def _is_in_time(self, load_s: float, stakes: Iterable[Stake]) -> bool:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from modelless.policies.eviction.popularity import Popularity
 from modelless.policies.eviction.worth import reload_s
-from modelless.policies.scopes import in_scope, task_of
+from modelless.policies.scopes import in_scope, scopes_of, task_of
 from modelless.policies.views import ClusterView, VariantFacts
 
 _LEAST_SHARE = 1e-3
@@ -63,8 +63,10 @@ class MissDemand:
         self._shortest_s, self._longest_s = half_lives_s[0], half_lives_s[-1]
         self._view_s = view_s
         self._now_s = -math.inf
-        self._kinds: dict[str, dict[Kind, float]] = {}
+        self._kinds: dict[str, dict[Kind, float]] = {}  # by scope
         self._in_vain: dict[str, float] = {}
+        self._names: frozenset[str] = frozenset()
+        self._known: frozenset[str] = frozenset()
         self.wait_s = view_s / 2.0
 
     def observe(self, view: ClusterView) -> bool:
@@ -74,51 +76,63 @@ class MissDemand:
         is_first = self._now_s == -math.inf
         span_s = self._view_s if is_first else max(view.now_s - self._now_s, 0.0)
         self._now_s = view.now_s
-        came = _by_task(view.arrivals_per_s, span_s)
-        missed = _by_task(view.unmet_per_s, span_s)
-        tasks = {variant.task for variant in view.variants}
-        tasks |= {task_of(i.variant_id) for worker in view.workers for i in worker.instances}
-        counts = {t: max(came.get(t, 0.0), missed.get(t, 0.0)) for t in {*came, *missed}}
-        self._popularity.observe(span_s, counts, sorted(tasks))
+        scopes = self._scopes(view)
+        came = _counts(view.arrivals_per_s, span_s, scopes)
+        missed = _counts(view.unmet_per_s, span_s, scopes)
+        counts = {s: max(came.get(s, 0.0), missed.get(s, 0.0)) for s in {*came, *missed}}
+        tasks = {task_of(scope) for scope in scopes}
+        self._popularity.observe(span_s, counts, sorted(tasks | counts.keys()))
         kept = 0.5 ** (span_s / self._longest_s)
         self._in_vain = {
-            task: self._in_vain.get(task, 0.0) * kept + missed.get(task, 0.0)
-            for task in {*self._in_vain, *missed} & tasks
+            scope: self._in_vain.get(scope, 0.0) * kept + missed.get(scope, 0.0)
+            for scope in {*self._in_vain, *missed} & scopes
         }
-        self._learn_kinds(view, span_s, kept, tasks)
+        self._learn_kinds(view, span_s, kept, scopes)
         self._learn_wait(view, span_s)
         return True
 
-    def in_vain(self, task: str) -> float:
-        """Queries of the task that found nothing ready since it was last forgiven, of late."""
-        return self._in_vain.get(task, 0.0)
+    def in_vain(self, variant_id: str) -> float:
+        """Queries that the variant could be for and that found nothing ready, of late; those of
+        before it was last forgiven do not count."""
+        return math.fsum(self._in_vain.get(scope, 0.0) for scope in scopes_of(variant_id))
 
-    def forgive(self, task: str) -> None:
-        """Something of the task is loaded: what was refused before counts no more."""
-        self._in_vain.pop(task, None)
+    def forgive(self, variant_id: str) -> None:
+        """The variant is loaded: what was refused for want of it counts no more."""
+        for scope in scopes_of(variant_id):
+            self._in_vain.pop(scope, None)
 
     def stakes(self) -> Mapping[str, Sequence[Stake]]:
         """The kinds of queries by task, and how often they come."""
-        by_task: dict[str, list[Stake]] = {}
+        by_task: defaultdict[str, list[Stake]] = defaultdict(list)
         usual = self._usual_limits()
-        for task, rate_per_s in self._popularity.per_s().items():
-            kinds = self._kinds.get(task) or {Kind(task, limit_s, 0.0): n for limit_s, n in usual}
+        for scope, rate_per_s in self._popularity.per_s().items():
+            kinds = self._kinds.get(scope) or {Kind(scope, limit_s, 0.0): n for limit_s, n in usual}
             total = sum(kinds.values()) or 1.0
-            by_task[task] = [Stake(k, rate_per_s * n / total) for k, n in sorted(kinds.items())]
+            by_task[task_of(scope)] += [
+                Stake(kind, rate_per_s * n / total) for kind, n in sorted(kinds.items())
+            ]
         return by_task
 
+    def _scopes(self, view: ClusterView) -> frozenset[str]:
+        """Every scope that there is something to serve with: what else is asked for is nonsense."""
+        held = {i.variant_id for worker in view.workers for i in worker.instances}
+        names = frozenset(held | {variant.variant_id for variant in view.variants})
+        if names != self._names:
+            self._names = names
+            self._known = frozenset(scope for name in names for scope in scopes_of(name))
+        return self._known
+
     def _learn_kinds(
-        self, view: ClusterView, span_s: float, kept: float, tasks: Collection[str]
+        self, view: ClusterView, span_s: float, kept: float, scopes: Collection[str]
     ) -> None:
-        """Which kinds of queries a task's are, of late."""
+        """Which kinds of queries a scope's are, of late."""
         for kinds in self._kinds.values():
             for kind in kinds:
                 kinds[kind] *= kept
         for demand in view.demands:
-            task = task_of(demand.scope)
-            if task in tasks and 0.0 < demand.rate_per_s < math.inf:
+            if demand.scope in scopes and 0.0 < demand.rate_per_s < math.inf:
                 kind = Kind(demand.scope, demand.latency_s, demand.min_accuracy_percent)
-                kinds = self._kinds.setdefault(task, {})
+                kinds = self._kinds.setdefault(demand.scope, {})
                 kinds[kind] = kinds.get(kind, 0.0) + demand.rate_per_s * span_s
                 if len(kinds) > _MOST_KINDS:
                     del kinds[min(kinds, key=lambda each: (kinds[each], each))]
@@ -147,10 +161,11 @@ class MissDemand:
         self.wait_s += (1.0 - kept) * (wait_s - self.wait_s)
 
 
-def _by_task(rates_per_s: Mapping[str, float], span_s: float) -> dict[str, float]:
-    counts: dict[str, float] = {}
-    for scope, rate in rates_per_s.items():
-        if 0.0 < rate < math.inf:
-            task = task_of(scope)
-            counts[task] = counts.get(task, 0.0) + rate * span_s
-    return counts
+def _counts(
+    rates_per_s: Mapping[str, float], span_s: float, scopes: Collection[str]
+) -> dict[str, float]:
+    return {
+        scope: rate * span_s
+        for scope, rate in rates_per_s.items()
+        if scope in scopes and 0.0 < rate < math.inf
+    }
