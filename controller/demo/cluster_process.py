@@ -50,6 +50,7 @@ class ClusterProcess:
         port: where clients go.
         keep: leave it up on leaving without an error, and let it outlive this process.
         on_stage: told what the child says it is doing.
+        config: settings file; the defaults if None.
     """
 
     def __init__(
@@ -58,11 +59,13 @@ class ClusterProcess:
         port: int,
         *,
         keep: bool = False,
+        config: Path | None = None,
         on_stage: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._home = home
         self._port = port
         self._keep = keep
+        self._config = config
         self._on_stage = on_stage
         self._log = home / "run" / "up.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -90,6 +93,7 @@ class ClusterProcess:
         command = [
             *(sys.executable, "-m", "modelless.controller.cli"),
             *("--home", str(self._home), "up", "--port", str(self._port)),
+            *(("--config", str(self._config)) if self._config is not None else ()),
         ]
         self._started_s = time.monotonic()
         with self._log.open("wb") as log:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from modelless.controller.live.predictions import (
     drifts_status,
     predictions_status,
 )
-from modelless.controller.live.residency_log import Change, residency_status
+from modelless.controller.live.residency_log import ChangeBook
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import EvictionPolicy, Forecaster, PlacementPolicy, ScalingPolicy
 from modelless.policies.views import ClusterView, Demand
@@ -40,8 +40,6 @@ logger = logging.getLogger(__name__)
 
 FORGET_S = 5.0
 """A member that was silent this long is gone."""
-RECENT_CHANGES = 32
-"""Loads and evictions that the status tells of."""
 
 
 @dataclass(slots=True)
@@ -85,9 +83,7 @@ class ControlLoop:
             ),
         )
         self._members: dict[str, _Member] = {}
-        self._changes: deque[Change] = deque(maxlen=RECENT_CHANGES)
-        self._change_counts: Counter[str] = Counter()
-        self._declined: dict[str, int] = {}
+        self._changes = ChangeBook()
         self._shares: Mapping[str, Mapping[Placement, float]] = {}
         self._ticked_s = -float("inf")
         self._totals: dict[str, int] = {}
@@ -108,8 +104,7 @@ class ControlLoop:
             self._served[variant_id] = self._served.get(variant_id, 0) + count
         self._drift_notes.take(report.drifts)
         self._last_run.count(report.served, now_s)
-        self._changes.extend(report.changes)
-        self._change_counts.update(change.kind for change in report.changes)
+        self._changes.enter(report.changes, report.unmet)
         if is_new or now_s - self._ticked_s >= 1.0:
             self._tick(now_s)
         orders, member.orders = tuple(member.orders), []
@@ -147,7 +142,7 @@ class ControlLoop:
             "members": members,
             "predictions": predictions_status(self._reports()),
             "drifted": drifts_status(self._reports()),
-            "residency": residency_status(self._changes, self._change_counts, self._declined),
+            "residency": self._changes.status(),
             "outcomes": dict(self._totals),
             "served_by_variant": dict(self._served),
             "up_s": round(time.time() - self._started_s, 1),
@@ -164,8 +159,7 @@ class ControlLoop:
         effects = self._planner.tick(self._view(now_s))
         for problem in self._planner.problems:
             logger.error("a policy failed: %s", problem)
-        for variant_id in self._planner.declined:
-            self._declined[variant_id] = self._declined.get(variant_id, 0) + 1
+        self._changes.decline(self._planner.declined)
         for effect in effects:
             if isinstance(effect, (LoadInstance, UnloadInstance)):
                 orders = self._members[effect.worker_id].orders

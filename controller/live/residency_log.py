@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -12,6 +12,12 @@ from modelless.policies.reasons import Reason
 
 _MOST_WAITING: Final = 256
 """Kept until they are reported; beyond it the oldest are forgotten."""
+_RECENT: Final = 32
+"""Told of in the status."""
+
+LOADED: Final = "loaded"
+EVICTED: Final = "evicted"
+LOAD_FAILED: Final = "load-failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +78,7 @@ class ChangeLog:
         """Its memory is free."""
         reason, for_variant_id = self._leaving.pop(variant_id)
         self._add(
-            "evicted",
+            EVICTED,
             variant_id,
             reason,
             for_variant_id=for_variant_id,
@@ -84,7 +90,7 @@ class ChangeLog:
         """It is loaded."""
         displaced = tuple(self._displaced.pop(variant_id, ()))
         self._add(
-            "loaded",
+            LOADED,
             variant_id,
             reason,
             displaced=displaced,
@@ -95,7 +101,7 @@ class ChangeLog:
     def failed(self, variant_id: str, reason: Reason, problem: str) -> None:
         """It could not be loaded."""
         displaced = tuple(self._displaced.pop(variant_id, ()))
-        self._add("load-failed", variant_id, reason, displaced=displaced, problem=problem)
+        self._add(LOAD_FAILED, variant_id, reason, displaced=displaced, problem=problem)
 
     def take(self) -> tuple[Change, ...]:
         """The changes since the last call, oldest first."""
@@ -108,21 +114,44 @@ class ChangeLog:
         self._changes.append(change)
 
 
-def residency_status(
-    recent: Iterable[Change], counts: Mapping[str, int], declined: Mapping[str, int]
-) -> dict[str, Any]:
-    """What came and left lately, as plain data, the newest first.
+class ChangeBook:
+    """The cluster's changes: the latest ones, and what all of them add up to."""
 
-    Args:
-        recent: oldest first.
-        counts: all there ever were, by kind.
-        declined: how often a load on demand was found not worth what would have left, by variant.
-    """
-    return {
-        "counts": dict(counts),
-        "declined": dict(declined),
-        "recent": [
-            {**asdict(change), "reason": change.reason.value, "displaced": list(change.displaced)}
-            for change in reversed(list(recent))
-        ],
-    }
+    def __init__(self) -> None:
+        self._recent: deque[Change] = deque(maxlen=_RECENT)
+        self._counts: Counter[str] = Counter()
+        self._declined: Counter[str] = Counter()
+        self._loading_s = 0.0
+        self._cold_queries = 0
+
+    def enter(self, changes: Iterable[Change], unmet: Mapping[str, int]) -> None:
+        """A report came: what came and left, and the queries by scope that found nothing ready."""
+        for change in changes:
+            self._recent.append(change)
+            self._counts[change.kind] += 1
+            if change.kind == LOADED:
+                self._loading_s += change.seconds
+        self._cold_queries += sum(unmet.values())
+
+    def decline(self, variant_ids: Iterable[str]) -> None:
+        """Loads on demand were found not worth what would have left for them."""
+        self._declined.update(variant_ids)
+
+    def status(self) -> dict[str, Any]:
+        """All of it as plain data, the latest change first."""
+        return {
+            "cold_queries": self._cold_queries,
+            "counts": dict(self._counts),
+            "loading_s": round(self._loading_s, 3),
+            "declined": dict(self._declined),
+            "recent": [
+                {
+                    **asdict(change),
+                    "at_s": round(change.at_s, 3),
+                    "seconds": round(change.seconds, 4),
+                    "reason": change.reason.value,
+                    "displaced": list(change.displaced),
+                }
+                for change in reversed(self._recent)
+            ],
+        }
