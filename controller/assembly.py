@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from modelless.controller.config import Settings
 from modelless.controller.core.dispatch import Dispatcher, DispatchLimits
 from modelless.controller.core.fleet import PlanLimits
 from modelless.controller.core.plan import Planner
+from modelless.controller.core.preload import Preloading
 from modelless.controller.core.roster import Roster
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import (
@@ -54,11 +55,17 @@ def build_dispatcher(
     )
 
 
-def build_planner(settings: Settings, limits: PlanLimits) -> Planner:
-    """The control loop's planner. Raises as ``build_dispatcher`` does."""
+def build_planner(settings: Settings, limits: PlanLimits, preload: Sequence[str] = ()) -> Planner:
+    """The control loop's planner. Raises as ``build_dispatcher`` does.
+
+    Args:
+        settings: policies.
+        limits: of its pools.
+        preload: scopes to load before anybody asks.
+    """
     policies = settings.policies
     return Planner(
-        build_policy(ScalingPolicy, policies.scaling),  # type: ignore[type-abstract]
+        Preloading(build_policy(ScalingPolicy, policies.scaling), preload),  # type: ignore[type-abstract]
         build_policy(PlacementPolicy, policies.placement),  # type: ignore[type-abstract]
         build_policy(EvictionPolicy, policies.eviction),  # type: ignore[type-abstract]
         build_policy(Forecaster, policies.forecast),  # type: ignore[type-abstract]

@@ -87,6 +87,19 @@ class PolicySettings(_Section):
     forecast: PolicySpecification = Field("last-value", description="expects demand")
 
 
+class ResidencySettings(_Section):
+    """What is kept in memory whatever the policies say."""
+
+    pinned: tuple[str, ...] = Field(
+        (), description="scopes (task[/model[/variant]]) that are never evicted once loaded"
+    )
+    preload: tuple[str, ...] | Literal["last-run"] = Field(
+        (),
+        description="scopes loaded at the start, before anybody asks, the first ones first; "
+        "last-run: what was served most lately, before the last stop",
+    )
+
+
 class LimitSettings(_Section):
     """Bounds that hold whatever a policy says."""
 
@@ -134,6 +147,7 @@ class Settings(_Section):
     gateways: GatewaySettings = Field(default_factory=GatewaySettings)
     pools: tuple[PoolSettings, ...] = Field((), description="workers of other device classes")
     policies: PolicySettings = Field(default_factory=PolicySettings)
+    residency: ResidencySettings = Field(default_factory=ResidencySettings)
     limits: LimitSettings = Field(default_factory=LimitSettings)
     history: HistorySettings = Field(default_factory=HistorySettings)
     record: RecordSettings = Field(default_factory=RecordSettings)

@@ -47,6 +47,7 @@ class Reason(StrEnum):
     NO_ROOM = "no-room"
     ON_TRIAL = "on-trial"
     WITHDRAWN = "withdrawn"
+    OVER_BUDGET = "over-budget"
     LEAST_RECENTLY_USED = "least-recently-used"
     FIXED_SIZE = "fixed-size"
     DEMAND = "demand"

@@ -123,6 +123,22 @@ class EvictionPolicy(ABC):
     def rank(self, residents: Sequence[Instance], view: ClusterView) -> Sequence[Instance]:
         """A permutation of ``residents``: the first leaves first."""
 
+    def observe(self, view: ClusterView) -> None:
+        """Learn from a view; every one is shown, once, before anything is ranked on it.
+
+        Nothing unless overridden: most policies need no more than they are asked about.
+        """
+        del view
+
+    def admits(self, newcomer: Instance, victims: Sequence[Instance], view: ClusterView) -> bool:
+        """Whether ``newcomer`` is to be loaded on demand though ``victims`` leave for it.
+
+        Always unless overridden. Asked only for what is wanted on demand (``Targets.on_demand``):
+        what a scaling policy plans is not judged twice.
+        """
+        del newcomer, victims, view
+        return True
+
 
 class Clairvoyant(ABC):
     """What a policy derives from besides its seam if it must know the future.

@@ -333,9 +333,12 @@ class Targets:
         reason: why.
         shares: by scope, the share of its queries that each placement should serve, for selection
             policies that are told (``SelectionPolicy.on_plan``).
+        on_demand: the instances are what clients just asked for, rather than a plan: the eviction
+            policy may decline them (``EvictionPolicy.admits``).
     """
 
     instances: Mapping[Placement, int]
     workers: Mapping[str, int]
     reason: Reason
     shares: Mapping[str, Mapping[Placement, float]] = field(default_factory=dict)
+    on_demand: bool = False

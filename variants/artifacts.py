@@ -158,6 +158,21 @@ class ArtifactStore:
             _write_local(path, self._download(sha256), sha256, self.max_bytes)
         return path
 
+    def locate(self, sha256: str) -> Path:
+        """A local path to the artifact, for readers that check its hash, as every runtime does.
+
+        Reading and hashing it here as well would be a third of loading a variant. A local file that
+        is not there is found out by the reader; a remote one is copied, and checked, as in
+        ``fetch``, unless a copy is there.
+
+        Raises:
+            InvalidInputError: ``sha256`` is not 64 lowercase hex digits.
+            IntegrityError: it had to be copied, and is missing, truncated, corrupt or swapped.
+        """
+        check_sha256(sha256)
+        path = _path(self._folder if self._folder is not None else self._cache, sha256)
+        return path if self._folder is not None or path.is_file() else self.fetch(sha256)
+
     def read(self, sha256: str) -> bytes:
         """The artifact's bytes, checked. Raises as ``fetch``."""
         return read_verified(self.fetch(sha256), sha256, max_bytes=self.max_bytes)

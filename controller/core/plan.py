@@ -7,12 +7,13 @@ nothing in use is ever unloaded, bounds on the number of workers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Hashable, Mapping
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from modelless.controller.core.effects import Advise, LoadInstance, PlanEffect, UnloadInstance
 from modelless.controller.core.fleet import Fleet, PlanLimits
+from modelless.controller.core.footprints import Footprints
 from modelless.controller.core.stock import Stock
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import in_scope
@@ -34,6 +35,7 @@ class _Draft:
     view: ClusterView
     wanted: Mapping[Placement, int]
     stock: Stock
+    on_demand: bool
     effects: list[PlanEffect] = field(default_factory=list)
 
     def is_asked_in_vain(self, variant_id: str) -> bool:
@@ -59,17 +61,17 @@ class _Draft:
         placement = Placement(instance.variant_id, worker.device_class)
         return self.stock.count(placement) > self.wanted.get(placement, 0)
 
-    def load(self, worker_id: str, variant_id: str, memory_bytes: int) -> None:
+    def load(self, worker_id: str, variant_id: str, memory_bytes: int, reason: Reason) -> None:
         """Load the variant."""
         self.stock.load(worker_id, variant_id, memory_bytes)
-        self.effects.append(LoadInstance(worker_id, variant_id, Reason.WANTED))
+        self.effects.append(LoadInstance(worker_id, variant_id, reason))
 
-    def unload(self, worker_id: str, variant_id: str, for_variant_id: str) -> None:
-        """Unload the variant, for another's sake."""
+    def unload(
+        self, worker_id: str, variant_id: str, reason: Reason, for_variant_id: str = ""
+    ) -> None:
+        """Unload the variant, for another's sake or because too much is held."""
         self.stock.unload(worker_id, variant_id)
-        self.effects.append(
-            UnloadInstance(worker_id, variant_id, Reason.ROOM_NEEDED, for_variant_id)
-        )
+        self.effects.append(UnloadInstance(worker_id, variant_id, reason, for_variant_id))
 
 
 class Planner:
@@ -83,6 +85,8 @@ class Planner:
         problems: what policies did wrong in the last tick, for the log: one that raises or answers
             nonsense is done without.
         scaled: device classes whose number of workers the scaling policy decided on last.
+        declined: variants wanted on demand in the last tick that the eviction policy found not
+            worth what would have left for them.
     """
 
     def __init__(
@@ -101,11 +105,16 @@ class Planner:
         self.problems: list[str] = []
         self.scaled: frozenset[str] = frozenset()
         self._fleet = Fleet(limits)
+        self.declined: list[str] = []
+        self._footprints = Footprints()
         self._advised: tuple[tuple[str, tuple[tuple[Placement, float], ...]], ...] = ()
 
     def tick(self, view: ClusterView) -> list[PlanEffect]:
         """Decide on one view. Effects are to be carried out in order, each worker's one by one."""
         self.problems = []
+        self.declined = []
+        view = self._footprints.applied(view)
+        self._ask(self.eviction, lambda: self.eviction.observe(view), None)
         no_forecast: Mapping[str, float] = {}
         forecast_per_s = self._ask(self.forecaster, lambda: self._forecast(view), no_forecast)
         targets: object = self._ask(
@@ -118,7 +127,7 @@ class Planner:
         workers = self._counts(targets.workers, str)
         self.scaled = frozenset(workers)
         effects = self._fleet.effects(view, workers, targets.reason)
-        effects += self._place(view, instances)
+        effects += self._place(view, instances, targets.on_demand)
         return effects + self._advise(view, targets)
 
     def _forecast(self, view: ClusterView) -> Mapping[str, float]:
@@ -158,8 +167,11 @@ class Planner:
 
     # -- instances ----------------------------------------------------------------------------
 
-    def _place(self, view: ClusterView, wanted: Mapping[Placement, int]) -> list[PlanEffect]:
-        draft = _Draft(view, wanted, Stock(view))
+    def _place(
+        self, view: ClusterView, wanted: Mapping[Placement, int], on_demand: bool
+    ) -> list[PlanEffect]:
+        draft = _Draft(view, wanted, Stock(view), on_demand is True)
+        self._relieve(draft)
         for placement, count in wanted.items():
             if count > 0 and draft.is_asked_in_vain(placement.variant_id):
                 self._add(placement, 1, draft, set(), in_vain=True)
@@ -168,12 +180,27 @@ class Planner:
             self._add(placement, count - draft.stock.count(placement), draft, full, in_vain=False)
         return draft.effects
 
+    def _relieve(self, draft: _Draft) -> None:
+        """Evict where loads took more than they were expected to, spare instances first."""
+        for worker in draft.view.workers:
+            free_bytes = worker.free_bytes
+            if free_bytes >= 0:
+                continue
+            movable = [i for i in worker.instances if not (i.in_use or i.pinned)]
+            ranked = self._ranked_for_eviction(movable, draft.view) if movable else []
+            for instance in sorted(ranked, key=lambda i: not draft.is_spare(i, worker)):
+                draft.unload(worker.worker_id, instance.variant_id, Reason.OVER_BUDGET)
+                free_bytes += instance.memory_bytes
+                if free_bytes >= 0:
+                    break
+
     def _add(
         self, placement: Placement, missing: int, draft: _Draft, full: set[str], *, in_vain: bool
     ) -> None:
         """Load the variant into as many workers more as are ``missing``, room allowing.
 
-        Workers in ``full`` are left out; those that have no room now, but may one day, are added.
+        Workers in ``full`` are left out; those that have no room now, but may one day, are added,
+        but for the sake of what was declined nobody else waits.
         """
         needed_bytes = draft.stock.needed_bytes(placement)
         if needed_bytes is None or missing <= 0:
@@ -184,7 +211,7 @@ class Planner:
                 missing -= 1
                 if missing == 0:
                     return
-            elif needed_bytes <= _most_bytes(worker):
+            elif needed_bytes <= _most_bytes(worker) and placement.variant_id not in self.declined:
                 without_room.append(worker.worker_id)
         full.update(without_room)
 
@@ -203,7 +230,7 @@ class Planner:
         eviction policy's order, but spare ones before others.
         """
         free_bytes = worker.free_bytes
-        victims = []
+        victims: list[Instance] = []
         if free_bytes < needed_bytes:
             movable = [
                 instance
@@ -214,16 +241,39 @@ class Planner:
             ]
             ranked = self._ranked_for_eviction(movable, draft.view) if movable else []
             for instance in sorted(ranked, key=lambda i: not draft.is_spare(i, worker)):
-                victims.append(instance.variant_id)
+                victims.append(instance)
                 free_bytes += instance.memory_bytes
                 if free_bytes >= needed_bytes:
                     break
         if free_bytes < needed_bytes:
             return False
+        if victims and draft.on_demand and not self._admits(placement, worker, victims, draft):
+            return False
         for victim in victims:
-            draft.unload(worker.worker_id, victim, placement.variant_id)
-        draft.load(worker.worker_id, placement.variant_id, needed_bytes)
+            draft.unload(
+                worker.worker_id, victim.variant_id, Reason.ROOM_NEEDED, placement.variant_id
+            )
+        reason = Reason.DEMAND if in_vain else Reason.WANTED
+        draft.load(worker.worker_id, placement.variant_id, needed_bytes, reason)
         return True
+
+    def _admits(
+        self,
+        placement: Placement,
+        worker: WorkerState,
+        victims: Sequence[Instance],
+        draft: _Draft,
+    ) -> bool:
+        """Whether the eviction policy finds the load worth what leaves for it."""
+        newcomer = draft.stock.newcomer(placement, worker.worker_id)
+        admitted = self._ask(
+            self.eviction,
+            lambda: bool(self.eviction.admits(newcomer, tuple(victims), draft.view)),
+            True,
+        )
+        if not admitted and placement.variant_id not in self.declined:
+            self.declined.append(placement.variant_id)
+        return admitted
 
     def _ranked(
         self, placement: Placement, needed: int, stock: Stock, full: Container[str]

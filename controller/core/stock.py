@@ -56,6 +56,12 @@ class Stock:
             ]
         )
 
+    def newcomer(self, placement: Placement, worker_id: str) -> Instance:
+        """The variant as it would be on the worker if it were loaded."""
+        load_s = self._facts[placement.variant_id].load_s.get(placement.device_class, 0.0)
+        needed_bytes = self.needed_bytes(placement) or 0
+        return Instance(worker_id, placement.variant_id, needed_bytes, load_s, self._now_s, 0)
+
     def copies(self, scope: str) -> int:
         """How many instances of the scope's variants there are anywhere, loading ones too."""
         return sum(n for name, n in self._copies.items() if in_scope(name, scope))

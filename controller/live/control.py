@@ -30,6 +30,7 @@ from modelless.controller.core.roster import WorkerReport
 from modelless.controller.core.service import Service, follow_up
 from modelless.controller.live.history_notes import HistoryNotes
 from modelless.controller.live.knowledge import Knowledge, read_knowledge, rereader
+from modelless.controller.live.last_run import LastRun, read_last_run
 from modelless.controller.live.logs import log_to
 from modelless.controller.live.messages import Orders, Report
 from modelless.controller.live.neighbourhood import Neighbourhood, busy_neighbours
@@ -40,6 +41,7 @@ from modelless.controller.live.predictions import (
     predictions_status,
 )
 from modelless.controller.live.recordings import open_planner
+from modelless.controller.live.residency_log import ChangeBook
 from modelless.controller.live.version_follower import VersionFollower
 from modelless.controller.live.version_keeper import VersionKeeper
 from modelless.policies.views import ClusterView, Demand
@@ -91,8 +93,13 @@ class ControlLoop:
         )
         self._following: asyncio.Task[None] | None = None
         self._pools = PoolBook(settings)
-        self._planner = open_planner(settings, self._pools.limits(knowledge.device_classes))
+        asked = settings.residency.preload
+        preload = read_last_run(home) if asked == "last-run" else asked
+        self._last_run = LastRun(home)
+        limits = self._pools.limits(knowledge.device_classes)
+        self._planner = open_planner(settings, limits, preload)
         self._members: dict[str, _Member] = {}
+        self._changes = ChangeBook()
         self._shares: Mapping[str, Mapping[Placement, float]] = {}
         self._ticked_s = -float("inf")
         self._totals: dict[str, int] = {}
@@ -123,6 +130,8 @@ class ControlLoop:
             owner = self._members.get(told.gateway_id)
             if owner is not None and len(owner.feedback) < FEEDBACK_KEPT:
                 owner.feedback.append(told)
+        self._last_run.count(report.served, now_s)
+        self._changes.enter(report.changes, report.unmet)
         if is_new or now_s - self._ticked_s >= 1.0:
             self._tick(now_s)
         orders, member.orders = tuple(member.orders), []
@@ -156,6 +165,7 @@ class ControlLoop:
                     "device_class": report.state.device_class if report.state else None,
                     "loaded": sorted(i.variant_id for i in instances if i.memory_bytes),
                     "loading": sorted(i.variant_id for i in instances if not i.memory_bytes),
+                    "pinned": sorted(i.variant_id for i in instances if i.pinned),
                     "failed_loads": dict(report.failed_loads),
                     "memory_bytes": sum(i.memory_bytes for i in instances),
                     "memory_budget_bytes": report.state.memory_bytes if report.state else 0,
@@ -169,6 +179,7 @@ class ControlLoop:
             "pools": self._pools.status(),
             "predictions": predictions_status(self._reports()),
             "drifted": drifts_status(self._reports()),
+            "residency": self._changes.status(),
             "outcomes": dict(self._totals),
             "served_by_variant": dict(self._served),
             "trials": self._keeper.status(),
@@ -202,6 +213,7 @@ class ControlLoop:
         placing = (LoadInstance, UnloadInstance)
         busy = {effect.worker_id for effect in effects if isinstance(effect, placing)}
         effects += follow_up(self._service, view.workers, self._facts, busy)
+        self._changes.decline(self._planner.declined)
         for effect in effects:
             if isinstance(effect, (*placing, ResizeWorker)):
                 orders = self._members[effect.worker_id].orders

@@ -1,4 +1,4 @@
-"""The device in this process: instances in memory, one thread that runs batches, one that loads.
+"""The device in this process: what it holds, the thread that runs batches, the one that loads.
 
 Engines release the interpreter while they compute, so the event loop goes on parsing and replying.
 Everything public is called on the event loop's thread, and every callback comes back on it.
@@ -6,20 +6,14 @@ Everything public is called on the event loop's thread, and every callback comes
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from math import inf
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from modelless.controller.core.effects import (
     LoadInstance,
@@ -29,32 +23,30 @@ from modelless.controller.core.effects import (
 )
 from modelless.controller.core.resizing import Resident, take_along
 from modelless.controller.core.roster import WorkerReport
+from modelless.controller.live.device_threads import (
+    Batch,
+    BatchResult,
+    BatchThread,
+    Load,
+    LoadResult,
+    LoadThread,
+    Removal,
+    Tensors,
+)
+from modelless.controller.live.residency import Residency
+from modelless.controller.live.residency_log import Change, ChangeLog
 from modelless.controller.live.resizing import Resizing
-from modelless.policies.views import Instance, WorkerState
+from modelless.policies.reasons import Reason
+from modelless.policies.views import WorkerState
 from modelless.profiler.inputs import FREE_AXIS, sample_inputs
+from modelless.variants.errors import ModellessError
 from modelless.variants.runtimes import LoadedVariant, find_runtime
 from modelless.variants.vocabulary import DeviceClass, Task, Variant
 
 logger = logging.getLogger(__name__)
 
-Tensors = Mapping[str, NDArray[Any]]
-BatchCallback = Callable[[int, float, "Sequence[Tensors] | Exception"], None]
+BatchCallback = Callable[[int, float, BatchResult], None]
 """batch id, seconds the device was busy, each query's outputs or what went wrong."""
-
-
-@dataclass(slots=True)
-class _Slot:
-    loaded: LoadedVariant
-    last_used_s: float
-    use_count: int = 0
-
-
-@dataclass(slots=True)
-class _Job:
-    batch_id: int
-    loaded: LoadedVariant
-    inputs: Sequence[Tensors]
-    callback: BatchCallback
 
 
 class LocalDevice:
@@ -69,6 +61,7 @@ class LocalDevice:
         on_change: called after a load or an unload.
         cores: CPU cores that batches run on; empty for wherever the system puts them.
         sizes: what it may be resized to.
+        pinned: scopes whose variants are to stay once they are loaded.
     """
 
     def __init__(
@@ -81,45 +74,42 @@ class LocalDevice:
         on_change: Callable[[], None],
         cores: Collection[int] = (),
         sizes: Iterable[DeviceClass] = (),
+        pinned: Collection[str] = (),
     ) -> None:
         self.worker_id = worker_id
         self.device_class = device_class
-        self.memory_bytes = memory_bytes
         self._fetch = fetch
         self._tasks = tasks
         self._on_change = on_change
-        self._cores = frozenset(cores)
-        self._loop = asyncio.get_running_loop()
-        self._slots: dict[str, _Slot] = {}
-        self._loading: set[str] = set()
+        self._residency = Residency(worker_id, memory_bytes, pinned)
+        self._changes = ChangeLog(worker_id)
+        self._waiting: deque[tuple[Variant, Reason]] = deque()
+        self._loading: tuple[str, float] | None = None
         self._sizes = {size.name: size for size in (device_class, *sizes)}
         self._resizing: Resizing | None = None
-        self.failed_loads: dict[str, str] = {}
-        # A batch to run, what is to be unloaded, or None: the end.
-        self._jobs: SimpleQueue[_Job | LoadedVariant | None] = SimpleQueue()
-        self._loads: SimpleQueue[tuple[Variant, DeviceClass] | None] = SimpleQueue()
         self._told_s = time.monotonic()
-        self._busy_s = 0.0
-        self._threads = [
-            threading.Thread(target=self._run_jobs, name="modelless-device", daemon=True),
-            threading.Thread(target=self._run_loads, name="modelless-loader", daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._batches = BatchThread(worker_id, cores)
+        self._loads = LoadThread(worker_id, self._load)
 
-    # -- on the event loop --------------------------------------------------------------------
+    # -- batches --------------------------------------------------------------------------------
 
     def run(
         self, batch_id: int, variant_id: str, inputs: Sequence[Tensors], callback: BatchCallback
     ) -> None:
         """Run the queries' inputs as one batch; ``callback`` gets each query's outputs."""
-        slot = self._slots.get(variant_id)
-        if slot is None:
-            callback(batch_id, 0.0, RuntimeError(f"{variant_id} is not loaded in {self.worker_id}"))
+        try:
+            loaded = self._residency.acquire(variant_id, time.monotonic())
+        except ModellessError as error:
+            callback(batch_id, 0.0, error)
             return
-        slot.last_used_s = time.monotonic()
-        slot.use_count += 1
-        self._jobs.put(_Job(batch_id, slot.loaded, inputs, callback))
+
+        def done(busy_s: float, result: BatchResult) -> None:
+            self._free(variant_id, self._residency.release(variant_id, time.monotonic()))
+            callback(batch_id, busy_s, result)
+
+        self._batches.put(Batch(loaded, inputs, done))
+
+    # -- orders ---------------------------------------------------------------------------------
 
     def obey(
         self, effects: Sequence[PlanEffect], in_use: set[str], variants: Mapping[str, Variant]
@@ -135,20 +125,35 @@ class LocalDevice:
                 if effect.variant_id in in_use:
                     without_room.add(effect.for_variant_id)
                 else:
-                    self.unload(effect.variant_id)
+                    self.unload(effect.variant_id, effect.reason, effect.for_variant_id)
             elif isinstance(effect, ResizeWorker):
                 self.resize(effect.device_class, in_use, variants)
             elif isinstance(effect, LoadInstance) and effect.variant_id not in without_room:
                 variant = variants.get(effect.variant_id)
                 if variant is not None:
-                    self.load(variant)
+                    self.load(variant, effect.reason)
 
-    def load(self, variant: Variant) -> None:
+    def load(self, variant: Variant, reason: Reason = Reason.WANTED) -> None:
         """Load in the background, one at a time; asking again for what is there does nothing."""
-        if variant.id in self._slots or variant.id in self._loading or self._resizing:
+        if self._resizing is not None:
             return
-        self._loading.add(variant.id)
-        self._loads.put((variant, self.device_class))
+        was_ready = variant.id in self._residency.ready
+        if self._residency.begin_load(variant.id, time.monotonic()):
+            self._waiting.append((variant, reason))
+            self._load_next()
+        elif not was_ready and variant.id in self._residency.ready:
+            self._changes.stays(variant.id)
+            self._on_change()
+
+    def unload(
+        self, variant_id: str, reason: Reason = Reason.UNWANTED, for_variant_id: str = ""
+    ) -> None:
+        """Take it out of reach now; its memory is freed after what already waits to run."""
+        if variant_id not in self._residency.ready:
+            return
+        self._changes.leaves(variant_id, reason, for_variant_id)
+        self._free(variant_id, self._residency.drain(variant_id, time.monotonic()))
+        self._on_change()
 
     def resize(self, size: str, in_use: set[str], variants: Mapping[str, Variant]) -> None:
         """Become one of another device class, in the background, while batches go on.
@@ -157,42 +162,38 @@ class LocalDevice:
         ``core/resizing``.
         """
         becomes = self._sizes.get(size)
-        if becomes is None or becomes == self.device_class or self._loading or self._resizing:
+        is_loading = self._loading is not None or self._waiting or self._resizing is not None
+        if becomes is None or becomes == self.device_class or is_loading:
             return
+        ready = self._residency.ready
         residents = [
             Resident(
-                name,
-                slot.loaded.memory_bytes,
-                slot.last_used_s if slot.use_count else -inf,
-                name in in_use,
+                instance.variant_id,
+                instance.memory_bytes,
+                instance.last_used_s if instance.use_count else -inf,
+                instance.in_use,
             )
-            for name, slot in self._slots.items()
+            for instance in self._residency.instances(in_use)
+            if instance.variant_id in ready
         ]
-        used_bytes = sum(slot.loaded.memory_bytes for slot in self._slots.values())
-        taken = take_along(residents, self.memory_bytes - used_bytes)
+        taken = take_along(residents, self._residency.free_bytes)
         if taken is None:
             logger.warning("%s cannot become %s: no room to load twice", self.worker_id, size)
             return
         self._resizing = Resizing(becomes, [variants[name] for name in taken])
-        for variant in self._resizing.missing.values():
-            self._loads.put((variant, becomes))
+        self._load_next()
         self._finish_resizing()
 
-    def unload(self, variant_id: str) -> None:
-        """Take it out of reach now; its memory is freed after what already waits to run."""
-        slot = self._slots.pop(variant_id, None)
-        if slot is not None:
-            self._jobs.put(slot.loaded)
-            self._on_change()
+    def close(self) -> None:
+        """Stop both threads after what they are at."""
+        self._batches.close()
+        self._loads.close()
+
+    # -- reports --------------------------------------------------------------------------------
 
     def report(self) -> WorkerReport:
         """What dispatch needs to know of it."""
-        return WorkerReport(self.worker_id, self.device_class.name, tuple(self._slots))
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is loaded or loading."""
-        return not self._slots and not self._loading
+        return WorkerReport(self.worker_id, self.device_class.name, self._residency.ready)
 
     def state(self, in_use: set[str]) -> WorkerState:
         """What planning needs to know of it; its busy share is that since the last call.
@@ -200,81 +201,64 @@ class LocalDevice:
         Args:
             in_use: variants with queries running or waiting.
         """
-        resident = [
-            Instance(
-                self.worker_id,
-                name,
-                slot.loaded.memory_bytes,
-                slot.loaded.load_s,
-                slot.last_used_s,
-                slot.use_count,
-                in_use=name in in_use,
-            )
-            for name, slot in self._slots.items()
-        ]
-        arriving = [
-            Instance(self.worker_id, name, 0, 0.0, time.monotonic(), 0, in_use=True)
-            for name in self._loading
-        ]
         now_s = time.monotonic()
-        busy_share = min(self._busy_s / max(now_s - self._told_s, 1e-3), 1.0)
-        self._told_s, self._busy_s = now_s, 0.0
+        busy_share = min(self._batches.take_busy_s() / max(now_s - self._told_s, 1e-3), 1.0)
+        self._told_s = now_s
         return WorkerState(
             self.worker_id,
             self.device_class.name,
-            self.memory_bytes,
-            (*resident, *arriving),
+            self._residency.memory_bytes,
+            self._residency.instances(in_use),
             busy_share,
-            resizing_to=self._resizing.device_class.name if self._resizing else "",
+            resizing_to=self._resizing.device_class.name if self._resizing is not None else "",
         )
+
+    def take_changes(self) -> tuple[Change, ...]:
+        """Loads and evictions that ended since the last call."""
+        return self._changes.take()
+
+    @property
+    def failed_loads(self) -> Mapping[str, str]:
+        """What could not be loaded, and why."""
+        return {name: failed.reason for name, failed in self._residency.failed.items()}
+
+    @property
+    def loading_for_s(self) -> float:
+        """How long the load under way has taken; 0 if there is none."""
+        return time.monotonic() - self._loading[1] if self._loading is not None else 0.0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is loaded or loading."""
+        return not self._residency.states
 
     @property
     def is_alive(self) -> bool:
         """Whether both threads run."""
-        return all(thread.is_alive() for thread in self._threads)
+        return self._batches.is_alive and self._loads.is_alive
 
-    def close(self) -> None:
-        """Stop both threads after what they are at."""
-        self._jobs.put(None)
-        self._loads.put(None)
+    # -- coming and going -----------------------------------------------------------------------
 
-    # -- on the threads -----------------------------------------------------------------------
+    def _load_next(self) -> None:
+        """Begin the next load, if none is under way and nothing is still to make room for it."""
+        if self._loading is not None:
+            return
+        if self._resizing is not None:
+            for variant in self._resizing.missing.values():
+                threads = self._resizing.device_class.threads
+                self._begin_load(Load(variant, threads, partial(self._loaded_again, variant)))
+                return
+        elif self._waiting and not self._residency.is_draining:
+            variant, reason = self._waiting.popleft()
+            done = partial(self._loaded, variant, reason)
+            self._begin_load(Load(variant, self.device_class.threads, done))
 
-    def _run_jobs(self) -> None:
-        if self._cores:
-            try:
-                os.sched_setaffinity(threading.get_native_id(), self._cores)
-            except OSError as error:  # a core went offline, or a container forbids it
-                logger.warning("%s is not held to cores %s: %s", self.worker_id, self._cores, error)
-        while (job := self._jobs.get()) is not None:
-            if not isinstance(job, _Job):
-                self._free(job)
-                continue
-            started_s = time.perf_counter()
-            try:
-                result: Sequence[Tensors] | Exception = _run_batch(job.loaded, job.inputs)
-            except Exception as error:  # noqa: BLE001  (whatever an engine raises is an answer)
-                result = error
-            busy_s = time.perf_counter() - started_s
-            self._busy_s += busy_s  # only a figure for planning: a lost update does no harm
-            self._call(job.callback, job.batch_id, busy_s, result)
-
-    def _free(self, loaded: LoadedVariant) -> None:
-        try:
-            loaded.unload()
-        except Exception:  # a card that fails here must not end the thread, nor all that is served
-            logger.exception("cannot unload %s in %s", loaded.variant.id, self.worker_id)
-
-    def _run_loads(self) -> None:
-        while (asked := self._loads.get()) is not None:
-            variant, device_class = asked
-            try:
-                loaded: LoadedVariant | Exception = self._load(variant, device_class.threads)
-            except Exception as error:  # noqa: BLE001  (a load that fails must not end the thread)
-                loaded = error
-            self._call(self._loaded, variant, device_class, loaded)
+    def _begin_load(self, load: Load) -> None:
+        self._loading = load.variant.id, time.monotonic()
+        self._loads.put(load)
 
     def _load(self, variant: Variant, threads: int) -> LoadedVariant:
+        """On the loader's thread."""
         inputs = self._tasks[variant.task].inputs
         side_px = variant.resolution_px or FREE_AXIS
         sizes = {spec.name: [side_px] * spec.shape[1:].count(-1) for spec in inputs}
@@ -285,21 +269,34 @@ class LocalDevice:
             warm_up=[sample_inputs(inputs, 1, free_axes=sizes)],
         )
 
-    def _loaded(
-        self, variant: Variant, device_class: DeviceClass, loaded: LoadedVariant | Exception
-    ) -> None:
-        if self._resizing is not None and device_class == self._resizing.device_class:
-            self._resizing.take(variant, loaded)
-            self._finish_resizing()
-            return
-        self._loading.discard(variant.id)
+    def _loaded(self, variant: Variant, reason: Reason, loaded: LoadResult) -> None:
+        self._loading = None
+        now_s = time.monotonic()
         if isinstance(loaded, Exception):
             logger.error("cannot load %s in %s: %s", variant.id, self.worker_id, loaded)
-            self.failed_loads[variant.id] = str(loaded)
-            return
-        self.failed_loads.pop(variant.id, None)
-        self._slots[variant.id] = _Slot(loaded, time.monotonic())
-        self._on_change()
+            self._residency.fail_load(variant.id, str(loaded), now_s)
+            self._changes.failed(variant.id, reason, str(loaded))
+        else:
+            self._residency.end_load(variant.id, loaded, now_s)
+            self._changes.came(variant.id, reason, loaded.load_s, loaded.memory_bytes)
+            if self._residency.excess_bytes:
+                logger.warning(
+                    "%s holds %d bytes more than its budget since it loaded %s (%d bytes)",
+                    self.worker_id,
+                    self._residency.excess_bytes,
+                    variant.id,
+                    loaded.memory_bytes,
+                )
+            self._on_change()
+        self._load_next()
+
+    def _loaded_again(self, variant: Variant, loaded: LoadResult) -> None:
+        """A variant that is taken along to another size is there, or could not be loaded."""
+        self._loading = None
+        if self._resizing is not None:
+            self._resizing.take(variant, loaded)
+        self._load_next()
+        self._finish_resizing()
 
     def _finish_resizing(self) -> None:
         """Switch over once everything is loaded; the old is freed after what waits to run on it."""
@@ -307,28 +304,35 @@ class LocalDevice:
         if done is None or done.missing:
             return
         self._resizing = None
-        failed = [name for name in done.failed if name in self._slots]
+        ready = self._residency.ready
+        failed = [name for name in done.failed if name in ready]
         if failed:
             logger.error("%s stays %s: %s", self.worker_id, self.device_class.name, done.failed)
-            for loaded in done.loaded.values():
-                self._jobs.put(loaded)
-            return
-        before, self._slots = self._slots, {}
-        for name, slot in before.items():
-            self._jobs.put(slot.loaded)
-            if name in done.loaded:
-                loaded = done.loaded.pop(name)
-                self._slots[name] = _Slot(loaded, slot.last_used_s, slot.use_count)
-        for loaded in done.loaded.values():  # was unloaded meanwhile
-            self._jobs.put(loaded)
-        self.device_class = done.device_class
+        else:
+            for name in ready:
+                if name in done.loaded:
+                    self._drop(self._residency.replace(name, done.loaded.pop(name)))
+                else:
+                    self._free(name, self._residency.drain(name, time.monotonic()))
+            self.device_class = done.device_class
+        for loaded in done.loaded.values():  # all for nothing, or unloaded meanwhile
+            self._drop(loaded)
         self._on_change()
 
-    def _call(self, function: Callable[..., None], *arguments: object) -> None:
-        try:
-            self._loop.call_soon_threadsafe(function, *arguments)
-        except RuntimeError:  # the loop is closed: nobody is left to be told
-            logger.debug("the event loop is gone; dropped a result of %s", self.worker_id)
+    def _drop(self, loaded: LoadedVariant) -> None:
+        """Free what nothing is to run on any more, after what already waits to."""
+        self._batches.put(Removal(loaded, lambda _: None))
+
+    def _free(self, variant_id: str, loaded: LoadedVariant | None) -> None:
+        if loaded is not None:
+            size_bytes = loaded.memory_bytes
+
+            def done(seconds: float) -> None:
+                self._residency.end_free(variant_id)
+                self._changes.left(variant_id, seconds, size_bytes)
+                self._load_next()
+
+            self._batches.put(Removal(loaded, done))
 
 
 def cores_of(rank: int, threads: int, devices: int) -> frozenset[int]:
@@ -348,18 +352,3 @@ def cores_of(rank: int, threads: int, devices: int) -> frozenset[int]:
     if not 0 <= rank < devices or devices * threads > len(cores):
         return frozenset()
     return frozenset(cores[rank * threads : (rank + 1) * threads])
-
-
-def _run_batch(loaded: LoadedVariant, inputs: Sequence[Tensors]) -> list[Tensors]:
-    """Join the queries' tensors along axis 0, run once, and give each query its part."""
-    if len(inputs) == 1:
-        return [loaded.infer(inputs[0])]
-    names = inputs[0].keys()
-    outputs = loaded.infer({name: np.concatenate([t[name] for t in inputs]) for name in names})
-    parts: list[Tensors] = []
-    start = 0
-    for tensors in inputs:
-        end = start + len(next(iter(tensors.values())))
-        parts.append({name: array[start:end] for name, array in outputs.items()})
-        start = end
-    return parts

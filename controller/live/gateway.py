@@ -239,6 +239,7 @@ class Gateway:
             self._on_device_change,
             cores,
             [self._knowledge.device_class(name) for name in settings.sizes],
+            self._settings.residency.pinned,
         )
 
     def _state(self) -> WorkerState | None:
@@ -273,6 +274,7 @@ class Gateway:
             trials=self._desk.book.take(),
             feedback=self._desk.for_others(),
             pool=GATEWAYS,
+            changes=self._device.take_changes() if self._device is not None else (),
         )
 
     def _obey(self, orders: Orders) -> None:

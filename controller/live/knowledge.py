@@ -36,7 +36,7 @@ class Knowledge:
         cost_model: from the profiles of this machine.
         cost_inputs: what it was made of.
         fingerprints: of this machine, under which its profiles are kept, by device class.
-        fetch: from an artifact's sha256 to a local, checked file.
+        fetch: from an artifact's sha256 to a local file; who loads it checks it.
     """
 
     catalog: Catalog
@@ -126,7 +126,7 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
             unmeasured=settings.serve_unmeasured,
             learns=settings.learn_online,
         )
-        fetch = registry.artifacts.fetch
+        fetch = registry.artifacts.locate
     cost_model = cost_inputs.model()
     if not catalog.variants:
         raise NotFoundError("nothing is registered: run 'modelless zoo add imagenet' first")

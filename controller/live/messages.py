@@ -11,6 +11,7 @@ from modelless.controller.core.books import Kind
 from modelless.controller.core.effects import PlanEffect
 from modelless.controller.core.roster import WorkerReport
 from modelless.controller.core.trials import TrialCounts
+from modelless.controller.live.residency_log import Change
 from modelless.policies.views import WorkerState
 from modelless.profiler.measured_model import Drift
 from modelless.profiler.online.coverage import Coverage
@@ -41,6 +42,7 @@ class Report:
         feedback: on answers of other gateways, for these.
         pool: the pool its device belongs to.
         is_leaving: it goes, and this is its last report.
+        changes: loads and evictions that ended since its last report.
     """
 
     member_id: str
@@ -63,6 +65,7 @@ class Report:
     feedback: tuple[Feedback, ...] = ()
     pool: str = ""
     is_leaving: bool = False
+    changes: tuple[Change, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

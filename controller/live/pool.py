@@ -8,7 +8,7 @@ import logging
 import platform
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -89,6 +89,7 @@ class PoolWorker:
         watch: tells which versions are in service, see ``VersionKeeper.watch``.
         reread: reads the store anew, for versions that were registered since.
         sizes: device classes that it may be resized to.
+        pinned: scopes whose variants are to stay once they are loaded.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class PoolWorker:
         watch: Watch,
         reread: Callable[[], Knowledge],
         sizes: Iterable[str] = (),
+        pinned: Collection[str] = (),
     ) -> None:
         device_class = knowledge.device_class(device_class_name)
         self._pool = device_class_name
@@ -116,6 +118,7 @@ class PoolWorker:
             knowledge.catalog.tasks,
             self._on_device_change,
             sizes=[knowledge.device_class(name) for name in sizes],
+            pinned=pinned,
         )
         follower = VersionFollower(knowledge, reread, watch, lambda _: None, self._on_knowledge)
         loop = asyncio.get_running_loop()
@@ -180,6 +183,7 @@ class PoolWorker:
                         resident_bytes=resident_bytes(),
                         host=platform.node(),
                         pool=self._pool,
+                        changes=self._device.take_changes(),
                     )
                 )
                 self._last_s = now_s

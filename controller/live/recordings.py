@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +45,17 @@ def open_dispatcher(
     return dispatcher, dispatcher.tape
 
 
-def open_planner(settings: Settings, limits: PlanLimits) -> RecordedPlanner:
+def open_planner(settings: Settings, limits: PlanLimits, preload: Sequence[str]) -> RecordedPlanner:
     """The control loop's planner. Raises as ``open_dispatcher``."""
     tape = None
     if settings.record.folder is not None:
-        document = {"settings": settings.model_dump(mode="json"), "limits": limits}
+        document = {
+            "settings": settings.model_dump(mode="json"),
+            "limits": limits,
+            "preload": list(preload),
+        }
         tape = _open(settings, "control", str(time.time_ns()), document)
-    return RecordedPlanner(build_planner(settings, limits), tape)
+    return RecordedPlanner(build_planner(settings, limits, preload), tape)
 
 
 def _open(settings: Settings, what: str, name: str, document: Mapping[str, Any]) -> Tape:

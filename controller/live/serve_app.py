@@ -174,6 +174,7 @@ class PoolReplica:
             _control_caller("versions"),
             rereader(Path(home), checked),
             sizes,
+            checked.residency.pinned,
         )
 
     async def run_batch(self, variant_id: str, inputs: Any, worker_id: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -132,6 +132,11 @@ class RecordedPlanner:
     def problems(self) -> list[str]:
         """See ``Planner``."""
         return self._planner.problems
+
+    @property
+    def declined(self) -> Sequence[str]:
+        """See ``Planner``."""
+        return self._planner.declined
 
     @property
     def scaled(self) -> Collection[str]:

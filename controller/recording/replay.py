@@ -141,6 +141,7 @@ def _planner(header: Mapping[str, Any]) -> Callable[[str, list[Any]], object]:
     planner = build_planner(
         parse_settings(header["settings"], "the recording's settings"),
         decode(PlanLimits, header["limits"]),
+        decode(tuple[str, ...], header["preload"]),
     )
     device_classes: Mapping[str, DeviceClass] = {}
     variants: tuple[VariantFacts, ...] = ()

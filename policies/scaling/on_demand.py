@@ -73,7 +73,7 @@ class OnDemand(ScalingPolicy):
             if best is not None:
                 held[best.placement] += 1  # and may serve further kinds, too
                 wanted[best.placement] = 1
-        return Targets(wanted, {}, Reason.DEMAND)
+        return Targets(wanted, {}, Reason.DEMAND, on_demand=True)
 
 
 class _Option(NamedTuple):

@@ -44,6 +44,14 @@ class EvictionConformance(PolicyConformance):
             ranked = policy.rank(residents, make_cluster(rng, 20, 3))
             check_permutation(ranked, residents)
 
+    def test_says_whether_a_load_is_worth_what_leaves(self, policy: Any) -> None:
+        rng = np.random.default_rng(56)
+        for _ in range(10):
+            newcomer, *victims = make_residents(rng, 4)
+            view = make_cluster(rng, 20, 3)
+            policy.observe(view)
+            assert isinstance(policy.admits(newcomer, tuple(victims), view), bool)
+
     @pytest.mark.parametrize("odd", [float("inf"), float("nan"), 0.0])
     def test_odd_figures_are_ranked_too(self, policy: Any, odd: float) -> None:
         rng = np.random.default_rng(54)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import NoReturn
@@ -72,3 +73,11 @@ def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 def _no_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "sleep", _sleep)
     monkeypatch.setattr(asyncio, "sleep", _async_sleep)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What engines compile is kept for the session, and not in the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield

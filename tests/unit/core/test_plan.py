@@ -107,6 +107,11 @@ def load(variant_id: str, worker_id: str = "w0") -> LoadInstance:
     return LoadInstance(worker_id, variant_id, Reason.WANTED)
 
 
+def cold(variant_id: str) -> LoadInstance:
+    """Loaded because clients asked for it in vain."""
+    return LoadInstance("w0", variant_id, Reason.DEMAND)
+
+
 def unload(variant_id: str, for_variant_id: str, worker_id: str = "w0") -> UnloadInstance:
     return UnloadInstance(worker_id, variant_id, Reason.ROOM_NEEDED, for_variant_id)
 
@@ -265,19 +270,19 @@ def test_what_is_wanted_does_not_leave_for_what_else_is_wanted() -> None:
 
 def test_what_clients_ask_for_in_vain_evicts_what_is_idle() -> None:
     world = view(worker("w0", 20, held(A, last_used_s=3.0), held(B)), unmet={"other": 2.0})
-    assert planner(Wants(A, B, OTHER)).tick(world) == [unload(B, OTHER), load(OTHER)]
+    assert planner(Wants(A, B, OTHER)).tick(world) == [unload(B, OTHER), cold(OTHER)]
 
 
 def test_even_where_something_more_important_has_no_room() -> None:
     world = view(worker("w0", 20, held(A), held(B)), unmet={"other": 2.0})
     effects = planner(Wants(A, B, C, OTHER), InOrder(B, A)).tick(world)
-    assert effects == [unload(B, OTHER), load(OTHER)]
+    assert effects == [unload(B, OTHER), cold(OTHER)]
 
 
 def test_what_nobody_wants_leaves_before_what_is_wanted() -> None:
     world = view(worker("w0", 20, held(A), held(D)), unmet={"other": 2.0})
     effects = planner(Wants(A, OTHER), InOrder(A, D)).tick(world)
-    assert effects == [unload(D, OTHER), load(OTHER)]
+    assert effects == [unload(D, OTHER), cold(OTHER)]
 
 
 def test_one_variant_is_enough_for_clients_that_ask_in_vain() -> None:
@@ -286,7 +291,7 @@ def test_one_variant_is_enough_for_clients_that_ask_in_vain() -> None:
     world = view(worker("w0", 30, *instances), unmet={"t": 5.0})
     wanted = Wants(*(i.variant_id for i in instances), A, B, C)
     effects = planner(wanted).tick(world)
-    assert [effect for effect in effects if isinstance(effect, LoadInstance)] == [load(A)]
+    assert [effect for effect in effects if isinstance(effect, LoadInstance)] == [cold(A)]
     assert len(effects) == 2
 
 
@@ -299,7 +304,7 @@ def test_the_scope_that_is_asked_for_in_vain_says_what_is_loaded(
 ) -> None:
     world = view(worker("w0", 10, held(OTHER)), unmet={scope: 1.0})
     effects = planner(Wants(OTHER, A, B, C)).tick(world)
-    assert effects == ([unload(OTHER, loaded), load(loaded)] if loaded else [])
+    assert effects == ([unload(OTHER, loaded), cold(loaded)] if loaded else [])
 
 
 def test_no_demand_is_no_demand() -> None:

@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from modelless.controller.core.effects import LoadInstance, UnloadInstance
 from modelless.controller.live.device import LocalDevice
-from modelless.variants.errors import EnvironmentUnfitError
+from modelless.policies.reasons import Reason
+from modelless.variants.errors import EnvironmentUnfitError, ModellessError
 from modelless.variants.runtimes.onnxruntime_session import OnnxRuntimeVariant
 from modelless.variants.vocabulary import DeviceClass, Engine, Variant
 from tests.unit.variants.tiny_models import TASK, expected_scores, need, tiny_bytes, variant_of
@@ -122,6 +124,67 @@ def test_a_device_is_empty_until_it_is_asked_to_load(tmp_path: Path) -> None:
         assert device.is_empty
         device.load(variant("ort", Engine.ONNXRUNTIME_CPU))
         assert not device.is_empty
+        device.close()
+
+    asyncio.run(ask())
+
+
+def test_fifty_cold_orders_cause_one_load(tmp_path: Path) -> None:
+    async def ask() -> None:
+        one = variant("ort", Engine.ONNXRUNTIME_CPU)
+        device = await load_all(tmp_path, [one] * 50, done=1)
+        device.load(one)
+        changes = device.take_changes()
+        assert [(c.kind, c.variant_id, c.reason) for c in changes] == [
+            ("loaded", one.id, Reason.WANTED)
+        ]
+        assert changes[0].seconds > 0.0
+        assert changes[0].memory_bytes >= len(tiny_bytes())
+        device.close()
+
+    asyncio.run(ask())
+
+
+def test_what_waits_to_run_is_answered_before_it_is_freed(tmp_path: Path) -> None:
+    async def ask() -> None:
+        one = variant("ort", Engine.ONNXRUNTIME_CPU)
+        device = await load_all(tmp_path, [one], done=1)
+        waiting = [asyncio.create_task(run(device, one.id)) for _ in range(20)]
+        await asyncio.sleep(0)  # all are handed over
+        device.unload(one.id, Reason.ROOM_NEEDED, "t/other/x@1")
+        refused = await run(device, one.id)
+        assert isinstance(refused, ModellessError)
+        for answer in await asyncio.gather(*waiting):
+            np.testing.assert_allclose(answer[0]["scores"], expected_scores(IMAGES[:1]), rtol=1e-5)
+        while not device.is_empty:
+            await asyncio.sleep(0)
+        evicted = device.take_changes()[-1]
+        assert (evicted.kind, evicted.reason) == ("evicted", Reason.ROOM_NEEDED)
+        assert evicted.for_variant_id == "t/other/x@1"
+        device.close()
+
+    asyncio.run(ask())
+
+
+def test_a_load_says_what_it_displaced(tmp_path: Path) -> None:
+    async def ask() -> None:
+        old, new = (variant(name, Engine.ONNXRUNTIME_CPU) for name in ("old", "new"))
+        device = await load_all(tmp_path, [old], done=1)
+        device.take_changes()
+        orders = [
+            UnloadInstance("w", old.id, Reason.ROOM_NEEDED, new.id),
+            LoadInstance("w", new.id, Reason.DEMAND),
+        ]
+        device.obey(orders, set(), {old.id: old, new.id: new})
+        while device.report().variant_ids != (new.id,):
+            await asyncio.sleep(0)
+        evicted, loaded = device.take_changes()
+        assert (evicted.kind, evicted.variant_id) == ("evicted", old.id)
+        assert (loaded.kind, loaded.reason, loaded.displaced) == (
+            "loaded",
+            Reason.DEMAND,
+            (old.id,),
+        )
         device.close()
 
     asyncio.run(ask())

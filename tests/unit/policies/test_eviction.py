@@ -189,6 +189,10 @@ def test_belady_is_lru_before_anything_is_revealed() -> None:
 # -- miss cost ----------------------------------------------------------------------------------
 
 
+HASTY = (Demand("new", 1.0, 0.0, 1.0), Demand("old", 1.0, 0.0, 1.0))
+"""Kinds of queries that no load of 10 s is in time for."""
+
+
 def facts(name: str, accuracy: float, latency_s: float = 0.1) -> VariantFacts:
     variant_id = name if "/" in name else f"{name}/m/v@1"
     return VariantFacts(
@@ -203,11 +207,31 @@ def facts(name: str, accuracy: float, latency_s: float = 0.1) -> VariantFacts:
 
 def test_miss_cost_weighs_the_rate_by_load_time_and_size() -> None:
     policy = MissCost(lost_query_s=0.0)
-    before = [held("a"), held("b", load_s=40), held("c", size=400)]
-    policy.rank(before, view(before, now_s=0.0))
-    # In 100 s 8, 4 and 8 batches: a is asked for more often than b, but loads in a quarter.
-    after = [held("a", uses=8), held("b", uses=4, load_s=40), held("c", uses=8, size=400)]
-    assert order(policy, after) == ["c", "a", "b"]
+    instances = [held("a"), held("b", load_s=40), held("c", size=400)]
+    # a is asked for twice as often as b, but loads in a quarter; c as often, but is large.
+    for second in range(4):
+        policy.observe(view(instances, float(second), arrivals={"a": 2.0, "b": 1.0, "c": 2.0}))
+    assert order(policy, instances) == ["c", "a", "b"]
+
+
+def test_miss_cost_learns_from_views_in_which_nothing_leaves() -> None:
+    asked, unasked = MissCost(), MissCost()
+    instances = [held("a", used_s=2.0), held("b", used_s=1.0)]
+    for second in range(10):
+        asked.observe(view(instances, float(second), arrivals={"b": 3.0}))
+    assert order(asked, instances) == ["a", "b"]
+    assert order(unasked, instances) == ["b", "a"]
+
+
+def test_miss_cost_sees_a_view_once() -> None:
+    once, twice = MissCost(), MissCost()
+    instances = [held("a"), held("b")]
+    seen = view(instances, arrivals={"a": 1.0, "b": 1.1})
+    for policy, times in ((once, 1), (twice, 5)):
+        for _ in range(times):
+            policy.observe(seen)
+    later = view(instances, 101.0, arrivals={"a": 0.5})
+    assert once.rank(instances, later) == twice.rank(instances, later)
 
 
 def test_miss_cost_remembers_what_was_missed() -> None:
@@ -289,9 +313,56 @@ def test_miss_cost_counts_the_queries_that_a_load_comes_too_late_for() -> None:
     assert order(MissCost(lost_query_s=60.0), instances, **given) == ["patient", "hasty"]
 
 
+# -- miss cost: who is let in -------------------------------------------------------------------
+
+
+def admission(
+    policy: MissCost, seconds: int, arrivals: Mapping[str, float], **fields: Any
+) -> list[bool]:
+    """Whether ``new`` would be let in for ``old`` each second, while clients ask as told."""
+    known = [facts("new", 80.0), facts("old", 80.0)]
+    there, newcomer = held("old"), held("new")
+    unmet = {"new": arrivals["new"]} if arrivals.get("new") else {}
+    answers = []
+    for second in range(seconds):
+        seen = view([there], float(second), known, unmet=unmet, arrivals=arrivals, **fields)
+        policy.observe(seen)
+        answers.append(policy.admits(newcomer, [there], seen))
+    return answers
+
+
+def test_miss_cost_lets_in_what_is_asked_for_more() -> None:
+    assert admission(MissCost(), 20, {"new": 2.0, "old": 0.1}, demands=HASTY)[-1]
+
+
+def test_miss_cost_declines_what_is_asked_for_less_and_cannot_wait() -> None:
+    assert not any(admission(MissCost(), 3, {"new": 0.3, "old": 2.0}, demands=HASTY))
+
+
+def test_miss_cost_lets_in_all_without_admission() -> None:
+    policy = MissCost(admission=False)
+    assert all(admission(policy, 3, {"new": 0.3, "old": 2.0}, demands=HASTY))
+
+
+def test_miss_cost_lets_in_whatever_comes_in_time_for_a_query_that_waits() -> None:
+    patient = (Demand("new", 60.0, 0.0, 0.1), Demand("old", 60.0, 0.0, 2.0))
+    rates = {"new": 0.1, "old": 2.0}
+    assert all(admission(MissCost(), 3, rates, demands=patient, open_queries={"new": 1}))
+    assert not any(admission(MissCost(), 3, rates, demands=HASTY, open_queries={"new": 1}))
+
+
+def test_miss_cost_refuses_nobody_for_ever() -> None:
+    """Nobody asks for the old one: at most load time / ``lost_query_s`` queries are refused."""
+    told = admission(MissCost(lost_query_s=1.0), 40, {"new": 1.0, "old": 1.0}, demands=HASTY)
+    first = told.index(True)
+    assert 0 < first <= 10
+    assert not told[first + 1], "once it was let in, what it was refused counts no more"
+
+
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
+        ({"admission": "no"}, "admission"),
         ({"half_lives_s": []}, "half_lives_s"),
         ({"half_lives_s": [60.0, 0.0]}, "half_lives_s"),
         ({"lost_query_s": -1.0}, "lost_query_s"),

@@ -138,7 +138,7 @@ def record_control(
     """Demand that drifts between two tasks, on two workers with room for half of the variants."""
     rng = np.random.default_rng(seed)
     limits = PlanLimits({}, {})
-    header = {"settings": settings.model_dump(mode="json"), "limits": limits}
+    header = {"settings": settings.model_dump(mode="json"), "limits": limits, "preload": []}
     tape = open_tape(folder, "control", header, name)
     planner = RecordedPlanner(build_planner(settings, limits), tape)
     variants = tuple(

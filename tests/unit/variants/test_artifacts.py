@@ -169,3 +169,24 @@ class TestRemote:
 def test_an_unknown_kind_of_store() -> None:
     with pytest.raises(InvalidInputError, match="artifact store URL"):
         ArtifactStore("nonsense://somewhere")
+
+
+def test_a_local_file_is_located_unread(store: ArtifactStore) -> None:
+    path = store.fetch(store.put(DATA))
+    rewrite(path, b"damaged")
+    assert store.locate(SHA256) == path, "whoever loads it finds out"
+    with pytest.raises(IntegrityError, match="not the file"):
+        read_verified(store.locate(SHA256), SHA256)
+    with pytest.raises(InvalidInputError, match="sha256"):
+        store.locate("../../etc/passwd")
+
+
+def test_a_remote_file_is_copied_once(tmp_path: Path) -> None:
+    remote = ArtifactStore("memory://located", cache=tmp_path / "cache")
+    with pytest.raises(IntegrityError):
+        remote.locate(SHA256)
+    remote.put(DATA)
+    path = remote.locate(SHA256)
+    assert path.read_bytes() == DATA
+    assert path.is_relative_to(tmp_path / "cache")
+    assert remote.locate(SHA256) == path

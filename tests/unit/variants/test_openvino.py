@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from modelless.variants.errors import EnvironmentUnfitError
-from modelless.variants.runtimes import LoadedVariant, find_runtime
+from modelless.variants.runtimes import LoadedVariant, find_runtime, openvino_cpu
+from modelless.variants.runtimes.engine_cache import EngineCache
+from modelless.variants.runtimes.openvino_cpu import OpenVinoCpu
 from modelless.variants.vocabulary import Engine, Precision
 from modelless.variants.zoo.efficientnet_lite import ARCHITECTURES, Network, load_network
 from modelless.variants.zoo.fashion_mnist import FashionMnist
@@ -161,6 +163,69 @@ class TestOptions:
         model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
         with pytest.raises(EnvironmentUnfitError, match="another engine"):
             load(tmp_path, model.SerializeToString(), Engine.OPENVINO)
+
+
+class TestCompiledModels:
+    """What was compiled once is imported from then on."""
+
+    def load(self, folder: Path, threads: int = 1) -> LoadedVariant:
+        (folder / "artifact").write_bytes(tiny_bytes())
+        variant = dataclasses.replace(variant_of(tiny_bytes()), engine=Engine.OPENVINO)
+        runtime = OpenVinoCpu(EngineCache(folder / "cache"))
+        return runtime.load(variant, folder / "artifact", threads=threads)
+
+    def scores(self, loaded: LoadedVariant) -> NDArray[np.float32]:
+        images = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), dtype=np.uint8)
+        scores: NDArray[np.float32] = loaded.infer({"image": images})["scores"]
+        return scores
+
+    def never_compile(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*_: object) -> None:
+            raise AssertionError("compiled again")
+
+        monkeypatch.setattr(openvino_cpu, "_compile", refuse)
+
+    def test_they_say_the_same_to_the_bit(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        compiled = self.scores(self.load(tmp_path))
+        self.never_compile(monkeypatch)
+        np.testing.assert_array_equal(self.scores(self.load(tmp_path)), compiled)
+
+    def test_other_threads_are_another_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.load(tmp_path)
+        self.never_compile(monkeypatch)
+        with pytest.raises(AssertionError, match="compiled again"):
+            self.load(tmp_path, threads=2)
+
+    @pytest.mark.parametrize("share", [0.0, 0.5])
+    def test_a_damaged_one_is_compiled_anew(self, tmp_path: Path, share: float) -> None:
+        before = self.scores(self.load(tmp_path))
+        (kept,) = (path for path in (tmp_path / "cache").rglob("*") if path.is_file())
+        whole = kept.read_bytes()
+        kept.chmod(0o600)
+        kept.write_bytes(whole[: int(share * len(whole))])
+        np.testing.assert_array_equal(self.scores(self.load(tmp_path)), before)
+        assert kept.read_bytes()[32:] != whole[: int(share * len(whole))][32:]
+
+    def test_where_nothing_can_be_kept_it_is_loaded_all_the_same(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        (tmp_path / "cache").write_bytes(b"a file in the folder's place")
+        assert self.scores(self.load(tmp_path)).shape == (2, 4)
+        assert "is not kept" in caplog.text
+
+    def test_what_openvino_does_not_take_is_compiled_anew(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        before = self.scores(self.load(tmp_path))
+        variant = variant_of(tiny_bytes())
+        runtime = OpenVinoCpu(EngineCache(tmp_path / "cache"))
+        EngineCache(tmp_path / "cache").write(runtime._key(variant, 1), b"of another world")
+        np.testing.assert_array_equal(self.scores(self.load(tmp_path)), before)
+        assert "not taken from the cache" in caplog.text
 
 
 SCRIPT = """

@@ -1,0 +1,70 @@
+"""What variants take, as measured: a load that ended here says more than any profile."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import replace
+
+from modelless.policies.views import ClusterView, VariantFacts
+from modelless.variants.vocabulary import Placement
+
+
+class Footprints:
+    """Memory and load time of each placement that was seen loaded, in place of what was declared.
+
+    Of several workers of a class the largest figure counts: it must fit in each. What has left is
+    remembered as it was last, for when it is to come back. One entry a placement of the view.
+    """
+
+    def __init__(self) -> None:
+        self._measured: dict[Placement, tuple[int, float]] = {}
+
+    def applied(self, view: ClusterView) -> ClusterView:
+        """The view, its variants' figures replaced by what was measured so far, it included."""
+        self._learn(view)
+        of_variant: defaultdict[str, dict[str, tuple[int, float]]] = defaultdict(dict)
+        for placement, figures in self._measured.items():
+            of_variant[placement.variant_id][placement.device_class] = figures
+        variants = tuple(
+            _with(facts, of_variant[facts.variant_id]) if facts.variant_id in of_variant else facts
+            for facts in view.variants
+        )
+        if all(new is old for new, old in zip(variants, view.variants, strict=True)):
+            return view
+        return replace(view, variants=variants)
+
+    def _learn(self, view: ClusterView) -> None:
+        now: dict[Placement, tuple[int, float]] = {}
+        for worker in view.workers:
+            for instance in worker.instances:
+                if instance.memory_bytes > 0:  # else it is still loading
+                    placement = Placement(instance.variant_id, worker.device_class)
+                    size_bytes, load_s = now.get(placement, (0, 0.0))
+                    now[placement] = (
+                        max(size_bytes, instance.memory_bytes),
+                        max(load_s, instance.load_s if instance.load_s >= 0.0 else 0.0),
+                    )
+        self._measured.update(now)
+        known = {facts.variant_id for facts in view.variants}
+        if len(self._measured) > len(now):
+            self._measured = {p: f for p, f in self._measured.items() if p.variant_id in known}
+
+
+def _with(facts: VariantFacts, measured: dict[str, tuple[int, float]]) -> VariantFacts:
+    """The facts with measured figures; itself where those are what it says already."""
+    memory = {name: size for name, (size, _) in measured.items() if name in facts.memory_bytes}
+    loads = {name: load_s for name, (_, load_s) in measured.items() if name in facts.load_s}
+    if all(_ceil(facts.memory_bytes[name]) == size for name, size in memory.items()) and all(
+        facts.load_s[name] == load_s for name, load_s in loads.items()
+    ):
+        return facts
+    return replace(
+        facts,
+        memory_bytes={**facts.memory_bytes, **memory},
+        load_s={**facts.load_s, **loads},
+    )
+
+
+def _ceil(size: float) -> float:
+    return math.ceil(size) if math.isfinite(size) else size

@@ -1,0 +1,190 @@
+"""A device's two threads: one runs batches and frees what is done with, one loads.
+
+Each does one thing at a time in the order in which it was asked, and answers on the event loop.
+Only the first ever touches a variant that is ready, so no two batches meet in one session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelless.variants.runtimes import LoadedVariant
+from modelless.variants.vocabulary import Variant
+
+logger = logging.getLogger(__name__)
+
+Tensors = Mapping[str, NDArray[Any]]
+BatchResult = Sequence[Tensors] | Exception
+LoadResult = LoadedVariant | Exception
+
+
+@dataclass(slots=True)
+class Batch:
+    """Queries to run together.
+
+    Attributes:
+        loaded: with what.
+        inputs: of each query.
+        done: called on the event loop with the seconds it took and each query's outputs, or what
+            went wrong.
+    """
+
+    loaded: LoadedVariant
+    inputs: Sequence[Tensors]
+    done: Callable[[float, BatchResult], None]
+
+
+@dataclass(slots=True)
+class Removal:
+    """A variant to be freed; ``done`` is called on the event loop with the seconds it took."""
+
+    loaded: LoadedVariant
+    done: Callable[[float], None]
+
+
+@dataclass(slots=True)
+class Load:
+    """A variant to be loaded for so many threads; ``done`` is called on the event loop."""
+
+    variant: Variant
+    threads: int
+    done: Callable[[LoadResult], None]
+
+
+class _Caller:
+    """Calls functions on the event loop from a thread."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._name = name
+
+    def __call__(self, function: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:  # the loop is closed: nobody is left to be told
+            logger.debug("the event loop is gone; dropped a result of %s", self._name)
+
+
+class BatchThread:
+    """Runs batches and frees variants, first come first served.
+
+    Args:
+        name: the device's, for the log.
+        cores: CPU cores to keep to; empty for wherever the system puts it.
+    """
+
+    def __init__(self, name: str, cores: Collection[int] = ()) -> None:
+        self._name = name
+        self._cores = frozenset(cores)
+        self._call = _Caller(name)
+        self._jobs: SimpleQueue[Batch | Removal | None] = SimpleQueue()
+        self._busy_s = 0.0
+        self._thread = threading.Thread(target=self._run, name="modelless-device", daemon=True)
+        self._thread.start()
+
+    def put(self, job: Batch | Removal) -> None:
+        """Do it after what was put before."""
+        self._jobs.put(job)
+
+    def close(self) -> None:
+        """End after what was put before."""
+        self._jobs.put(None)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still takes jobs."""
+        return self._thread.is_alive()
+
+    def take_busy_s(self) -> float:
+        """Seconds spent on batches since the last call; a figure for planning, not an exact one."""
+        busy_s, self._busy_s = self._busy_s, 0.0
+        return busy_s
+
+    def _run(self) -> None:
+        if self._cores:
+            try:
+                os.sched_setaffinity(threading.get_native_id(), self._cores)
+            except OSError as error:  # a core went offline, or a container forbids it
+                logger.warning("%s is not held to cores %s: %s", self._name, self._cores, error)
+        while (job := self._jobs.get()) is not None:
+            started_s = time.perf_counter()
+            if isinstance(job, Removal):
+                self._free(job.loaded)
+                self._call(job.done, time.perf_counter() - started_s)
+                continue
+            try:
+                result: BatchResult = _run_batch(job.loaded, job.inputs)
+            except Exception as error:  # noqa: BLE001  (whatever an engine raises is an answer)
+                result = error
+            busy_s = time.perf_counter() - started_s
+            self._busy_s += busy_s  # only a figure for planning: a lost update does no harm
+            self._call(job.done, busy_s, result)
+
+    def _free(self, loaded: LoadedVariant) -> None:
+        try:
+            loaded.unload()
+        except Exception:  # a card that fails here must not end the thread, nor all that is served
+            logger.exception("cannot unload %s in %s", loaded.variant.id, self._name)
+
+
+class LoadThread:
+    """Loads one variant at a time.
+
+    Args:
+        name: the device's, for the log.
+        load: reads a variant, builds its session for so many threads and warms it up.
+    """
+
+    def __init__(self, name: str, load: Callable[[Variant, int], LoadedVariant]) -> None:
+        self._load = load
+        self._call = _Caller(name)
+        self._jobs: SimpleQueue[Load | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="modelless-loader", daemon=True)
+        self._thread.start()
+
+    def put(self, job: Load) -> None:
+        """Load it after what was put before."""
+        self._jobs.put(job)
+
+    def close(self) -> None:
+        """End after what was put before."""
+        self._jobs.put(None)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still takes jobs."""
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                result: LoadResult = self._load(job.variant, job.threads)
+            except Exception as error:  # noqa: BLE001  (a load that fails must not end the thread)
+                result = error
+            self._call(job.done, result)
+
+
+def _run_batch(loaded: LoadedVariant, inputs: Sequence[Tensors]) -> list[Tensors]:
+    """Join the queries' tensors along axis 0, run once, and give each query its part."""
+    if len(inputs) == 1:
+        return [loaded.infer(inputs[0])]
+    names = inputs[0].keys()
+    outputs = loaded.infer({name: np.concatenate([t[name] for t in inputs]) for name in names})
+    parts: list[Tensors] = []
+    start = 0
+    for tensors in inputs:
+        end = start + len(next(iter(tensors.values())))
+        parts.append({name: array[start:end] for name, array in outputs.items()})
+        start = end
+    return parts
