@@ -23,6 +23,7 @@ class Endpoint(StrEnum):
     MODEL_CONFIG = "model_config"
     INFER = "infer"
     REPOSITORY_INDEX = "repository_index"
+    METRICS = "metrics"
     NOT_FOUND = "not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
 
@@ -51,6 +52,7 @@ _FIXED = {
     "v2/health/live": (Endpoint.HEALTH_LIVE, _GET),
     "v2/health/ready": (Endpoint.HEALTH_READY, _GET),
     "v2/repository/index": (Endpoint.REPOSITORY_INDEX, _POST),
+    "metrics": (Endpoint.METRICS, _GET),
 }
 _ACTIONS = {
     "infer": (Endpoint.INFER, _POST),

@@ -41,12 +41,20 @@ def up(
     gateways: Annotated[
         int | None, typer.Option("--gateways", help="Gateways; default: one a CPU core.")
     ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address",
+            help="A Ray cluster to join: auto, HOST:PORT or ray://HOST:PORT; default: one of its "
+            "own on this machine.",
+        ),
+    ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Go on in the background once it is ready.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Start serving on this machine.
+    """Start serving on this machine, or on a Ray cluster that is there already.
 
     Stays in the foreground until Ctrl-C or 'modelless down', and then takes everything down; with
     --detach it goes on in the background.
@@ -56,11 +64,11 @@ def up(
     if detach:
         from modelless.controller.cli.detached import start_detached
 
-        url, pid, log = start_detached(home, _own_words(config, host, port, gateways))
+        url, pid, log = start_detached(home, _own_words(config, host, port, gateways, address))
         _announce(home, settings, url, pid, as_json=as_json)
         say(f"process {pid} in the background; 'modelless down' ends it; log: {log}")
         return
-    _serve(home, settings, as_json=as_json)
+    _serve(home, settings, address, as_json=as_json)
 
 
 def down(ctx: typer.Context, as_json: Json = False) -> None:
@@ -121,7 +129,7 @@ def read_settings(
     return parse_settings(document, "modelless up")
 
 
-def _serve(home: Path, settings: Settings, *, as_json: bool) -> None:
+def _serve(home: Path, settings: Settings, address: str | None, *, as_json: bool) -> None:
     """Bring it up, wait for a signal, take it down."""
     from modelless.controller.live.cluster import Cluster
 
@@ -132,7 +140,7 @@ def _serve(home: Path, settings: Settings, *, as_json: bool) -> None:
             say(f"{stage} ...")
 
         try:
-            with Cluster(home, settings, on_stage) as cluster:
+            with Cluster(home, settings, on_stage, address) as cluster:
                 signals.arm()
                 say("loading variants ...")
                 cluster.wait_ready()
@@ -170,7 +178,11 @@ def _announce(home: Path, settings: Settings, url: str, pid: int, *, as_json: bo
 
 
 def _own_words(
-    config: Path | None, host: str | None, port: int | None, gateways: int | None
+    config: Path | None,
+    host: str | None,
+    port: int | None,
+    gateways: int | None,
+    address: str | None,
 ) -> list[str]:
     words = ["up"]
     for option, value in (
@@ -178,6 +190,7 @@ def _own_words(
         ("--host", host),
         ("--port", port),
         ("--gateways", gateways),
+        ("--address", address),
     ):
         if value is not None:
             words += [option, str(value)]

@@ -13,7 +13,7 @@ LATENCY_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 """Upper bounds of the latency buckets, seconds; one more bucket holds what took longer."""
 
 BATCH_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-"""Upper bounds of the batch size buckets, items; no batch is larger."""
+"""Upper bounds of the batch size buckets, items; one more bucket holds what is larger."""
 
 
 @dataclass(slots=True)
@@ -25,8 +25,8 @@ class Meters:
         refusals: refused queries by scope and reason.
         latencies: of served queries by scope: a count for each bucket of ``LATENCY_BOUNDS_S`` and
             for what is above them; the last figure is the sum, seconds.
-        batches: by variant and device class: a count for each bucket of ``BATCH_BOUNDS``, and at
-            the end the items and the seconds that devices were busy.
+        batches: by variant and device class: a count for each bucket of ``BATCH_BOUNDS`` and for
+            what is above them; the last two figures are the items and the seconds devices took.
     """
 
     ends: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Meters:
         key = (variant_id, device_class)
         counts = self.batches.get(key)
         if counts is None:
-            counts = self.batches[key] = [0.0] * (len(BATCH_BOUNDS) + 2)
+            counts = self.batches[key] = [0.0] * (len(BATCH_BOUNDS) + 3)
         counts[bisect_left(BATCH_BOUNDS, items)] += 1.0
         counts[-2] += items
         counts[-1] += busy_s

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 
 from modelless.controller.core.effects import LoadInstance, PlanEffect, UnloadInstance
 from modelless.controller.core.roster import WorkerReport
+from modelless.controller.live.messages import Move
 from modelless.policies.views import Instance, WorkerState
 from modelless.profiler.inputs import FREE_AXIS, sample_inputs
 from modelless.variants.runtimes import LoadedVariant, find_runtime
@@ -32,6 +35,9 @@ logger = logging.getLogger(__name__)
 Tensors = Mapping[str, NDArray[Any]]
 BatchCallback = Callable[[int, float, "Sequence[Tensors] | Exception"], None]
 """batch id, seconds the device was busy, each query's outputs or what went wrong."""
+
+STALLED_S = 120.0
+"""A batch that runs longer hangs: its queries were given up long before."""
 
 
 @dataclass(slots=True)
@@ -83,11 +89,13 @@ class LocalDevice:
         self._slots: dict[str, _Slot] = {}
         self._loading: set[str] = set()
         self.failed_loads: dict[str, str] = {}
+        self._moves: Counter[Move] = Counter()
         # A batch to run, what is to be unloaded, or None: the end.
         self._jobs: SimpleQueue[_Job | LoadedVariant | None] = SimpleQueue()
         self._loads: SimpleQueue[Variant | None] = SimpleQueue()
         self._told_s = time.monotonic()
         self._busy_s = 0.0
+        self._running_since_s = math.nan
         self._threads = [
             threading.Thread(target=self._run_jobs, name="modelless-device", daemon=True),
             threading.Thread(target=self._run_loads, name="modelless-loader", daemon=True),
@@ -122,26 +130,37 @@ class LocalDevice:
             if isinstance(effect, UnloadInstance):
                 if effect.variant_id in in_use:
                     without_room.add(effect.for_variant_id)
-                else:
-                    self.unload(effect.variant_id)
+                elif self.unload(effect.variant_id):
+                    self._moves["unload", effect.variant_id, effect.reason.value] += 1
             elif isinstance(effect, LoadInstance) and effect.variant_id not in without_room:
                 variant = variants.get(effect.variant_id)
-                if variant is not None:
-                    self.load(variant)
+                if variant is not None and self.load(variant):
+                    self._moves["load", variant.id, effect.reason.value] += 1
 
-    def load(self, variant: Variant) -> None:
-        """Load in the background, one at a time; asking again for what is there does nothing."""
+    def load(self, variant: Variant) -> bool:
+        """Load in the background, one at a time; False if it is there or on its way already."""
         if variant.id in self._slots or variant.id in self._loading:
-            return
+            return False
         self._loading.add(variant.id)
         self._loads.put(variant)
+        return True
 
-    def unload(self, variant_id: str) -> None:
-        """Take it out of reach now; its memory is freed after what already waits to run."""
+    def unload(self, variant_id: str) -> bool:
+        """Take it out of reach now; its memory is freed after what already waits to run.
+
+        False if it was not there.
+        """
         slot = self._slots.pop(variant_id, None)
-        if slot is not None:
-            self._jobs.put(slot.loaded)
-            self._on_change()
+        if slot is None:
+            return False
+        self._jobs.put(slot.loaded)
+        self._on_change()
+        return True
+
+    def take_moves(self) -> Mapping[Move, int]:
+        """Loads and unloads since the last call."""
+        taken, self._moves = self._moves, Counter()
+        return taken
 
     def report(self) -> WorkerReport:
         """What dispatch needs to know of it."""
@@ -185,10 +204,20 @@ class LocalDevice:
             busy_share,
         )
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether both threads run."""
-        return all(thread.is_alive() for thread in self._threads)
+    def check_health(self, now_s: float) -> None:
+        """Raise RuntimeError if this device cannot run batches any more.
+
+        Args:
+            now_s: of ``time.perf_counter``.
+        """
+        for thread in self._threads:
+            if not thread.is_alive():
+                raise RuntimeError(f"the thread {thread.name} of {self.worker_id} has died")
+        running_s = now_s - self._running_since_s
+        if running_s > STALLED_S:  # a NaN, while nothing runs, is not
+            raise RuntimeError(
+                f"a batch has been running in {self.worker_id} for {running_s:.0f} s"
+            )
 
     def close(self) -> None:
         """Stop both threads after what they are at."""
@@ -207,12 +236,13 @@ class LocalDevice:
             if not isinstance(job, _Job):
                 self._free(job)
                 continue
-            started_s = time.perf_counter()
+            started_s = self._running_since_s = time.perf_counter()
             try:
                 result: Sequence[Tensors] | Exception = _run_batch(job.loaded, job.inputs)
             except Exception as error:  # noqa: BLE001  (whatever an engine raises is an answer)
                 result = error
             busy_s = time.perf_counter() - started_s
+            self._running_since_s = math.nan
             self._busy_s += busy_s  # only a figure for planning: a lost update does no harm
             self._call(job.callback, job.batch_id, busy_s, result)
 
@@ -246,6 +276,7 @@ class LocalDevice:
         if isinstance(loaded, Exception):
             logger.error("cannot load %s in %s: %s", variant.id, self.worker_id, loaded)
             self.failed_loads[variant.id] = str(loaded)
+            self._moves["failure", variant.id, ""] += 1
             return
         self.failed_loads.pop(variant.id, None)
         self._slots[variant.id] = _Slot(loaded, time.monotonic())

@@ -84,6 +84,11 @@ class V2Frontend:
         gateway_id: begins receipt ids.
         status: what ``GET /modelless/status`` answers.
         wake_at: asks for ``dispatcher.on_tick`` at a time, the clock's.
+        answer_metrics: answers ``GET /metrics``, now or later.
+        check_health: raises if the process cannot serve any more.
+
+    Attributes:
+        is_draining: the process is about to end: it is not ready, but answers what it has.
     """
 
     def __init__(
@@ -97,8 +102,13 @@ class V2Frontend:
         gateway_id: str,
         status: Callable[[], Mapping[str, Any]],
         wake_at: Callable[[float], None],
+        answer_metrics: Callable[[Respond], None],
+        check_health: Callable[[], None],
     ) -> None:
         self.limits = limits
+        self.is_draining = False
+        self._answer_metrics = answer_metrics
+        self._check_health = check_health
         self._catalog = catalog
         self._dispatcher = dispatcher
         self._run_batch = run_batch
@@ -128,6 +138,9 @@ class V2Frontend:
             found = route(method, path)
             if found.endpoint is Endpoint.INFER:
                 return self._infer(found, headers, body, arrival_s, respond)
+            if found.endpoint is Endpoint.METRICS:
+                self._answer_metrics(respond)
+                return None
             respond(self._describe(found, method, path))
         except ModellessError as error:
             respond(render_error(error))
@@ -204,9 +217,9 @@ class V2Frontend:
         if endpoint is Endpoint.SERVER_METADATA:
             return metadata.server_metadata()
         if endpoint is Endpoint.HEALTH_LIVE:
-            return metadata.server_live()
+            return metadata.server_live(self._health_problem())
         if endpoint is Endpoint.HEALTH_READY:
-            return metadata.server_ready(self.is_ready)
+            return metadata.server_ready(self.is_ready and not self.is_draining)
         if endpoint is Endpoint.METHOD_NOT_ALLOWED:
             raise MethodNotAllowedError(method, found.allow)
         if endpoint is Endpoint.REPOSITORY_INDEX:
@@ -230,6 +243,13 @@ class V2Frontend:
     def is_ready(self) -> bool:
         """Whether every task has something ready to serve it."""
         return all(self._is_served(name) for name in self._catalog.tasks)
+
+    def _health_problem(self) -> str:
+        try:
+            self._check_health()
+        except RuntimeError as error:
+            return str(error)
+        return ""
 
     def _is_served(self, scope: str) -> bool:
         reports = self._dispatcher.roster.reports

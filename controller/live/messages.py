@@ -8,11 +8,15 @@ from typing import Any
 
 from modelless.controller.core.books import Kind
 from modelless.controller.core.effects import PlanEffect
+from modelless.controller.core.meters import Meters
 from modelless.controller.core.roster import WorkerReport
 from modelless.policies.views import WorkerState
 from modelless.profiler.measured_model import Drift
 from modelless.profiler.online.coverage import Coverage
 from modelless.variants.vocabulary import Placement
+
+Move = tuple[str, str, str]
+"""``load``, ``unload`` or ``failure`` (of a load), the variant's id, and the order's reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,8 @@ class Report:
         host: the machine's name: devices of one host disturb each other.
         coverage: how its cost model's predictions fared lately, by device class.
         drifts: placements that came to take another time than was measured.
+        meters: what became of queries and batches since its last report.
+        moves: loads and unloads since its last report.
     """
 
     member_id: str
@@ -53,6 +59,8 @@ class Report:
     host: str = ""
     coverage: tuple[Coverage, ...] = ()
     drifts: tuple[Drift, ...] = ()
+    meters: Meters = field(default_factory=Meters)
+    moves: Mapping[Move, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,12 @@ class PoolWorker:
         finally:
             self._running[variant_id] -= 1
 
+    def check_health(self) -> None:
+        """Raise if this worker cannot run batches any more."""
+        self._device.check_health(time.perf_counter())
+        if self._task.done():
+            raise RuntimeError(f"the loop of the worker has ended: {self._task}")
+
     async def _exchange_forever(self) -> None:
         while True:
             now_s = time.monotonic()
@@ -132,6 +138,7 @@ class PoolWorker:
                         interval_s=now_s - self._last_s,
                         resident_bytes=resident_bytes(),
                         host=platform.node(),
+                        moves=self._device.take_moves(),
                     )
                 )
                 self._last_s = now_s

@@ -34,11 +34,17 @@ class RemoteWorkers:
     """Sends batches to the workers of pools, and learns what the way there costs.
 
     Args:
-        pools: a Serve handle by device class; the worker is named in the call, for its router.
+        handle_of: gives a Serve handle to the pool of a device class; the worker is named in the
+            call, for its router.
+        clock: seconds.
     """
 
-    def __init__(self, pools: Mapping[str, Any]) -> None:
-        self._pools = pools
+    def __init__(
+        self, handle_of: Callable[[str], Any], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._handle_of = handle_of
+        self._clock = clock
+        self._pools: dict[str, Any] = {}
         self._class_of: dict[str, str] = {}
         self._hop_s: dict[str, float] = {}
         self._running: set[asyncio.Task[None]] = set()
@@ -59,20 +65,26 @@ class RemoteWorkers:
 
     async def _run(self, batch: RunBatch, callback: RemoteCallback) -> None:
         device_class = self._class_of[batch.worker_id]
-        started_s = time.monotonic()
+        started_s = self._clock()
         lost = False
         result: Sequence[Tensors] | Exception
         busy_s = 0.0
         try:
-            busy_s, result = await self._pools[device_class].run_batch.remote(
+            busy_s, result = await self._pool(device_class).run_batch.remote(
                 batch.variant_id, list(batch.inputs), worker_id=batch.worker_id
             )
-            self._learn(device_class, time.monotonic() - started_s - busy_s)
+            self._learn(device_class, self._clock() - started_s - busy_s)
         except (RayActorError, WorkerGoneError) as error:
             result, lost = error, True
         except Exception as error:  # noqa: BLE001  (whatever comes back from afar is an answer)
             result = error
         callback(batch.batch_id, busy_s, result, lost)
+
+    def _pool(self, device_class: str) -> Any:
+        pool = self._pools.get(device_class)
+        if pool is None:
+            pool = self._pools[device_class] = self._handle_of(device_class)
+        return pool
 
     def _learn(self, device_class: str, hop_s: float) -> None:
         if hop_s > 0.0:

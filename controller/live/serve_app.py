@@ -9,29 +9,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import ray
 from ray import serve
 
 from modelless.controller.api.v2_reply import Reply, render_error
-from modelless.controller.config import PoolSettings, Settings, parse_settings
+from modelless.controller.config import PoolSettings, Settings, label_options, parse_settings
+from modelless.controller.live.control_link import ControlLink
 from modelless.controller.live.door import DoorConnection, Frontend, open_door
 from modelless.controller.live.gateway import Gateway, door_path
 from modelless.controller.live.knowledge import read_knowledge
 from modelless.controller.live.logs import log_to
 from modelless.controller.live.loopback import hold_replica_ports
-from modelless.controller.live.messages import Orders, Report
 from modelless.controller.live.pool import PinnedRouter, PoolWorker
 from modelless.controller.live.remote import RemoteWorkers
 from modelless.variants.errors import ModellessError
 
 logger = logging.getLogger(__name__)
 
-NAMESPACE = "modelless"
-CONTROL_NAME = "modelless-control"
 GATEWAY_APP = "modelless"
 POOL_DEPLOYMENT = "PoolReplica"
 POOL_HEAD = "PoolHead"
@@ -46,22 +43,11 @@ def pool_app_name(device_class: str) -> str:
     return f"modelless-pool-{device_class}"
 
 
-def _control_caller() -> Callable[[Report], Awaitable[Orders]]:
-    """Calls the control loop, and finds it anew after it was restarted under another handle."""
-    handle: Any = None
-
-    async def exchange(report: Report) -> Orders:
-        nonlocal handle
-        if handle is None:
-            handle = ray.get_actor(CONTROL_NAME, namespace=NAMESPACE)
-        try:
-            orders: Orders = await asyncio.wait_for(handle.exchange.remote(report), 5.0)
-        except Exception:
-            handle = None
-            raise
-        return orders
-
-    return exchange
+def pool_handle(device_class: str) -> Any:
+    """A Serve handle to a pool's workers, whether or not they are there yet."""
+    return serve.get_deployment_handle(
+        POOL_DEPLOYMENT, app_name=pool_app_name(device_class), _check_exists=False
+    )
 
 
 async def _asgi(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
@@ -108,7 +94,7 @@ class GatewayReplica:
     """A gateway in a Serve replica."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, home: str, settings: Mapping[str, Any], doors: str, pools: Mapping[str, Any]
+        self, home: str, settings: Mapping[str, Any], doors: str | None
     ) -> None:
         checked = parse_settings(settings)
         hold_replica_ports(checked.http.host)
@@ -120,16 +106,17 @@ class GatewayReplica:
             replica_id,
             checked,
             knowledge,
-            RemoteWorkers(pools),
-            _control_caller(),
+            RemoteWorkers(pool_handle),
+            ControlLink(),
             rank=context.rank.rank if context.rank is not None else None,
             count=context.world_size,
         )
         _here["frontend"] = self._gateway.frontend
-        self._door = door_path(Path(doors), replica_id)
-        self._server, self._connections = await open_door(
-            self._gateway.frontend, str(self._door), checked.limits.max_connections
-        )
+        self._door = door_path(Path(doors), replica_id) if doors is not None else None
+        if self._door is not None:
+            self._server, self._connections = await open_door(
+                self._gateway.frontend, str(self._door), checked.limits.max_connections
+            )
         self._gateway.start()
 
     def check_health(self) -> None:
@@ -137,13 +124,15 @@ class GatewayReplica:
         self._gateway.check_health()
 
     async def __del__(self) -> None:
-        if not hasattr(self, "_server"):
+        if not hasattr(self, "_door"):
             return
-        self._server.close()
-        self._door.unlink(missing_ok=True)
+        if self._door is not None:
+            self._server.close()
+            self._door.unlink(missing_ok=True)
         await self._gateway.drain(DRAIN_S)
-        for connection in tuple[DoorConnection, ...](self._connections):
-            connection.close()
+        if self._door is not None:
+            for connection in tuple[DoorConnection, ...](self._connections):
+                connection.close()
 
 
 @serve.deployment
@@ -158,11 +147,15 @@ class PoolReplica:
         replica_id = serve.get_replica_context().replica_id.unique_id
         log_to(Path(home), replica_id)
         knowledge = await asyncio.to_thread(read_knowledge, Path(home), checked)
-        self._worker = PoolWorker(replica_id, device_class, knowledge, _control_caller())
+        self._worker = PoolWorker(replica_id, device_class, knowledge, ControlLink().exchange)
 
     async def run_batch(self, variant_id: str, inputs: Any, worker_id: str) -> Any:
         """See ``PoolWorker.run_batch``."""
         return await self._worker.run_batch(variant_id, inputs, worker_id)
+
+    def check_health(self) -> None:
+        """Serve asks regularly; raising takes this replica out and starts another."""
+        self._worker.check_health()
 
 
 @serve.deployment
@@ -175,10 +168,15 @@ class PoolHead:
         del workers
 
 
-def gateway_app(
-    home: Path, settings: Settings, doors: Path, count: int, pools: Mapping[str, Any]
-) -> Any:
-    """The ingress application: ``count`` gateways."""
+def gateway_app(home: Path, settings: Settings, doors: Path | None, count: int) -> Any:
+    """The ingress application: ``count`` gateways.
+
+    Args:
+        home, settings: of modelless.
+        doors: folder for the gateways' sockets, on the machine they share with HAProxy; None if
+            they are reached through Serve's own ports alone.
+        count: how many.
+    """
     return GatewayReplica.options(  # type: ignore[attr-defined]
         num_replicas=count,
         max_ongoing_requests=settings.limits.max_connections,
@@ -186,8 +184,8 @@ def gateway_app(
         health_check_timeout_s=10,
         graceful_shutdown_timeout_s=DRAIN_S + 5.0,
         graceful_shutdown_wait_loop_s=0.5,
-        ray_actor_options={"num_cpus": 0.01},
-    ).bind(str(home), settings.model_dump(mode="json"), str(doors), dict(pools))
+        ray_actor_options={"num_cpus": 0.01, **label_options(settings.gateways.labels)},
+    ).bind(str(home), settings.model_dump(mode="json"), str(doors) if doors else None)
 
 
 def pool_app(home: Path, settings: Settings, pool: PoolSettings) -> Any:
