@@ -215,9 +215,7 @@ class LocalDevice:
                 raise RuntimeError(f"the thread {thread.name} of {self.worker_id} has died")
         running_s = now_s - self._running_since_s
         if running_s > STALLED_S:  # a NaN, while nothing runs, is not
-            raise RuntimeError(
-                f"a batch has been running in {self.worker_id} for {running_s:.0f} s"
-            )
+            raise RuntimeError(f"a batch has run in {self.worker_id} for {running_s:.0f} s")
 
     def close(self) -> None:
         """Stop both threads after what they are at."""

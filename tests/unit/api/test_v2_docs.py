@@ -44,7 +44,7 @@ def test_statuses_are_tabled() -> None:
 
 
 def test_endpoints_are_tabled() -> None:
-    tabled = re.findall(r"^\| `(GET|POST) (/v2[^`]*)` \|", PAGE, re.MULTILINE)
+    tabled = re.findall(r"^\| `(GET|POST) (/(?:v2|metrics)[^`]*)` \|", PAGE, re.MULTILINE)
     found = {route(method, path.replace("{name}", "imagenet")).endpoint for method, path in tabled}
     assert found == set(Endpoint) - {Endpoint.NOT_FOUND, Endpoint.METHOD_NOT_ALLOWED}
 
