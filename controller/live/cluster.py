@@ -224,6 +224,9 @@ class Cluster:
         self._tell_reaper(ray._private.worker.global_worker.node.get_session_dir_path())
 
     def _join_ray(self, address: str) -> None:
+        from modelless.controller.live.loopback import joining_environment
+
+        os.environ.update(joining_environment(address))
         import ray
 
         ray.init(

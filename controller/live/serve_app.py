@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ray import serve
 
-from modelless.controller.api.v2_reply import Reply, render_error
 from modelless.controller.config import PoolSettings, Settings, label_options, parse_settings
+from modelless.controller.live.asgi import answer_with, asgi_app
 from modelless.controller.live.control_link import ControlLink
-from modelless.controller.live.door import DoorConnection, Frontend, open_door
+from modelless.controller.live.door import DoorConnection, open_door
 from modelless.controller.live.gateway import Gateway, door_path
 from modelless.controller.live.knowledge import read_knowledge
 from modelless.controller.live.logs import log_to
 from modelless.controller.live.loopback import hold_replica_ports
 from modelless.controller.live.pool import PinnedRouter, PoolWorker
 from modelless.controller.live.remote import RemoteWorkers
-from modelless.variants.errors import ModellessError
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +31,6 @@ GATEWAY_APP = "modelless"
 POOL_DEPLOYMENT = "PoolReplica"
 POOL_HEAD = "PoolHead"
 DRAIN_S = 5.0
-
-_here: dict[str, Frontend] = {}
-"""The frontend of this process: a replica has a process to itself."""
 
 
 def pool_app_name(device_class: str) -> str:
@@ -50,46 +45,8 @@ def pool_handle(device_class: str) -> Any:
     )
 
 
-async def _asgi(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
-    """The way in through Serve's own HTTP server: the same frontend, for where there is no door."""
-    if scope["type"] != "http":
-        return
-    frontend = _here["frontend"]
-    loop = asyncio.get_running_loop()
-    arrival_s = time.monotonic()
-    body = bytearray()
-    answered: asyncio.Future[Reply] = loop.create_future()
-
-    def respond(reply: Reply) -> None:
-        if not answered.done():
-            answered.set_result(reply)
-
-    query_id: int | None = None
-    try:
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-            body += message.get("body", b"")
-            frontend.limits.check_body_bytes(len(body))
-            if not message.get("more_body"):
-                break
-        raw_path = scope.get("raw_path") or scope["path"].encode()
-        query_id = frontend.on_request(
-            scope["method"], raw_path, list(scope["headers"]), memoryview(body), arrival_s, respond
-        )
-        reply = await answered
-    except ModellessError as error:
-        reply = render_error(error)
-    finally:
-        if query_id is not None and not answered.done():
-            frontend.on_abandoned(query_id)
-    await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
-    await send({"type": "http.response.body", "body": reply.body})
-
-
 @serve.deployment
-@serve.ingress(lambda: _asgi)
+@serve.ingress(lambda: asgi_app)
 class GatewayReplica:
     """A gateway in a Serve replica."""
 
@@ -97,7 +54,7 @@ class GatewayReplica:
         self, home: str, settings: Mapping[str, Any], doors: str | None
     ) -> None:
         checked = parse_settings(settings)
-        hold_replica_ports(checked.http.host)
+        hold_replica_ports()
         context = serve.get_replica_context()
         replica_id = context.replica_id.unique_id
         log_to(Path(home), replica_id)
@@ -111,7 +68,7 @@ class GatewayReplica:
             rank=context.rank.rank if context.rank is not None else None,
             count=context.world_size,
         )
-        _here["frontend"] = self._gateway.frontend
+        answer_with(self._gateway.frontend)
         self._door = door_path(Path(doors), replica_id) if doors is not None else None
         if self._door is not None:
             self._server, self._connections = await open_door(
@@ -143,7 +100,7 @@ class PoolReplica:
         self, home: str, settings: Mapping[str, Any], device_class: str
     ) -> None:
         checked = parse_settings(settings)
-        hold_replica_ports(checked.http.host)
+        hold_replica_ports()
         replica_id = serve.get_replica_context().replica_id.unique_id
         log_to(Path(home), replica_id)
         knowledge = await asyncio.to_thread(read_knowledge, Path(home), checked)
