@@ -83,12 +83,19 @@ def processes_marked(marker: str) -> dict[int, str]:
     return found
 
 
-def start(home: Path, *, config: str, marker: str, arguments: Sequence[str] = ()) -> Running:
+def start(
+    home: Path,
+    *,
+    config: str,
+    marker: str,
+    arguments: Sequence[str] = (),
+    port: int | None = None,
+) -> Running:
     """``modelless up`` with this configuration; returns at once.
 
     All variants are served: which are dominated is a matter of how quiet the machine was.
     """
-    port = free_port()
+    port = port or free_port()
     marker = f"{marker}-{uuid.uuid4().hex[:8]}"
     file = home / f"{marker}.yaml"
     file.write_text(f"http: {{port: {port}}}\nserve_dominated: true\n{config}")
@@ -138,10 +145,15 @@ def stop(running: Running) -> None:
 
 @contextmanager
 def cluster(
-    home: Path, *, config: str, marker: str, arguments: Sequence[str] = ()
+    home: Path,
+    *,
+    config: str,
+    marker: str,
+    arguments: Sequence[str] = (),
+    port: int | None = None,
 ) -> Iterator[Running]:
     """A cluster that is ready, and gone afterwards."""
-    running = start(home, config=config, marker=marker, arguments=arguments)
+    running = start(home, config=config, marker=marker, arguments=arguments, port=port)
     try:
         wait_ready(running)
         yield running

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,12 @@ def address() -> Iterator[str]:
             os.kill(process_id, 9)
 
 
+@pytest.fixture(scope="module")
+def port() -> int:
+    """Where Ray Serve listens: it keeps the port that it was first told."""
+    return free_port()
+
+
 def ask_until_both_answered(url: str) -> dict[str, dict[str, Any]]:
     """Ask on until each device class has answered; what the reply said, by device class."""
     images, labels = FashionMnist().test_split()
@@ -97,33 +103,28 @@ def pool_workers() -> dict[str, list[int]]:
     return found
 
 
-@contextmanager
-def joined(home: Path, address: str) -> Iterator[Running]:
-    with cluster(home, config=CONFIG, marker="joined", arguments=("--address", address)) as up:
-        yield up
-
-
 def test_pools_of_a_joined_cluster_stand_where_their_labels_say(
-    live_home: Path, address: str
+    live_home: Path, address: str, port: int
 ) -> None:
-    with joined(live_home, address) as running:
+    join = ("--address", address)
+    with cluster(live_home, config=CONFIG, marker="joined", arguments=join, port=port) as running:
         said = ask_until_both_answered(running.url)
         assert set(said) == set(SITES)
         for parameters in said.values():
             assert parameters["predicted_latency_ms"] > 0.5  # with the hop; the model takes less
         for name, workers in pool_workers().items():
             assert [site_of(worker) for worker in workers] == [SITES[name]]
+        time.sleep(2.5)  # the gateway tells the control loop once a second
         with urllib.request.urlopen(f"{running.url}/metrics", timeout=10) as reply:
             families = {f.name: f for f in text_string_to_metric_families(reply.read().decode())}
-        served = {
-            sample.labels["device_class"] for sample in families["modelless_batch_items"].samples
-        }
-        assert served == set(SITES)
+        batches = families["modelless_batch_items"].samples
+        assert {sample.labels["device_class"] for sample in batches} == set(SITES)
     assert not any(pool_workers().values()), "what was joined goes on without modelless's workers"
 
 
-def test_the_serve_config_file_deploys(live_home: Path, address: str, tmp_path: Path) -> None:
-    port = free_port()
+def test_the_serve_config_file_deploys(
+    live_home: Path, address: str, port: int, tmp_path: Path
+) -> None:
     document = yaml.safe_load((ROOT / "deploy" / "serve" / "config.yaml").read_text())
     document["http_options"]["port"] = port
     for application in document["applications"]:
