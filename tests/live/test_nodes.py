@@ -44,18 +44,22 @@ def address() -> Iterator[str]:
         [sys.executable, str(Path(__file__).with_name("ray_nodes.py"))],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "MODELLESS_TEST_MARKER": marker},
     )
     assert nodes.stdin is not None
     assert nodes.stdout is not None
+    assert nodes.stderr is not None
     try:
-        yield nodes.stdout.readline().strip()
+        said = nodes.stdout.readline().strip()
+        assert said, nodes.stderr.read()[-4000:]
+        yield said
     finally:
         nodes.stdin.close()
-        nodes.stdout.close()
         nodes.wait(60)
+        nodes.stdout.close()
+        nodes.stderr.close()
         for process_id in processes_marked(marker):
             os.kill(process_id, 9)
 
