@@ -8,7 +8,10 @@ from __future__ import annotations
 import os
 import sys
 
-os.environ |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+os.environ |= {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # every daemon on loopback
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
 
 
 def main() -> None:
