@@ -68,6 +68,10 @@ lock:
 		--extra demo --extra dev --output-file requirements/test.txt > /dev/null
 	$(LOCK) --extra cpu --extra demo --constraint requirements/test.txt \
 		--output-file requirements/demo.txt > /dev/null
+	$(LOCK) --extra cpu --extra demo --extra postgresql --constraint requirements/test.txt \
+		--output-file requirements/container.txt > /dev/null
+	$(LOCK) requirements/gpu.in --extra demo --extra postgresql \
+		--constraint requirements/test.txt --output-file requirements/container-gpu.txt > /dev/null
 
 clean:
 	rm -rf $(VENV) build dist demo-report src/modelless.egg-info \

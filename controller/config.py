@@ -48,6 +48,9 @@ class GatewaySettings(_Section):
     sizes: tuple[str, ...] = Field(
         (), description="device classes that scaling may resize each gateway's device to"
     )
+    labels: dict[str, str] = Field(
+        default_factory=dict, description="labels of the Ray nodes gateways run on; see `pools`"
+    )
 
 
 class PoolSettings(_Section):
@@ -66,13 +69,25 @@ class PoolSettings(_Section):
     resources: dict[str, float] = Field(
         default_factory=dict, description="Ray resources each worker needs, e.g. {GPU: 1}"
     )
+    labels: dict[str, str] = Field(
+        default_factory=dict,
+        description="labels of the Ray nodes its workers run on, e.g. {site: edge}; a value may be "
+        "a condition of Ray's: `!edge`, `in(edge, core)`, `!in(edge)`",
+    )
 
     def actor_options(self) -> dict[str, Any]:
-        """``resources`` as Ray takes them of an actor: its own kinds go by names of their own."""
+        """``resources`` and ``labels`` as Ray takes them of an actor: its own kinds of resources
+        go by names of their own.
+        """
         named = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
         own = {named[name]: amount for name, amount in self.resources.items() if name in named}
         others = {name: amount for name, amount in self.resources.items() if name not in named}
-        return {**own, "resources": others}
+        return {**own, "resources": others, **label_options(self.labels)}
+
+
+def label_options(labels: dict[str, str]) -> dict[str, Any]:
+    """A choice of nodes by their labels, as Ray takes it of an actor."""
+    return {"label_selector": labels} if labels else {}
 
 
 class PolicySettings(_Section):

@@ -23,6 +23,7 @@ from pydantic_core import PydanticUndefined
 
 from modelless.controller.cli.app import app
 from modelless.controller.config import Settings
+from modelless.controller.live.metrics import FAMILIES
 from modelless.policies.discovery import BUILT_IN
 from modelless.variants import errors
 from modelless.variants.making import catalog as makers
@@ -62,6 +63,15 @@ def command_table() -> str:
     return "\n".join(_table(("command", "what it does"), rows))
 
 
+def metrics_table() -> str:
+    """Every exported metric."""
+    rows = (
+        (f"`{name}`", family.kind, ", ".join(f"`{label}`" for label in family.labels), family.help)
+        for name, family in FAMILIES.items()
+    )
+    return "\n".join(_table(("metric", "kind", "labels", "what it is"), rows))
+
+
 def engine_table() -> str:
     """Every engine, what it runs on and what brings it."""
     rows = (
@@ -99,6 +109,7 @@ def commands() -> dict[str, Any]:
 
 BLOCKS: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
     "commands": ("README.md", command_table),
+    "metrics": ("docs/deploy.md", metrics_table),
     "engines": ("docs/engines.md", engine_table),
     "exit codes": ("README.md", exit_code_table),
     "settings": ("docs/configuration.md", settings_tables),

@@ -37,6 +37,30 @@ class DeviceRecords:
             machines = session.scalar(query) or {}
         return _rates_of(machines.get(fingerprint, {}))
 
+    def device_class(self, name: str) -> DeviceClass | None:
+        """The device class as it was first described, on any machine; None if it never was.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        with self._store.session() as session:
+            row = session.get(DeviceClassRow, name)
+            if row is None:
+                return None
+            fields = dataclasses.fields(DeviceClass)
+            return DeviceClass(**{field.name: getattr(row, field.name) for field in fields})
+
+    def note(self, devices: Sequence[DeviceClass]) -> None:
+        """Keep the device classes themselves, for machines that do not have them.
+
+        Raises:
+            StoreError: the store cannot be written.
+        """
+        with self._store.transaction() as session:
+            for device in devices:
+                if session.get(DeviceClassRow, device.name) is None:
+                    session.add(DeviceClassRow(**dataclasses.asdict(device), facts={}))
+
     def add(self, device: DeviceClass, facts: DeviceFacts, rates: DeviceRates) -> bool:
         """Keep ``rates`` in place of older ones of the same machine, in one transaction.
 

@@ -43,8 +43,10 @@ def server_metadata() -> Reply:
     )
 
 
-def server_live() -> Reply:
-    """``GET /v2/health/live``: whoever reads it has reached a live server."""
+def server_live(problem: str = "") -> Reply:
+    """``GET /v2/health/live``: 200 if the server can go on, else 503 with the ``problem``."""
+    if problem:
+        return render_json({"live": False, "problem": problem}, _NOT_READY)
     return render_json({"live": True})
 
 

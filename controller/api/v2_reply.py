@@ -34,6 +34,7 @@ RECEIPT_HEADER = b"modelless-receipt-id"
 
 _OCTETS = (b"content-type", b"application/octet-stream")
 _JSON = (b"content-type", b"application/json")
+_PROMETHEUS = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 
 
 class Reply(NamedTuple):
@@ -154,6 +155,12 @@ def classify(array: NDArray[Any], class_count: int, labels: Sequence[str] = ()) 
                 text += f":{labels[index]}"
             found[item, place] = text.encode("utf-8", "replace")
     return found
+
+
+def render_text(text: str) -> Reply:
+    """A reply in Prometheus' text format."""
+    body = text.encode()
+    return Reply(200, body, [_PROMETHEUS, (b"content-length", b"%d" % len(body))])
 
 
 def render_json(document: object, status: int = 200) -> Reply:

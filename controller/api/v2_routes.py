@@ -24,6 +24,7 @@ class Endpoint(StrEnum):
     INFER = "infer"
     REPOSITORY_INDEX = "repository_index"
     FEEDBACK = "feedback"
+    METRICS = "metrics"
     NOT_FOUND = "not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
 
@@ -53,6 +54,7 @@ _FIXED = {
     "v2/health/ready": (Endpoint.HEALTH_READY, _GET),
     "v2/repository/index": (Endpoint.REPOSITORY_INDEX, _POST),
     "modelless/feedback": (Endpoint.FEEDBACK, _POST),
+    "metrics": (Endpoint.METRICS, _GET),
 }
 _ACTIONS = {
     "infer": (Endpoint.INFER, _POST),

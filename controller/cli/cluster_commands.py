@@ -47,12 +47,20 @@ def up(
             "--record", metavar="DIR", help="Record all decisions there, for 'modelless replay'."
         ),
     ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address",
+            help="A Ray cluster to join: auto, HOST:PORT or ray://HOST:PORT; default: one of its "
+            "own on this machine.",
+        ),
+    ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Go on in the background once it is ready.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Start serving on this machine.
+    """Start serving on this machine, or on a Ray cluster that is there already.
 
     Stays in the foreground until Ctrl-C or 'modelless down', and then takes everything down; with
     --detach it goes on in the background.
@@ -63,11 +71,13 @@ def up(
     if detach:
         from modelless.controller.cli.detached import start_detached
 
-        url, pid, log = start_detached(home, _own_words(config, host, port, gateways, record))
+        url, pid, log = start_detached(
+            home, _own_words(config, host, port, gateways, record, address)
+        )
         _announce(home, settings, url, pid, as_json=as_json)
         say(f"process {pid} in the background; 'modelless down' ends it; log: {log}")
         return
-    _serve(home, settings, as_json=as_json)
+    _serve(home, settings, address, as_json=as_json)
 
 
 def down(ctx: typer.Context, as_json: Json = False) -> None:
@@ -155,7 +165,7 @@ def check_new(settings: Settings) -> None:
         raise EnvironmentUnfitError(f"record.folder: {folder} cannot be written; name another one")
 
 
-def _serve(home: Path, settings: Settings, *, as_json: bool) -> None:
+def _serve(home: Path, settings: Settings, address: str | None, *, as_json: bool) -> None:
     """Bring it up, wait for a signal, take it down."""
     from modelless.controller.live.cluster import Cluster
 
@@ -166,7 +176,7 @@ def _serve(home: Path, settings: Settings, *, as_json: bool) -> None:
             say(f"{stage} ...")
 
         try:
-            with Cluster(home, settings, on_stage) as cluster:
+            with Cluster(home, settings, on_stage, address) as cluster:
                 signals.arm()
                 say("loading variants ...")
                 cluster.wait_ready()
@@ -209,6 +219,7 @@ def _own_words(
     port: int | None,
     gateways: int | None,
     record: Path | None,
+    address: str | None,
 ) -> list[str]:
     words = ["up"]
     for option, value in (
@@ -217,6 +228,7 @@ def _own_words(
         ("--port", port),
         ("--gateways", gateways),
         ("--record", record.resolve() if record is not None else None),
+        ("--address", address),
     ):
         if value is not None:
             words += [option, str(value)]

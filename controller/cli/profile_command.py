@@ -129,6 +129,7 @@ def profile(
         records = Records(registry.store)
         jobs, damaged = jobs_of(registry, catalog, variants, devices)
         device_records = DeviceRecords(registry.store)
+        device_records.note(devices)
         rates, spent_s = _describe(devices, facts, device_records, budget_s)
         if budget_s is not None:
             budget_s -= spent_s

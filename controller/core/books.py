@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from modelless.controller.core.effects import Complete, DispatchEffect, Refuse
+from modelless.controller.core.meters import Meters
 from modelless.controller.core.receipts import Receipt, ReceiptBook
-from modelless.controller.core.waiting import Batch
+from modelless.controller.core.waiting import Batch, Worker
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import base_of
 from modelless.policies.views import Demand, QueryView
@@ -30,13 +31,21 @@ class DispatchCounters:
             accuracy.
         unmet: queries that found nothing ready, by scope.
         used: queries answered, by worker and variant.
-        outcomes: queries that are over, by outcome; see ``Receipt``.
+        meters: what became of queries and batches.
     """
 
     kinds: dict[Kind, list[int]] = field(default_factory=dict)
     unmet: dict[str, int] = field(default_factory=dict)
     used: dict[tuple[str, str], int] = field(default_factory=dict)
-    outcomes: dict[str, int] = field(default_factory=dict)
+    meters: Meters = field(default_factory=Meters)
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """Queries that are over, by outcome; see ``Receipt``."""
+        outcomes: dict[str, int] = {}
+        for (_, outcome), queries in self.meters.ends.items():
+            _count(outcomes, outcome, queries)
+        return outcomes
 
     @property
     def arrivals(self) -> dict[str, int]:
@@ -73,18 +82,23 @@ class Books:
         """Nothing is ready that could serve the query."""
         _count(self._counters.unmet, base_of(query.scope))
 
-    def complete(self, batch: Batch, worker_id: str, now_s: float) -> list[DispatchEffect]:
+    def complete(
+        self, batch: Batch, worker: Worker, now_s: float, busy_s: float
+    ) -> list[DispatchEffect]:
         """The batch was served by the worker: its queries in time, late or cancelled on the way."""
         effects: list[DispatchEffect] = []
         batch_id = batch.batch_id
+        meters = self._counters.meters
+        meters.count_batch(batch.variant_id, worker.device_class, batch.items, busy_s)
         for query in batch.queries:
             receipt = self.open.get(query.query_id)
             if receipt is not None:
-                receipt.observed_latency_s = now_s - query.arrival_s
+                latency_s = receipt.observed_latency_s = now_s - query.arrival_s
+                meters.count_latency(query.scope, latency_s)
                 self._close(receipt, "served-late" if now_s > query.deadline_s else "served")
                 effects.append(Complete(query.query_id, batch_id))
         if effects:
-            _count(self._counters.used, (worker_id, batch.variant_id), len(effects))
+            _count(self._counters.used, (worker.worker_id, batch.variant_id), len(effects))
         return effects
 
     def refuse(self, receipt: Receipt, reason: Reason, now_s: float) -> Refuse:
@@ -92,6 +106,7 @@ class Books:
         query_id = receipt.query.query_id
         receipt.reason, receipt.row = reason, None
         receipt.observed_latency_s = now_s - receipt.query.arrival_s
+        self._counters.meters.count_refusal(receipt.query.scope, reason.value)
         message, retry_after_s = self._explain(receipt, self._max_batch)
         self._close(receipt, "refused")
         return Refuse(query_id, reason, message, retry_after_s)
@@ -125,8 +140,7 @@ class Books:
         receipt.outcome = outcome
         del self.open[receipt.query.query_id]
         self._receipts.add(receipt)
-        outcomes = self._counters.outcomes
-        outcomes[outcome] = outcomes.get(outcome, 0) + 1
+        self._counters.meters.count_end(receipt.query.scope, outcome)
 
 
 def missed(outcomes: Mapping[str, int]) -> int:

@@ -92,7 +92,7 @@ class Dispatcher:
         batch = self._stop(worker, worker.running, now_s)
         placement = Placement(batch.variant_id, batch.device_class)
         self.roster.cost_model.observe(placement, batch.items, self.roster.load, busy_s)
-        effects = self._books.complete(batch, worker.worker_id, now_s)
+        effects = self._books.complete(batch, worker, now_s, busy_s)
         self._idle.tell(worker)
         return self._settle(now_s, effects)
 

@@ -25,8 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from modelless.controller.config import PoolSettings, Settings
-from modelless.controller.core.effects import ScalePool
+from modelless.controller.config import Settings
 from modelless.controller.live import reaper
 from modelless.variants.errors import EnvironmentUnfitError, ModellessError
 
@@ -68,6 +67,8 @@ class Cluster:
         home: store, artifacts and run files.
         settings: checked settings.
         on_stage: told what is being done, for people.
+        address: a Ray cluster to join, as ``ray.init`` takes it; None for one of its own. One that
+            was joined goes on afterwards, and its Ray Serve listens where it listens.
 
     Raises (on entering):
         EnvironmentUnfitError: the port is taken, modelless is already up, or Ray does not start.
@@ -75,10 +76,17 @@ class Cluster:
         StoreError: the store cannot be read.
     """
 
-    def __init__(self, home: Path, settings: Settings, on_stage: OnStage | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        settings: Settings,
+        on_stage: OnStage | None = None,
+        address: str | None = None,
+    ) -> None:
         self._home = home.resolve()
         self._settings = settings
         self._on_stage = on_stage or (lambda _: None)
+        self._address = address
         self._run = self._home / "run"
         self._signals = _FirstSignal()
         self._reaper: subprocess.Popen[bytes] | None = None
@@ -102,7 +110,8 @@ class Cluster:
         if left_out:
             names = ", ".join(sorted(left_out))
             self._on_stage(f"leaving out what is dominated (see 'modelless variants'): {names}")
-        _check_port(self._settings.http.host, self._settings.http.port)
+        if self._address is None:
+            _check_port(self._settings.http.host, self._settings.http.port)
         self._run.mkdir(parents=True, exist_ok=True)
         try:
             self._signals.install()
@@ -141,33 +150,34 @@ class Cluster:
 
     def _start(self) -> None:
         settings = self._settings
-        doors = self._run / "doors"
-        doors.mkdir(mode=0o700, exist_ok=True)
         shutil.rmtree(self._run / "logs", ignore_errors=True)
-        for left_over in doors.glob("*.door"):
-            left_over.unlink()
-        self._reaper = _start_reaper()
-        self._on_stage("starting Ray")
-        self._start_ray(doors)
+        if self._address is None:
+            doors = _empty_folder(self._run / "doors")
+            self._reaper = _start_reaper()
+            self._on_stage("starting Ray")
+            self._start_ray(doors)
+        else:
+            doors = None  # HAProxy and the gateways may be on different machines
+            self._on_stage(f"joining the Ray cluster at {self._address}")
+            self._join_ray(self._address)
         from ray import serve
 
-        from modelless.controller.live import serve_app
+        from modelless.controller.live import deployment, serve_app
 
         self._on_stage("starting the control loop")
-        self._start_control()
+        deployment.start_control(self._home, settings)
         self._on_stage("starting Ray Serve")
         serve.start(
             http_options={"host": settings.http.host, "port": settings.http.port},
             logging_config={"log_level": "WARNING", "enable_access_log": False},
         )
-        pools = {}
         for pool in settings.pools:
             self._on_stage(f"starting the pool of {pool.device_class}")
-            pools[pool.device_class] = self._start_pool(pool)
+            deployment.start_pool(self._home, settings, pool)
         self._on_stage("starting the gateways")
         count = settings.gateways.count or _cores()
         serve.run(
-            serve_app.gateway_app(self._home, settings, doors, count, pools),
+            serve_app.gateway_app(self._home, settings, doors, count),
             name=serve_app.GATEWAY_APP,
             route_prefix="/",
         )
@@ -213,46 +223,25 @@ class Cluster:
         self._signals.install()  # Ray has put its own handler in place
         self._tell_reaper(ray._private.worker.global_worker.node.get_session_dir_path())
 
+    def _join_ray(self, address: str) -> None:
+        from modelless.controller.live.loopback import joining_environment
+
+        os.environ.update(joining_environment(address))
+        import ray
+
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            namespace="modelless",
+        )
+        self._signals.install()
+
     def _tell_reaper(self, session: str) -> None:
         assert self._reaper is not None  # noqa: S101  (started before Ray)
         assert self._reaper.stdin is not None  # noqa: S101  (it is a pipe)
         self._reaper.stdin.write(session.encode())
         self._reaper.stdin.flush()
-
-    def _start_control(self) -> None:
-        import ray
-
-        from modelless.controller.live.control import ControlLoop
-        from modelless.controller.live.serve_app import CONTROL_NAME, NAMESPACE
-
-        actor = ray.remote(ControlLoop)
-        handle = actor.options(
-            name=CONTROL_NAME,
-            namespace=NAMESPACE,
-            lifetime="detached",  # nobody here keeps its handle
-            max_restarts=-1,
-            max_task_retries=0,
-            num_cpus=0,
-            max_concurrency=1024,
-        ).remote(self._home, self._settings, _scale_pool)
-        ray.get(handle.status.remote(), timeout=60)
-
-    def _start_pool(self, pool: PoolSettings) -> Any:
-        from ray import serve
-
-        from modelless.controller.live import serve_app
-
-        name = serve_app.pool_app_name(pool.device_class)
-        serve.run(
-            serve_app.pool_app(self._home, self._settings, pool),
-            name=name,
-            route_prefix=None,
-            external_scaler_enabled=True,
-        )
-        _scale(name, serve_app.POOL_HEAD, 0)
-        if pool.workers == 0:
-            _scale(name, serve_app.POOL_DEPLOYMENT, 0)
-        return serve.get_deployment_handle(serve_app.POOL_DEPLOYMENT, app_name=name)
 
     def _stop(self) -> None:
         self._signals.mute()  # a second Ctrl-C must not leave half of it behind
@@ -260,16 +249,15 @@ class Cluster:
         ray_module: Any = sys.modules.get("ray")
         if ray_module is not None:
             if ray_module.is_initialized():
+                joined = self._address is not None
                 self._on_stage("draining the gateways")
                 try:
-                    from ray import serve
+                    from modelless.controller.live import deployment
 
-                    from modelless.controller.live.serve_app import GATEWAY_APP
-
-                    serve.delete(GATEWAY_APP)
+                    deployment.take_away(self._settings.pools if joined else ())
                 except Exception as error:  # noqa: BLE001  (Ray itself goes down next, whatever)
                     logger.warning("the gateways did not drain cleanly: %s", error)
-                self._on_stage("stopping Ray")
+                self._on_stage("leaving Ray" if joined else "stopping Ray")
             ray_module.shutdown()
         if self._reaper is not None:
             self._reaper.communicate()  # closes the pipe: what is left of the cluster ends now
@@ -284,23 +272,6 @@ def _start_reaper() -> subprocess.Popen[bytes]:
     process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     os.environ[reaper.MARK] = cluster_id
     return process
-
-
-def _scale_pool(effect: ScalePool) -> None:
-    """Bring a pool to a number of workers."""
-    from modelless.controller.live.serve_app import POOL_DEPLOYMENT, pool_app_name
-
-    _scale(pool_app_name(effect.device_class), POOL_DEPLOYMENT, effect.workers)
-
-
-def _scale(app: str, deployment: str, replicas: int) -> None:
-    """Set a number of replicas through Serve's external scaler, which has no public Python call."""
-    import ray
-    from ray.serve._private.common import DeploymentID
-    from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
-
-    controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
-    controller.update_deployment_replicas.remote(DeploymentID(deployment, app), replicas)
 
 
 def take_down(home: Path, most_s: float = 60.0) -> bool:
@@ -328,6 +299,14 @@ def take_down(home: Path, most_s: float = 60.0) -> bool:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0))
+
+
+def _empty_folder(doors: Path) -> Path:
+    """The folder for the gateways' sockets, without what an earlier run left."""
+    doors.mkdir(mode=0o700, exist_ok=True)
+    for left_over in doors.glob("*.door"):
+        left_over.unlink()
+    return doors
 
 
 def _check_port(host: str, port: int) -> None:

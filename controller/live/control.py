@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from modelless.controller.live.knowledge import Knowledge, read_knowledge, rerea
 from modelless.controller.live.last_run import LastRun, read_last_run
 from modelless.controller.live.logs import log_to
 from modelless.controller.live.messages import Orders, Report
+from modelless.controller.live.metrics import ClusterMetrics, Scalars
 from modelless.controller.live.neighbourhood import Neighbourhood, busy_neighbours
 from modelless.controller.live.pool_book import PoolBook
 from modelless.controller.live.predictions import (
@@ -56,6 +57,9 @@ FORGET_S = 5.0
 FEEDBACK_KEPT = 10_000
 """Entries that wait for a gateway to report; more are dropped."""
 
+EXPORT_S = 5.0
+"""Between two exports of metrics: Ray's agent hands them on every ten."""
+
 
 @dataclass(slots=True)
 class _Member:
@@ -72,10 +76,18 @@ class ControlLoop:
         home: where the store is.
         settings: as given to ``modelless up``.
         scale_pool: brings a pool to a number of workers.
+        export: takes the metrics' values every few seconds; None for nobody.
     """
 
-    def __init__(self, home: Path, settings: Settings, scale_pool: Any) -> None:
+    def __init__(
+        self,
+        home: Path,
+        settings: Settings,
+        scale_pool: Any,
+        export: Callable[[Scalars], None] | None = None,
+    ) -> None:
         log_to(home, "control")
+        self._serves = (home, settings)
         knowledge = read_knowledge(home, settings)
         self._scale_pool = scale_pool
         self._drift_notes = DriftNotes(home, knowledge.fingerprints)
@@ -102,9 +114,20 @@ class ControlLoop:
         self._changes = ChangeBook()
         self._shares: Mapping[str, Mapping[Placement, float]] = {}
         self._ticked_s = -float("inf")
+        self._metrics = ClusterMetrics(self._device_classes, self._reports)
+        self._exported_s = -float("inf")
         self._totals: dict[str, int] = {}
         self._served: dict[str, int] = {}
         self._started_s = time.time()
+        self._export = export
+
+    def is_for(self, home: Path, settings: Settings) -> bool:
+        """Whether it was started with these."""
+        return self._serves == (home, settings)
+
+    async def metrics(self) -> str:
+        """The cluster in Prometheus' text format."""
+        return self._metrics.render()
 
     async def exchange(self, report: Report) -> Orders:
         """Take a member's report; answer with its orders and with who else is there."""
@@ -124,6 +147,7 @@ class ControlLoop:
             self._totals[outcome] = self._totals.get(outcome, 0) + count
         for variant_id, count in report.served.items():
             self._served[variant_id] = self._served.get(variant_id, 0) + count
+        self._metrics.take(report)
         self._drift_notes.take(report.drifts)
         self._keeper.take(report.trials, report.failed_loads)
         for told in report.feedback:
@@ -201,6 +225,9 @@ class ControlLoop:
 
     def _tick(self, now_s: float) -> None:
         self._ticked_s = now_s
+        if self._export is not None and now_s - self._exported_s >= EXPORT_S:
+            self._exported_s = now_s
+            self._export(self._metrics.scalars())
         for name in [n for n, m in self._members.items() if now_s - m.heard_s > FORGET_S]:
             logger.warning("%s has not reported for %.0f s: forgotten", name, FORGET_S)
             del self._members[name]

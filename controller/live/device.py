@@ -48,6 +48,9 @@ logger = logging.getLogger(__name__)
 BatchCallback = Callable[[int, float, BatchResult], None]
 """batch id, seconds the device was busy, each query's outputs or what went wrong."""
 
+STALLED_S = 120.0
+"""A batch that runs longer hangs: its queries were given up long before."""
+
 
 class LocalDevice:
     """One device of one class, and what is loaded in it.
@@ -232,10 +235,18 @@ class LocalDevice:
         """Whether nothing is loaded or loading."""
         return not self._residency.states
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether both threads run."""
-        return self._batches.is_alive and self._loads.is_alive
+    def check_health(self, now_s: float) -> None:
+        """Raise RuntimeError if this device cannot run batches any more.
+
+        Args:
+            now_s: of ``time.perf_counter``.
+        """
+        for thread in (self._batches, self._loads):
+            if not thread.is_alive:
+                raise RuntimeError(f"a thread of {self.worker_id} has died")
+        running_s = now_s - self._batches.running_since_s
+        if running_s > STALLED_S:  # a NaN, while nothing runs, is not
+            raise RuntimeError(f"a batch has run in {self.worker_id} for {running_s:.0f} s")
 
     # -- coming and going -----------------------------------------------------------------------
 
@@ -313,7 +324,7 @@ class LocalDevice:
                 if name in done.loaded:
                     self._drop(self._residency.replace(name, done.loaded.pop(name)))
                 else:
-                    self._free(name, self._residency.drain(name, time.monotonic()))
+                    self.unload(name)
             self.device_class = done.device_class
         for loaded in done.loaded.values():  # all for nothing, or unloaded meanwhile
             self._drop(loaded)

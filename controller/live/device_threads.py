@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import threading
 import time
@@ -82,6 +83,9 @@ class BatchThread:
     Args:
         name: the device's, for the log.
         cores: CPU cores to keep to; empty for wherever the system puts it.
+
+    Attributes:
+        running_since_s: since when, of ``time.perf_counter``, a batch runs; NaN if none does.
     """
 
     def __init__(self, name: str, cores: Collection[int] = ()) -> None:
@@ -90,6 +94,7 @@ class BatchThread:
         self._call = _Caller(name)
         self._jobs: SimpleQueue[Batch | Removal | None] = SimpleQueue()
         self._busy_s = 0.0
+        self.running_since_s = math.nan
         self._thread = threading.Thread(target=self._run, name="modelless-device", daemon=True)
         self._thread.start()
 
@@ -123,11 +128,13 @@ class BatchThread:
                 self._free(job.loaded)
                 self._call(job.done, time.perf_counter() - started_s)
                 continue
+            self.running_since_s = started_s
             try:
                 result: BatchResult = _run_batch(job.loaded, job.inputs)
             except Exception as error:  # noqa: BLE001  (whatever an engine raises is an answer)
                 result = error
             busy_s = time.perf_counter() - started_s
+            self.running_since_s = math.nan
             self._busy_s += busy_s  # only a figure for planning: a lost update does no harm
             self._call(job.done, busy_s, result)
 

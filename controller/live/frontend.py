@@ -89,9 +89,12 @@ class V2Frontend:
         desk: deals queries out to versions on trial, and takes feedback.
         status: what ``GET /modelless/status`` answers.
         wake_at: asks for ``dispatcher.on_tick`` at a time, the clock's.
+        answer_metrics: answers ``GET /metrics``, now or later.
+        check_health: raises if the process cannot serve any more.
 
     Attributes:
         is_at_rest: no worker is kept just now; the first query starts one.
+        is_draining: the process is about to end: it is not ready, but answers what it has.
     """
 
     def __init__(
@@ -106,9 +109,14 @@ class V2Frontend:
         desk: FeedbackDesk,
         status: Callable[[], Mapping[str, Any]],
         wake_at: Callable[[float], None],
+        answer_metrics: Callable[[Respond], None],
+        check_health: Callable[[], None],
     ) -> None:
         self.limits = limits
         self.is_at_rest = False
+        self.is_draining = False
+        self._answer_metrics = answer_metrics
+        self._check_health = check_health
         self._catalog = catalog
         self._dispatcher = dispatcher
         self._run_batch = run_batch
@@ -143,6 +151,9 @@ class V2Frontend:
             if found.endpoint is Endpoint.FEEDBACK:
                 self.limits.check_body_bytes(len(body))
                 respond(render_json(self._desk.take(bytes(body))))
+                return None
+            if found.endpoint is Endpoint.METRICS:
+                self._answer_metrics(respond)
                 return None
             respond(self._describe(found, method, path))
         except ModellessError as error:
@@ -232,9 +243,9 @@ class V2Frontend:
         if endpoint is Endpoint.SERVER_METADATA:
             return metadata.server_metadata()
         if endpoint is Endpoint.HEALTH_LIVE:
-            return metadata.server_live()
+            return metadata.server_live(self._health_problem())
         if endpoint is Endpoint.HEALTH_READY:
-            return metadata.server_ready(self.is_ready)
+            return metadata.server_ready(self.is_ready and not self.is_draining)
         if endpoint is Endpoint.METHOD_NOT_ALLOWED:
             raise MethodNotAllowedError(method, found.allow)
         if endpoint is Endpoint.REPOSITORY_INDEX:
@@ -270,6 +281,13 @@ class V2Frontend:
     def is_ready(self) -> bool:
         """Whether every task has something ready to serve it, or gets it when it is asked for."""
         return self.is_at_rest or all(self._is_served(name) for name in self._catalog.tasks)
+
+    def _health_problem(self) -> str:
+        try:
+            self._check_health()
+        except RuntimeError as error:
+            return str(error)
+        return ""
 
     def _is_served(self, scope: str) -> bool:
         reports = self._dispatcher.roster.reports

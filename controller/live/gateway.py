@@ -12,21 +12,24 @@ from pathlib import Path
 from typing import Any
 
 from modelless.controller.api.v2_limits import Limits
+from modelless.controller.api.v2_reply import render_error, render_text
 from modelless.controller.config import Settings
 from modelless.controller.core.roster import WorkerReport
 from modelless.controller.core.service import Service
 from modelless.controller.core.trials import TrialBook
+from modelless.controller.live.control_link import ControlLink
 from modelless.controller.live.device import LocalDevice, cores_of
 from modelless.controller.live.feedback_desk import FeedbackDesk
-from modelless.controller.live.frontend import RunBatch, V2Frontend
+from modelless.controller.live.frontend import Respond, RunBatch, V2Frontend
 from modelless.controller.live.knowledge import Knowledge
 from modelless.controller.live.messages import Orders, Report
 from modelless.controller.live.pool_book import GATEWAYS
 from modelless.controller.live.receipt_log import ReceiptLog
 from modelless.controller.live.recordings import open_dispatcher
 from modelless.controller.live.remote import RemoteWorkers
-from modelless.controller.live.version_follower import VersionFollower, Watch
+from modelless.controller.live.version_follower import VersionFollower
 from modelless.policies.views import WorkerState
+from modelless.variants.errors import UnavailableError
 from modelless.variants.estimates import Load
 from modelless.variants.runtimes.resident_memory import resident_bytes
 from modelless.variants.vocabulary import Placement
@@ -49,8 +52,8 @@ class Gateway:
         settings: as given to ``modelless up``.
         knowledge: tasks, variants, profiles: read once from the store.
         remote: sends batches to other workers.
-        control: called with a report once a second; answers with orders.
-        watch: tells which versions are in service, see ``VersionKeeper.watch``.
+        control: takes a report once a second and answers with orders, and tells which versions are
+            in service.
         reread: reads the store anew, for versions that were registered since.
         rank: which of the gateways this is, from 0; None if unknown.
         count: how many gateways there are.
@@ -63,8 +66,7 @@ class Gateway:
         settings: Settings,
         knowledge: Knowledge,
         remote: RemoteWorkers,
-        control: Any,
-        watch: Watch,
+        control: ControlLink,
         reread: Callable[[], Knowledge],
         rank: int | None = None,
         count: int = 1,
@@ -94,6 +96,8 @@ class Gateway:
             self._desk,
             self.status,
             self._wake_at,
+            self._answer_metrics,
+            self.check_health,
         )
         self._receipt_log = receipt_log
         self._reported_s = self._handed_s = time.monotonic()
@@ -103,12 +107,13 @@ class Gateway:
         self._wake_s = 0.0
         self._status: Mapping[str, Any] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._scrapes: set[asyncio.Task[None]] = set()
         self._directory: dict[str, WorkerReport] = {}
         self._shares: Mapping[str, Mapping[Placement, float]] = {}
         self._starting_s: Mapping[str, float] = {}
         self._service = Service()
         self._follower = VersionFollower(
-            knowledge, reread, watch, self._on_service, self._on_knowledge
+            knowledge, reread, control.versions, self._on_service, self._on_knowledge
         )
 
     def start(self) -> None:
@@ -124,14 +129,15 @@ class Gateway:
 
     def check_health(self) -> None:
         """Raise if this gateway cannot serve any more."""
-        if self._device is not None and not self._device.is_alive:
-            raise RuntimeError("the device's thread has died")
+        if self._device is not None:
+            self._device.check_health(time.perf_counter())
         for task in self._tasks:
             if task.done():
                 raise RuntimeError(f"a loop of the gateway has ended: {task}")
 
     async def drain(self, most_s: float) -> None:
         """Let what runs or waits finish, for at most ``most_s`` seconds; then refuse and stop."""
+        self.frontend.is_draining = True
         end_s = time.monotonic() + most_s
         while self._dispatcher.open_queries and time.monotonic() < end_s:
             await asyncio.sleep(0.01)
@@ -154,6 +160,19 @@ class Gateway:
     def status(self) -> Mapping[str, Any]:
         """The cluster in a few figures, as the control loop last told."""
         return self._status
+
+    def _answer_metrics(self, respond: Respond) -> None:
+        async def answer() -> None:
+            try:
+                reply = render_text(await self._control.metrics())
+            except Exception as error:  # noqa: BLE001  (a scrape that fails says it by its status)
+                problem = UnavailableError(f"the control loop does not answer: {error}", 1.0)
+                reply = render_error(problem)
+            respond(reply)
+
+        task = self._loop.create_task(answer())
+        self._scrapes.add(task)
+        task.add_done_callback(self._scrapes.discard)
 
     # -- batches ------------------------------------------------------------------------------
 
@@ -208,7 +227,7 @@ class Gateway:
         silent = False
         while True:
             try:
-                orders = await self._control(self._report())
+                orders = await self._control.exchange(self._report())
                 self._obey(orders)
                 silent = False
             except asyncio.CancelledError:
@@ -275,6 +294,7 @@ class Gateway:
             feedback=self._desk.for_others(),
             pool=GATEWAYS,
             changes=self._device.take_changes() if self._device is not None else (),
+            meters=counters.meters,
         )
 
     def _obey(self, orders: Orders) -> None:

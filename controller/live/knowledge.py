@@ -14,6 +14,7 @@ from modelless.controller.config import Settings
 from modelless.policies.views import VariantFacts
 from modelless.profiler.device import default_device_classes
 from modelless.profiler.dominated import without_dominated
+from modelless.profiler.elsewhere import read_elsewhere
 from modelless.profiler.host import read_facts
 from modelless.profiler.host_model import CostInputs, cost_inputs_of, read_measurements
 from modelless.profiler.measured_model import MeasuredCostModel
@@ -32,10 +33,10 @@ class Knowledge:
     Attributes:
         catalog: what is registered, narrowed to the tasks that are served, without the dominated;
             its current versions are those of the start.
-        device_classes: by name.
-        cost_model: from the profiles of this machine.
+        device_classes: by name: those of this machine, and those of pools elsewhere.
+        cost_model: from the profiles of this machine, and of others for what it does not have.
         cost_inputs: what it was made of.
-        fingerprints: of this machine, under which its profiles are kept, by device class.
+        fingerprints: of the machine under which its profiles are kept, by device class.
         fetch: from an artifact's sha256 to a local file; who loads it checks it.
     """
 
@@ -113,8 +114,9 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
         )
         facts = read_facts()
         classes = {known.name: known for known in default_device_classes(facts)}
-        _check_sizes(settings, classes)
         measured = read_measurements(registry, classes.values(), facts)
+        elsewhere = read_elsewhere(registry.store, settings.device_classes - classes.keys())
+        measured += [row for there in elsewhere for row in there.measured]
         if not settings.serve_dominated:
             catalog = without_dominated(catalog, measured, registry.store, settings.device_classes)
         cost_inputs = cost_inputs_of(
@@ -136,6 +138,10 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
             "no variant has a profile on this machine: run 'modelless profile' first"
         )
     fingerprints = {name: facts.fingerprint_of(device.kind) for name, device in classes.items()}
+    for there in elsewhere:
+        classes[there.device.name] = there.device
+        fingerprints[there.device.name] = there.fingerprint
+    _check_sizes(settings, classes)
     return Knowledge(catalog, classes, cost_model, cost_inputs, fingerprints, fetch)
 
 

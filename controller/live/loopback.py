@@ -19,6 +19,19 @@ logger = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"
 
 
+_HELD_TO_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""Named for the platforms where it is the default: the node's address is loopback, and every daemon
+binds to the node's address."""
+
+
+def joining_environment(address: str) -> dict[str, str]:
+    """Environment variables for joining the Ray cluster at ``address``, before Ray is imported.
+
+    One that is held to loopback is joined only from a process that believes itself there.
+    """
+    return dict(_HELD_TO_LOOPBACK) if address.startswith(LOOPBACK) else {}
+
+
 def ray_environment(host: str, *, haproxy: Path | None) -> dict[str, str]:
     """Environment variables for Ray and Serve, before either is imported.
 
@@ -38,9 +51,7 @@ def ray_environment(host: str, *, haproxy: Path | None) -> dict[str, str]:
         "RAY_gcs_pull_resource_loads_period_milliseconds": "5000",
     }
     if host == LOOPBACK:
-        # Named for the platforms where it is the default: the node's address is loopback, and
-        # every daemon binds to the node's address.
-        variables["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        variables |= _HELD_TO_LOOPBACK
     if haproxy is not None:
         variables |= {
             "RAY_SERVE_ENABLE_HA_PROXY": "1",
@@ -71,15 +82,20 @@ def write_haproxy_launcher(folder: Path, host: str, doors: Path) -> Path:
     return launcher
 
 
-def hold_replica_ports(host: str) -> None:
-    """Hold the port that every Serve replica opens for calls between replicas to ``host``.
+def hold_replica_ports() -> None:
+    """Hold the port that every Serve replica opens for calls between replicas to its node's
+    address.
 
-    Serve binds it to ``[::]`` with no setting to change that; this wraps the one helper through
-    which it does so. Called in the replica, before Serve opens the port. Where Serve has changed,
-    the port stays as Serve opens it (it asks for the cluster's token), and the log says so.
+    Other nodes call it there, and on a machine of its own that is loopback. Serve binds the port to
+    ``[::]`` with no setting to change that; this wraps the one helper through which it does so.
+    Called in the replica, before Serve opens the port. Where Serve has changed, the port stays as
+    Serve opens it (it asks for the cluster's token), and the log says so.
     """
     from ray.serve._private import replica
+    from ray.util import get_node_ip_address
 
+    address: str = get_node_ip_address()
+    host = f"[{address}]" if ":" in address else address
     original = getattr(replica, "add_port_to_grpc_server", None)
     if original is None:
         logger.warning(

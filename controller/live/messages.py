@@ -9,6 +9,7 @@ from typing import Any
 from modelless.controller.api.feedback import Feedback
 from modelless.controller.core.books import Kind
 from modelless.controller.core.effects import PlanEffect
+from modelless.controller.core.meters import Meters
 from modelless.controller.core.roster import WorkerReport
 from modelless.controller.core.trials import TrialCounts
 from modelless.controller.live.residency_log import Change
@@ -43,6 +44,7 @@ class Report:
         pool: the pool its device belongs to.
         is_leaving: it goes, and this is its last report.
         changes: loads and evictions that ended since its last report.
+        meters: what became of queries and batches since its last report.
     """
 
     member_id: str
@@ -66,6 +68,7 @@ class Report:
     pool: str = ""
     is_leaving: bool = False
     changes: tuple[Change, ...] = ()
+    meters: Meters = field(default_factory=Meters)
 
 
 @dataclass(frozen=True, slots=True)

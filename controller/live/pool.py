@@ -14,11 +14,12 @@ from typing import Any
 from numpy.typing import NDArray
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
+from modelless.controller.live.control_link import ControlLink
 from modelless.controller.live.device import LocalDevice
 from modelless.controller.live.knowledge import Knowledge
 from modelless.controller.live.messages import Report
 from modelless.controller.live.remote import WorkerGoneError
-from modelless.controller.live.version_follower import VersionFollower, Watch
+from modelless.controller.live.version_follower import VersionFollower
 from modelless.variants.runtimes.resident_memory import resident_bytes
 
 logger = logging.getLogger(__name__)
@@ -86,7 +87,6 @@ class PoolWorker:
         device_class_name: what it owns.
         knowledge: as in a gateway.
         control: called with a report once a second; answers with orders.
-        watch: tells which versions are in service, see ``VersionKeeper.watch``.
         reread: reads the store anew, for versions that were registered since.
         sizes: device classes that it may be resized to.
         pinned: scopes whose variants are to stay once they are loaded.
@@ -97,8 +97,7 @@ class PoolWorker:
         worker_id: str,
         device_class_name: str,
         knowledge: Knowledge,
-        control: Any,
-        watch: Watch,
+        control: ControlLink,
         reread: Callable[[], Knowledge],
         sizes: Iterable[str] = (),
         pinned: Collection[str] = (),
@@ -120,7 +119,9 @@ class PoolWorker:
             sizes=[knowledge.device_class(name) for name in sizes],
             pinned=pinned,
         )
-        follower = VersionFollower(knowledge, reread, watch, lambda _: None, self._on_knowledge)
+        follower = VersionFollower(
+            knowledge, reread, control.versions, lambda _: None, self._on_knowledge
+        )
         loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._tasks = [
@@ -161,8 +162,16 @@ class PoolWorker:
         for task in self._tasks:
             task.cancel()
         with contextlib.suppress(Exception):  # else the control loop notices by the silence
-            await self._control(Report(self._device.worker_id, False, None, is_leaving=True))
+            report = Report(self._device.worker_id, False, None, is_leaving=True)
+            await self._control.exchange(report)
         self._device.close()
+
+    def check_health(self) -> None:
+        """Raise if this worker cannot run batches any more."""
+        self._device.check_health(time.perf_counter())
+        for task in self._tasks:
+            if task.done():
+                raise RuntimeError(f"a loop of the worker has ended: {task}")
 
     def _on_device_change(self) -> None:
         self._changed.set()  # gateways must not have to wait a second to hear of it
@@ -173,7 +182,7 @@ class PoolWorker:
             now_s = time.monotonic()
             state = self._device.state(self._in_use())
             try:
-                orders = await self._control(
+                orders = await self._control.exchange(
                     Report(
                         state.worker_id,
                         is_gateway=False,

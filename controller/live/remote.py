@@ -37,11 +37,18 @@ class RemoteWorkers:
     Args:
         pools: a Serve handle by pool; the worker is named in the call, for its router.
         routable: what Serve's routers know.
+        clock: seconds.
     """
 
-    def __init__(self, pools: Mapping[str, Any], routable: RoutableWorkers = ROUTABLE) -> None:
+    def __init__(
+        self,
+        pools: Mapping[str, Any],
+        routable: RoutableWorkers = ROUTABLE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._apps = {pool.app_name: pool for pool in pools.values()}
         self._routable = routable
+        self._clock = clock
         self._hop_s: dict[str, float] = {}
         self._running: set[asyncio.Task[None]] = set()
 
@@ -75,7 +82,7 @@ class RemoteWorkers:
 
     async def _run(self, batch: RunBatch, callback: RemoteCallback) -> None:
         app = self._routable.app_of(batch.worker_id)
-        started_s = time.monotonic()
+        started_s = self._clock()
         lost = False
         result: Sequence[Tensors] | Exception
         busy_s = 0.0
@@ -85,7 +92,7 @@ class RemoteWorkers:
             busy_s, result = await self._apps[app].run_batch.remote(
                 batch.variant_id, list(batch.inputs), worker_id=batch.worker_id
             )
-            self._learn(app, time.monotonic() - started_s - busy_s)
+            self._learn(app, self._clock() - started_s - busy_s)
         except (RayActorError, WorkerGoneError) as error:
             result, lost = error, True
         except Exception as error:  # noqa: BLE001  (whatever comes back from afar is an answer)

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import ray
 from ray import serve
 
-from modelless.controller.api.v2_reply import Reply, render_error
-from modelless.controller.config import PoolSettings, Settings, parse_settings
-from modelless.controller.live.door import DoorConnection, Frontend, open_door
+from modelless.controller.config import PoolSettings, Settings, label_options, parse_settings
+from modelless.controller.live.asgi import answer_with, asgi_app
+from modelless.controller.live.control_link import ControlLink
+from modelless.controller.live.door import DoorConnection, open_door
 from modelless.controller.live.gateway import Gateway, door_path
 from modelless.controller.live.knowledge import read_knowledge, rereader
 from modelless.controller.live.logs import log_to
@@ -26,19 +25,13 @@ from modelless.controller.live.loopback import hold_replica_ports
 from modelless.controller.live.pool import PinnedRouter, PoolWorker
 from modelless.controller.live.receipt_log import ReceiptLog
 from modelless.controller.live.remote import RemoteWorkers
-from modelless.variants.errors import ModellessError
 
 logger = logging.getLogger(__name__)
 
-NAMESPACE = "modelless"
-CONTROL_NAME = "modelless-control"
 GATEWAY_APP = "modelless"
 POOL_DEPLOYMENT = "PoolReplica"
 POOL_HEAD = "PoolHead"
 DRAIN_S = 5.0
-
-_here: dict[str, Frontend] = {}
-"""The frontend of this process: a replica has a process to itself."""
 
 
 def pool_app_name(device_class: str) -> str:
@@ -46,71 +39,23 @@ def pool_app_name(device_class: str) -> str:
     return f"modelless-pool-{device_class}"
 
 
-def _control_caller(method: str) -> Callable[[Any], Awaitable[Any]]:
-    """Calls the control loop, and finds it anew after it was restarted under another handle."""
-    handle: Any = None
-
-    async def call(argument: Any) -> Any:
-        nonlocal handle
-        if handle is None:
-            handle = ray.get_actor(CONTROL_NAME, namespace=NAMESPACE)
-        try:
-            return await asyncio.wait_for(getattr(handle, method).remote(argument), 5.0)
-        except Exception:
-            handle = None
-            raise
-
-    return call
-
-
-async def _asgi(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
-    """The way in through Serve's own HTTP server: the same frontend, for where there is no door."""
-    if scope["type"] != "http":
-        return
-    frontend = _here["frontend"]
-    loop = asyncio.get_running_loop()
-    arrival_s = time.monotonic()
-    body = bytearray()
-    answered: asyncio.Future[Reply] = loop.create_future()
-
-    def respond(reply: Reply) -> None:
-        if not answered.done():
-            answered.set_result(reply)
-
-    query_id: int | None = None
-    try:
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-            body += message.get("body", b"")
-            frontend.limits.check_body_bytes(len(body))
-            if not message.get("more_body"):
-                break
-        raw_path = scope.get("raw_path") or scope["path"].encode()
-        query_id = frontend.on_request(
-            scope["method"], raw_path, list(scope["headers"]), memoryview(body), arrival_s, respond
-        )
-        reply = await answered
-    except ModellessError as error:
-        reply = render_error(error)
-    finally:
-        if query_id is not None and not answered.done():
-            frontend.on_abandoned(query_id)
-    await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
-    await send({"type": "http.response.body", "body": reply.body})
+def pool_handle(pool: PoolSettings) -> Any:
+    """A Serve handle to a pool's workers, whether or not they are there yet."""
+    return serve.get_deployment_handle(
+        POOL_DEPLOYMENT, app_name=pool_app_name(pool.device_class), _check_exists=False
+    )
 
 
 @serve.deployment
-@serve.ingress(lambda: _asgi)
+@serve.ingress(lambda: asgi_app)
 class GatewayReplica:
     """A gateway in a Serve replica."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, home: str, settings: Mapping[str, Any], doors: str, pools: Mapping[str, Any]
+        self, home: str, settings: Mapping[str, Any], doors: str | None
     ) -> None:
         checked = parse_settings(settings)
-        hold_replica_ports(checked.http.host)
+        hold_replica_ports()
         context = serve.get_replica_context()
         replica_id = context.replica_id.unique_id
         log_to(Path(home), replica_id)
@@ -119,19 +64,19 @@ class GatewayReplica:
             replica_id,
             checked,
             knowledge,
-            RemoteWorkers(pools),
-            _control_caller("exchange"),
-            _control_caller("versions"),
+            RemoteWorkers({pool.device_class: pool_handle(pool) for pool in checked.pools}),
+            ControlLink(),
             rereader(Path(home), checked),
             rank=context.rank.rank if context.rank is not None else None,
             count=context.world_size,
             receipt_log=ReceiptLog(Path(home), replica_id, checked.history),
         )
-        _here["frontend"] = self._gateway.frontend
-        self._door = door_path(Path(doors), replica_id)
-        self._server, self._connections = await open_door(
-            self._gateway.frontend, str(self._door), checked.limits.max_connections
-        )
+        answer_with(self._gateway.frontend)
+        self._door = door_path(Path(doors), replica_id) if doors is not None else None
+        if self._door is not None:
+            self._server, self._connections = await open_door(
+                self._gateway.frontend, str(self._door), checked.limits.max_connections
+            )
         self._gateway.start()
 
     def check_health(self) -> None:
@@ -139,13 +84,15 @@ class GatewayReplica:
         self._gateway.check_health()
 
     async def __del__(self) -> None:
-        if not hasattr(self, "_server"):
+        if not hasattr(self, "_door"):
             return
-        self._server.close()
-        self._door.unlink(missing_ok=True)
+        if self._door is not None:
+            self._server.close()
+            self._door.unlink(missing_ok=True)
         await self._gateway.drain(DRAIN_S)
-        for connection in tuple[DoorConnection, ...](self._connections):
-            connection.close()
+        if self._door is not None:
+            for connection in tuple[DoorConnection, ...](self._connections):
+                connection.close()
 
 
 @serve.deployment
@@ -156,7 +103,7 @@ class PoolReplica:
         self, home: str, settings: Mapping[str, Any], device_class: str
     ) -> None:
         checked = parse_settings(settings)
-        hold_replica_ports(checked.http.host)
+        hold_replica_ports()
         replica_id = serve.get_replica_context().replica_id.unique_id
         log_to(Path(home), replica_id)
         knowledge = await asyncio.to_thread(read_knowledge, Path(home), checked)
@@ -170,8 +117,7 @@ class PoolReplica:
             replica_id,
             device_class,
             knowledge,
-            _control_caller("exchange"),
-            _control_caller("versions"),
+            ControlLink(),
             rereader(Path(home), checked),
             sizes,
             checked.residency.pinned,
@@ -185,6 +131,10 @@ class PoolReplica:
         if hasattr(self, "_worker"):
             await self._worker.leave()
 
+    def check_health(self) -> None:
+        """Serve asks regularly; raising takes this replica out and starts another."""
+        self._worker.check_health()
+
 
 @serve.deployment
 class PoolHead:
@@ -196,10 +146,15 @@ class PoolHead:
         del workers
 
 
-def gateway_app(
-    home: Path, settings: Settings, doors: Path, count: int, pools: Mapping[str, Any]
-) -> Any:
-    """The ingress application: ``count`` gateways."""
+def gateway_app(home: Path, settings: Settings, doors: Path | None, count: int) -> Any:
+    """The ingress application: ``count`` gateways.
+
+    Args:
+        home, settings: of modelless.
+        doors: folder for the gateways' sockets, on the machine they share with HAProxy; None if
+            they are reached through Serve's own ports alone.
+        count: how many.
+    """
     return GatewayReplica.options(  # type: ignore[attr-defined]
         num_replicas=count,
         max_ongoing_requests=settings.limits.max_connections,
@@ -207,8 +162,8 @@ def gateway_app(
         health_check_timeout_s=10,
         graceful_shutdown_timeout_s=DRAIN_S + 5.0,
         graceful_shutdown_wait_loop_s=0.5,
-        ray_actor_options={"num_cpus": 0.01},
-    ).bind(str(home), settings.model_dump(mode="json"), str(doors), dict(pools))
+        ray_actor_options={"num_cpus": 0.01, **label_options(settings.gateways.labels)},
+    ).bind(str(home), settings.model_dump(mode="json"), str(doors) if doors else None)
 
 
 def pool_app(home: Path, settings: Settings, pool: PoolSettings) -> Any:

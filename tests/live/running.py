@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,17 +83,24 @@ def processes_marked(marker: str) -> dict[int, str]:
     return found
 
 
-def start(home: Path, *, config: str, marker: str) -> Running:
+def start(
+    home: Path,
+    *,
+    config: str,
+    marker: str,
+    arguments: Sequence[str] = (),
+    port: int | None = None,
+) -> Running:
     """``modelless up`` with this configuration; returns at once.
 
     All variants are served: which are dominated is a matter of how quiet the machine was.
     """
-    port = free_port()
+    port = port or free_port()
     marker = f"{marker}-{uuid.uuid4().hex[:8]}"
     file = home / f"{marker}.yaml"
     file.write_text(f"http: {{port: {port}}}\nserve_dominated: true\n{config}")
     command = [sys.executable, "-m", "modelless.controller.cli", "--home", str(home)]
-    command += ["up", "--config", str(file)]
+    command += ["up", "--config", str(file), *arguments]
     with (home / f"{marker}.log").open("wb") as log:
         process = subprocess.Popen(
             command,
@@ -137,9 +144,16 @@ def stop(running: Running) -> None:
 
 
 @contextmanager
-def cluster(home: Path, *, config: str, marker: str) -> Iterator[Running]:
+def cluster(
+    home: Path,
+    *,
+    config: str,
+    marker: str,
+    arguments: Sequence[str] = (),
+    port: int | None = None,
+) -> Iterator[Running]:
     """A cluster that is ready, and gone afterwards."""
-    running = start(home, config=config, marker=marker)
+    running = start(home, config=config, marker=marker, arguments=arguments, port=port)
     try:
         wait_ready(running)
         yield running

@@ -44,7 +44,8 @@ def test_statuses_are_tabled() -> None:
 
 
 def test_endpoints_are_tabled() -> None:
-    tabled = re.findall(r"^\| `(GET|POST) (/(?:v2|modelless)[^`]*)` \|", PAGE, re.MULTILINE)
+    pattern = r"^\| `(GET|POST) (/(?:v2|modelless|metrics)[^`]*)` \|"
+    tabled = re.findall(pattern, PAGE, re.MULTILINE)
     found = {route(method, path.replace("{name}", "imagenet")).endpoint for method, path in tabled}
     assert found == set(Endpoint) - {Endpoint.NOT_FOUND, Endpoint.METHOD_NOT_ALLOWED}
 

@@ -44,11 +44,19 @@ class FakeCluster:
     ending: BaseException | None = None
     events: list[str]
     settings: Any
+    address: str | None
 
-    def __init__(self, home: Path, settings: Any, on_stage: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        home: Path,
+        settings: Any,
+        on_stage: Callable[[str], None],
+        address: str | None = None,
+    ) -> None:
         self.url = f"http://{settings.http.host}:{settings.http.port}"
         self.on_stage = on_stage
         type(self).settings = settings
+        type(self).address = address
         type(self).events = []
 
     def __enter__(self) -> FakeCluster:
@@ -131,7 +139,9 @@ def test_the_command_line_is_put_over_the_settings_file(
     monkeypatch.setattr(cluster, "ending", Stopped())
     config = tmp_path / "config.yaml"
     config.write_text("http: {port: 9000, max_body_bytes: 4096}\nseed: 7\n")
-    assert run("up", "--config", config, "--port", 9001, "--host", "127.0.0.2").code == 0
+    words = ("--config", config, "--port", 9001, "--host", "127.0.0.2", "--address", "auto")
+    assert run("up", *words).code == 0
+    assert cluster.address == "auto"
     assert cluster.settings.http.model_dump() == {
         "host": "127.0.0.2",
         "port": 9001,

@@ -10,9 +10,11 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-FILES = ("demo.txt", "test.txt")
+FILES = ("demo.txt", "test.txt", "container.txt", "container-gpu.txt")
 EXTRAS = {
     "demo.txt": ("cpu", "demo"),
+    "container.txt": ("cpu", "demo", "postgresql"),
+    "container-gpu.txt": ("demo", "postgresql"),
     "test.txt": ("cpu", "openvino", "making", "sklearn", "parquet", "demo", "dev"),
 }
 
@@ -33,7 +35,7 @@ def test_every_requirement_is_pinned_and_hashed(root: Path, name: str) -> None:
 
 
 def test_demo_is_part_of_test_in_the_same_versions(root: Path) -> None:
-    demo, test = (_pins(root, name) for name in FILES)
+    demo, test = _pins(root, "demo.txt"), _pins(root, "test.txt")
     assert {name: pin for name, pin in demo.items() if test.get(name) != pin} == {}
     assert len(demo) < len(test)
 

@@ -14,3 +14,11 @@ def test_rays_own_resources_go_under_the_names_that_ray_takes() -> None:
         "resources": {"bench": 0.5},
     }
     assert PoolSettings(device_class="cpu-1").actor_options() == {"resources": {}}
+
+
+def test_labels_are_rays_label_selector() -> None:
+    pool = PoolSettings(device_class="cpu-1", labels={"site": "edge", "zone": "!b"})
+    assert pool.actor_options() == {
+        "resources": {},
+        "label_selector": {"site": "edge", "zone": "!b"},
+    }

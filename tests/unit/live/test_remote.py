@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from modelless.controller.live.frontend import RunBatch
 from modelless.controller.live.remote import FIRST_HOP_S, RemoteWorkers, WorkerGoneError
 from modelless.controller.live.routable import RoutableWorkers
@@ -72,3 +74,38 @@ def test_a_worker_of_another_application_is_not_for_us() -> None:
         assert not remote.reaches("w")
 
     asyncio.run(serve())
+
+
+class Site(Handle):
+    """A pool some way off: the clock goes on by the way there and back and by the work."""
+
+    def __init__(self, name: str, clock: list[float], hop_s: float) -> None:
+        super().__init__()
+        self.app_name = name
+        self.clock, self.hop_s = clock, hop_s
+
+    async def remote(self, variant_id: str, inputs: Any, *, worker_id: str) -> Any:
+        self.asked.append(worker_id)
+        self.clock[0] += self.hop_s + 0.010
+        return 0.010, ["answer"]
+
+
+def test_each_sites_hop_is_its_own() -> None:
+    clock = [0.0]
+    sites = {"edge": Site("edge", clock, 0.001), "core": Site("core", clock, 0.040)}
+    routable = RoutableWorkers()
+    for site in sites:
+        routable.put(site, [f"{site}-worker"])
+
+    async def serve() -> RemoteWorkers:
+        remote = RemoteWorkers(sites, routable, lambda: clock[0])
+        for number in range(6):
+            site = "edge" if number % 2 else "core"
+            told = await asyncio.wait_for(run(remote, f"{site}-worker"), 10.0)
+            assert told == (1, 0.010, ["answer"], False)
+        return remote
+
+    remote = asyncio.run(serve())
+    assert remote.hop_s("edge-worker") == pytest.approx(0.001)
+    assert remote.hop_s("core-worker") == pytest.approx(0.040)
+    assert sites["edge"].asked == ["edge-worker"] * 3

@@ -1,0 +1,47 @@
+"""The way to the control loop from any process of the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import ray
+
+from modelless.controller.core.service import Service
+from modelless.controller.live.messages import Orders, Report
+
+NAMESPACE = "modelless"
+CONTROL_NAME = "modelless-control"
+PATIENCE_S = 5.0
+
+
+class ControlLink:
+    """Calls the control loop, and finds it anew after it was restarted under another handle."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    async def exchange(self, report: Report) -> Orders:
+        """See ``ControlLoop.exchange``."""
+        orders: Orders = await self._call("exchange", report)
+        return orders
+
+    async def versions(self, token: str) -> Service:
+        """See ``ControlLoop.versions``."""
+        service: Service = await self._call("versions", token)
+        return service
+
+    async def metrics(self) -> str:
+        """See ``ControlLoop.metrics``."""
+        text: str = await self._call("metrics")
+        return text
+
+    async def _call(self, method: str, *arguments: object) -> Any:
+        if self._handle is None:
+            self._handle = ray.get_actor(CONTROL_NAME, namespace=NAMESPACE)
+        try:
+            call = getattr(self._handle, method).remote(*arguments)
+            return await asyncio.wait_for(call, PATIENCE_S)
+        except Exception:
+            self._handle = None
+            raise

@@ -1,0 +1,115 @@
+"""What runs inside a Ray cluster, put there: the control loop, and the size of the pools.
+
+``modelless up`` and the application builders of a Serve config file both come through here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import serve
+from ray.exceptions import GetTimeoutError, RayActorError
+
+from modelless.controller.config import PoolSettings, Settings
+from modelless.controller.core.effects import ScalePool
+from modelless.controller.live.control import ControlLoop
+from modelless.controller.live.control_link import CONTROL_NAME, NAMESPACE
+from modelless.controller.live.ray_metrics import RayMetrics
+from modelless.controller.live.serve_app import (
+    GATEWAY_APP,
+    POOL_DEPLOYMENT,
+    POOL_HEAD,
+    pool_app,
+    pool_app_name,
+)
+from modelless.variants.errors import EnvironmentUnfitError
+
+PATIENCE_S = 60.0
+_TRIES = 10
+
+
+def start_control(home: Path, settings: Settings) -> None:
+    """Have a control loop with these settings; one with others is replaced.
+
+    Nothing is lost with the old one: it holds only what the members report anew each second.
+
+    Raises:
+        EnvironmentUnfitError: it does not start.
+    """
+    problem: Exception | None = None
+    for _ in range(_TRIES):
+        handle = _new_control(home, settings)
+        try:
+            if ray.get(handle.is_for.remote(home, settings), timeout=PATIENCE_S):
+                return
+        except (RayActorError, GetTimeoutError) as error:
+            if problem is not None:  # the first may have been another's that was dying
+                raise EnvironmentUnfitError(f"the control loop does not start: {error}") from error
+            problem = error
+        ray.kill(handle)
+        time.sleep(0.2)  # its name is free a moment later
+    raise EnvironmentUnfitError(
+        f"whenever {CONTROL_NAME!r} is replaced, another comes back: is modelless being deployed "
+        "twice into this Ray cluster?"
+    )
+
+
+def _new_control(home: Path, settings: Settings) -> Any:
+    """The control loop that is there, else a new one."""
+    return (
+        ray.remote(ControlLoop)
+        .options(
+            name=CONTROL_NAME,
+            namespace=NAMESPACE,
+            get_if_exists=True,
+            lifetime="detached",  # nobody here keeps its handle
+            max_restarts=-1,
+            max_task_retries=0,
+            num_cpus=0,
+            max_concurrency=1024,
+        )
+        .remote(home, settings, scale_pool, RayMetrics().tell)
+    )
+
+
+def start_pool(home: Path, settings: Settings, pool: PoolSettings) -> None:
+    """Run the application of one pool."""
+    name = pool_app_name(pool.device_class)
+    serve.run(
+        pool_app(home, settings, pool),
+        name=name,
+        route_prefix=None,
+        external_scaler_enabled=True,
+    )
+    _scale(name, POOL_HEAD, 0)
+    if pool.workers == 0:
+        _scale(name, POOL_DEPLOYMENT, 0)
+
+
+def take_away(pools: Iterable[PoolSettings]) -> None:
+    """Take everything of modelless out of a Ray cluster that goes on without it."""
+    serve.delete(GATEWAY_APP)
+    for pool in pools:
+        serve.delete(pool_app_name(pool.device_class))
+    try:
+        ray.kill(ray.get_actor(CONTROL_NAME, namespace=NAMESPACE))
+    except ValueError:  # it never came up
+        return
+
+
+def scale_pool(effect: ScalePool) -> None:
+    """Bring a pool to a number of workers."""
+    _scale(pool_app_name(effect.device_class), POOL_DEPLOYMENT, effect.workers)
+
+
+def _scale(app: str, deployment: str, replicas: int) -> None:
+    """Set a number of replicas through Serve's external scaler, which has no public Python call."""
+    from ray.serve._private.common import DeploymentID
+    from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
+
+    controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
+    controller.update_deployment_replicas.remote(DeploymentID(deployment, app), replicas)

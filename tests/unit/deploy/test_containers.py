@@ -1,0 +1,73 @@
+"""The container files: linted, pinned, locked, and nothing runs as root."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .files import DEPLOY, ROOT, document
+
+DOCKERFILES = sorted((DEPLOY / "docker").glob("Dockerfile.*"))
+
+
+def instructions(path: Path) -> list[tuple[str, str]]:
+    """Each instruction and what follows it, continued lines joined, comments left out."""
+    lines = [line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
+    return [
+        (word, rest) for word, _, rest in (s.partition(" ") for s in joined.splitlines()) if word
+    ]
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_the_linter_finds_nothing(path: Path) -> None:
+    hadolint = shutil.which("hadolint", path=str(Path(sys.executable).parent))
+    assert hadolint is not None, "the extra 'dev' brings it"
+    done = subprocess.run([hadolint, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_images_are_pinned_locked_checked_and_without_root(path: Path) -> None:
+    found = instructions(path)
+    bases = {rest.split()[0] for word, rest in found if word == "FROM"}
+    assert all(re.fullmatch(r"[\w/.-]+:\d+\.\d+\.\d+\S*", base) for base in bases)
+    last_stage = found[max(i for i, (word, _) in enumerate(found) if word == "FROM") :]
+    (user,) = [rest for word, rest in last_stage if word == "USER"]
+    assert int(user.partition(":")[0]) >= 10000
+    assert any(word == "HEALTHCHECK" and "/v2/health/live" in rest for word, rest in last_stage)
+    installs = [rest for word, rest in found if word == "RUN" and "pip install" in rest]
+    for install in installs:
+        assert "--require-hashes" in install or "--no-deps" in install
+    for word, rest in found:
+        if word == "COPY" and not rest.startswith(("--from", ".")):
+            assert (ROOT / rest.split()[0]).is_file()
+
+
+def test_both_images_are_used_alike() -> None:
+    cpu, gpu = (
+        set(instructions(DEPLOY / "docker" / f"Dockerfile.{kind}")) for kind in ("cpu", "gpu")
+    )
+    changed = {word for word, _ in cpu ^ gpu}
+    assert changed <= {"COPY", "RUN", "ENV", "HEALTHCHECK"}
+
+
+def test_compose_publishes_to_loopback_and_mounts_what_exists() -> None:
+    compose = document("docker", "compose.yaml")
+    folder = DEPLOY / "docker"
+    for service in compose["services"].values():
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+        assert service["cap_drop"] == ["ALL"]
+        for volume in service["volumes"]:
+            source = volume.split(":")[0]
+            assert source in compose["volumes"] or (folder / source).exists(), volume
+        build = service.get("build")
+        if build:
+            assert (folder / build["context"] / build["dockerfile"]).is_file()
+        else:
+            assert re.fullmatch(r"[\w/.-]+:v?\d+\.\d+\.\d+", service["image"])

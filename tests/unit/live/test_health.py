@@ -1,0 +1,149 @@
+"""Liveness and readiness: each says no when it should."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from modelless.controller.api.v2_limits import Limits
+from modelless.controller.api.v2_reply import Reply, render_text
+from modelless.controller.core.effects import LoadInstance, UnloadInstance
+from modelless.controller.core.trials import TrialBook
+from modelless.controller.live import device as devices
+from modelless.controller.live.device import STALLED_S, LocalDevice
+from modelless.controller.live.feedback_desk import FeedbackDesk
+from modelless.controller.live.frontend import Respond, V2Frontend
+from modelless.controller.live.residency_log import EVICTED, LOADED
+from modelless.policies.reasons import Reason
+from modelless.variants.catalog import Catalog
+from modelless.variants.vocabulary import DeviceClass
+from tests.unit.variants.tiny_models import TASK, tiny_bytes, variant_of
+
+CPU = DeviceClass("cpu-1", "cpu", 1, 1 << 30, 0.05, 8.0)
+WAIT_S = 30.0
+
+
+def frontend(served: set[str], check_health: Callable[[], None] = lambda: None) -> V2Frontend:
+    roster = SimpleNamespace(reports=["w"], serves=lambda worker, scope: scope in served)
+
+    def answer_metrics(respond: Respond) -> None:
+        respond(render_text("modelless_up 1\n"))
+
+    return V2Frontend(
+        Catalog([TASK], [], []),
+        SimpleNamespace(roster=roster),  # type: ignore[arg-type]
+        lambda batch: None,
+        lambda: 0.0,
+        Limits(),
+        1.0,
+        "g",
+        FeedbackDesk("g", TrialBook(0, "g", lambda scope: scope in served), {TASK.name: TASK}),
+        dict,
+        lambda at_s: None,
+        answer_metrics,
+        check_health,
+    )
+
+
+def get(front: V2Frontend, path: bytes) -> Reply:
+    replies: list[Reply] = []
+    front.on_request("GET", path, [], b"", 0.0, replies.append)
+    (reply,) = replies
+    return reply
+
+
+def test_ready_means_that_every_task_has_something_loaded() -> None:
+    assert get(frontend({TASK.name}), b"/v2/health/ready").status == 200
+    assert get(frontend(set()), b"/v2/health/ready").status == 503
+
+
+def test_one_that_drains_is_not_ready_but_alive() -> None:
+    front = frontend({TASK.name})
+    front.is_draining = True
+    assert get(front, b"/v2/health/ready").status == 503
+    assert get(front, b"/v2/health/live").status == 200
+
+
+def test_live_says_what_is_wrong() -> None:
+    def sick() -> None:
+        raise RuntimeError("the thread has died")
+
+    reply = get(frontend({TASK.name}, sick), b"/v2/health/live")
+    assert reply.status == 503
+    assert json.loads(reply.body) == {"live": False, "problem": "the thread has died"}
+
+
+def test_metrics_come_as_prometheus_wants_them() -> None:
+    reply = get(frontend(set()), b"/metrics")
+    assert reply.status == 200
+    assert dict(reply.headers)[b"content-type"].startswith(b"text/plain; version=0.0.4")
+    assert reply.body == b"modelless_up 1\n"
+
+
+class Hanging:
+    """A loaded variant whose batches take until they are let go."""
+
+    memory_bytes = 1
+    load_s = 0.0
+
+    def __init__(self) -> None:
+        self.started, self.let_go = threading.Event(), threading.Event()
+
+    def infer(self, inputs: Any) -> Any:
+        self.started.set()
+        self.let_go.wait(WAIT_S)
+        return inputs
+
+    def unload(self) -> None:
+        pass
+
+
+def test_a_device_whose_batch_hangs_is_sick_until_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging = Hanging()
+    runtime = SimpleNamespace(load=lambda *args, **more: hanging)
+    monkeypatch.setattr(devices, "find_runtime", lambda engine: runtime)
+    variant = variant_of(tiny_bytes(), "v")
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        loaded, done = asyncio.Event(), loop.create_future()
+        tasks = {TASK.name: TASK}
+        device = LocalDevice("w", CPU, 1 << 30, lambda _: tmp_path, tasks, loaded.set)
+        orders = [LoadInstance("w", variant.id, Reason.WANTED)]
+        device.obey(orders * 2, set(), {variant.id: variant})
+        await asyncio.wait_for(loaded.wait(), WAIT_S)
+        (change,) = device.take_changes()
+        assert (change.kind, change.variant_id, change.reason) == (LOADED, variant.id, "wanted")
+        device.check_health(time.perf_counter() + 10 * STALLED_S)  # nothing runs
+        image = np.zeros((1, 8, 8, 3), np.uint8)
+        device.run(1, variant.id, [{"image": image}], lambda *said: done.set_result(said))
+        await asyncio.to_thread(hanging.started.wait, WAIT_S)
+        device.check_health(time.perf_counter())
+        with pytest.raises(RuntimeError, match="a batch has run in w for"):
+            device.check_health(time.perf_counter() + STALLED_S + 1.0)
+        hanging.let_go.set()
+        await asyncio.wait_for(done, WAIT_S)
+        device.check_health(time.perf_counter() + 10 * STALLED_S)
+        device.obey([UnloadInstance("w", variant.id, Reason.ROOM_NEEDED)] * 2, set(), {})
+        device.close()
+        for thread in threading.enumerate():
+            if thread.name.startswith("modelless-"):
+                await asyncio.to_thread(thread.join, WAIT_S)
+        await asyncio.sleep(0)  # what the threads said last is heard
+        (change,) = device.take_changes()
+        assert (change.kind, change.reason) == (EVICTED, "room-needed")
+        with pytest.raises(RuntimeError, match="has died"):
+            device.check_health(time.perf_counter())
+
+    asyncio.run(serve())
