@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 from modelless.controller.cli.family import FamilyOrder
-from modelless.controller.cli.register_command import find_model
 from modelless.controller.cli.screen import say
 from modelless.controller.cli.task_files import read_task
 from modelless.variants.conversion.sources import ONNX, Source, framework_of, read_source
@@ -25,6 +24,7 @@ from modelless.variants.validation.inputs import arrays_of, first_inputs, held_o
 from modelless.variants.vocabulary import (
     DeviceClass,
     Engine,
+    Model,
     Precision,
     Task,
     Variant,
@@ -113,7 +113,7 @@ def order_of(registry: Registry, asked: Asked) -> FamilyOrder:
         calibration, count = first_inputs(unlabelled, _MOST_CALIBRATION), len(items)
     return FamilyOrder(
         task=task,
-        model=find_model(registry, task, model, "", "" if parent else source.name, ""),
+        model=_model(registry, task, model, source.name),
         source=source,
         precision=parent.precision if parent is not None else asked.precision,
         resolution_px=parent.resolution_px if parent is not None else asked.resolution_px,
@@ -162,6 +162,15 @@ def _known_task(registry: Registry, asked: Asked, parent: Variant | None) -> Tas
         raise InvalidInputError("--task: say which task it performs, or describe it: --task-file")
     check_name("task", name)
     return next((task for task in registry.tasks() if task.name == name), None)
+
+
+def _model(registry: Registry, task: Task, name: str, source: str) -> Model:
+    """The model as it is registered; a new one of that source where it is not."""
+    known: tuple[Model, ...] = ()
+    if any(each.name == task.name for each in registry.tasks()):
+        known = registry.models(task.name)
+    new = Model(task.name, name, family=name, source=source)
+    return next((model for model in known if model.name == name), new)
 
 
 def _read(asked: Asked, task: Task | None) -> Source:

@@ -13,7 +13,7 @@ import typer
 from modelless.controller.cli.arguments import DeviceClasses, batches_of, names_of, seconds_of
 from modelless.controller.cli.failures import Failed
 from modelless.controller.cli.screen import Json, emit, home_of, say
-from modelless.variants.errors import NoisyMachineError
+from modelless.variants.errors import EnvironmentUnfitError, NoisyMachineError
 from modelless.variants.vocabulary import Precision
 
 if TYPE_CHECKING:
@@ -163,7 +163,10 @@ def make(
         summary = summarise(registry, order, family, devices, facts)
         if report is not None or not as_json:
             folder = report or Path(f"{order.model.name}-report")
-            summary.report = draw(registry, [m.variant for m in family.members], folder)
+            try:
+                summary.report = draw(registry, [m.variant for m in family.members], folder)
+            except EnvironmentUnfitError as error:  # found out before, where it was asked for
+                say(f"note: nothing is drawn: {error}")
     summary.elapsed_s = time.monotonic() - started_s
     if as_json and noisy is None:
         emit(summary.document())

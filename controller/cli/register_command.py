@@ -119,7 +119,7 @@ def register(
     new_task = read_task(task_file) if task_file is not None else None
     with closing(open_registry(home_of(ctx))) as registry:
         of_task = _find_task(registry, task, new_task)
-        of_model = find_model(registry, of_task, model, family, source, licence)
+        of_model = _find_model(registry, of_task, model, family, source, licence)
         known_accuracy = _accuracy(of_task, accuracy, provenance, accuracy_source, accuracy_samples)
         if validation is not None and known_accuracy.source != UNKNOWN_SOURCE:
             raise InvalidInputError("--validation measures the accuracy: leave out --accuracy")
@@ -236,10 +236,9 @@ def _find_task(registry: Registry, name: str | None, new: Task | None) -> Task:
     return tasks[name]
 
 
-def find_model(
+def _find_model(
     registry: Registry, task: Task, name: str, family: str, source: str, licence: str
 ) -> Model:
-    """The model of that name: the one that is registered, unless something else is said of it."""
     known = {}
     if any(found.name == task.name for found in registry.tasks()):
         known = {model.name: model for model in registry.models(task.name)}

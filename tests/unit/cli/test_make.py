@@ -142,6 +142,34 @@ def test_the_second_time_nothing_is_done(run: Run, home: Path, source: Path, dat
     assert set(made_rows(home).values()) == {1}
 
 
+def test_a_model_that_was_trained_again_makes_new_versions(
+    run: Run, home: Path, source: Path, data: Path
+) -> None:
+    chains = {"fp32": ["optimise"]}
+    assert on_one(run, source, data, chains).code == 0
+    newer = source.with_name("newer.onnx")
+    newer.write_bytes((DATA / "cnn-xs-fp32.onnx").read_bytes())
+    (row,) = on_one(run, newer, data, chains).document["variants"]
+    assert row["variant"] == "clothes/net/fp32@2"
+
+
+def test_without_matplotlib_the_table_comes_all_the_same(
+    run: Run, source: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    words = ("--recipe", recipe(data.parent, {"fp32": ["optimise"]}), "--engine", "onnxruntime-cpu")
+    asked = make(run, source, data, *words, "--report", "drawn")
+    assert asked.code == 7
+    assert "matplotlib" in asked.err.lower()
+    plain = [word for word in QUICK if word != "--json"]
+    ran = run(
+        "make", source, "--task", "clothes", "--model", "net", "--validation", data, *words, *plain
+    )
+    assert ran.code == 0, ran.err
+    assert "clothes/net/fp32@1" in ran.out
+    assert "nothing is drawn" in ran.err
+
+
 def test_more_items_are_measured_anew(run: Run, home: Path, source: Path, data: Path) -> None:
     chains = {"fp32": RECIPE["fp32"]}
     path = recipe(data.parent, chains)
