@@ -35,12 +35,14 @@ def test_whatever_the_policy_neither_arm_is_served_by_the_others_version(policy:
     arms: dict[int, str] = {}
     for number in range(60):
         scope = STANDING if number % 3 else TRIED
-        arms[world.ask(scope=scope, latency_ms=500.0)] = scope
-        if number % 4 == 3:
+        arms[world.ask(scope=scope, latency_ms=5000.0)] = scope
+        if number % 4 == 3 and world.running:
             world.finish(min(world.running))
+        elif number % 4 == 3:
+            world.tick(1.0)  # it waits for batches to fill, but not for ever
     world.drain()
     assert set(world.completed) | set(world.refused) == set(arms)
-    assert len(world.completed) >= 30
+    assert len(world.completed) >= 20
     for query_id in world.completed:
         forbidden = OLD if arms[query_id] == TRIED else NEW
         assert world.variant_of(query_id) != forbidden
