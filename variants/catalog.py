@@ -76,13 +76,19 @@ class Catalog:
         )
 
     def with_current(self, current: Mapping[str, int]) -> Catalog:
-        """The same with these versions as the current ones."""
+        """The same with these as the current versions, of those that it knows; others stay.
+
+        Args:
+            current: by ``task/model/variant``.
+        """
+        before = {"/".join(_key(variant)): variant.version for variant in self.variants}
+        known = {name: v for name, v in current.items() if f"{name}@{v}" in self.versions}
         return Catalog(
             self.tasks.values(),
             self.models.values(),
             self.versions.values(),
             self.left_out,
-            current,
+            {**before, **known},
         )
 
     def resolve(self, name: str, version: str | int | None = None) -> Scope:

@@ -341,7 +341,6 @@ class V2Frontend:
         if found is None or receipt is None:
             return
         variant = self._catalog.versions[receipt.variant_id]
-        self._desk.answered(receipt, self._outputs[effect.query_id], found.scope.task)
         try:
             body, headers = render_infer(
                 found.request,
@@ -358,6 +357,7 @@ class V2Frontend:
             logger.exception("a reply could not be rendered")
             reply = render_error(error)
         found.respond(reply)
+        self._desk.answered(receipt, self._outputs[effect.query_id], found.scope.task)
 
     def _reply_parameters(self, receipt: Receipt) -> dict[str, Any]:
         accuracy = self._catalog.versions[receipt.variant_id].accuracy
@@ -388,11 +388,11 @@ class V2Frontend:
         if effect.reason is Reason.POLICY_FAILED:
             logger.error("query %d: %s", effect.query_id, effect.message)
         found = self._open.pop(effect.query_id, None)
+        if found is not None:
+            found.respond(render_error(error_of(effect), self._receipt_id(effect.query_id)))
         receipt = self._dispatcher.receipt(effect.query_id)
         if receipt is not None:
             self._desk.book.refused(receipt)
-        if found is not None:
-            found.respond(render_error(error_of(effect), self._receipt_id(effect.query_id)))
 
 
 def error_of(refusal: Refuse) -> ModellessError:

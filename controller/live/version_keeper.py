@@ -40,7 +40,7 @@ from modelless.variants.versions import Line, Trial
 
 logger = logging.getLogger(__name__)
 
-LOOK_S: Final = 0.1
+LOOK_S: Final = 0.2
 """How often the store is asked whether a version changed."""
 
 WATCH_S: Final = 3.0

@@ -84,6 +84,14 @@ def test_once_promoted_a_new_version_changes_nothing(registry: Registry) -> None
     assert registry.catalog().resolve("pixels/mean/fp32@4").variants[0].version == 4
 
 
+def test_a_catalog_takes_the_versions_that_it_knows(registry: Registry) -> None:
+    catalog = registry.catalog().with_current({NAME: 1})
+    assert catalog.resolve(NAME).variants[0].version == 1
+    later = catalog.with_current({NAME: 9, "pixels/mean/other": 1})  # 9 was registered since
+    assert later.resolve(NAME).variants[0].version == 1
+    assert len(later.variants) == 2
+
+
 def test_rollback_goes_back_step_by_step(registry: Registry) -> None:
     for version in (1, 2, 3):
         promote(registry.store, f"{NAME}@{version}", "ann", "forward")

@@ -1,0 +1,74 @@
+"""Where feedback comes in: counted, passed on, or of no use."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from modelless.controller.api.feedback import Feedback
+from modelless.controller.core.receipts import Receipt
+from modelless.controller.core.trials import TrialBook
+from modelless.controller.live.feedback_desk import FeedbackDesk
+from modelless.policies.views import QueryView
+from modelless.variants.errors import InvalidInputError
+from modelless.variants.versions import Trial
+from modelless.variants.vocabulary import Task, TensorSpec
+
+TASK = Task(
+    "animals",
+    (TensorSpec("image", "UINT8", (-1, 2, 2, 3)),),
+    (TensorSpec("scores", "FP32", (-1, 3)),),
+    "top-1",
+    labels=("cat", "dog", "owl"),
+)
+TRIAL = Trial("animals/net/fp32", 2, 1, 0.5, 7, 0.0)
+SCORES = {"scores": np.array([[0.1, 0.7, 0.2], [0.9, 0.1, 0.0]], np.float32)}  # dog, cat
+
+
+@pytest.fixture
+def desk() -> FeedbackDesk:
+    """With one answer of two items, number 1, by the version on trial."""
+    made = FeedbackDesk("g1", TrialBook(0, "g1", lambda _: True), {"animals": TASK})
+    made.book.set([TRIAL])
+    made.book.deal("animals", 1, "")
+    query = QueryView(1, f"animals with {TRIAL.variant_id}", 0.0, 1.0, items=2)
+    receipt = Receipt(query, variant_id=TRIAL.variant_id, observed_latency_s=0.01)
+    made.answered(receipt, SCORES, TASK)
+    made.book.take()
+    return made
+
+
+def body(*entries: dict[str, Any]) -> bytes:
+    return json.dumps({"feedback": entries}).encode()
+
+
+def test_its_own_counts_once(desk: FeedbackDesk) -> None:
+    told = body({"receipt_id": "g1-1", "label": ["dog", "dog"]})
+    assert desk.take(told) == {"counted": 1, "passed_on": 0, "ignored": 0}
+    assert desk.take(told) == {"counted": 0, "passed_on": 0, "ignored": 1}
+    (counts,) = desk.book.take()
+    assert (counts.tried.labelled, counts.tried.wrong) == (2, 1)
+
+
+def test_others_are_passed_on_once(desk: FeedbackDesk) -> None:
+    became = desk.take(body({"receipt_id": "g2-1", "correct": True}))
+    assert became == {"counted": 0, "passed_on": 1, "ignored": 0}
+    assert desk.for_others() == (Feedback("g2", 1, (True,), None),)
+    assert desk.for_others() == ()
+
+
+def test_what_was_passed_on_counts_or_is_dropped_without_harm(desk: FeedbackDesk) -> None:
+    desk.take_passed_on([Feedback("g1", 1, (True,), None), Feedback("g1", 99, (True,), None)])
+    assert desk.book.take() == ()  # one entry for two items, and an unknown answer
+    desk.take_passed_on([Feedback("g1", 1, (True, True), None)])
+    (counts,) = desk.book.take()
+    assert (counts.tried.labelled, counts.tried.wrong) == (2, 0)
+
+
+def test_an_entry_that_does_not_fit_can_be_told_again(desk: FeedbackDesk) -> None:
+    with pytest.raises(InvalidInputError, match="one for each of the query's 2 items"):
+        desk.take(body({"receipt_id": "g1-1", "label": "dog"}))
+    assert desk.take(body({"receipt_id": "g1-1", "label": ["dog", "cat"]}))["counted"] == 1
