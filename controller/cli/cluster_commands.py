@@ -132,11 +132,12 @@ def read_settings(
     from modelless.controller.config import load_settings, parse_settings
 
     document = load_settings(config).model_dump()
+    folder = record or document["record"]["folder"]
     for section, key, value in (
         ("http", "host", host),
         ("http", "port", port),
         ("gateways", "count", gateways),
-        ("record", "folder", str(record.resolve()) if record is not None else None),
+        ("record", "folder", str(Path(folder).resolve()) if folder else None),  # read elsewhere
     ):
         if value is not None:
             document[section][key] = value

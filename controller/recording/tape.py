@@ -84,6 +84,7 @@ class Tape:
         """Write what waits, and the end."""
         self._closing.set()
         self._thread.join()
+        self._cut = self._cut or "closed"  # what comes now comes too late
 
     def _run(self) -> None:
         try:

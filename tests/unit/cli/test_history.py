@@ -126,3 +126,10 @@ def test_replay_says_identical_or_shows_the_difference(
     assert "1 of 1 tapes differ" in differs.err
     assert not run("replay", tmp_path / "rec", "--json").document["identical"]
     assert "--record" in run("replay", tmp_path / "none").err
+
+
+def test_a_recording_goes_into_a_folder_without_one(run: Run, tmp_path: Path) -> None:
+    record_gateway(tmp_path / "rec", snapshot(), queries=1)
+    done = run("up", "--record", tmp_path / "rec")
+    assert done.code == InvalidInputError.exit_code
+    assert "a folder without a recording" in done.err

@@ -72,3 +72,12 @@ def test_a_snapshot_makes_the_same_cost_model() -> None:
     assert again.device_classes == known.device_classes
     assert list(again.cost_inputs.measurements) == list(known.cost_inputs.measurements)
     assert list(again.cost_inputs.supposed) == list(known.cost_inputs.supposed)
+
+
+def test_nothing_is_kept_after_the_end(tmp_path: Path) -> None:
+    tape = Tape(tmp_path / "a.tape.gz", {}, 1 << 20)
+    tape.put(("on_tick", (1.0,), []))
+    tape.close()
+    tape.put(("on_tick", (2.0,), []))
+    assert read(tape.path) == ([["on_tick", [1.0], []]], "end")
+    assert not tape._queue
