@@ -19,12 +19,12 @@ CONFIG = """
 gateways: {count: 1, device_class: null}
 pools: [{device_class: cpu-1, workers: 0, min_workers: 0, max_workers: 2}]
 policies:
-  scaling: {policy: elastic, utilisation: 0.0005, down_after_s: 3, zero_after_s: 4}
+  scaling: {policy: elastic, utilisation: 0.0002, down_after_s: 3, zero_after_s: 4}
 """
 """A worker is planned to be busy so little that a few clients are work for two."""
 
 BUSY_CLIENTS = 4
-PAUSE_S = 0.5
+PAUSE_S = 1.5
 """Between a client's queries while there is only one."""
 
 
@@ -56,14 +56,14 @@ class Clients:
         """Wait until each has its last answer."""
         self._wanted = 0
         for thread in self._threads:
-            thread.join(40.0)
+            thread.join(60.0)
             assert not thread.is_alive(), "a query hangs"
 
     def _ask_on(self, number: int) -> None:
         images, _ = FashionMnist().test_split()
         tensor = triton.InferInput("image", [1, *images.shape[1:]], "UINT8")
         tensor.set_data_from_numpy(images[:1])
-        with triton.InferenceServerClient(self._running.address, network_timeout=40.0) as client:
+        with triton.InferenceServerClient(self._running.address, network_timeout=60.0) as client:
             while number < self._wanted:
                 self._ask(client, tensor)
                 if self._wanted == 1:
@@ -97,15 +97,15 @@ def test_from_none_to_two_and_back_without_a_lost_query(running: Running) -> Non
     clients = Clients(running)
     try:
         clients.be(1)
-        wait_for(running, 1, most_s=40.0)
+        wait_for(running, 1, most_s=60.0)
         clients.be(BUSY_CLIENTS)
-        wait_for(running, 2, most_s=40.0)
+        wait_for(running, 2, most_s=60.0)
         time.sleep(1.0)
         clients.be(1)
-        wait_for(running, 1, most_s=40.0)
+        wait_for(running, 1, most_s=60.0)
         time.sleep(1.0)
     finally:
         clients.end()
     assert clients.refused == []
     assert clients.answered > 50
-    wait_for(running, 0, most_s=40.0)
+    wait_for(running, 0, most_s=60.0)

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from modelless.controller.sim.bound import clairvoyant_bound
 from modelless.controller.sim.run import simulate
 from modelless.controller.sim.series import Series
 from modelless.controller.sim.summary import Summary
-from modelless.controller.sim.world import parse_world
+from modelless.controller.sim.world import WorldFile, parse_world
 from modelless.variants.errors import InvalidInputError
 
 from .books import Books, Row
@@ -25,10 +26,10 @@ def cpu(name: str, threads: int, **changes: Any) -> dict[str, Any]:
     return {**device, "count": 0, "max_workers": 0, **changes}
 
 
-def stepped(
+def step_world(
     folder: Path, steps: list[tuple[float, float]], devices: list[dict[str, Any]], **changes: Any
-) -> tuple[Books, dict[str, Any], dict[str, Any]]:
-    """A world whose rate follows ``(from second, queries a second)``: books, figures, course."""
+) -> WorldFile:
+    """A world whose rate follows ``(from second, queries a second)``."""
     rows = "".join(f"{start},only,{rate}\n" for start, rate in steps)
     (folder / "rates.csv").write_text("start_s,stream,rate_per_s\n" + rows)
     elastic = {"policy": "elastic", "down_after_s": 10.0, "zero_after_s": 10.0}
@@ -59,7 +60,14 @@ def stepped(
         "policies": {"scaling": elastic},
         **changes,
     }
-    file = parse_world(world, folder)
+    return parse_world(world, folder)
+
+
+def stepped(
+    folder: Path, steps: list[tuple[float, float]], devices: list[dict[str, Any]], **changes: Any
+) -> tuple[Books, dict[str, Any], dict[str, Any]]:
+    """A run of ``step_world``: books, figures, course."""
+    file = step_world(folder, steps, devices, **changes)
     summary = Summary(3, "step", series=Series())
     simulate(file, log=folder / "log.csv", summary=summary)
     books = Books(file, folder / "log.csv")
@@ -160,6 +168,17 @@ def test_a_resize_without_room_for_two_copies_is_not_done(tmp_path: Path) -> Non
     assert actions(books, "resize-failed")
     assert not actions(books, "resized")
     assert {row["device"] for row in books.ran} == {"cpu-1"}
+
+
+def test_no_resizing_exceeds_the_clairvoyant_bound(tmp_path: Path) -> None:
+    one = cpu("cpu-1", 1, count=1, max_workers=1, min_workers=1, sizes=["cpu-2"])
+    steps = [(0.0, 400.0), (15.0, 0.0)]  # too many for any size
+    fixed_bound = clairvoyant_bound(step_world(tmp_path, steps, [{**one, "sizes": []}]))
+    bound = clairvoyant_bound(step_world(tmp_path, steps, [one, cpu("cpu-2", 2)]))
+    assert bound.attainment > 1.5 * fixed_bound.attainment
+    books, figures, _ = stepped(tmp_path, steps, [one, cpu("cpu-2", 2)])
+    assert actions(books, "resized")
+    assert figures["good"] / figures["queries"] <= bound.attainment
 
 
 def test_sizes_must_be_alike(tmp_path: Path) -> None:

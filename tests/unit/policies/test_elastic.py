@@ -120,7 +120,7 @@ def test_a_quicker_variant_spares_a_worker_unless_clients_or_accuracy_are_worth_
 
 def test_up_at_once_and_down_only_after_a_while() -> None:
     policy = Elastic(down_after_s=10.0, zero_after_s=1000.0)
-    counts = []
+    counts: list[int] = []
     for second in range(60):
         rate_per_s = 60.0 if 5 <= second < 20 else 5.0
         size = counts[-1] if counts else 1
