@@ -253,6 +253,8 @@ class Planner:
             draft.unload(
                 worker.worker_id, victim.variant_id, Reason.ROOM_NEEDED, placement.variant_id
             )
+        if placement.variant_id in self.declined:  # on another worker
+            self.declined.remove(placement.variant_id)
         reason = Reason.DEMAND if in_vain else Reason.WANTED
         draft.load(worker.worker_id, placement.variant_id, needed_bytes, reason)
         return True

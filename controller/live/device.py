@@ -120,12 +120,15 @@ class LocalDevice:
         """Carry out the control loop's orders, in order.
 
         A variant that came into use since the decision stays, and then what was to take its room
-        stays out: the next decision sees both.
+        stays out: the next decision sees both. For what is not to be tried again yet, after a load
+        that failed, nothing leaves.
         """
+        now_s = time.monotonic()
         without_room = set()
         for effect in effects:
             if isinstance(effect, UnloadInstance):
-                if effect.variant_id in in_use:
+                held_off = self._residency.is_held_off(effect.for_variant_id, now_s)
+                if held_off or effect.variant_id in in_use:
                     without_room.add(effect.for_variant_id)
                 else:
                     self.unload(effect.variant_id, effect.reason, effect.for_variant_id)

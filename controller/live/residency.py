@@ -91,8 +91,7 @@ class Residency:
             if slot.state is Residence.DRAINING and not slot.is_freeing:
                 slot.state, slot.since_s = Residence.READY, now_s
             return False
-        failed = self.failed.get(variant_id)
-        if failed is not None and now_s < failed.retry_s:
+        if self.is_held_off(variant_id, now_s):
             return False
         self._slots[variant_id] = _Slot(Residence.LOADING, now_s)
         return True
@@ -111,6 +110,11 @@ class Residency:
         failures = before.failures + 1 if before is not None else 1
         wait_s = min(FIRST_RETRY_S * 2.0 ** min(failures - 1, 30), LAST_RETRY_S)
         self.failed[variant_id] = FailedLoad(reason, failures, now_s + wait_s)
+
+    def is_held_off(self, variant_id: str, now_s: float) -> bool:
+        """Whether it could not be loaded and is not to be tried again yet."""
+        failed = self.failed.get(variant_id)
+        return failed is not None and now_s < failed.retry_s
 
     # -- in use ---------------------------------------------------------------------------------
 

@@ -117,6 +117,17 @@ def test_what_is_declined_stands_in_nobodys_way() -> None:
     assert effects == [unload(OTHER, B), load(B)]
 
 
+def test_what_is_declined_on_one_worker_may_be_let_in_on_another() -> None:
+    class DeclinesOn(Declines):
+        def admits(self, newcomer: Instance, *_: object) -> bool:
+            return newcomer.worker_id == "w1"
+
+    decides = planner(OnDemandFor(A), eviction=DeclinesOn())
+    workers = worker("w0", 10, held(OTHER)), worker("w1", 10, held(OTHER))
+    assert decides.tick(view(*workers)) == [unload(OTHER, A, "w1"), load(A, "w1")]
+    assert decides.declined == []
+
+
 def test_nobody_is_asked_where_there_is_room_or_where_it_was_planned() -> None:
     eviction = Declines()
     assert planner(OnDemandFor(A), eviction=eviction).tick(view(worker("w0", 10))) == [load(A)]

@@ -189,3 +189,22 @@ def test_a_load_says_what_it_displaced(tmp_path: Path) -> None:
         device.close()
 
     asyncio.run(ask())
+
+
+def test_nothing_leaves_for_what_could_not_be_loaded_just_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
+    absent, there = variant("trt", Engine.TENSORRT), variant("ort", Engine.ONNXRUNTIME_CPU)
+
+    async def ask() -> None:
+        device = await load_all(tmp_path, [absent, there], done=1)
+        orders = [
+            UnloadInstance("w", there.id, Reason.ROOM_NEEDED, absent.id),
+            LoadInstance("w", absent.id, Reason.WANTED),
+        ]
+        device.obey(orders, set(), {absent.id: absent, there.id: there})
+        assert device.report().variant_ids == (there.id,)
+        device.close()
+
+    asyncio.run(ask())
