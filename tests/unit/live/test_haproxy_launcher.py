@@ -1,10 +1,27 @@
 """What the launcher makes of the configuration that Serve writes."""
 
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from modelless.controller.live.haproxy_keeper import stand_in
 from modelless.controller.live.haproxy_launcher import (
+    UNANSWERED,
+    after,
+    has_gateways,
+    hide_from_clients,
     hold_to_host,
+    is_kept,
+    is_running,
     log_nothing,
     prefer_first,
+    read_current,
+    repeat_unanswered,
     route_through_doors,
+    say_unavailable,
+    write_current,
 )
 
 WRITTEN = """\
@@ -70,3 +87,79 @@ def test_nothing_is_logged_per_query_but_health_checks_are():
     assert "    option log-health-checks" in kept
     assert "    no log" in kept
     assert len(kept) == len(WRITTEN.splitlines()) - 4
+
+
+RETRIED = """\
+defaults
+    retry-on conn-failure empty-response
+    errorfile 502 /tmp/500.http
+    errorfile 503 /tmp/500.http
+frontend http_frontend
+    bind 127.0.0.1:8000
+    use_backend http-a if is_a
+backend http-a
+    default-server inter 1s check
+"""
+
+
+def test_a_query_is_taken_in_as_a_whole_and_a_server_that_is_down_gives_its_queries_back():
+    text = repeat_unanswered(RETRIED)
+    assert "    retry-on conn-failure empty-response\n    option http-buffer-request\n" in text
+    assert "    default-server inter 1s check on-marked-down shutdown-sessions\n" in text
+
+
+def test_what_no_gateway_answers_is_answered_as_the_protocol_says():
+    assert say_unavailable(RETRIED, "/run/x.http").count("/run/x.http") == 2
+    head, _, body = UNANSWERED.partition(b"\r\n\r\n")
+    assert b"content-length: %d" % len(body) in head
+    assert set(json.loads(body)) == {"error"}
+
+
+def test_without_gateways_the_clients_port_is_somebody_elses():
+    assert has_gateways(RETRIED)
+    assert not has_gateways(RETRIED.replace("backend http-a", "backend default_backend"))
+    hidden = hide_from_clients(RETRIED)
+    assert "bind" not in hidden
+    assert hidden.count("\n") == RETRIED.count("\n") - 1
+
+
+@pytest.mark.parametrize(
+    ("given", "becomes"),
+    [
+        (["-db"], ["-db", "-sf", "7"]),
+        (["-sf", "5", "-x", "s"], ["-sf", "7", "5", "-x", "s"]),
+        (["-sf", "7"], ["-sf", "7"]),
+    ],
+)
+def test_who_served_before_is_asked_to_finish_once(given: list[str], becomes: list[str]):
+    assert after(given, 7) == becomes
+
+
+def test_who_serves_now_is_noted(tmp_path: Path):
+    assert read_current(tmp_path) == (0, "")
+    write_current(tmp_path, 17, "/run/a.cfg")
+    assert read_current(tmp_path) == (17, "/run/a.cfg")
+    (tmp_path / "haproxy.json").write_text("half a fi")
+    assert read_current(tmp_path) == (0, "")
+
+
+def test_it_is_kept_while_its_keeper_lives(tmp_path: Path):
+    assert not is_kept(tmp_path)
+    (tmp_path / "keeper.pid").write_text(str(os.getpid()))
+    assert is_kept(tmp_path)
+    (tmp_path / "keeper.pid").write_text("0")
+    assert not is_kept(tmp_path)
+
+
+def test_a_process_is_known_by_a_word_of_its_command():
+    assert is_running(os.getpid(), "python")
+    assert not is_running(os.getpid(), "haproxy-of-another")
+
+
+def test_a_stand_in_leaves_serves_own_socket_alone():
+    text = stand_in(
+        WRITTEN + "    server-state-file /tmp/x\n    load-server-state-from-file global\n"
+    )
+    assert "admin.sock" not in text
+    assert "state" not in text
+    assert "bind 127.0.0.1:8000" in text
