@@ -29,6 +29,9 @@ class Batch:
 
     Attributes:
         items: of all its queries.
+        started_s: when it was handed to the worker.
+        expected_s: how long it should take, at the median; inf if that is unknown.
+        suspect_at_s: from when on it hangs; inf if one of its queries may not be tried again.
         overdue_at_s: when it is given up.
     """
 
@@ -36,6 +39,9 @@ class Batch:
     variant_id: str
     queries: tuple[QueryView, ...]
     items: int
+    started_s: float
+    expected_s: float
+    suspect_at_s: float
     overdue_at_s: float
 
 

@@ -121,6 +121,7 @@ class ControlLoop:
                     "loaded": sorted(i.variant_id for i in instances if i.memory_bytes),
                     "loading": sorted(i.variant_id for i in instances if not i.memory_bytes),
                     "failed_loads": dict(report.failed_loads),
+                    "quarantine": self._quarantine_of(report.member_id),
                     "memory_bytes": sum(i.memory_bytes for i in instances),
                     "memory_budget_bytes": report.state.memory_bytes if report.state else 0,
                     "resident_bytes": report.resident_bytes,
@@ -136,6 +137,15 @@ class ControlLoop:
             "served_by_variant": dict(self._served),
             "up_s": round(time.time() - self._started_s, 1),
         }
+
+    def _quarantine_of(self, member_id: str) -> str:
+        """Why gateways give the member no batches for now, and how many; empty if none does."""
+        signs = [
+            member.report.quarantined[member_id]
+            for member in self._members.values()
+            if member_id in member.report.quarantined
+        ]
+        return f"{max(signs)}, say {len(signs)} gateways" if signs else ""
 
     def _reports(self) -> list[Report]:
         return [member.report for member in self._members.values()]

@@ -254,6 +254,7 @@ class Gateway:
             host=platform.node(),
             coverage=self._knowledge.cost_model.coverage(),
             drifts=self._knowledge.cost_model.drifts(),
+            quarantined={n: str(sign) for n, sign in self._dispatcher.quarantine.signs.items()},
         )
 
     def _obey(self, orders: Orders) -> None:

@@ -35,6 +35,7 @@ class Report:
         host: the machine's name: devices of one host disturb each other.
         coverage: how its cost model's predictions fared lately, by device class.
         drifts: placements that came to take another time than was measured.
+        quarantined: workers that it gives no batches for now, and why.
     """
 
     member_id: str
@@ -53,6 +54,7 @@ class Report:
     host: str = ""
     coverage: tuple[Coverage, ...] = ()
     drifts: tuple[Drift, ...] = ()
+    quarantined: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
