@@ -206,6 +206,7 @@ class WorkerState:
         busy_share: of the time since the last view, how much it was busy with batches; 0 to 1.
         slowdowns: by variant id, how many times as long it would take there beside what the other
             devices of the host hold, were they busy; what is not named is not known to be slowed.
+        barred: variants that could not be loaded there lately: not to be tried again just now.
         free_bytes: memory budget less what its instances take.
     """
 
@@ -215,6 +216,7 @@ class WorkerState:
     instances: tuple[Instance, ...]
     busy_share: float = 0.0
     slowdowns: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
+    barred: frozenset[str] = frozenset()
     free_bytes: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import threading
 import time
@@ -21,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.controller.core.effects import LoadInstance, PlanEffect, UnloadInstance
+from modelless.controller.core.load_backoff import LoadBackoff, never_ends
 from modelless.controller.core.roster import WorkerReport
 from modelless.policies.views import Instance, WorkerState
 from modelless.profiler.inputs import FREE_AXIS, sample_inputs
@@ -60,6 +62,7 @@ class LocalDevice:
         tasks: by name, for warm-up inputs.
         on_change: called after a load or an unload.
         cores: CPU cores that batches run on; empty for wherever the system puts them.
+        load_s: predicts a variant's load, seconds; not finite if unknown.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class LocalDevice:
         tasks: Mapping[str, Task],
         on_change: Callable[[], None],
         cores: Collection[int] = (),
+        load_s: Callable[[str], float] = lambda _: math.nan,
     ) -> None:
         self.worker_id = worker_id
         self.device_class = device_class
@@ -82,6 +86,9 @@ class LocalDevice:
         self._loop = asyncio.get_running_loop()
         self._slots: dict[str, _Slot] = {}
         self._loading: set[str] = set()
+        self._load_s = load_s
+        self._begun: tuple[str, float] | None = None  # the load that is under way, and since when
+        self._backoff = LoadBackoff()
         self.failed_loads: dict[str, str] = {}
         # A batch to run, what is to be unloaded, or None: the end.
         self._jobs: SimpleQueue[_Job | LoadedVariant | None] = SimpleQueue()
@@ -130,8 +137,13 @@ class LocalDevice:
                     self.load(variant)
 
     def load(self, variant: Variant) -> None:
-        """Load in the background, one at a time; asking again for what is there does nothing."""
+        """Load in the background, one at a time; asking again for what is there does nothing.
+
+        Nor does asking for what could not be loaded a moment ago.
+        """
         if variant.id in self._slots or variant.id in self._loading:
+            return
+        if variant.id in self._backoff.barred(time.monotonic()):
             return
         self._loading.add(variant.id)
         self._loads.put(variant)
@@ -151,6 +163,12 @@ class LocalDevice:
     def is_empty(self) -> bool:
         """Whether nothing is loaded or loading."""
         return not self._slots and not self._loading
+
+    @property
+    def is_loading(self) -> str | None:
+        """The variant whose load is under way."""
+        begun = self._begun
+        return begun[0] if begun is not None else None
 
     def state(self, in_use: set[str]) -> WorkerState:
         """What planning needs to know of it; its busy share is that since the last call.
@@ -183,12 +201,19 @@ class LocalDevice:
             self.memory_bytes,
             (*resident, *arriving),
             busy_share,
+            barred=self._backoff.barred(now_s),
         )
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether both threads run."""
-        return all(thread.is_alive() for thread in self._threads)
+    def check_health(self) -> None:
+        """Raise if the device cannot go on as it is: a thread has died, or a load never ends."""
+        if not all(thread.is_alive() for thread in self._threads):
+            raise RuntimeError("a thread of the device has died")
+        begun = self._begun
+        if begun is not None:
+            variant_id, since_s = begun
+            now_s = time.monotonic()
+            if never_ends(since_s, self._load_s(variant_id), now_s):
+                raise RuntimeError(f"the load of {variant_id} has run for {now_s - since_s:.0f} s")
 
     def close(self) -> None:
         """Stop both threads after what they are at."""
@@ -224,10 +249,12 @@ class LocalDevice:
 
     def _run_loads(self) -> None:
         while (variant := self._loads.get()) is not None:
+            self._begun = variant.id, time.monotonic()
             try:
                 loaded: LoadedVariant | Exception = self._load(variant)
             except Exception as error:  # noqa: BLE001  (a load that fails must not end the thread)
                 loaded = error
+            self._begun = None
             self._call(self._loaded, variant, loaded)
 
     def _load(self, variant: Variant) -> LoadedVariant:
@@ -244,9 +271,11 @@ class LocalDevice:
     def _loaded(self, variant: Variant, loaded: LoadedVariant | Exception) -> None:
         self._loading.discard(variant.id)
         if isinstance(loaded, Exception):
+            pause_s = self._backoff.failed(variant.id, time.monotonic())
             logger.error("cannot load %s in %s: %s", variant.id, self.worker_id, loaded)
-            self.failed_loads[variant.id] = str(loaded)
+            self.failed_loads[variant.id] = f"{loaded} (next try in {pause_s:.0f} s)"
             return
+        self._backoff.loaded(variant.id)
         self.failed_loads.pop(variant.id, None)
         self._slots[variant.id] = _Slot(loaded, time.monotonic())
         self._on_change()

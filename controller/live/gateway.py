@@ -8,6 +8,7 @@ import platform
 import sys
 import time
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,8 +117,8 @@ class Gateway:
 
     def check_health(self) -> None:
         """Raise if this gateway cannot serve any more."""
-        if self._device is not None and not self._device.is_alive:
-            raise RuntimeError("the device's thread has died")
+        if self._device is not None:
+            self._device.check_health()
         for task in self._tasks:
             if task.done():
                 raise RuntimeError(f"a loop of the gateway has ended: {task}")
@@ -223,6 +224,7 @@ class Gateway:
             self._knowledge.catalog.tasks,
             self._on_device_change,
             cores,
+            partial(self._knowledge.load_s, device_class.name),
         )
 
     def _state(self) -> WorkerState | None:
@@ -272,6 +274,8 @@ class Gateway:
                 logger.error("a policy failed: %s", problem)
         now_s = time.monotonic()
         directory = {report.worker_id: report for report in orders.directory}
+        for gone in directory.keys() - self._remote.still_there(directory):
+            del directory[gone]
         for gone in self._directory.keys() - directory.keys():
             self.frontend.carry_out(self._dispatcher.on_worker_lost(gone, now_s))
         for report in directory.values():

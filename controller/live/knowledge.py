@@ -48,6 +48,11 @@ class Knowledge:
             raise InvalidInputError.of("device_class", name, ", ".join(self.device_classes))
         return self.device_classes[name]
 
+    def load_s(self, device_class: str, variant_id: str) -> float:
+        """How long loading the variant should take there, seconds; not finite if unknown."""
+        placement = Placement(variant_id, device_class)
+        return float(self.cost_model.estimate([placement], 1, Load()).load_s[0])
+
     def variant_facts(self, max_batch: int) -> tuple[VariantFacts, ...]:
         """What planning needs of each served variant: those with a profile, on each class."""
         facts = []

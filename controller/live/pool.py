@@ -7,6 +7,7 @@ import logging
 import platform
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
@@ -25,14 +26,30 @@ Tensors = Mapping[str, NDArray[Any]]
 
 FIND_WORKER_S = 2.0
 """How long a router waits to hear of the worker a call names before it gives the call up."""
+MOST_KNOWN = 4096
+"""Replicas that a router remembers, gone or not."""
 
 
 class PinnedRouter(RequestRouter):  # type: ignore[misc]  # Ray ships no types
     """Routes each call to the replica whose id the call names as ``worker_id``.
 
+    A replica that it knew and that Serve has taken out since is gone: that is said at once, so that
+    the batch goes elsewhere while there is time.
+
     The choice is made in the caller's own coroutine, as Ray's ``CapacityQueueRouter`` makes its:
     calls of one incoming request share an id there, and the usual way would lose all but one.
     """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self._known: dict[str, None] = {}
+        super().__init__(*arguments, **named)
+
+    def update_replicas(self, replicas: list[RunningReplica]) -> None:
+        """Serve says which replicas there are."""
+        super().update_replicas(replicas)
+        self._known |= {replica_id.unique_id: None for replica_id in self._replicas}
+        for forgotten in list(self._known)[:-MOST_KNOWN]:
+            del self._known[forgotten]
 
     async def choose_replicas(
         self,
@@ -53,6 +70,8 @@ class PinnedRouter(RequestRouter):  # type: ignore[misc]  # Ray ships no types
             for replica_id, replica in self._replicas.items():
                 if replica_id.unique_id == wanted:
                     return replica
+            if wanted in self._known:
+                break
             await asyncio.sleep(0.02)
         raise WorkerGoneError(f"worker {wanted!r} is not there any more")
 
@@ -87,8 +106,15 @@ class PoolWorker:
             knowledge.fetch,
             knowledge.catalog.tasks,
             lambda: None,
+            load_s=partial(knowledge.load_s, device_class_name),
         )
         self._task = asyncio.get_running_loop().create_task(self._exchange_forever())
+
+    def check_health(self) -> None:
+        """Raise if this worker cannot go on; Serve lets its batches end and starts another."""
+        self._device.check_health()
+        if self._task.done():
+            raise RuntimeError(f"the worker's loop has ended: {self._task}")
 
     async def run_batch(
         self, variant_id: str, inputs: Sequence[Tensors], worker_id: str

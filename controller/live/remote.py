@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -42,10 +42,16 @@ class RemoteWorkers:
         self._class_of: dict[str, str] = {}
         self._hop_s: dict[str, float] = {}
         self._running: set[asyncio.Task[None]] = set()
+        self._gone: set[str] = set()
 
     def know(self, worker_id: str, device_class: str) -> None:
         """A worker of that class exists."""
         self._class_of[worker_id] = device_class
+
+    def still_there(self, worker_ids: Collection[str]) -> set[str]:
+        """Those that Serve has not taken out: a worker that ends tells of itself to the last."""
+        self._gone &= set(worker_ids)
+        return set(worker_ids) - self._gone
 
     def hop_s(self, worker_id: str) -> float:
         """What reaching the worker costs a batch, there and back, seconds; as measured lately."""
@@ -70,6 +76,7 @@ class RemoteWorkers:
             self._learn(device_class, time.monotonic() - started_s - busy_s)
         except (RayActorError, WorkerGoneError) as error:
             result, lost = error, True
+            self._gone.add(batch.worker_id)
         except Exception as error:  # noqa: BLE001  (whatever comes back from afar is an answer)
             result = error
         callback(batch.batch_id, busy_s, result, lost)

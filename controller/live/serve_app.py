@@ -160,6 +160,10 @@ class PoolReplica:
         knowledge = await asyncio.to_thread(read_knowledge, Path(home), checked)
         self._worker = PoolWorker(replica_id, device_class, knowledge, _control_caller())
 
+    def check_health(self) -> None:
+        """Serve asks regularly; raising takes this replica out and starts another."""
+        self._worker.check_health()
+
     async def run_batch(self, variant_id: str, inputs: Any, worker_id: str) -> Any:
         """See ``PoolWorker.run_batch``."""
         return await self._worker.run_batch(variant_id, inputs, worker_id)

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from modelless.controller.core.load_backoff import LoadBackoff
 from modelless.controller.core.roster import WorkerReport
 from modelless.controller.sim.latencies import Normals, Spread
 from modelless.controller.sim.world import DeviceSettings
@@ -83,6 +84,7 @@ class SimulatedWorker:
         is_leaving: it finishes what it runs and takes nothing more.
         undelivered: batches that finished while it was not reachable.
         handed_s: seconds of work it was ever handed.
+        backoff: what could not be loaded.
         told_s, told_busy_s: when it last told the planner, and how much of that was done then.
     """
 
@@ -104,6 +106,7 @@ class SimulatedWorker:
     is_leaving: bool = False
     undelivered: list[Running] = field(default_factory=list)
     handed_s: float = 0.0
+    backoff: LoadBackoff = field(default_factory=LoadBackoff)
     told_s: float = 0.0
     told_busy_s: float = 0.0
 
@@ -139,7 +142,12 @@ class SimulatedWorker:
             for held in self.held.values()
         )
         return WorkerState(
-            self.worker_id, self.device_class, self.memory_bytes, instances, busy_share
+            self.worker_id,
+            self.device_class,
+            self.memory_bytes,
+            instances,
+            busy_share,
+            barred=self.backoff.barred(now_s),
         )
 
     def make_room(self, facts: VariantFacts, now_s: float) -> Held | None:

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import hashlib
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from modelless.controller.core import load_backoff
 from modelless.controller.live.device import LocalDevice
 from modelless.variants.errors import EnvironmentUnfitError
 from modelless.variants.runtimes.onnxruntime_session import OnnxRuntimeVariant
@@ -109,7 +111,7 @@ def test_an_unload_that_fails_is_told_and_the_others_serve(
             patch.setattr(OnnxRuntimeVariant, "unload", fail)
             device.unload(variants[0].id)
             assert len(await run(device, variants[1].id)) == 2
-        assert device.is_alive
+        device.check_health()
         device.close()
 
     asyncio.run(serve())
@@ -122,6 +124,63 @@ def test_a_device_is_empty_until_it_is_asked_to_load(tmp_path: Path) -> None:
         assert device.is_empty
         device.load(variant("ort", Engine.ONNXRUNTIME_CPU))
         assert not device.is_empty
+        device.close()
+
+    asyncio.run(ask())
+
+
+def test_a_load_that_fails_is_not_tried_again_at_once(tmp_path: Path) -> None:
+    tries: list[str] = []
+
+    def fetch(sha256: str) -> Path:
+        tries.append(sha256)
+        raise EnvironmentUnfitError("the file is gone")
+
+    async def ask() -> None:
+        device = LocalDevice("w", CPU, 1 << 30, fetch, {TASK.name: TASK}, lambda: None)
+        wanted = variant("ort", Engine.ONNXRUNTIME_CPU)
+        device.load(wanted)
+        while not device.failed_loads:
+            await asyncio.sleep(0)
+        device.load(wanted)
+        assert device.is_empty
+        assert device.state(set()).barred == {wanted.id}
+        assert device.failed_loads == {wanted.id: "the file is gone (next try in 1 s)"}
+        device.check_health()
+        device.close()
+
+    asyncio.run(ask())
+    assert len(tries) == 1
+
+
+def test_a_load_that_never_ends_makes_the_device_unfit_and_batches_still_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ending = threading.Event()
+    path = artifact(tmp_path)
+    good, stuck = variant("ort", Engine.ONNXRUNTIME_CPU), variant("two", Engine.ONNXRUNTIME_CPU)
+    changed = asyncio.Event()
+
+    def fetch(_: str) -> Path:
+        if changed.is_set():
+            ending.wait(WAIT_S)
+        return path
+
+    async def ask() -> None:
+        device = LocalDevice(
+            "w", CPU, 1 << 30, fetch, {TASK.name: TASK}, changed.set, load_s=lambda _: 0.0
+        )
+        device.load(good)
+        await asyncio.wait_for(changed.wait(), WAIT_S)
+        device.load(stuck)
+        while device.is_loading is None:
+            await asyncio.sleep(0)
+        device.check_health()
+        monkeypatch.setattr(load_backoff, "LOAD_S", 0.0)
+        with pytest.raises(RuntimeError, match=f"load of {stuck.id} has run for"):
+            device.check_health()
+        assert len(await run(device, good.id)) == 2
+        ending.set()
         device.close()
 
     asyncio.run(ask())
