@@ -1,7 +1,9 @@
 """The control loop: takes everyone's reports, asks the planner, hands out orders.
 
 An actor of its own, outside Serve's controller, so that neither can stall the other. It keeps
-nothing that the next reports do not bring again: killed and restarted, it knows all within seconds.
+nothing that the next reports do not bring again: killed and restarted, it knows all within seconds,
+and until then decides nothing that it might regret. If the store is away as it starts, it answers
+nobody until that is back, and serving goes on.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from modelless.controller.core.books import demands_of
 from modelless.controller.core.effects import LoadInstance, PlanEffect, ScalePool, UnloadInstance
 from modelless.controller.core.plan import PlanLimits, Planner
 from modelless.controller.core.roster import WorkerReport
+from modelless.controller.core.settling import without_rash
 from modelless.controller.live.knowledge import read_knowledge
 from modelless.controller.live.logs import log_to
 from modelless.controller.live.messages import Orders, Report
@@ -57,8 +60,19 @@ class ControlLoop:
 
     def __init__(self, home: Path, settings: Settings, scale_pool: Any) -> None:
         log_to(home, "control")
-        knowledge = read_knowledge(home, settings)
+        self._home, self._settings = home, settings
         self._scale_pool = scale_pool
+        self._members: dict[str, _Member] = {}
+        self._shares: Mapping[str, Mapping[Placement, float]] = {}
+        self._began_s = self._ticked_s = -float("inf")
+        self._totals: dict[str, int] = {}
+        self._served: dict[str, int] = {}
+        self._started_s = time.time()
+
+    def _begin(self, now_s: float) -> None:
+        """Read what is known; raising here costs one exchange, in the constructor all of them."""
+        home, settings = self._home, self._settings
+        knowledge = read_knowledge(home, settings)
         self._drift_notes = DriftNotes(home, knowledge.fingerprints)
         self._device_classes = knowledge.device_classes
         self._variants = knowledge.variant_facts(settings.limits.max_batch)
@@ -76,16 +90,13 @@ class ControlLoop:
                 {pool.device_class: pool.max_workers for pool in settings.pools},
             ),
         )
-        self._members: dict[str, _Member] = {}
-        self._shares: Mapping[str, Mapping[Placement, float]] = {}
-        self._ticked_s = -float("inf")
-        self._totals: dict[str, int] = {}
-        self._served: dict[str, int] = {}
-        self._started_s = time.time()
+        self._began_s = now_s
 
     async def exchange(self, report: Report) -> Orders:
         """Take a member's report; answer with its orders and with who else is there."""
         now_s = time.monotonic()
+        if self._began_s < 0.0:
+            self._begin(now_s)
         member = self._members.get(report.member_id)
         is_new = member is None
         if member is None:
@@ -105,7 +116,11 @@ class ControlLoop:
             self._shares,
             self.status(),
             busy_neighbours(report, self._reports()),
+            self._is_settled(now_s),
         )
+
+    def _is_settled(self, now_s: float) -> bool:
+        return now_s - self._began_s > FORGET_S
 
     def status(self) -> Mapping[str, Any]:
         """The cluster in a few figures, as plain data."""
@@ -158,7 +173,7 @@ class ControlLoop:
         effects = self._planner.tick(self._view(now_s))
         for problem in self._planner.problems:
             logger.error("a policy failed: %s", problem)
-        for effect in effects:
+        for effect in effects if self._is_settled(now_s) else without_rash(effects):
             if isinstance(effect, (LoadInstance, UnloadInstance)):
                 orders = self._members[effect.worker_id].orders
                 if effect not in orders:

@@ -267,13 +267,15 @@ class Gateway:
         if self._device is not None:
             in_use = self._dispatcher.in_use(self.gateway_id)
             self._device.obey(orders.effects, in_use, self._knowledge.catalog.versions)
-        if orders.shares != self._shares:
+        if orders.shares != self._shares and (orders.shares or orders.is_settled):
             self._shares = orders.shares
             problem = self._dispatcher.advise(orders.shares)
             if problem is not None:
                 logger.error("a policy failed: %s", problem)
         now_s = time.monotonic()
         directory = {report.worker_id: report for report in orders.directory}
+        if not orders.is_settled:
+            directory = self._directory | directory
         for gone in directory.keys() - self._remote.still_there(directory):
             del directory[gone]
         for gone in self._directory.keys() - directory.keys():

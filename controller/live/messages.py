@@ -67,6 +67,8 @@ class Orders:
         shares: the plan's, for gateways' selection policies; see ``Targets``.
         status: the cluster in a few figures, for anyone who asks a gateway.
         busy_neighbours: mean number of the other devices of its host that were busy lately.
+        is_settled: whether everybody has had time to report: before, who is not in the directory
+            is not gone.
     """
 
     effects: tuple[PlanEffect, ...]
@@ -74,3 +76,4 @@ class Orders:
     shares: Mapping[str, Mapping[Placement, float]]
     status: Mapping[str, Any]
     busy_neighbours: float = 0.0
+    is_settled: bool = True

@@ -30,6 +30,10 @@ FIRST_HOP_S = 0.002
 """Price of a hop before one was measured: a 150 kB batch by handle takes about this long."""
 
 
+BELIEVED_GONE_S = 5.0
+"""For how long a worker that was found gone gets nothing, though it may still tell of itself."""
+
+
 class RemoteWorkers:
     """Sends batches to the workers of pools, and learns what the way there costs.
 
@@ -42,16 +46,17 @@ class RemoteWorkers:
         self._class_of: dict[str, str] = {}
         self._hop_s: dict[str, float] = {}
         self._running: set[asyncio.Task[None]] = set()
-        self._gone: set[str] = set()
+        self._gone: dict[str, float] = {}  # and until when that is believed
 
     def know(self, worker_id: str, device_class: str) -> None:
         """A worker of that class exists."""
         self._class_of[worker_id] = device_class
 
     def still_there(self, worker_ids: Collection[str]) -> set[str]:
-        """Those that Serve has not taken out: a worker that ends tells of itself to the last."""
-        self._gone &= set(worker_ids)
-        return set(worker_ids) - self._gone
+        """Those that have not been found gone: a worker that ends tells of itself to the last."""
+        now_s = time.monotonic()
+        self._gone = {name: until_s for name, until_s in self._gone.items() if now_s < until_s}
+        return set(worker_ids) - self._gone.keys()
 
     def hop_s(self, worker_id: str) -> float:
         """What reaching the worker costs a batch, there and back, seconds; as measured lately."""
@@ -76,7 +81,7 @@ class RemoteWorkers:
             self._learn(device_class, time.monotonic() - started_s - busy_s)
         except (RayActorError, WorkerGoneError) as error:
             result, lost = error, True
-            self._gone.add(batch.worker_id)
+            self._gone[batch.worker_id] = time.monotonic() + BELIEVED_GONE_S
         except Exception as error:  # noqa: BLE001  (whatever comes back from afar is an answer)
             result = error
         callback(batch.batch_id, busy_s, result, lost)

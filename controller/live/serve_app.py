@@ -53,7 +53,7 @@ def _control_caller() -> Callable[[Report], Awaitable[Orders]]:
     async def exchange(report: Report) -> Orders:
         nonlocal handle
         if handle is None:
-            handle = ray.get_actor(CONTROL_NAME, namespace=NAMESPACE)
+            handle = await asyncio.to_thread(ray.get_actor, CONTROL_NAME, namespace=NAMESPACE)
         try:
             orders: Orders = await asyncio.wait_for(handle.exchange.remote(report), 5.0)
         except Exception:
