@@ -3,9 +3,9 @@
 Serve takes 9 to 11 seconds to replace a HAProxy that was killed, or the actor that runs it
 (measured), and until its gateways are known to the new one that answers 404. The supervisor's
 thread here waits on the process that serves clients, and when that ends without a successor it
-starts a stand-in with the same configuration, some ten milliseconds later. The stand-in has no
-administration socket at Serve's path, so that Serve still notices and starts its own; once that
-knows the gateways it asks the stand-in to finish (``haproxy_launcher``).
+starts a stand-in for the clients' port with the same configuration, some ten milliseconds later.
+The stand-in has no administration socket at Serve's path, so that Serve still notices and starts
+its own; once that knows the gateways it takes the port over (``haproxy_launcher``).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from modelless.controller.live.haproxy_launcher import (
     CURRENT,
     KEEPER,
+    Current,
     is_running,
     read_current,
     write_current,
@@ -32,13 +33,23 @@ logger = logging.getLogger(__name__)
 LOOK_S = 0.5
 """How often a successor is looked for; a death is known at once."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 5.0
-_OF_SERVE = re.compile(r"^\s*(?:stats socket|server-state-base|server-state-file) .*\n", re.M)
-_LOADED_STATE = re.compile(r"^\s*load-server-state-from-file .*\n", re.M)
+_OF_SERVE = re.compile(
+    r"^\s*(?:stats socket|server-state-base|server-state-file|load-server-state-from-file) .*\n",
+    re.M,
+)
+_OTHER_PORTS = re.compile(r"^((?:frontend prometheus|listen stats)\n)\s*bind .*\n", re.M)
 
 
-def stand_in(configuration: str) -> str:
-    """The configuration without what belongs to Serve alone."""
-    return _LOADED_STATE.sub("", _OF_SERVE.sub("", configuration))
+def stand_in(configuration: str, socket: str) -> str:
+    """The configuration without what belongs to Serve alone: only clients come in.
+
+    Args:
+        configuration: of the HAProxy that ended.
+        socket: through which the stand-in hands its port over.
+    """
+    text = _OTHER_PORTS.sub(r"\1", _OF_SERVE.sub("", configuration))
+    own = f"    stats socket {socket} mode 600 level admin expose-fd listeners\n"
+    return text.replace("global\n", f"global\n{own}", 1)
 
 
 class HAProxyKeeper:
@@ -78,13 +89,13 @@ class HAProxyKeeper:
 
     def _watch(self) -> None:
         while not self._ending.is_set():
-            process_id, configuration = read_current(self._folder)
-            if not process_id:
+            current = read_current(self._folder)
+            if not current.process_id:
                 self._ending.wait(LOOK_S)
-            elif self._ended(process_id):
-                if self._ending.is_set() or read_current(self._folder)[0] != process_id:
-                    continue
-                self._stand_in_for(process_id, configuration)
+            elif self._ended(current.process_id) and not (
+                self._ending.is_set() or read_current(self._folder) != current
+            ):
+                self._stand_in_for(current)
 
     def _ended(self, process_id: int) -> bool:
         """Wait for the process to end, for a while; whether it has."""
@@ -102,12 +113,11 @@ class HAProxyKeeper:
             os.close(handle)
         return bool(ended)
 
-    def _stand_in_for(self, process_id: int, configuration: str) -> None:
+    def _stand_in_for(self, ended: Current) -> None:
         self._stand_ins = [each for each in self._stand_ins if each.poll() is None]
         try:
-            text = stand_in(Path(configuration).read_text())
-            own = self._folder / "stand-in.cfg"
-            own.write_text(text)
+            own, socket = self._folder / "stand-in.cfg", str(self._folder / "stand-in.socket")
+            own.write_text(stand_in(Path(ended.configuration).read_text(), socket))
             process = subprocess.Popen(
                 [self._binary, "-db", "-f", str(own)],
                 stdin=subprocess.DEVNULL,
@@ -120,12 +130,14 @@ class HAProxyKeeper:
             self._ending.wait(LONGEST_PAUSE_S)
             return
         self._stand_ins.append(process)
-        logger.warning("HAProxy (process %d) has ended: %d stands in", process_id, process.pid)
+        logger.warning(
+            "HAProxy (process %d) has ended: %d stands in", ended.process_id, process.pid
+        )
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(self._pause_s)
             self._pause_s = min(self._pause_s * 2.0, LONGEST_PAUSE_S)
             self._ending.wait(self._pause_s)
-        if read_current(self._folder)[0] == process_id:
-            write_current(self._folder, process.pid, configuration)
+        if read_current(self._folder) == ended:
+            write_current(self._folder, Current(process.pid, ended.configuration, socket))
         if process.poll() is None:
             self._pause_s = FIRST_PAUSE_S

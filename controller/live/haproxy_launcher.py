@@ -15,8 +15,9 @@ supervision, reloads and health checks work as ever):
 - A query whose gateway dies before it answers is sent once more, to another gateway: inference may
   be repeated. HAProxy can only repeat what it has kept, so it takes a query in as a whole first.
 - What no gateway answers is answered here: 503, as JSON, to be tried again.
-- Until there are gateways it listens on no client's port, so that a HAProxy that still serves on it
-  (see ``haproxy_keeper``) gets the clients; once there are, that one is asked to finish.
+- Until there are gateways it listens nowhere, so that a HAProxy that still serves (see
+  ``haproxy_keeper``) gets the clients; once there are, that one hands its open ports over through
+  a socket of its own and is asked to finish: no connection is refused meanwhile.
 
 Standard library only, so that starting it costs little.
 """
@@ -30,6 +31,7 @@ import re
 import signal
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 _PR_SET_PDEATHSIG = 1
 
@@ -39,7 +41,8 @@ _SERVER = re.compile(
     re.MULTILINE,
 )
 _DOOR = re.compile(r"(\s*)server\s+(\S+)\s+unix@")
-_CLIENTS_BIND = re.compile(r"(^frontend http_frontend\n)\s*bind .*\n", re.MULTILINE)
+_ANY_BIND = re.compile(r"^\s*bind .*\n", re.MULTILINE)
+_ADMIN = re.compile(r"^(\s*stats socket )\S+( .*\bexpose-fd listeners.*)$", re.MULTILINE)
 _APPLICATION = re.compile(r"^backend http-", re.MULTILINE)
 _ERROR_FILE = re.compile(r"^(\s*errorfile (?:502|503|504) )\S+", re.MULTILINE)
 
@@ -114,9 +117,14 @@ def has_gateways(configuration: str) -> bool:
     return _APPLICATION.search(configuration) is not None
 
 
-def hide_from_clients(configuration: str) -> str:
-    """The configuration without the clients' port."""
-    return _CLIENTS_BIND.sub(r"\1", configuration)
+def listen_nowhere(configuration: str) -> str:
+    """The configuration without any port."""
+    return _ANY_BIND.sub("", configuration)
+
+
+def hand_over_through(configuration: str, socket: str) -> str:
+    """The configuration with a socket of its own besides Serve's, through which ports are got."""
+    return _ADMIN.sub(rf"\g<0>\n\g<1>{socket}\g<2>", configuration)
 
 
 def say_unavailable(configuration: str, file: str) -> str:
@@ -133,30 +141,46 @@ def is_running(process_id: int, word: str) -> bool:
     return word.encode() in command
 
 
-def read_current(folder: Path) -> tuple[int, str]:
-    """The HAProxy that serves clients and its configuration's path; (0, "") if there is none."""
+class Current(NamedTuple):
+    """The HAProxy that serves clients.
+
+    Attributes:
+        process_id: its own; 0 if there is none.
+        configuration: path of what it was started with.
+        socket: path through which it hands its ports over.
+    """
+
+    process_id: int
+    configuration: str
+    socket: str
+
+
+def read_current(folder: Path) -> Current:
+    """Who serves clients, as far as is noted."""
     try:
-        document = json.loads((folder / CURRENT).read_text())
-        return int(document["pid"]), str(document["configuration"])
-    except (OSError, ValueError, KeyError):
-        return 0, ""
+        return Current(*json.loads((folder / CURRENT).read_text()))
+    except (OSError, ValueError, TypeError):
+        return Current(0, "", "")
 
 
-def write_current(folder: Path, process_id: int, configuration: str) -> None:
-    """Note that this HAProxy serves clients from now on."""
-    temporary = folder / f"{CURRENT}.{process_id}"
-    temporary.write_text(json.dumps({"pid": process_id, "configuration": configuration}))
+def write_current(folder: Path, current: Current) -> None:
+    """Note who serves clients from now on."""
+    temporary = folder / f"{CURRENT}.{current.process_id}"
+    temporary.write_text(json.dumps(current))
     temporary.replace(folder / CURRENT)
 
 
-def after(arguments: list[str], process_id: int) -> list[str]:
-    """HAProxy's arguments with one process more that is to finish once this one is up."""
-    if str(process_id) in arguments:
-        return arguments
-    if "-sf" in arguments:
-        place = arguments.index("-sf") + 1
-        return [*arguments[:place], str(process_id), *arguments[place:]]
-    return [*arguments, "-sf", str(process_id)]
+def after(arguments: list[str], before: Current) -> list[str]:
+    """HAProxy's arguments with ``before``, which hands its ports over and then finishes."""
+    process_id = before.process_id
+    words = list(arguments)
+    if "-x" in words:
+        place = words.index("-x")
+        del words[place : place + 2]
+    if str(process_id) not in words:
+        place = words.index("-sf") + 1 if "-sf" in words else len(words)
+        words[place:place] = [str(process_id)] if "-sf" in words else ["-sf", str(process_id)]
+    return [*words, "-x", before.socket]
 
 
 def is_kept(folder: Path) -> bool:
@@ -194,16 +218,18 @@ def main() -> None:
     text = say_unavailable(repeat_unanswered(log_nothing(prefer_first(text))), str(unanswered))
     # A name of its own: the one that serves now may have to be started again as it was.
     edited = written.with_name(f"{written.name}.{os.getpid()}.held")
-    for left_over in written.parent.glob(f"{written.name}.*.held"):
-        if not is_running(int(left_over.name.split(".")[-2]), str(written)):
+    for left_over in (*written.parent.glob(f"{written.name}.*.held"), *folder.glob("*.admin")):
+        if not is_running(int(left_over.name.split(".")[-2]), "haproxy"):
             left_over.unlink(missing_ok=True)
     if has_gateways(text):
-        served_before, _ = read_current(folder)
-        if served_before and is_running(served_before, "haproxy"):
-            arguments = after(arguments, served_before)
-        write_current(folder, os.getpid(), str(edited))
+        before = read_current(folder)
+        if before.process_id and is_running(before.process_id, "haproxy"):
+            arguments = after(arguments, before)
+        socket = str(folder / f"{os.getpid()}.admin")
+        text = hand_over_through(text, socket)
+        write_current(folder, Current(os.getpid(), str(edited), socket))
     else:
-        text = hide_from_clients(text)
+        text = listen_nowhere(text)
     edited.write_text(text)
     arguments[place] = str(edited)
     if not is_kept(folder):

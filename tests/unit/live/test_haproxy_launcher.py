@@ -9,12 +9,14 @@ import pytest
 from modelless.controller.live.haproxy_keeper import stand_in
 from modelless.controller.live.haproxy_launcher import (
     UNANSWERED,
+    Current,
     after,
+    hand_over_through,
     has_gateways,
-    hide_from_clients,
     hold_to_host,
     is_kept,
     is_running,
+    listen_nowhere,
     log_nothing,
     prefer_first,
     read_current,
@@ -115,32 +117,37 @@ def test_what_no_gateway_answers_is_answered_as_the_protocol_says():
     assert set(json.loads(body)) == {"error"}
 
 
-def test_without_gateways_the_clients_port_is_somebody_elses():
+def test_without_gateways_every_port_is_somebody_elses():
     assert has_gateways(RETRIED)
     assert not has_gateways(RETRIED.replace("backend http-a", "backend default_backend"))
-    hidden = hide_from_clients(RETRIED)
-    assert "bind" not in hidden
-    assert hidden.count("\n") == RETRIED.count("\n") - 1
+    assert "bind" not in listen_nowhere(WRITTEN)
 
 
 @pytest.mark.parametrize(
     ("given", "becomes"),
     [
-        (["-db"], ["-db", "-sf", "7"]),
-        (["-sf", "5", "-x", "s"], ["-sf", "7", "5", "-x", "s"]),
-        (["-sf", "7"], ["-sf", "7"]),
+        (["-db"], ["-db", "-sf", "7", "-x", "own"]),
+        (["-sf", "5", "-x", "serves"], ["-sf", "7", "5", "-x", "own"]),
+        (["-sf", "7"], ["-sf", "7", "-x", "own"]),
     ],
 )
-def test_who_served_before_is_asked_to_finish_once(given: list[str], becomes: list[str]):
-    assert after(given, 7) == becomes
+def test_who_served_before_hands_over_and_finishes(given: list[str], becomes: list[str]):
+    assert after(given, Current(7, "", "own")) == becomes
+
+
+def test_ports_are_handed_over_through_a_socket_besides_serves():
+    line = "    stats socket /tmp/admin.sock mode 666 level admin expose-fd listeners\n"
+    text = hand_over_through(f"global\n{line}defaults\n", "/run/7.admin")
+    assert text.count("stats socket /tmp/admin.sock ") == 1
+    assert "    stats socket /run/7.admin mode 666 level admin expose-fd listeners\n" in text
 
 
 def test_who_serves_now_is_noted(tmp_path: Path):
-    assert read_current(tmp_path) == (0, "")
-    write_current(tmp_path, 17, "/run/a.cfg")
-    assert read_current(tmp_path) == (17, "/run/a.cfg")
+    assert read_current(tmp_path) == (0, "", "")
+    write_current(tmp_path, Current(17, "/run/a.cfg", "/run/17.admin"))
+    assert read_current(tmp_path) == (17, "/run/a.cfg", "/run/17.admin")
     (tmp_path / "haproxy.json").write_text("half a fi")
-    assert read_current(tmp_path) == (0, "")
+    assert read_current(tmp_path) == (0, "", "")
 
 
 def test_it_is_kept_while_its_keeper_lives(tmp_path: Path):
@@ -157,9 +164,9 @@ def test_a_process_is_known_by_a_word_of_its_command():
 
 
 def test_a_stand_in_leaves_serves_own_socket_alone():
-    text = stand_in(
-        WRITTEN + "    server-state-file /tmp/x\n    load-server-state-from-file global\n"
-    )
+    given = WRITTEN + "    server-state-file /tmp/x\n    load-server-state-from-file global\n"
+    text = stand_in(given, "/run/own.socket")
     assert "admin.sock" not in text
     assert "state" not in text
-    assert "bind 127.0.0.1:8000" in text
+    assert "stats socket /run/own.socket" in text
+    assert [line.strip() for line in text.splitlines() if "bind" in line] == ["bind 127.0.0.1:8000"]
