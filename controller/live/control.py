@@ -140,6 +140,7 @@ class ControlLoop:
                     "memory_bytes": sum(i.memory_bytes for i in instances),
                     "memory_budget_bytes": report.state.memory_bytes if report.state else 0,
                     "resident_bytes": report.resident_bytes,
+                    "tasks": report.tasks,
                     "queued": report.queued,
                     "arrivals_per_s": _rate(report.arrivals, report.interval_s),
                 }

@@ -253,6 +253,7 @@ class Gateway:
             open_queries=self._dispatcher.open_by_scope(),
             queued=self._dispatcher.queued,
             resident_bytes=resident_bytes(),
+            tasks=len(asyncio.all_tasks()),
             host=platform.node(),
             coverage=self._knowledge.cost_model.coverage(),
             drifts=self._knowledge.cost_model.drifts(),

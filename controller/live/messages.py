@@ -32,6 +32,7 @@ class Report:
         open_queries: queries waiting or running now, by scope.
         queued: queries waiting now.
         resident_bytes: memory of the process.
+        tasks: that its event loop has: they must not pile up.
         host: the machine's name: devices of one host disturb each other.
         coverage: how its cost model's predictions fared lately, by device class.
         drifts: placements that came to take another time than was measured.
@@ -51,6 +52,7 @@ class Report:
     open_queries: Mapping[str, int] = field(default_factory=dict)
     queued: int = 0
     resident_bytes: int = 0
+    tasks: int = 0
     host: str = ""
     coverage: tuple[Coverage, ...] = ()
     drifts: tuple[Drift, ...] = ()

@@ -157,6 +157,7 @@ class PoolWorker:
                         failed_loads=dict(self._device.failed_loads),
                         interval_s=now_s - self._last_s,
                         resident_bytes=resident_bytes(),
+                        tasks=len(asyncio.all_tasks()),
                         host=platform.node(),
                     )
                 )

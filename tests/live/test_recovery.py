@@ -137,7 +137,7 @@ def test_a_killed_haproxy_is_stood_in_for_at_once(running: Running) -> None:
         clients.answered_again(1)
         assert time.monotonic() - killed_s < 3.0  # Serve alone takes 9 s
         clients.answered_again(60)
-    assert clients.outcomes["broken"] <= 3, clients.outcomes  # one a client, in that very moment
+    assert clients.outcomes["broken"] <= 6, clients.outcomes  # one a client, in that very moment
     assert set(clients.outcomes) <= {"200", "broken", "closed"}
 
 
