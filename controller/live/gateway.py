@@ -170,7 +170,7 @@ class Gateway:
             await asyncio.sleep(TICK_S if self._dispatcher.open_queries else IDLE_TICK_S)
             now_s = time.monotonic()
             try:
-                if self._dispatcher.open_queries:
+                if self._dispatcher.open_queries or self._dispatcher.quarantine.signs:
                     self.frontend.carry_out(self._dispatcher.on_tick(now_s))
                 if now_s - refreshed_s >= 1.0:
                     refreshed_s = now_s

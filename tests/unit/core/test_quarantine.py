@@ -103,7 +103,7 @@ def test_a_worker_whose_batch_never_returns_is_tried_later_and_later() -> None:
     for _ in range(3):
         began_s = world.now_s
         while world.dispatcher.quarantine.signs:
-            world.ask()  # a quarantine is looked after while there is something to do
+            world.ask()
             world.tick(0.25)
             world.finish("w1")
         lengths_s.append(world.now_s - began_s)
