@@ -208,6 +208,7 @@ class WorkerState:
             devices of the host hold, were they busy; what is not named is not known to be slowed.
         pool: whose it is; by default the one called like its device class.
         resizing_to: the device class that it is about to become; empty if it stays what it is.
+        barred: variants that could not be loaded there lately: not to be tried again just now.
         free_bytes: memory budget less what its instances take.
     """
 
@@ -219,6 +220,7 @@ class WorkerState:
     slowdowns: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
     pool: str = ""
     resizing_to: str = ""
+    barred: frozenset[str] = frozenset()
     free_bytes: int = field(init=False, repr=False, compare=False)
 
     @property

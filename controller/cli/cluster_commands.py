@@ -284,6 +284,8 @@ def _show_status(url: str, found: Mapping[str, Any]) -> None:
     for member in members:
         for variant, reason in member.get("failed_loads", {}).items():
             say(f"{member['id']} could not load {variant}: {reason}")
+        if member.get("quarantine"):
+            say(f"{member['id']} is in quarantine: {member['quarantine']}")
     drifted = found.get("drifted", [])
     for row in drifted:
         say(

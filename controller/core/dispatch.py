@@ -7,7 +7,6 @@ exactly once, as a Complete or a Refuse.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -17,10 +16,12 @@ import numpy as np
 from modelless.controller.core.asking import PolicyFailure, ask_on_idle, ask_on_query, tell_plan
 from modelless.controller.core.books import Books, DispatchCounters, Explain
 from modelless.controller.core.effects import DispatchEffect, Execute, Refuse, WakeAt
+from modelless.controller.core.handing import bind_query, start_batch
 from modelless.controller.core.holding import HoldingRoom
 from modelless.controller.core.idle import IdleWorkers
 from modelless.controller.core.limits import DispatchLimits
 from modelless.controller.core.nearest import refusal_message
+from modelless.controller.core.quarantine import Quarantine
 from modelless.controller.core.receipts import Receipt, ReceiptBook
 from modelless.controller.core.roster import Roster, WorkerReport
 from modelless.controller.core.waiting import Batch, WaitingRoom, Worker
@@ -28,7 +29,7 @@ from modelless.policies.batching.urgency import urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import base_of
 from modelless.policies.seams import SelectionPolicy
-from modelless.policies.views import Bind, Defer, QueryView, Reject, Run, Wait
+from modelless.policies.views import Defer, QueryView, Reject, Run, Wait
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
 
@@ -45,6 +46,9 @@ class Dispatcher:
         limits: bounds on queues, batches and retries.
         receipts: where finished receipts go.
         explain: words a refusal, for people.
+
+    Attributes:
+        quarantine: workers that hang or are slow, and get no batches for now.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class Dispatcher:
         self._next_worker = 0
         self._held = HoldingRoom(self._waiting, roster, self.limits)
         self._idle = IdleWorkers(self._waiting)
+        self.quarantine = Quarantine(roster)
 
     # -- events -------------------------------------------------------------------------------
 
@@ -84,15 +89,18 @@ class Dispatcher:
     def on_batch_done(self, batch_id: int, now_s: float, busy_s: float) -> list[DispatchEffect]:
         """A batch has run. ``busy_s``: how long the device was busy with it, seconds.
 
-        Unknown ids (a batch given up as overdue, or of a worker that was lost) are ignored.
+        Unknown ids (a batch given up, or of a worker that was lost) do no more than show that
+        the worker is alive.
         """
         worker = self._batches.pop(batch_id, None)
         if worker is None or worker.running is None:
-            return []
+            return self._see_anew(self.quarantine.returned(batch_id, now_s), now_s)
         batch = self._stop(worker, worker.running, now_s)
         placement = Placement(batch.variant_id, batch.device_class)
         self.roster.cost_model.observe(placement, batch.items, self.roster.load, busy_s)
         effects = self._books.complete(batch, worker, now_s, busy_s)
+        if self.quarantine.is_slow(worker, batch, now_s):
+            return effects + self._see_anew(worker.worker_id, now_s)
         self._idle.tell(worker)
         return self._settle(now_s, effects)
 
@@ -102,7 +110,10 @@ class Dispatcher:
         """A batch could not be run. If its worker is gone, its queries are tried elsewhere once."""
         worker = self._batches.get(batch_id)
         if worker is None or worker.running is None:
-            return []
+            awaiting = self.quarantine.returned(batch_id, now_s)
+            if awaiting is not None and worker_lost:
+                return self.on_worker_lost(awaiting, now_s)
+            return self._see_anew(awaiting, now_s)
         if worker_lost:
             return self.on_worker_lost(worker.worker_id, now_s)
         del self._batches[batch_id]
@@ -120,6 +131,7 @@ class Dispatcher:
             self._next_worker += 1
             self._workers[report.worker_id] = worker
             self._idle.add(worker)
+        report = self.quarantine.seen_as(report)
         if not self.roster.update(report):
             return []
         resized = worker.device_class != report.device_class
@@ -139,6 +151,7 @@ class Dispatcher:
         worker = self._workers.pop(worker_id, None)
         if worker is None:
             return []
+        self.quarantine.forget(worker_id)
         self.roster.remove(worker_id)
         homeless = [query for queue in worker.queues.values() for query in queue]
         if worker.running is not None:
@@ -168,6 +181,10 @@ class Dispatcher:
                 self._idle.tell(worker)
             elif now_s > worker.running.overdue_at_s:
                 effects += self.on_worker_lost(worker.worker_id, now_s)
+            elif self.quarantine.hangs(worker, now_s):
+                effects += self._take_away(worker, worker.running, now_s)
+        for worker_id in self.quarantine.due(now_s):
+            effects += self._see_anew(worker_id, now_s)
         return self._settle(now_s, effects)
 
     def refresh(self, load: Load, starting_s: Mapping[str, float] = MappingProxyType({})) -> None:
@@ -203,9 +220,8 @@ class Dispatcher:
     def members(self, batch_id: int) -> tuple[int, ...]:
         """The queries of a running batch, in order; none if it is not running (any more)."""
         worker = self._batches.get(batch_id)
-        if worker is None or worker.running is None:
-            return ()
-        return tuple(query.query_id for query in worker.running.queries)
+        batch = worker.running if worker is not None else None
+        return tuple(query.query_id for query in batch.queries) if batch is not None else ()
 
     def in_use(self, worker_id: str) -> set[str]:
         """Variants of the worker that run or are queued for: these must not be unloaded."""
@@ -247,24 +263,12 @@ class Dispatcher:
             self._waiting.defer(query)
             self._idle.tell_all()
         else:
-            self._bind(receipt, choice, now_s)
+            row, workers = int(choice.row), self._workers
+            worker = bind_query(receipt, row, self.roster, workers, self._waiting, now_s)
+            self._publish(worker)
+            if worker.running is None:
+                self._idle.tell(worker)
         return []
-
-    def _bind(self, receipt: Receipt, choice: Bind, now_s: float) -> None:
-        query, candidates, row = receipt.query, receipt.candidates, int(choice.row)
-        assert candidates is not None  # noqa: S101  (set by _choose)
-        placement = candidates.placements[row]
-        worker = self._workers[self.roster.soonest(placement, now_s)]
-        receipt.row = row
-        receipt.variant_id, receipt.device_class = placement.variant_id, placement.device_class
-        receipt.worker_id = worker.worker_id
-        finish_s = candidates.free_at_s[row] + candidates.estimates.p50_s[row]
-        receipt.predicted_latency_s = float(finish_s) - query.arrival_s
-        resident = self.roster.residents(worker.worker_id)[placement.variant_id]
-        self._waiting.bind(query, worker, placement.variant_id, resident.p50_s[query.items])
-        self._publish(worker)
-        if worker.running is None:
-            self._idle.tell(worker)
 
     def _choose_again(self, queries: Iterable[QueryView], now_s: float) -> list[DispatchEffect]:
         """Choose anew for queries whose worker or variant is gone; queued or not."""
@@ -280,6 +284,21 @@ class Dispatcher:
             else:
                 effects += self._choose(receipt, now_s, late=False)
         return effects
+
+    # -- workers that hang or are slow --------------------------------------------------------
+
+    def _take_away(self, worker: Worker, batch: Batch, now_s: float) -> list[DispatchEffect]:
+        """Let what hangs on the worker be served elsewhere; what it has of it still is awaited."""
+        del self._batches[batch.batch_id]
+        self._stop(worker, batch, now_s)
+        effects = self._see_anew(worker.worker_id, now_s)
+        return effects + self._choose_again(batch.queries, now_s)
+
+    def _see_anew(self, worker_id: str | None, now_s: float) -> list[DispatchEffect]:
+        """See the worker anew, as its quarantine that began or ended says."""
+        if worker_id is None:
+            return []
+        return self.on_worker_report(self.quarantine.report_of(worker_id), now_s)
 
     # -- feeding workers ----------------------------------------------------------------------
 
@@ -337,33 +356,17 @@ class Dispatcher:
 
     def _start(self, worker: Worker, run: Run, now_s: float) -> Execute:
         """Hand the batch, which was checked, to the worker."""
-        take = self._waiting.take
-        queries = tuple([take(query.query_id).query for query in run.queries])
-        items = sum([query.items for query in queries])
         resident = self.roster.residents(worker.worker_id)[run.variant_id]
-        worker.running = batch = Batch(
-            self._next_batch_id,
-            run.variant_id,
-            worker.device_class,
-            queries,
-            items,
-            now_s + self.limits.overdue_factor * resident.p99_s[items] + self.limits.overdue_s,
-        )
+        batch_id = self._next_batch_id
         self._next_batch_id += 1
-        self._batches[batch.batch_id] = worker
+        batch = start_batch(
+            batch_id, worker, run, resident, self._waiting, self._books.open, self.limits, now_s
+        )
+        self._batches[batch_id] = worker
         self._idle.remove(worker)
-        expected_s = resident.p50_s[items]
-        worker.busy_until_s = now_s + (expected_s if expected_s == expected_s else math.inf)
         self._publish(worker)
-        open_receipts = self._books.open
-        for query in queries:
-            receipt = open_receipts[query.query_id]
-            if receipt.row is None:  # chosen only now
-                receipt.predicted_latency_s = worker.busy_until_s - query.arrival_s
-                receipt.reason = run.reason
-            receipt.start(run.variant_id, worker.device_class, worker.worker_id, items, now_s)
-        query_ids = tuple([query.query_id for query in queries])
-        return Execute(batch.batch_id, worker.worker_id, run.variant_id, query_ids)
+        query_ids = tuple([query.query_id for query in batch.queries])
+        return Execute(batch_id, worker.worker_id, run.variant_id, query_ids)
 
     def _stop(self, worker: Worker, batch: Batch, now_s: float) -> Batch:
         worker.running = None

@@ -20,6 +20,8 @@ class DispatchLimits:
         max_held: such queries in all, so that they leave room in the queue for others.
         min_wait_s: a policy that lets a worker wait is not asked again before this, seconds, unless
             something happens.
+        suspect_factor, suspect_s: a batch that runs longer than ``suspect_factor`` x its p99 plus
+            ``suspect_s`` seconds hangs: its queries go elsewhere; see ``quarantine``.
         overdue_factor, overdue_s: a batch that runs longer than ``overdue_factor`` x its p99 plus
             ``overdue_s`` seconds is given up, and its worker with it.
     """
@@ -31,5 +33,7 @@ class DispatchLimits:
     max_hold_s: float = 120.0
     max_held: int = 512
     min_wait_s: float = 0.0005
+    suspect_factor: float = 4.0
+    suspect_s: float = 0.1
     overdue_factor: float = 20.0
     overdue_s: float = 5.0

@@ -196,6 +196,10 @@ class Roster:
         """Whether any worker holds a ready variant of the scope."""
         return bool(self._servers_of(scope))
 
+    def is_served_beside(self, worker_id: str, scope: str) -> bool:
+        """Whether a worker other than this one holds a ready variant of the scope."""
+        return bool(self._servers_of(scope) - {worker_id})
+
     def candidates(self, scope: str, items: int, now_s: float) -> Candidates:
         """The rows for a query of ``items`` items; no rows if nothing is ready."""
         table = self._scopes.get(scope)

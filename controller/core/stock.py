@@ -47,12 +47,14 @@ class Stock:
         return self._counts[placement]
 
     def without(self, placement: Placement, full: Container[str]) -> tuple[WorkerState, ...]:
-        """The workers of the class that neither hold the variant nor are ``full``."""
+        """The workers of the class that neither hold the variant, nor bar it, nor are ``full``."""
         return tuple(
             [
                 self._workers[worker_id]
                 for worker_id in self._of_class.get(placement.device_class, ())
-                if worker_id not in full and placement.variant_id not in self._held[worker_id]
+                if worker_id not in full
+                and placement.variant_id not in self._held[worker_id]
+                and placement.variant_id not in self._workers[worker_id].barred
             ]
         )
 

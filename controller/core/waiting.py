@@ -30,6 +30,9 @@ class Batch:
     Attributes:
         device_class: what the worker was when it began.
         items: of all its queries.
+        started_s: when it was handed to the worker.
+        expected_s: how long it should take, at the median; inf if that is unknown.
+        suspect_at_s: from when on it hangs; inf if one of its queries may not be tried again.
         overdue_at_s: when it is given up.
     """
 
@@ -38,6 +41,9 @@ class Batch:
     device_class: str
     queries: tuple[QueryView, ...]
     items: int
+    started_s: float
+    expected_s: float
+    suspect_at_s: float
     overdue_at_s: float
 
 

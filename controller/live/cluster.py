@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -27,6 +26,8 @@ from typing import Any
 
 from modelless.controller.config import Settings
 from modelless.controller.live import reaper
+from modelless.controller.live.first_signal import FirstSignal
+from modelless.controller.live.haproxy_keeper import HAProxyKeeper
 from modelless.variants.errors import EnvironmentUnfitError, ModellessError
 
 logger = logging.getLogger(__name__)
@@ -88,8 +89,9 @@ class Cluster:
         self._on_stage = on_stage or (lambda _: None)
         self._address = address
         self._run = self._home / "run"
-        self._signals = _FirstSignal()
+        self._signals = FirstSignal()
         self._reaper: subprocess.Popen[bytes] | None = None
+        self._keeper: HAProxyKeeper | None = None
 
     @property
     def url(self) -> str:
@@ -199,7 +201,9 @@ class Cluster:
         host = self._settings.http.host
         launcher = None
         if self._settings.ingress == "haproxy":
-            launcher = write_haproxy_launcher(self._run, host, doors)
+            launcher, binary = write_haproxy_launcher(self._run, host, doors)
+            self._keeper = HAProxyKeeper(doors, binary)
+            self._keeper.start()
         environment = ray_environment(host, haproxy=launcher)
         for name, port in zip(
             ("RAY_SERVE_HAPROXY_STATS_PORT", "RAY_SERVE_HAPROXY_METRICS_PORT"),
@@ -245,6 +249,8 @@ class Cluster:
 
     def _stop(self) -> None:
         self._signals.mute()  # a second Ctrl-C must not leave half of it behind
+        if self._keeper is not None:
+            self._keeper.stop()
         (self._run / "up.json").unlink(missing_ok=True)
         ray_module: Any = sys.modules.get("ray")
         if ray_module is not None:
@@ -259,6 +265,8 @@ class Cluster:
                     logger.warning("the gateways did not drain cleanly: %s", error)
                 self._on_stage("leaving Ray" if joined else "stopping Ray")
             ray_module.shutdown()
+        if self._keeper is not None:
+            self._keeper.close()
         if self._reaper is not None:
             self._reaper.communicate()  # closes the pipe: what is left of the cluster ends now
             os.environ.pop(reaper.MARK, None)
@@ -338,37 +346,3 @@ def _is_ready(url: str) -> bool:
             return bool(reply.status == 200)
     except (urllib.error.URLError, OSError):
         return False
-
-
-class _FirstSignal:
-    """The first Ctrl-C or SIGTERM raises KeyboardInterrupt; those that follow do nothing.
-
-    Works in the main thread only, the one that Python gives signals to; elsewhere it does nothing.
-    """
-
-    def __init__(self) -> None:
-        self._before: dict[signal.Signals, Any] = {}
-        self._muted = False
-
-    def install(self) -> None:
-        """Take the signals over, or back from whoever took them since."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before = signal.signal(number, self._on_signal)
-            self._before.setdefault(number, before)
-
-    def mute(self) -> None:
-        """From now on they do nothing."""
-        self._muted = True
-
-    def restore(self) -> None:
-        """Give the signals back."""
-        while self._before:
-            signal.signal(*self._before.popitem())
-
-    def _on_signal(self, number: int, frame: object) -> None:
-        del number, frame
-        if not self._muted:
-            self._muted = True
-            raise KeyboardInterrupt

@@ -1,7 +1,9 @@
 """The control loop: takes everyone's reports, asks the planner, hands out orders.
 
 An actor of its own, outside Serve's controller, so that neither can stall the other. It keeps
-nothing that the next reports do not bring again: killed and restarted, it knows all within seconds.
+nothing that the next reports do not bring again: killed and restarted, it knows all within seconds,
+and until then decides nothing that it might regret. If the store is away as it starts, it answers
+nobody until that is back, and serving goes on.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from modelless.controller.core.effects import (
 )
 from modelless.controller.core.roster import WorkerReport
 from modelless.controller.core.service import Service, follow_up
+from modelless.controller.core.settling import without_rash
 from modelless.controller.live.history_notes import HistoryNotes
 from modelless.controller.live.knowledge import Knowledge, read_knowledge, rereader
 from modelless.controller.live.last_run import LastRun, read_last_run
@@ -87,9 +90,25 @@ class ControlLoop:
         export: Callable[[Scalars], None] | None = None,
     ) -> None:
         log_to(home, "control")
-        self._serves = (home, settings)
-        knowledge = read_knowledge(home, settings)
+        self._home, self._settings = home, settings
         self._scale_pool = scale_pool
+        self._members: dict[str, _Member] = {}
+        self._shares: Mapping[str, Mapping[Placement, float]] = {}
+        self._began_s = self._ticked_s = -float("inf")
+        self._totals: dict[str, int] = {}
+        self._served: dict[str, int] = {}
+        self._started_s = time.time()
+        self._pools = PoolBook(settings)
+        self._changes = ChangeBook()
+        self._export = export
+        self._exported_s = -float("inf")
+
+    def _begin(self) -> None:
+        """Read what is known, once; raising here costs one exchange, in the constructor all."""
+        if self._began_s > 0.0:
+            return
+        home, settings = self._home, self._settings
+        knowledge = read_knowledge(home, settings)
         self._drift_notes = DriftNotes(home, knowledge.fingerprints)
         self._chronicle = Chronicle()
         self._history = HistoryNotes(home, settings.history.max_entries)
@@ -103,37 +122,28 @@ class ControlLoop:
         self._follower = VersionFollower(
             knowledge, rereader(home, settings), self._keeper.watch, self._serve, self._learn
         )
-        self._following: asyncio.Task[None] | None = None
-        self._pools = PoolBook(settings)
+        self._last_run = LastRun(home)
         asked = settings.residency.preload
         preload = read_last_run(home) if asked == "last-run" else asked
-        self._last_run = LastRun(home)
         limits = self._pools.limits(knowledge.device_classes)
         self._planner = open_planner(settings, limits, preload)
-        self._members: dict[str, _Member] = {}
-        self._changes = ChangeBook()
-        self._shares: Mapping[str, Mapping[Placement, float]] = {}
-        self._ticked_s = -float("inf")
         self._metrics = ClusterMetrics(self._device_classes, self._reports)
-        self._exported_s = -float("inf")
-        self._totals: dict[str, int] = {}
-        self._served: dict[str, int] = {}
-        self._started_s = time.time()
-        self._export = export
+        self._following = asyncio.create_task(self._follower.follow_forever())
+        self._began_s = time.monotonic()
 
     def is_for(self, home: Path, settings: Settings) -> bool:
         """Whether it was started with these."""
-        return self._serves == (home, settings)
+        return (self._home, self._settings) == (home, settings)
 
     async def metrics(self) -> str:
         """The cluster in Prometheus' text format."""
+        self._begin()
         return self._metrics.render()
 
     async def exchange(self, report: Report) -> Orders:
         """Take a member's report; answer with its orders and with who else is there."""
         now_s = time.monotonic()
-        if self._following is None:
-            self._following = asyncio.create_task(self._follower.follow_forever())
+        self._begin()
         member = self._members.get(report.member_id)
         is_new = member is None
         if report.is_leaving:
@@ -169,11 +179,16 @@ class ControlLoop:
             feedback,
             self._pools.starting_s(self._planner.scaled),
             self._pools.is_at_rest(self._planner.scaled),
+            self._is_settled(now_s),
         )
 
     async def versions(self, token: str) -> Service:
         """Which versions are in service, once that is not what ``token`` stands for any more."""
+        self._begin()
         return await self._keeper.watch(token)
+
+    def _is_settled(self, now_s: float) -> bool:
+        return now_s - self._began_s > FORGET_S
 
     def status(self) -> Mapping[str, Any]:
         """The cluster in a few figures, as plain data."""
@@ -191,13 +206,17 @@ class ControlLoop:
                     "loading": sorted(i.variant_id for i in instances if not i.memory_bytes),
                     "pinned": sorted(i.variant_id for i in instances if i.pinned),
                     "failed_loads": dict(report.failed_loads),
+                    "quarantine": self._quarantine_of(report.member_id),
                     "memory_bytes": sum(i.memory_bytes for i in instances),
                     "memory_budget_bytes": report.state.memory_bytes if report.state else 0,
                     "resident_bytes": report.resident_bytes,
+                    "tasks": report.tasks,
                     "queued": report.queued,
                     "arrivals_per_s": _rate(report.arrivals, report.interval_s),
                 }
             )
+        if self._began_s < 0.0:
+            return {"members": members}
         return {
             "members": members,
             "pools": self._pools.status(),
@@ -209,6 +228,15 @@ class ControlLoop:
             "trials": self._keeper.status(),
             "up_s": round(time.time() - self._started_s, 1),
         }
+
+    def _quarantine_of(self, member_id: str) -> str:
+        """Why gateways give the member no batches for now, and how many; empty if none does."""
+        signs = [
+            member.report.quarantined[member_id]
+            for member in self._members.values()
+            if member_id in member.report.quarantined
+        ]
+        return f"{max(signs)}, say {len(signs)} gateways" if signs else ""
 
     def _reports(self) -> list[Report]:
         return [member.report for member in self._members.values()]
@@ -241,7 +269,7 @@ class ControlLoop:
         busy = {effect.worker_id for effect in effects if isinstance(effect, placing)}
         effects += follow_up(self._service, view.workers, self._facts, busy)
         self._changes.decline(self._planner.declined)
-        for effect in effects:
+        for effect in effects if self._is_settled(now_s) else without_rash(effects):
             if isinstance(effect, (*placing, ResizeWorker)):
                 orders = self._members[effect.worker_id].orders
                 if effect not in orders:

@@ -38,7 +38,9 @@ class ControlLink:
 
     async def _call(self, method: str, *arguments: object) -> Any:
         if self._handle is None:
-            self._handle = ray.get_actor(CONTROL_NAME, namespace=NAMESPACE)
+            self._handle = await asyncio.to_thread(  # it waits for Ray's head, which may be busy
+                ray.get_actor, CONTROL_NAME, namespace=NAMESPACE
+            )
         try:
             call = getattr(self._handle, method).remote(*arguments)
             return await asyncio.wait_for(call, PATIENCE_S)

@@ -7,6 +7,7 @@ Everything public is called on the event loop's thread, and every callback comes
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections import deque
@@ -21,6 +22,7 @@ from modelless.controller.core.effects import (
     ResizeWorker,
     UnloadInstance,
 )
+from modelless.controller.core.load_backoff import never_ends
 from modelless.controller.core.resizing import Resident, take_along
 from modelless.controller.core.roster import WorkerReport
 from modelless.controller.live.device_threads import (
@@ -65,6 +67,7 @@ class LocalDevice:
         cores: CPU cores that batches run on; empty for wherever the system puts them.
         sizes: what it may be resized to.
         pinned: scopes whose variants are to stay once they are loaded.
+        load_s: predicts a variant's load, seconds; not finite if unknown.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class LocalDevice:
         cores: Collection[int] = (),
         sizes: Iterable[DeviceClass] = (),
         pinned: Collection[str] = (),
+        load_s: Callable[[str], float] = lambda _: math.nan,
     ) -> None:
         self.worker_id = worker_id
         self.device_class = device_class
@@ -88,6 +92,7 @@ class LocalDevice:
         self._changes = ChangeLog(worker_id)
         self._waiting: deque[tuple[Variant, Reason]] = deque()
         self._loading: tuple[str, float] | None = None
+        self._load_s = load_s
         self._sizes = {size.name: size for size in (device_class, *sizes)}
         self._resizing: Resizing | None = None
         self._told_s = time.monotonic()
@@ -127,7 +132,7 @@ class LocalDevice:
         without_room = set()
         for effect in effects:
             if isinstance(effect, UnloadInstance):
-                held_off = self._residency.is_held_off(effect.for_variant_id, now_s)
+                held_off = effect.for_variant_id in self._residency.barred(now_s)
                 if held_off or effect.variant_id in in_use:
                     without_room.add(effect.for_variant_id)
                 else:
@@ -217,6 +222,7 @@ class LocalDevice:
             self._residency.instances(in_use),
             busy_share,
             resizing_to=self._resizing.device_class.name if self._resizing is not None else "",
+            barred=self._residency.barred(now_s),
         )
 
     def take_changes(self) -> tuple[Change, ...]:
@@ -226,12 +232,7 @@ class LocalDevice:
     @property
     def failed_loads(self) -> Mapping[str, str]:
         """What could not be loaded, and why."""
-        return {name: failed.reason for name, failed in self._residency.failed.items()}
-
-    @property
-    def loading_for_s(self) -> float:
-        """How long the load under way has taken; 0 if there is none."""
-        return time.monotonic() - self._loading[1] if self._loading is not None else 0.0
+        return self._residency.failed
 
     @property
     def is_empty(self) -> bool:
@@ -239,10 +240,10 @@ class LocalDevice:
         return not self._residency.states
 
     def check_health(self, now_s: float) -> None:
-        """Raise RuntimeError if this device cannot run batches any more.
+        """Raise RuntimeError if it cannot go on: a thread has died, a batch or a load never ends.
 
         Args:
-            now_s: of ``time.perf_counter``.
+            now_s: of ``time.monotonic``.
         """
         for thread in (self._batches, self._loads):
             if not thread.is_alive:
@@ -250,6 +251,10 @@ class LocalDevice:
         running_s = now_s - self._batches.running_since_s
         if running_s > STALLED_S:  # a NaN, while nothing runs, is not
             raise RuntimeError(f"a batch has run in {self.worker_id} for {running_s:.0f} s")
+        if self._loading is not None:
+            variant_id, since_s = self._loading
+            if never_ends(since_s, self._load_s(variant_id), now_s):
+                raise RuntimeError(f"the load of {variant_id} has run for {now_s - since_s:.0f} s")
 
     # -- coming and going -----------------------------------------------------------------------
 

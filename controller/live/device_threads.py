@@ -85,7 +85,7 @@ class BatchThread:
         cores: CPU cores to keep to; empty for wherever the system puts it.
 
     Attributes:
-        running_since_s: since when, of ``time.perf_counter``, a batch runs; NaN if none does.
+        running_since_s: since when, of ``time.monotonic``, a batch runs; NaN if none does.
     """
 
     def __init__(self, name: str, cores: Collection[int] = ()) -> None:
@@ -128,7 +128,7 @@ class BatchThread:
                 self._free(job.loaded)
                 self._call(job.done, time.perf_counter() - started_s)
                 continue
-            self.running_since_s = started_s
+            self.running_since_s = time.monotonic()
             try:
                 result: BatchResult = _run_batch(job.loaded, job.inputs)
             except Exception as error:  # noqa: BLE001  (whatever an engine raises is an answer)

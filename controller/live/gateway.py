@@ -8,6 +8,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ class Gateway:
     def check_health(self) -> None:
         """Raise if this gateway cannot serve any more."""
         if self._device is not None:
-            self._device.check_health(time.perf_counter())
+            self._device.check_health(time.monotonic())
         for task in self._tasks:
             if task.done():
                 raise RuntimeError(f"a loop of the gateway has ended: {task}")
@@ -200,7 +201,7 @@ class Gateway:
             await asyncio.sleep(TICK_S if self._dispatcher.open_queries else IDLE_TICK_S)
             now_s = time.monotonic()
             try:
-                if self._dispatcher.open_queries:
+                if self._dispatcher.open_queries or self._dispatcher.quarantine.signs:
                     self.frontend.carry_out(self._dispatcher.on_tick(now_s))
                 if now_s - refreshed_s >= 1.0:
                     refreshed_s = now_s
@@ -259,6 +260,7 @@ class Gateway:
             cores,
             [self._knowledge.device_class(name) for name in settings.sizes],
             self._settings.residency.pinned,
+            partial(self._knowledge.load_s, device_class.name),
         )
 
     def _state(self) -> WorkerState | None:
@@ -287,6 +289,7 @@ class Gateway:
             open_queries=self._dispatcher.open_by_scope(),
             queued=self._dispatcher.queued,
             resident_bytes=resident_bytes(),
+            tasks=len(asyncio.all_tasks()),
             host=platform.node(),
             coverage=self._knowledge.cost_model.coverage(),
             drifts=self._knowledge.cost_model.drifts(),
@@ -295,6 +298,7 @@ class Gateway:
             pool=GATEWAYS,
             changes=self._device.take_changes() if self._device is not None else (),
             meters=counters.meters,
+            quarantined={n: str(sign) for n, sign in self._dispatcher.quarantine.signs.items()},
         )
 
     def _obey(self, orders: Orders) -> None:
@@ -305,7 +309,7 @@ class Gateway:
         if self._device is not None:
             in_use = self._dispatcher.in_use(self.gateway_id)
             self._device.obey(orders.effects, in_use, self._knowledge.catalog.versions)
-        if orders.shares != self._shares:
+        if orders.shares != self._shares and (orders.shares or orders.is_settled):
             self._shares = orders.shares
             self._advise()
         self._desk.take_passed_on(orders.feedback)
@@ -313,6 +317,10 @@ class Gateway:
         directory = {report.worker_id: report for report in orders.directory}
         self._starting_s = orders.starting_s
         self.frontend.is_at_rest = orders.is_at_rest
+        if not orders.is_settled:
+            directory = self._directory | directory
+        for gone in directory.keys() - self._remote.still_there(directory):
+            del directory[gone]
         for gone in self._directory.keys() - directory.keys():
             self.frontend.carry_out(self._dispatcher.on_worker_lost(gone, now_s))
         self._directory = directory

@@ -12,6 +12,12 @@ supervision, reloads and health checks work as ever):
   least connections. A model that has just run answers sooner than one that slept (4.1 against 5.2
   ms, measured), so a trickle of queries should not be spread.
 - Nothing is logged per query: Serve's configuration formats and sends a line for each.
+- A query whose gateway dies before it answers is sent once more, to another gateway: inference may
+  be repeated. HAProxy can only repeat what it has kept, so it takes a query in as a whole first.
+- What no gateway answers is answered here: 503, as JSON, to be tried again.
+- Until there are gateways it listens nowhere, so that a HAProxy that still serves (see
+  ``haproxy_keeper``) gets the clients; once there are, that one hands its open ports over through
+  a socket of its own and is asked to finish: no connection is refused meanwhile.
 
 Standard library only, so that starting it costs little.
 """
@@ -19,11 +25,13 @@ Standard library only, so that starting it costs little.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import re
 import signal
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 _PR_SET_PDEATHSIG = 1
 
@@ -33,6 +41,21 @@ _SERVER = re.compile(
     re.MULTILINE,
 )
 _DOOR = re.compile(r"(\s*)server\s+(\S+)\s+unix@")
+_ANY_BIND = re.compile(r"^\s*bind .*\n", re.MULTILINE)
+_ADMIN = re.compile(r"^(\s*stats socket )\S+( .*\bexpose-fd listeners.*)$", re.MULTILINE)
+_APPLICATION = re.compile(r"^backend http-", re.MULTILINE)
+_ERROR_FILE = re.compile(r"^(\s*errorfile (?:502|503|504) )\S+", re.MULTILINE)
+
+UNANSWERED = (
+    b"HTTP/1.1 503 Service Unavailable\r\n"
+    b"content-type: application/json\r\n"
+    b"content-length: 61\r\n"
+    b"retry-after: 1\r\n"
+    b"\r\n"
+    b'{"error":"no gateway could answer the query; try once again"}'
+)
+KEEPER, CURRENT = "keeper.pid", "haproxy.json"
+"""In the doors' folder: who keeps HAProxy alive, and which HAProxy serves clients now."""
 
 
 def hold_to_host(configuration: str, host: str) -> str:
@@ -76,6 +99,98 @@ def log_nothing(configuration: str) -> str:
     return re.sub(r"^\s*(?:log\s|option\s+httplog\b).*\n", "", configuration, flags=re.MULTILINE)
 
 
+def repeat_unanswered(configuration: str) -> str:
+    """The configuration with queries taken in as a whole, and servers' downs seen at once.
+
+    That a query is repeated at all is Serve's setting, RAY_SERVE_HAPROXY_RETRY_ON.
+    """
+    text = re.sub(
+        r"^(\s*)(retry-on .*)$", r"\1\2\n\1option http-buffer-request", configuration, flags=re.M
+    )
+    return re.sub(
+        r"^(\s*default-server .*)$", r"\1 on-marked-down shutdown-sessions", text, flags=re.M
+    )
+
+
+def has_gateways(configuration: str) -> bool:
+    """Whether there is an application to send clients to."""
+    return _APPLICATION.search(configuration) is not None
+
+
+def listen_nowhere(configuration: str) -> str:
+    """The configuration without any port."""
+    return _ANY_BIND.sub("", configuration)
+
+
+def hand_over_through(configuration: str, socket: str) -> str:
+    """The configuration with a socket of its own besides Serve's, through which ports are got."""
+    return _ADMIN.sub(rf"\g<0>\n\g<1>{socket}\g<2>", configuration)
+
+
+def say_unavailable(configuration: str, file: str) -> str:
+    """The configuration with ``file`` as the answer to what no server answered."""
+    return _ERROR_FILE.sub(rf"\g<1>{file}", configuration)
+
+
+def is_running(process_id: int, word: str) -> bool:
+    """Whether the process lives and has ``word`` in its command: ids are used again."""
+    try:
+        command = Path(f"/proc/{process_id}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return word.encode() in command
+
+
+class Current(NamedTuple):
+    """The HAProxy that serves clients.
+
+    Attributes:
+        process_id: its own; 0 if there is none.
+        configuration: path of what it was started with.
+        socket: path through which it hands its ports over.
+    """
+
+    process_id: int
+    configuration: str
+    socket: str
+
+
+def read_current(folder: Path) -> Current:
+    """Who serves clients, as far as is noted."""
+    try:
+        return Current(*json.loads((folder / CURRENT).read_text()))
+    except (OSError, ValueError, TypeError):
+        return Current(0, "", "")
+
+
+def write_current(folder: Path, current: Current) -> None:
+    """Note who serves clients from now on."""
+    temporary = folder / f"{CURRENT}.{current.process_id}"
+    temporary.write_text(json.dumps(current))
+    temporary.replace(folder / CURRENT)
+
+
+def after(arguments: list[str], before: Current) -> list[str]:
+    """HAProxy's arguments with ``before``, which hands its ports over and then finishes."""
+    process_id = before.process_id
+    words = list(arguments)
+    if "-x" in words:
+        place = words.index("-x")
+        del words[place : place + 2]
+    if str(process_id) not in words:
+        place = words.index("-sf") + 1 if "-sf" in words else len(words)
+        words[place:place] = [str(process_id)] if "-sf" in words else ["-sf", str(process_id)]
+    return [*words, "-x", before.socket]
+
+
+def is_kept(folder: Path) -> bool:
+    """Whether somebody watches over HAProxy: then it may outlive whoever started it."""
+    try:
+        return is_running(int((folder / KEEPER).read_text()), "")
+    except (OSError, ValueError):
+        return False
+
+
 def end_with_parent() -> None:
     """Have the kernel end this process when the one that started it ends, however it ends.
 
@@ -93,14 +208,32 @@ def end_with_parent() -> None:
 def main() -> None:
     """Take HAProxy's arguments, edit the file that ``-f`` names into a sibling, become HAProxy."""
     host, binary, doors_folder, *arguments = sys.argv[1:]
-    doors = {path.stem: str(path) for path in Path(doors_folder).glob("*.door")}
+    folder = Path(doors_folder)
+    doors = {path.stem: str(path) for path in folder.glob("*.door")}
     place = arguments.index("-f") + 1
     written = Path(arguments[place])
-    edited = written.with_name(written.name + ".held")
     text = route_through_doors(hold_to_host(written.read_text(), host), doors)
-    edited.write_text(log_nothing(prefer_first(text)))
+    unanswered = written.with_name("unanswered.http")
+    unanswered.write_bytes(UNANSWERED)
+    text = say_unavailable(repeat_unanswered(log_nothing(prefer_first(text))), str(unanswered))
+    # A name of its own: the one that serves now may have to be started again as it was.
+    edited = written.with_name(f"{written.name}.{os.getpid()}.held")
+    for left_over in (*written.parent.glob(f"{written.name}.*.held"), *folder.glob("*.admin")):
+        if not is_running(int(left_over.name.split(".")[-2]), "haproxy"):
+            left_over.unlink(missing_ok=True)
+    if has_gateways(text):
+        before = read_current(folder)
+        if before.process_id and is_running(before.process_id, "haproxy"):
+            arguments = after(arguments, before)
+        socket = str(folder / f"{os.getpid()}.admin")
+        text = hand_over_through(text, socket)
+        write_current(folder, Current(os.getpid(), str(edited), socket))
+    else:
+        text = listen_nowhere(text)
+    edited.write_text(text)
     arguments[place] = str(edited)
-    end_with_parent()
+    if not is_kept(folder):
+        end_with_parent()
     os.execv(binary, [binary, *arguments])  # noqa: S606  (a fixed binary, no shell)
 
 

@@ -67,6 +67,11 @@ class Knowledge:
         )
         return replace(self, catalog=catalog, cost_model=newer.cost_model, fetch=newer.fetch)
 
+    def load_s(self, device_class: str, variant_id: str) -> float:
+        """How long loading the variant should take there, seconds; not finite if unknown."""
+        placement = Placement(variant_id, device_class)
+        return float(self.cost_model.estimate([placement], 1, Load()).load_s[0])
+
     def variant_facts(self, max_batch: int) -> tuple[VariantFacts, ...]:
         """What planning needs of each version of each variant: where it has a profile."""
         facts = []

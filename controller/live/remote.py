@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -31,6 +31,10 @@ FIRST_HOP_S = 0.002
 """Price of a hop before one was measured: a 150 kB batch by handle takes about this long."""
 
 
+BELIEVED_GONE_S = 5.0
+"""For how long a worker that was found gone gets nothing, though it may still tell of itself."""
+
+
 class RemoteWorkers:
     """Sends batches to the workers of pools, and learns what the way there costs.
 
@@ -51,6 +55,7 @@ class RemoteWorkers:
         self._clock = clock
         self._hop_s: dict[str, float] = {}
         self._running: set[asyncio.Task[None]] = set()
+        self._gone: dict[str, float] = {}  # and until when that is believed
 
     def start(self, on_change: Callable[[], None]) -> None:
         """Open the way to the workers; ``on_change`` is called when others can be reached.
@@ -68,6 +73,12 @@ class RemoteWorkers:
     def reaches(self, worker_id: str) -> bool:
         """Whether batches can be sent there now."""
         return self._routable.app_of(worker_id) in self._apps
+
+    def still_there(self, worker_ids: Collection[str]) -> set[str]:
+        """Those that have not been found gone: a worker that ends tells of itself to the last."""
+        now_s = self._clock()
+        self._gone = {name: until_s for name, until_s in self._gone.items() if now_s < until_s}
+        return set(worker_ids) - self._gone.keys()
 
     def hop_s(self, worker_id: str) -> float:
         """What reaching the worker costs a batch, there and back, seconds; as measured lately."""
@@ -95,6 +106,7 @@ class RemoteWorkers:
             self._learn(app, self._clock() - started_s - busy_s)
         except (RayActorError, WorkerGoneError) as error:
             result, lost = error, True
+            self._gone[batch.worker_id] = self._clock() + BELIEVED_GONE_S
         except Exception as error:  # noqa: BLE001  (whatever comes back from afar is an answer)
             result = error
         callback(batch.batch_id, busy_s, result, lost)

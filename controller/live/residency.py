@@ -6,8 +6,7 @@ for each batch, and what is drained goes with its last lease (reference counting
 for again before that is ready again at once, and nothing is loaded. Its memory counts until it is
 really free.
 
-What cannot be loaded is not tried again at every order: after each failure in a row it is left
-alone for twice as long (``FIRST_RETRY_S`` to ``LAST_RETRY_S``).
+What cannot be loaded is not tried again at every order: see ``LoadBackoff``.
 
 Plain values and no threads: everything is called from one thread, with the time as an argument.
 """
@@ -18,13 +17,11 @@ from collections.abc import Collection, Container
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from modelless.controller.core.load_backoff import LoadBackoff
 from modelless.policies.scopes import scopes_of
 from modelless.policies.views import Instance
 from modelless.variants.errors import ModellessError
 from modelless.variants.runtimes import LoadedVariant
-
-FIRST_RETRY_S = 2.0
-LAST_RETRY_S = 300.0
 
 
 class Residence(StrEnum):
@@ -46,21 +43,6 @@ class _Slot:
     is_freeing: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FailedLoad:
-    """A variant that could not be loaded.
-
-    Attributes:
-        reason: what the engine said.
-        failures: in a row.
-        retry_s: when it may be tried again, on the caller's clock.
-    """
-
-    reason: str
-    failures: int
-    retry_s: float
-
-
 @dataclass(slots=True)
 class Residency:
     """The slots of one device.
@@ -69,13 +51,14 @@ class Residency:
         worker_id: the device's name.
         memory_bytes: what ready and draining variants may fill, as measured.
         pinned: scopes whose variants are to stay once they are there.
-        failed: variants that could not be loaded, by id.
+        failed: why variants could not be loaded, by id.
     """
 
     worker_id: str
     memory_bytes: int
     pinned: Collection[str] = ()
-    failed: dict[str, FailedLoad] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    _backoff: LoadBackoff = field(default_factory=LoadBackoff)
     _slots: dict[str, _Slot] = field(default_factory=dict)
 
     # -- coming ---------------------------------------------------------------------------------
@@ -91,7 +74,7 @@ class Residency:
             if slot.state is Residence.DRAINING and not slot.is_freeing:
                 slot.state, slot.since_s = Residence.READY, now_s
             return False
-        if self.is_held_off(variant_id, now_s):
+        if variant_id in self._backoff.barred(now_s):
             return False
         self._slots[variant_id] = _Slot(Residence.LOADING, now_s)
         return True
@@ -101,20 +84,18 @@ class Residency:
         slot = self._slots[variant_id]
         slot.state, slot.since_s, slot.last_used_s = Residence.READY, now_s, now_s
         slot.loaded = loaded
+        self._backoff.loaded(variant_id)
         self.failed.pop(variant_id, None)
 
     def fail_load(self, variant_id: str, reason: str, now_s: float) -> None:
         """It could not be loaded."""
         del self._slots[variant_id]
-        before = self.failed.get(variant_id)
-        failures = before.failures + 1 if before is not None else 1
-        wait_s = min(FIRST_RETRY_S * 2.0 ** min(failures - 1, 30), LAST_RETRY_S)
-        self.failed[variant_id] = FailedLoad(reason, failures, now_s + wait_s)
+        pause_s = self._backoff.failed(variant_id, now_s)
+        self.failed[variant_id] = f"{reason} (next try in {pause_s:.0f} s)"
 
-    def is_held_off(self, variant_id: str, now_s: float) -> bool:
-        """Whether it could not be loaded and is not to be tried again yet."""
-        failed = self.failed.get(variant_id)
-        return failed is not None and now_s < failed.retry_s
+    def barred(self, now_s: float) -> frozenset[str]:
+        """What could not be loaded and is not to be tried again yet."""
+        return self._backoff.barred(now_s)
 
     # -- in use ---------------------------------------------------------------------------------
 

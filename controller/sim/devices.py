@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
+from modelless.controller.core.load_backoff import LoadBackoff
 from modelless.controller.core.resizing import Resident
 from modelless.controller.core.roster import WorkerReport
 from modelless.controller.sim.latencies import Normals, Spread
@@ -89,6 +90,7 @@ class SimulatedWorker:
         resizing_to: the class it is about to become; empty if it stays what it is.
         undelivered: batches that finished while it was not reachable.
         handed_s: seconds of work it was ever handed.
+        backoff: what could not be loaded.
         told_s, told_busy_s: when it last told the planner, and how much of that was done then.
     """
 
@@ -112,6 +114,7 @@ class SimulatedWorker:
     resizing_to: str = ""
     undelivered: list[Running] = field(default_factory=list)
     handed_s: float = 0.0
+    backoff: LoadBackoff = field(default_factory=LoadBackoff)
     told_s: float = 0.0
     told_busy_s: float = 0.0
 
@@ -154,6 +157,7 @@ class SimulatedWorker:
             busy_share,
             pool=self.pool,
             resizing_to=self.resizing_to,
+            barred=self.backoff.barred(now_s),
         )
 
     def make_room(self, facts: VariantFacts, now_s: float) -> Held | None:

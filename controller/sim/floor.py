@@ -317,10 +317,12 @@ class Floor:
         summary.cold_start_s += load_s
         if self._load_fails(worker, variant_id):
             worker.drop(variant_id)
+            worker.backoff.failed(variant_id, self._events.now_s)
             summary.failed_loads += 1
             self._loaded_rows(worker, variant_id, "load-failed", "fault")
         else:
             summary.loads += 1
+            worker.backoff.loaded(variant_id)
             worker.held[variant_id].is_ready = True
             worker.held[variant_id].last_used_s = self._events.now_s
             self._loaded_rows(worker, variant_id, "loaded")

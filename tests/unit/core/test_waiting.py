@@ -87,7 +87,9 @@ def test_idle_workers_are_asked_once_and_only_while_something_waits() -> None:
     assert [idle.next_hungry() for _ in range(4)] == [*workers[::-1], None]
     idle.tell_all()
     assert idle.next_hungry() is workers[2]
-    workers[1].running = Batch(1, "imagenet/lite0/int8@1", "cpu-1", (), 0, math.inf)
+    workers[1].running = Batch(
+        1, "imagenet/lite0/int8@1", "cpu-1", (), 0, 100.0, 0.01, math.inf, math.inf
+    )
     idle.remove(workers[1])
     assert idle.next_hungry() is workers[0]  # the other one is not idle any more
     idle.tell_all()

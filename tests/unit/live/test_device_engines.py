@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import hashlib
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from modelless.controller.core import load_backoff
 from modelless.controller.core.effects import LoadInstance, UnloadInstance
 from modelless.controller.live.device import LocalDevice
 from modelless.policies.reasons import Reason
@@ -112,7 +114,7 @@ def test_an_unload_that_fails_is_told_and_the_others_serve(
             patch.setattr(OnnxRuntimeVariant, "unload", fail)
             device.unload(variants[0].id)
             assert len(await run(device, variants[1].id)) == 2
-        device.check_health(time.perf_counter())
+        device.check_health(time.monotonic())
         device.close()
 
     asyncio.run(serve())
@@ -205,6 +207,61 @@ def test_nothing_leaves_for_what_could_not_be_loaded_just_now(
         ]
         device.obey(orders, set(), {absent.id: absent, there.id: there})
         assert device.report().variant_ids == (there.id,)
+        device.close()
+
+    asyncio.run(ask())
+
+
+def test_a_load_that_fails_is_not_tried_again_at_once(tmp_path: Path) -> None:
+    tries: list[str] = []
+
+    def fetch(sha256: str) -> Path:
+        tries.append(sha256)
+        raise EnvironmentUnfitError("the file is gone")
+
+    async def ask() -> None:
+        device = LocalDevice("w", CPU, 1 << 30, fetch, {TASK.name: TASK}, lambda: None)
+        wanted = variant("ort", Engine.ONNXRUNTIME_CPU)
+        device.load(wanted)
+        while not device.failed_loads:
+            await asyncio.sleep(0)
+        device.load(wanted)
+        assert device.is_empty
+        assert device.state(set()).barred == {wanted.id}
+        assert device.failed_loads == {wanted.id: "the file is gone (next try in 1 s)"}
+        device.check_health(time.monotonic())
+        device.close()
+
+    asyncio.run(ask())
+    assert len(tries) == 1
+
+
+def test_a_load_that_never_ends_makes_the_device_unfit_and_batches_still_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ending = threading.Event()
+    path = artifact(tmp_path)
+    good, stuck = variant("ort", Engine.ONNXRUNTIME_CPU), variant("two", Engine.ONNXRUNTIME_CPU)
+    changed = asyncio.Event()
+
+    def fetch(_: str) -> Path:
+        if changed.is_set():
+            ending.wait(WAIT_S)
+        return path
+
+    async def ask() -> None:
+        device = LocalDevice(
+            "w", CPU, 1 << 30, fetch, {TASK.name: TASK}, changed.set, load_s=lambda _: 0.0
+        )
+        device.load(good)
+        await asyncio.wait_for(changed.wait(), WAIT_S)
+        device.load(stuck)
+        device.check_health(time.monotonic())
+        monkeypatch.setattr(load_backoff, "LOAD_S", 0.0)
+        with pytest.raises(RuntimeError, match=f"load of {stuck.id} has run for"):
+            device.check_health(time.monotonic())
+        assert len(await run(device, good.id)) == 2
+        ending.set()
         device.close()
 
     asyncio.run(ask())

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
+from modelless.controller.core.load_backoff import FIRST_S, LONGEST_S
 from modelless.controller.live.residency import (
-    FIRST_RETRY_S,
-    LAST_RETRY_S,
     Residence,
     Residency,
 )
@@ -129,10 +128,12 @@ def test_a_load_that_fails_is_left_alone_for_twice_as_long_each_time() -> None:
         assert residency.begin_load(A, now_s)
         residency.fail_load(A, "no such operator", now_s)
         assert not residency.begin_load(A, now_s)
-        waits.append(residency.failed[A].retry_s - now_s)
-        now_s = residency.failed[A].retry_s
-    assert waits[:3] == [FIRST_RETRY_S, 2 * FIRST_RETRY_S, 4 * FIRST_RETRY_S]
-    assert waits[-1] == LAST_RETRY_S
+        begin_s = now_s
+        while A in residency.barred(now_s):
+            now_s += FIRST_S
+        waits.append(now_s - begin_s)
+    assert waits[:3] == [FIRST_S, 2 * FIRST_S, 4 * FIRST_S]
+    assert waits[-1] == LONGEST_S
     assert residency.begin_load(A, now_s)
     residency.end_load(A, loaded(), now_s)
     assert residency.failed == {}

@@ -1,0 +1,186 @@
+"""Drifting load with a fault every two minutes: does anything grow, is any query lost?
+
+    python benchmarks/soak.py --home HOME [--minutes 30] [--every-s 120] [--per-s 100]
+
+The load drifts between a quarter of ``--per-s`` and all of it, 300 ms deadlines, an open-loop
+client in a process of its own; the faults of ``recovery.py`` come in turn. Every few seconds each
+process is looked at: resident memory, open files, threads; of gateways and workers the tasks of
+their event loops and what waits. Printed is each surviving process's median in the first and in the
+last third, of processes that lived through both, and where every query went: the client's books
+beside the gateways' own. Those of a gateway that was killed, or told a control loop that was, end
+with it: they are the difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import tempfile
+import threading
+from collections import Counter, defaultdict
+from contextlib import suppress
+from itertools import cycle, pairwise
+from pathlib import Path
+from typing import Any
+
+import faults
+from faults import FAULTS, HANG_S, ROLES, STATUS, OpenLoop, UnderTest, is_in_time
+
+FIGURES = ("rss_mib", "files", "threads")
+Sample = dict[str, Any]
+
+
+def main() -> None:
+    """Run the load, inject the faults, print what grew and where the queries went."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--every-s", type=float, default=120.0)
+    parser.add_argument("--per-s", type=float, default=100.0)
+    parser.add_argument("--latency-ms", type=float, default=300.0)
+    parser.add_argument("--faults", default=",".join(FAULTS))
+    parser.add_argument("--look-s", type=float, default=5.0)
+    parser.add_argument("--port", type=int, default=8150)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    faults.STORE_GONE_S = min(60.0, arguments.every_s / 2.0)
+    names = arguments.faults.split(",")
+    with (
+        faults.running(arguments.home, arguments.port) as cluster,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        samples: list[Sample] = []
+        ended = threading.Event()
+        watcher = threading.Thread(
+            target=watch, args=(cluster, samples, ended, arguments.look_s), daemon=True
+        )
+        watcher.start()
+        steps = drift(arguments.minutes * 60.0, arguments.per_s)
+        load = OpenLoop(cluster.url, Path(folder), steps, arguments.latency_ms, seed=0)
+        injected = inject(cluster, load, names, arguments.every_s, arguments.minutes * 60.0)
+        rows = load.finish()
+        cluster.wait_whole()
+        ended.wait(2.0 * arguments.look_s)  # the last second's counts are told a second later
+        ended.set()
+        watcher.join()
+    print_growth(samples)
+    print_books(rows, samples, injected, arguments.latency_ms)
+    if arguments.json:
+        found = {"injected": injected, "samples": samples, "rows": len(rows)}
+        arguments.json.write_text(json.dumps(found))
+
+
+def drift(seconds: float, per_s: float) -> list[tuple[float, float]]:
+    """Steps of ten seconds along two waves, the slower one as long as all of it."""
+    count = max(int(seconds / 10.0), 1)
+    steps = []
+    for number in range(count):
+        slow = math.sin(2.0 * math.pi * number / count)
+        quick = math.sin(2.0 * math.pi * number / 9.0)
+        share = 0.625 + 0.25 * slow + 0.125 * quick
+        steps.append((seconds / count, per_s * share))
+    return steps
+
+
+def inject(
+    cluster: UnderTest, load: OpenLoop, names: list[str], every_s: float, seconds: float
+) -> list[tuple[float, str]]:
+    """A fault every ``every_s`` seconds, the last one early enough to be recovered from."""
+    injected = []
+    at_s = every_s / 2.0
+    for name in cycle(names):
+        if at_s + max(HANG_S + 5.0, every_s / 2.0) > seconds:
+            return injected
+        load.wait_until(at_s)
+        end_fault = FAULTS[name](cluster)
+        injected.append((at_s, name))
+        print(f"{at_s:7.0f} s  {name}", flush=True)
+        at_s += every_s
+        load.wait_until(min(at_s, seconds) - 1.0)
+        if end_fault is not None:
+            end_fault()
+        cluster.wait_whole()
+    return injected
+
+
+def watch(cluster: UnderTest, samples: list[Sample], ended: threading.Event, look_s: float) -> None:
+    """Look at every process again and again."""
+    while not ended.wait(look_s):
+        sample: Sample = {"processes": {}, "status": None}
+        for process_id, command in cluster.processes().items():
+            role = next((name for name, word in ROLES.items() if word in command), None)
+            if role is not None:
+                with suppress(OSError):
+                    sample["processes"][str(process_id)] = {"role": role, **figures_of(process_id)}
+        with suppress(OSError, ValueError):
+            sample["status"] = cluster.status()
+        samples.append(sample)
+
+
+def figures_of(process_id: int) -> dict[str, float]:
+    """Memory, open files and threads of a process."""
+    folder = Path(f"/proc/{process_id}")
+    status = dict(
+        line.split(":", 1) for line in (folder / "status").read_text().splitlines() if ":" in line
+    )
+    return {
+        "rss_mib": int(status["VmRSS"].split()[0]) / 1024.0,
+        "files": float(len(list((folder / "fd").iterdir()))),
+        "threads": float(status["Threads"]),
+    }
+
+
+def print_growth(samples: list[Sample]) -> None:
+    """First and last third of each process's figures, of those that were there in both."""
+    third = max(len(samples) // 3, 1)
+    seen: dict[tuple[str, str], dict[str, list[tuple[int, float]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for number, sample in enumerate(samples):
+        for process_id, found in sample["processes"].items():
+            for name in FIGURES:
+                seen[found["role"], process_id][name].append((number, found[name]))
+        for member in (sample["status"] or {}).get("members", []):
+            for name in ("tasks", "queued"):
+                seen[member["role"], member["id"]][name].append((number, float(member[name])))
+    print(f"\n{'process':28}{'figure':>9}{'first third':>13}{'last third':>12}{'most':>9}")
+    for (role, name), figures in sorted(seen.items()):
+        for figure, values in figures.items():
+            first = [value for number, value in values if number < third]
+            last = [value for number, value in values if number >= len(samples) - third]
+            if first and last:
+                most = max(value for _, value in values)
+                print(
+                    f"{role + ' ' + name:28}{figure:>9}{statistics.median(first):>13.1f}"
+                    f"{statistics.median(last):>12.1f}{most:>9.1f}"
+                )
+
+
+def print_books(
+    rows: list[list[Any]],
+    samples: list[Sample],
+    injected: list[tuple[float, str]],
+    latency_ms: float,
+) -> None:
+    """The client's books, and beside them what the gateways counted."""
+    statuses = Counter(row[STATUS] for row in rows)
+    in_time = sum(is_in_time(row, latency_ms) for row in rows)
+    print(f"\nclient: {len(rows)} sent, {statuses[200]} answered, {in_time} of them in time,")
+    refused = {status: count for status, count in statuses.items() if status not in (0, 200)}
+    print(f"  refused {refused or 'none'}, without an answer {statuses[0]}")
+    counted: Counter[str] = Counter()
+    told = [sample["status"]["outcomes"] for sample in samples if sample["status"]]
+    for before, after in pairwise([{}, *told]):
+        # A control loop that begins anew counts from 0.
+        began_anew = sum(after.values()) < sum(before.values())
+        counted.update(after if began_anew else Counter(after) - Counter(before))
+    print(f"gateways: {sum(counted.values())} counted: {dict(counted)}")
+    print(f"  the client's answers and refusals less these: "
+          f"{len(rows) - statuses[0] - sum(counted.values())}")  # fmt: skip
+    print(f"faults: {dict(Counter(name for _, name in injected))}")
+
+
+if __name__ == "__main__":
+    main()
