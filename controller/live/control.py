@@ -57,6 +57,9 @@ logger = logging.getLogger(__name__)
 FORGET_S = 5.0
 """A member that was silent this long is gone."""
 
+SETTLE_S = FORGET_S
+"""So long after it began it knows everybody: until then it decides nothing that it might regret."""
+
 FEEDBACK_KEPT = 10_000
 """Entries that wait for a gateway to report; more are dropped."""
 
@@ -188,7 +191,7 @@ class ControlLoop:
         return await self._keeper.watch(token)
 
     def _is_settled(self, now_s: float) -> bool:
-        return now_s - self._began_s > FORGET_S
+        return now_s - self._began_s > SETTLE_S
 
     def status(self) -> Mapping[str, Any]:
         """The cluster in a few figures, as plain data."""

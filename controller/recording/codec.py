@@ -56,6 +56,8 @@ def decode(kind: Any, data: Any) -> Any:
         return tuple(decode(each, part) for each, part in zip(arguments, data, strict=True))
     if origin in (tuple, Sequence, list):
         return tuple(decode(arguments[0], part) for part in data)
+    if origin is frozenset:
+        return frozenset(decode(arguments[0], part) for part in data)
     if origin in (Mapping, dict):
         items = data.items() if isinstance(data, dict) else data
         return {decode(arguments[0], k): decode(arguments[1], v) for k, v in items}
@@ -99,6 +101,8 @@ def _plain(value: Any) -> Any:
         return _fields(value)
     if isinstance(value, Mapping):
         return dict(value)
+    if isinstance(value, frozenset):
+        return sorted(value)
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Enum):

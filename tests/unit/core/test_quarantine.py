@@ -156,7 +156,7 @@ class Slow:
         found = False
         for _ in range(times):
             begin_s, self.now_s = self.now_s, self.now_s + took_s
-            batch = Batch(0, INT8, (), 1, begin_s, 0.010, math.inf, math.inf)
+            batch = Batch(0, INT8, "cpu-1", (), 1, begin_s, 0.010, math.inf, math.inf)
             found = self.quarantine.is_slow(self.workers[number], batch, self.now_s)
         return found
 

@@ -21,6 +21,7 @@ from tests.unit.cli.tiny import add_measurements, add_variants
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(control, "log_to", lambda home, name: None)
+    monkeypatch.setattr(control, "SETTLE_S", -1.0)
     add_variants(tmp_path)
     add_measurements(tmp_path)
     return tmp_path
@@ -90,4 +91,4 @@ def test_one_that_says_goodbye_is_not_counted_any_more(home: Path) -> None:
 def test_sizes_must_be_device_classes_that_there_are(home: Path, pool: dict[str, Any]) -> None:
     told = parse_settings({"gateways": {"device_class": None}, "pools": [pool]})
     with pytest.raises(InvalidInputError, match=r"cpu-99.*allowed"):
-        ControlLoop(home, told, lambda effect: None)
+        talk(home, told, worker("w"))

@@ -201,6 +201,10 @@ class TestFollower:
 
 
 class TestControlLoop:
+    @pytest.fixture(autouse=True)
+    def knows_everybody(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(control, "SETTLE_S", -1.0)
+
     def talk(self, home: Path, say: Callable[[ControlLoop], Awaitable[Any]]) -> Any:
         async def talk() -> Any:
             return await say(ControlLoop(home, Settings(), lambda effect: None))
