@@ -80,7 +80,8 @@ class Books:
             receipt = self.open.get(query.query_id)
             if receipt is not None:
                 receipt.observed_latency_s = now_s - query.arrival_s
-                self._close(receipt, "served-late" if now_s > query.deadline_s else "served")
+                is_late = now_s > receipt.query.deadline_s
+                self._close(receipt, "served-late" if is_late else "served")
                 effects.append(Complete(query.query_id, batch_id))
         if effects:
             _count(self._counters.used, (worker_id, batch.variant_id), len(effects))

@@ -7,23 +7,25 @@ exactly once, as a Complete or a Refuse.
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from modelless.controller.core.asking import PolicyFailure, ask_on_idle, ask_on_query, tell_plan
-from modelless.controller.core.books import Books, DispatchCounters, Explain
+from modelless.controller.core.books import Books, Explain
+from modelless.controller.core.crew import Crew
 from modelless.controller.core.effects import DispatchEffect, Execute, Refuse, WakeAt
 from modelless.controller.core.holding import HoldingRoom
 from modelless.controller.core.idle import IdleWorkers
+from modelless.controller.core.lateness import may_be_late
 from modelless.controller.core.limits import DispatchLimits
 from modelless.controller.core.nearest import refusal_message
 from modelless.controller.core.receipts import Receipt, ReceiptBook
+from modelless.controller.core.reports import DispatchReports
 from modelless.controller.core.roster import Roster, WorkerReport
-from modelless.controller.core.waiting import Batch, WaitingRoom, Worker
-from modelless.policies.batching.urgency import urgency
+from modelless.controller.core.tenants import Tenants, work_us
+from modelless.controller.core.waiting import WaitingRoom, Worker
+from modelless.policies.batching.urgency import rank, urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import Bind, Defer, QueryView, Reject, Run, Wait
@@ -33,7 +35,7 @@ from modelless.variants.vocabulary import Placement
 __all__ = ["DispatchLimits", "Dispatcher"]
 
 
-class Dispatcher:
+class Dispatcher(DispatchReports):
     """One gateway's queries and the workers it may use.
 
     Args:
@@ -59,52 +61,83 @@ class Dispatcher:
         self.limits = limits or DispatchLimits()
         self.receipts = receipts if receipts is not None else ReceiptBook()
         self._rng = rng
-        self._workers: dict[str, Worker] = {}
-        self._batches: dict[int, Worker] = {}
         self._books = Books(self.receipts, self.limits.max_batch, explain)
-        self._waiting = WaitingRoom()
-        self._next_batch_id = 0
-        self._next_worker = 0
+        self._tenants = Tenants()
+        self._waiting = WaitingRoom(self._tenants)
         self._held = HoldingRoom(self._waiting, roster, self.limits)
         self._idle = IdleWorkers(self._waiting)
+        self._crew = Crew(roster, self._waiting, self._idle, self.limits)
 
     # -- events -------------------------------------------------------------------------------
 
     def on_query(self, query: QueryView, now_s: float) -> list[DispatchEffect]:
         """A query has come in. Its id must be new."""
         receipt = self._books.enter(query)
-        if len(self._waiting) >= self.limits.max_queued:
-            return [self._refuse(receipt, Reason.QUEUE_FULL, now_s)]
         if not 1 <= query.items <= self.limits.max_batch:
             return [self._refuse(receipt, Reason.BAD_ITEM_COUNT, now_s)]
-        return self._settle(now_s, self._choose(receipt, now_s, late=False))
+        self._tenants.on_query(query, now_s)
+        if self._tenants.is_beyond_share(query, now_s):
+            receipt.standing = query._replace(demoted=True)
+        effects: list[DispatchEffect] = []
+        if len(self._waiting) >= self.limits.max_queued:
+            last = self._waiting.least_urgent()
+            if rank(last) <= rank(receipt.standing or query):
+                return [self._refuse(receipt, Reason.QUEUE_FULL, now_s)]
+            effects += self._refuse_all([last], Reason.QUEUE_FULL, now_s)
+        return self._settle(now_s, effects + self._choose(receipt, now_s, late=False))
 
-    def on_batch_done(self, batch_id: int, now_s: float, busy_s: float) -> list[DispatchEffect]:
-        """A batch has run. ``busy_s``: how long the device was busy with it, seconds.
+    def on_batch_done(
+        self, batch_id: int, now_s: float, busy_s: float, others_s: float = 0.0
+    ) -> list[DispatchEffect]:
+        """A batch has run.
 
         Unknown ids (a batch given up as overdue, or of a worker that was lost) are ignored.
+
+        Args:
+            batch_id, now_s: which, and when.
+            busy_s: how long the device was busy with it, seconds.
+            others_s: how long other gateways' batches will keep the worker now.
         """
-        worker = self._batches.pop(batch_id, None)
-        if worker is None or worker.running is None:
+        found = self._crew.running(batch_id)
+        if found is None:
             return []
-        batch = self._stop(worker, worker.running, now_s)
+        worker, batch = found
+        self._crew.stop(worker, now_s)
+        self._tenants.on_done(batch.work_us)
         placement = Placement(batch.variant_id, worker.device_class)
         self.roster.cost_model.observe(placement, batch.items, self.roster.load, busy_s)
         effects = self._books.complete(batch, worker.worker_id, now_s)
-        self._idle.tell(worker)
-        return self._settle(now_s, effects)
+        return self._settle(now_s, effects + self._free(worker, now_s, others_s))
+
+    def on_batch_returned(
+        self, batch_id: int, now_s: float, others_s: float
+    ) -> list[DispatchEffect]:
+        """A worker did not take a batch, as other gateways' keep it for ``others_s`` seconds more.
+
+        Its queries are chosen for anew, which does not count as an attempt.
+        """
+        found = self._crew.running(batch_id)
+        if found is None:
+            return []
+        worker, batch = found
+        self._crew.stop(worker, now_s)
+        for query in batch.queries:
+            if query.query_id in self._books.open:
+                self._books.open[query.query_id].give_back()
+        effects = self._free(worker, now_s, others_s)
+        return self._settle(now_s, effects + self._choose_again(batch.queries, now_s))
 
     def on_batch_failed(
         self, batch_id: int, now_s: float, *, worker_lost: bool
     ) -> list[DispatchEffect]:
         """A batch could not be run. If its worker is gone, its queries are tried elsewhere once."""
-        worker = self._batches.get(batch_id)
-        if worker is None or worker.running is None:
+        found = self._crew.running(batch_id)
+        if found is None:
             return []
+        worker, batch = found
         if worker_lost:
             return self.on_worker_lost(worker.worker_id, now_s)
-        del self._batches[batch_id]
-        batch = self._stop(worker, worker.running, now_s)
+        self._crew.stop(worker, now_s)
         still_open = [query for query in batch.queries if query.query_id in self._books.open]
         effects = self._refuse_all(still_open, Reason.EXECUTION_FAILED, now_s)
         self._idle.tell(worker)
@@ -112,38 +145,20 @@ class Dispatcher:
 
     def on_worker_report(self, report: WorkerReport, now_s: float) -> list[DispatchEffect]:
         """A worker is there, or holds something else than before."""
-        worker = self._workers.get(report.worker_id)
-        if worker is None:
-            worker = Worker(report.worker_id, report.device_class, self._next_worker)
-            self._next_worker += 1
-            self._workers[report.worker_id] = worker
-            self._idle.add(worker)
+        worker = self._crew.meet(report)
         if not self.roster.update(report):
             return []
-        homeless = [
-            query
-            for key, queue in worker.queues.items()
-            if key[1] not in report.variant_ids
-            for query in queue
-        ]
+        homeless = self._crew.without_home(worker, report.variant_ids)
         effects = self._choose_again(homeless + self._held.stranded(), now_s)
         self._idle.tell(worker)
         return self._settle(now_s, effects)
 
     def on_worker_lost(self, worker_id: str, now_s: float) -> list[DispatchEffect]:
         """A worker died or hangs: what it ran and what was queued for it goes elsewhere."""
-        worker = self._workers.pop(worker_id, None)
-        if worker is None:
+        homeless = self._crew.lose(worker_id)
+        if homeless is None:
             return []
-        self.roster.remove(worker_id)
-        homeless = [query for queue in worker.queues.values() for query in queue]
-        if worker.running is not None:
-            del self._batches[worker.running.batch_id]
-            homeless += worker.running.queries
-            worker.running = None
-        else:
-            self._idle.remove(worker)
-        effects = self._choose_again(homeless + self._held.stranded(), now_s)
+        effects = self._choose_again([*homeless, *self._held.stranded()], now_s)
         return self._settle(now_s, effects)
 
     def on_cancel(self, query_id: int, now_s: float) -> None:
@@ -157,10 +172,14 @@ class Dispatcher:
 
     def on_tick(self, now_s: float) -> list[DispatchEffect]:
         """Time has passed: answer queries that cannot be in time, give up on batches that hang."""
-        effects = self._refuse_all(self._held.in_vain(now_s), Reason.NOTHING_READY, now_s)
-        effects += self._refuse_all(self._waiting.expired(now_s), Reason.DEADLINE_PASSED, now_s)
-        for worker in list(self._workers.values()):
+        effects = self._give_up(self._held.in_vain(now_s), Reason.NOTHING_READY, now_s)
+        effects += self._give_up(self._waiting.expired(now_s), Reason.DEADLINE_PASSED, now_s)
+        self._demote(now_s)
+        for worker in self._crew:
             if worker.running is None:
+                self._idle.tell(worker)
+            elif worker.running.is_others and now_s >= worker.busy_until_s:
+                self._crew.stop(worker, now_s)
                 self._idle.tell(worker)
             elif now_s > worker.running.overdue_at_s:
                 effects += self.on_worker_lost(worker.worker_id, now_s)
@@ -178,85 +197,55 @@ class Dispatcher:
         """Refuse whatever is still waiting; running batches still complete."""
         return self._refuse_all(self._waiting.everyone(), Reason.SHUTTING_DOWN, now_s)
 
-    # -- reports ------------------------------------------------------------------------------
-
-    @property
-    def queued(self) -> int:
-        """Queries waiting."""
-        return len(self._waiting)
-
-    @property
-    def open_queries(self) -> int:
-        """Queries waiting or running."""
-        return len(self._books.open)
-
-    def open_by_scope(self) -> dict[str, int]:
-        """Queries waiting or running, by scope."""
-        return dict(Counter(receipt.query.scope for receipt in self._books.open.values()))
-
-    def members(self, batch_id: int) -> tuple[int, ...]:
-        """The queries of a running batch, in order; none if it is not running (any more)."""
-        worker = self._batches.get(batch_id)
-        if worker is None or worker.running is None:
-            return ()
-        return tuple(query.query_id for query in worker.running.queries)
-
-    def in_use(self, worker_id: str) -> set[str]:
-        """Variants of the worker that run or are queued for: these must not be unloaded."""
-        worker = self._workers.get(worker_id)
-        if worker is None:
-            return set()
-        used = {key[1] for key in worker.queues if key[1] is not None}
-        return used | ({worker.running.variant_id} if worker.running else set())
-
-    def receipt(self, query_id: int) -> Receipt | None:
-        """The receipt of a query, open or lately closed."""
-        return self._books.open.get(query_id) or self.receipts.get(query_id)
-
-    def take_counters(self) -> DispatchCounters:
-        """What happened since the last call."""
-        return self._books.take_counters()
-
     # -- choosing -----------------------------------------------------------------------------
 
     def _choose(self, receipt: Receipt, now_s: float, *, late: bool) -> list[DispatchEffect]:
         """Ask the policy about a query that waits nowhere: it is queued or refused after this."""
-        query = receipt.query
+        query = receipt.standing or receipt.query
         if receipt.candidates is not None and query.deadline_s <= now_s:  # it was asked before
-            return [self._refuse(receipt, Reason.DEADLINE_PASSED, now_s)]
-        candidates = self.roster.candidates(query.scope, query.items, now_s)
+            return self._give_up([query], Reason.DEADLINE_PASSED, now_s)
+        candidates = self.roster.candidates(query.scope, query.items, now_s, rank(query))
         receipt.candidates, receipt.row, receipt.outcome = candidates, None, "waiting"
-        if not candidates.placements:
-            self._books.count_unmet(query)
-            if self._held.hold(query, now_s):
+        if not self._held.is_served(query):  # what no load could serve is for the policy to say
+            is_held = self._held.hold(query, now_s)
+            if is_held or not candidates.placements:
+                self._books.count_unmet(query)
+            if is_held:
                 return []
-            return [self._refuse(receipt, Reason.NOTHING_READY, now_s)]
+            if not candidates.placements:
+                return self._give_up([query], Reason.NOTHING_READY, now_s)
         choice = ask_on_query(self.selection, query, candidates, self._rng, late=late)
         if isinstance(choice, PolicyFailure):
             return self._refuse_failed(choice, now_s)
         if isinstance(choice, Reject):
-            return [self._refuse(receipt, choice.reason, now_s)]
+            return self._give_up([query], choice.reason, now_s)
         receipt.reason = choice.reason
         if isinstance(choice, Defer):
-            self._waiting.defer(query)
+            self._waiting.defer(query, work_us(self.roster.work_s(query)))
             self._idle.tell_all()
         else:
-            self._bind(receipt, choice, now_s)
+            self._bind(receipt, query, choice, now_s)
         return []
 
-    def _bind(self, receipt: Receipt, choice: Bind, now_s: float) -> None:
-        query, candidates, row = receipt.query, receipt.candidates, int(choice.row)
+    def _bind(self, receipt: Receipt, query: QueryView, choice: Bind, now_s: float) -> None:
+        candidates, row = receipt.candidates, int(choice.row)
         assert candidates is not None  # noqa: S101  (set by _choose)
         placement = candidates.placements[row]
-        worker = self._workers[self.roster.soonest(placement, now_s)]
+        worker = self._crew[self.roster.soonest(placement, now_s, rank(query))]
         receipt.row = row
         receipt.variant_id, receipt.device_class = placement.variant_id, placement.device_class
         receipt.worker_id = worker.worker_id
         finish_s = candidates.free_at_s[row] + candidates.estimates.p50_s[row]
         receipt.predicted_latency_s = float(finish_s) - query.arrival_s
         resident = self.roster.residents(worker.worker_id)[placement.variant_id]
-        self._waiting.bind(query, worker, placement.variant_id, resident.p50_s[query.items])
-        self._publish(worker)
+        self._waiting.bind(
+            query,
+            worker,
+            placement.variant_id,
+            resident.p50_s[query.items],
+            work_us(self.roster.work_s(query)),
+        )
+        self._crew.publish(worker)
         if worker.running is None:
             self._idle.tell(worker)
 
@@ -300,7 +289,7 @@ class Dispatcher:
                 effects += self._refuse_failed(decision, now_s)
                 continue
             if decision is not None:
-                effects += self._refuse_all(decision.dropped, Reason.DEADLINE_PASSED, now_s)
+                effects += self._give_up(decision.dropped, Reason.DEADLINE_PASSED, now_s)
             if isinstance(decision, Wait) and decision.dropped:
                 continue  # there may be good ones behind them
             if isinstance(decision, Run):
@@ -331,23 +320,9 @@ class Dispatcher:
 
     def _start(self, worker: Worker, run: Run, now_s: float) -> Execute:
         """Hand the batch, which was checked, to the worker."""
-        take = self._waiting.take
-        queries = tuple([take(query.query_id).query for query in run.queries])
-        items = sum([query.items for query in queries])
-        resident = self.roster.residents(worker.worker_id)[run.variant_id]
-        worker.running = batch = Batch(
-            self._next_batch_id,
-            run.variant_id,
-            queries,
-            items,
-            now_s + self.limits.overdue_factor * resident.p99_s[items] + self.limits.overdue_s,
-        )
-        self._next_batch_id += 1
-        self._batches[batch.batch_id] = worker
-        self._idle.remove(worker)
-        expected_s = resident.p50_s[items]
-        worker.busy_until_s = now_s + (expected_s if expected_s == expected_s else math.inf)
-        self._publish(worker)
+        batch = self._crew.start(worker, run, now_s)
+        queries, items = batch.queries, batch.items
+        self._tenants.on_start(queries, now_s)
         open_receipts = self._books.open
         for query in queries:
             receipt = open_receipts[query.query_id]
@@ -358,12 +333,13 @@ class Dispatcher:
         query_ids = tuple([query.query_id for query in queries])
         return Execute(batch.batch_id, worker.worker_id, run.variant_id, query_ids)
 
-    def _stop(self, worker: Worker, batch: Batch, now_s: float) -> Batch:
-        worker.running = None
-        self._idle.add(worker)
-        worker.busy_until_s = now_s
-        self._publish(worker)
-        return batch
+    def _free(self, worker: Worker, now_s: float, others_s: float) -> list[DispatchEffect]:
+        """The worker, which is idle, can be given something, or after ``others_s`` seconds."""
+        if others_s <= self.limits.min_wait_s:
+            self._idle.tell(worker)
+            return []
+        self._crew.take(worker, now_s + others_s)
+        return [WakeAt(now_s + others_s)]
 
     # -- books --------------------------------------------------------------------------------
 
@@ -373,12 +349,37 @@ class Dispatcher:
         if self._waiting.place(query_id) is not None:
             worker = self._waiting.take(query_id).worker
             if worker is not None:
-                self._publish(worker)
+                self._crew.publish(worker)
 
-    def _publish(self, worker: Worker) -> None:
-        self.roster.set_busy(worker.worker_id, worker.busy_until_s, worker.backlog_s)
+    def _demote(self, now_s: float) -> None:
+        """Let tenants' queries that are far beyond their shares stand behind the others."""
+        allowed_us = self._tenants.beyond_share(now_s)
+        for place in self._waiting.of_tenants(allowed_us) if allowed_us else ():
+            tenant = place.query.tenant
+            if self._tenants.waiting_us(tenant) > allowed_us[tenant]:
+                demoted = self._waiting.demote(place)
+                self._books.open[demoted.query_id].standing = demoted
+                if place.worker is not None:
+                    self._crew.publish(place.worker)
+
+    def _give_up(
+        self, queries: Iterable[QueryView], reason: Reason, now_s: float
+    ) -> list[DispatchEffect]:
+        """These cannot be in time: each is refused, or is to be served late if it says so."""
+        effects: list[DispatchEffect] = []
+        for query in queries:
+            receipt = self._books.open[query.query_id]
+            later = may_be_late(receipt, reason, self.limits.max_late_s)
+            if later is None:
+                effects.append(self._refuse(receipt, reason, now_s))
+            else:
+                self._take(query.query_id)
+                receipt.standing = later
+                effects += self._choose(receipt, now_s, late=False)
+        return effects
 
     def _refuse(self, receipt: Receipt, reason: Reason, now_s: float) -> Refuse:
+        self._tenants.on_refused(reason)
         self._take(receipt.query.query_id)
         return self._books.refuse(receipt, reason, now_s)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from modelless.controller.core.limits import DispatchLimits
 from modelless.controller.core.roster import Roster
-from modelless.controller.core.waiting import Queue, WaitingRoom
+from modelless.controller.core.waiting import WaitingRoom
 from modelless.policies.views import QueryView
 
 
@@ -43,14 +43,17 @@ class HoldingRoom:
         return [query for query, until_s in self._held.values() if until_s <= now_s]
 
     def stranded(self) -> list[QueryView]:
-        """Deferred queries to choose for anew: no worker serves them any more, or one does now."""
+        """Deferred queries to choose for anew: nobody can serve them any more, or someone can now.
+
+        To be able to takes a ready variant that is accurate enough.
+        """
         return [
             query
-            for key, queue in self._waiting.deferred.items()
-            for query in self._stranded_in(key[0], queue)
+            for queue in self._waiting.deferred.values()
+            for query in queue
+            if (query.query_id in self._held) == self.is_served(query)
         ]
 
-    def _stranded_in(self, scope: str, queue: Queue) -> list[QueryView]:
-        if not self._roster.is_served(scope):
-            return [query for query in queue if query.query_id not in self._held]
-        return [query for query in queue if query.query_id in self._held] if self._held else []
+    def is_served(self, query: QueryView) -> bool:
+        """Whether something is ready that is accurate enough for the query."""
+        return self._roster.is_accurate_enough(query.scope, query.min_accuracy_percent)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, overload
 
-from modelless.policies.batching.urgency import urgency
+from modelless.controller.core.tenants import Tenants
+from modelless.policies.batching.urgency import rank, urgency
 from modelless.policies.views import QueryView, QueueView
 
 QueueKey = tuple[str, str | None, Hashable]
@@ -28,8 +29,11 @@ class Batch:
     """What a worker runs.
 
     Attributes:
+        queries: none if the batch is another gateway's.
         items: of all its queries.
         overdue_at_s: when it is given up.
+        work_us: device time at its least; see ``tenants``.
+        is_others: whether it is another gateway's.
     """
 
     batch_id: int
@@ -37,6 +41,12 @@ class Batch:
     queries: tuple[QueryView, ...]
     items: int
     overdue_at_s: float
+    work_us: int = 0
+
+    @property
+    def is_others(self) -> bool:
+        """See the class."""
+        return not self.queries
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +57,7 @@ class Worker:
         number: that of a worker who came later is higher.
         running: its batch; None if it is idle.
         busy_until_s: when the batch is predicted to end, or when the last one ended.
-        backlog_s: what its waiting queries are expected to take, seconds.
+        backlog_s: what its waiting queries are expected to take, seconds, by their rank.
         queues: what waits for it; none of them is empty.
     """
 
@@ -56,7 +66,7 @@ class Worker:
     number: int = 0
     running: Batch | None = None
     busy_until_s: float = -math.inf
-    backlog_s: float = 0.0
+    backlog_s: dict[int, float] = field(default_factory=dict)
     queues: dict[QueueKey, Queue] = field(default_factory=dict)
 
 
@@ -108,6 +118,16 @@ class Queue:
         return iter(self._queries)
 
     @property
+    def rank(self) -> int:
+        """Of its first query; see ``urgency.rank``."""
+        return self._urgencies[0][0]
+
+    @property
+    def last(self) -> QueryView:
+        """Its least urgent query."""
+        return self._queries[-1]
+
+    @property
     def view(self) -> QueueView:
         """What policies are shown."""
         view = self._view
@@ -150,16 +170,21 @@ class Place(NamedTuple):
     worker: Worker | None
     queue: Queue
     service_s: float
+    work_us: int
 
 
 class WaitingRoom:
     """All waiting queries of one dispatcher.
 
+    Args:
+        tenants: whose queries they are; is told of each that comes and goes.
+
     Attributes:
         deferred: the queues of nobody yet; none of them is empty.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tenants: Tenants) -> None:
+        self._tenants = tenants
         self.deferred: dict[QueueKey, Queue] = {}
         self._places: dict[int, Place] = {}
         self._all: dict[Queue, None] = {}  # the deferred ones and those of workers
@@ -171,20 +196,24 @@ class WaitingRoom:
         """Where the query waits; None if it does not."""
         return self._places.get(query_id)
 
-    def bind(self, query: QueryView, worker: Worker, variant_id: str, service_s: float) -> None:
+    def bind(
+        self, query: QueryView, worker: Worker, variant_id: str, service_s: float, work: int = 0
+    ) -> None:
         """Let the query wait for the worker.
 
         Args:
             service_s: seconds it is expected to take alone; counts as 0 if not finite.
+            work: device time at its least, microseconds; see ``tenants``.
         """
         service_s = service_s if math.isfinite(service_s) else 0.0
-        worker.backlog_s += service_s
+        own = rank(query)
+        worker.backlog_s[own] = worker.backlog_s.get(own, 0.0) + service_s
         key: QueueKey = (query.scope, variant_id, query.batch_key)
-        self._put(query, worker, key, worker.queues, service_s)
+        self._put(query, worker, key, worker.queues, service_s, work)
 
-    def defer(self, query: QueryView) -> None:
-        """Let the query wait for whichever worker takes it."""
-        self._put(query, None, (query.scope, None, query.batch_key), self.deferred, 0.0)
+    def defer(self, query: QueryView, work: int = 0) -> None:
+        """Let the query wait for whichever worker takes it; ``work`` as in ``bind``."""
+        self._put(query, None, (query.scope, None, query.batch_key), self.deferred, 0.0, work)
 
     def _put(
         self,
@@ -193,25 +222,55 @@ class WaitingRoom:
         key: QueueKey,
         queues: dict[QueueKey, Queue],
         service_s: float,
+        work: int,
     ) -> None:
         queue = queues.get(key)
         if queue is None:
             queue = queues[key] = Queue(key)
             self._all[queue] = None
         queue.add(query)
-        self._places[query.query_id] = Place(query, worker, queue, service_s)
+        self._places[query.query_id] = Place(query, worker, queue, service_s, work)
+        self._tenants.on_wait(query, work)
 
     def take(self, query_id: int) -> Place:
         """Take a waiting query out; returns where it was."""
         place = self._places.pop(query_id)
-        query, worker, queue, service_s = place
+        query, worker, queue, service_s, work = place
         queue.remove(query)
         if not queue:
             del self._all[queue]
             del (self.deferred if worker is None else worker.queues)[queue.key]
         if worker is not None:
-            worker.backlog_s = worker.backlog_s - service_s if worker.queues else 0.0
+            if worker.queues:
+                worker.backlog_s[rank(query)] -= service_s
+            else:
+                worker.backlog_s.clear()
+        self._tenants.on_leave(query, work)
         return place
+
+    def least_urgent(self) -> QueryView:
+        """The last of all in line; there must be one. Looks at every queue."""
+        return max([queue.last for queue in self._all], key=urgency)
+
+    def of_tenants(self, names: Container[str]) -> list[Place]:
+        """What waits and is not demoted, of these tenants, the least urgent first."""
+        places = [
+            place
+            for place in self._places.values()
+            if place.query.tenant in names and not place.query.demoted
+        ]
+        places.sort(key=lambda place: urgency(place.query), reverse=True)
+        return places
+
+    def demote(self, place: Place) -> QueryView:
+        """Let a waiting query go behind the others of its priority; returns it as it waits now."""
+        query, worker, queue, service_s, work = self.take(place.query.query_id)
+        query = query._replace(demoted=True)
+        if worker is None:
+            self.defer(query, work)
+        else:
+            self.bind(query, worker, queue.key[1] or "", service_s, work)
+        return query
 
     def everyone(self) -> list[QueryView]:
         """All waiting queries, most urgent first."""

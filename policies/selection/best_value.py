@@ -37,7 +37,7 @@ from statistics import median
 import numpy as np
 
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
-from modelless.policies.batching.urgency import urgency
+from modelless.policies.batching.urgency import rank, urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.feasibility import best, look, why_infeasible
@@ -104,7 +104,7 @@ class BestValue(SelectionPolicy):
         if not 0.0 <= miss_penalty <= 1e6:
             raise InvalidInputError.of("miss_penalty", miss_penalty, "0 to 1000000")
         self._market = Market(target_utilisation, batching_share, miss_penalty, memory_s, reprice_s)
-        self._left_until_s: dict[str, float] = {}
+        self._left_until_s: dict[tuple[str, int], float] = {}  # by device class and rank
         # By scope and items: the estimates, and the least latency by minimum accuracy.
         self._ready: dict[tuple[str, int], tuple[Estimates, dict[float, float]]] = {}
 
@@ -174,7 +174,8 @@ class BestValue(SelectionPolicy):
             decision = self.batching.next_batch(worker, bound, now_s)
             if isinstance(decision, Run) or not deferred:
                 return decision
-        until_s = self._left_until_s.get(worker.device_class, -math.inf)
+        asked = (worker.device_class, rank(deferred[0].queries[0]))  # alike for all shown
+        until_s = self._left_until_s.get(asked, -math.inf)
         if now_s < until_s:
             return Wait(Reason.WORTH_WAITING, until_s)
         self._market.on_idle(worker, deferred, now_s)
@@ -200,7 +201,7 @@ class BestValue(SelectionPolicy):
         if chosen is None:
             if not is_left:
                 return Wait(Reason.NOTHING_QUEUED, dropped=dropped)
-            self._left_until_s[worker.device_class] = until_s = now_s + _LOOK_AGAIN_S
+            self._left_until_s[asked] = until_s = now_s + _LOOK_AGAIN_S
             self._market.fleet.on_left(now_s)
             return Wait(Reason.WORTH_WAITING, until_s, dropped)
         self._market.on_run(worker, chosen.latency_s, now_s)

@@ -1,0 +1,143 @@
+"""Fairness among tenants, whatever the policy: who takes more than their share stands behind.
+
+While there is too much to do, what a tenant has waiting beyond its fair share is *demoted*: it is
+served after everyone else's of its priority, and so by what the others leave. That is how networks
+share a link without a queue for each flow (marking in and out of profile: Clark and Fang, IEEE/ACM
+ToN 1998). It wastes nothing, and needs no policy's help: whoever asks for less than an equal share
+of the devices never has much waiting, is never demoted, and never waits behind who is. Of those who
+ask for more, each has the same work in profile, and so gets the same share of what is left
+(max-min fairness).
+
+There is too much to do while queries are turned away for want of time or room, or wait for more
+than half their limits. A tenant's share of the queue is then as much work as the devices can do in
+half the tightest limit, divided by the number of tenants: so nobody within their share waits
+longer than that. Work is device time at its least: that of the quickest variant which is accurate
+enough.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from modelless.policies.reasons import Reason
+from modelless.policies.views import QueryView
+
+_WINDOW_S = 1.0
+"""Tenants count for so long after their last query, and refusals for as long: one to two of it."""
+_MOST_TENANTS = 4096
+_PART_OF_LIMIT = 0.5
+_LEARNT = 1.0 / 16.0
+"""Weight of one batch in the mean share of their limits that queries waited."""
+_CROWDED = frozenset({Reason.QUEUE_TOO_LONG, Reason.QUEUE_FULL, Reason.DEADLINE_PASSED})
+
+
+def work_us(work_s: float) -> int:
+    """Device time as whole microseconds, so that what was added can be taken away; 0 if unknown."""
+    return int(work_s * 1e6) if math.isfinite(work_s) else 0
+
+
+class Tenants:
+    """What the tenants of one dispatcher have waiting, and what they may."""
+
+    def __init__(self) -> None:
+        self._waiting_us: dict[str, list[int]] = {}  # work in profile, and queries: by tenant
+        self._seen: set[str] = set()
+        self._seen_before: set[str] = set()
+        self._limit_s = self._limit_before_s = math.inf
+        self._done_us = self._done_before_us = 0
+        self._refused = self._refused_before = 0
+        self._began_s = self._began_before_s = -math.inf
+        self._waited = 0.0
+
+    # -- what happens -------------------------------------------------------------------------
+
+    def on_query(self, query: QueryView, now_s: float) -> None:
+        """A query has come in."""
+        if now_s - self._began_s >= _WINDOW_S:
+            self._turn(now_s)
+        if len(self._seen) < _MOST_TENANTS:
+            self._seen.add(query.tenant)
+
+    def on_wait(self, query: QueryView, work: int) -> None:
+        """The query waits, for ``work`` microseconds of device time."""
+        if query.demoted:
+            return
+        known = self._waiting_us.get(query.tenant)
+        if known is None:
+            self._waiting_us[query.tenant] = [work, 1]
+        else:
+            known[0] += work
+            known[1] += 1
+        limit_s = query.deadline_s - query.arrival_s
+        self._limit_s = min(self._limit_s, limit_s)
+
+    def on_leave(self, query: QueryView, work: int) -> None:
+        """The query, which waited, does not any more."""
+        if query.demoted:
+            return
+        known = self._waiting_us[query.tenant]
+        known[0] -= work
+        known[1] -= 1
+        if not known[1]:
+            del self._waiting_us[query.tenant]
+
+    def on_start(self, queries: Sequence[QueryView], now_s: float) -> None:
+        """A batch is handed to a worker: its last query is the one that waited with least right."""
+        query = queries[-1]
+        limit_s = query.deadline_s - query.arrival_s
+        share = (now_s - query.arrival_s) / limit_s if limit_s > 0.0 else 1.0
+        self._waited += _LEARNT * (share - self._waited)
+
+    def on_done(self, work: int) -> None:
+        """A batch has run whose queries needed ``work`` microseconds."""
+        self._done_us += work
+
+    def on_refused(self, reason: Reason) -> None:
+        """A query was refused."""
+        if reason in _CROWDED:
+            self._refused += 1
+
+    # -- what follows -------------------------------------------------------------------------
+
+    def is_beyond_share(self, query: QueryView, now_s: float) -> bool:
+        """Whether a query that comes in now is beyond its tenant's share."""
+        known = self._waiting_us.get(query.tenant)
+        return known is not None and known[0] > self._allowed_us(now_s)
+
+    def waiting_us(self, tenant: str) -> int:
+        """Work that the tenant has waiting in profile."""
+        known = self._waiting_us.get(tenant)
+        return known[0] if known is not None else 0
+
+    def beyond_share(self, now_s: float) -> dict[str, float]:
+        """By tenant that has far more waiting than its share: that share, microseconds of work."""
+        allowed_us = self._allowed_us(now_s)
+        if allowed_us == math.inf:
+            return {}
+        return {
+            tenant: allowed_us
+            for tenant, (waiting_us, queries) in self._waiting_us.items()
+            if queries > 1 and waiting_us > 2.0 * allowed_us
+        }
+
+    def _allowed_us(self, now_s: float) -> float:
+        """Work that a tenant may have waiting in profile; inf while all can be served."""
+        tenants = len(self._seen | self._seen_before) if self._seen_before else len(self._seen)
+        is_crowded = self._refused or self._refused_before or self._waited > _PART_OF_LIMIT
+        if tenants < 2 or not is_crowded:
+            return math.inf
+        span_s = now_s - max(self._began_before_s, self._began_s - 2.0 * _WINDOW_S)
+        done_us = self._done_us + self._done_before_us
+        limit_s = min(self._limit_s, self._limit_before_s)
+        if not done_us or not span_s > 0.0 or limit_s == math.inf:
+            return math.inf
+        return done_us / span_s * _PART_OF_LIMIT * limit_s / tenants
+
+    def _turn(self, now_s: float) -> None:
+        """A new window begins."""
+        self._seen, self._seen_before = set(), self._seen
+        self._limit_s, self._limit_before_s = math.inf, self._limit_s
+        self._done_us, self._done_before_us = 0, self._done_us
+        self._refused, self._refused_before = 0, self._refused
+        self._began_s, self._began_before_s = now_s, self._began_s
