@@ -381,7 +381,11 @@ class Dispatcher(DispatchReports):
     def _refuse(self, receipt: Receipt, reason: Reason, now_s: float) -> Refuse:
         self._tenants.on_refused(reason)
         self._take(receipt.query.query_id)
-        return self._books.refuse(receipt, reason, now_s)
+        refusal = self._books.refuse(receipt, reason, now_s)
+        if reason is Reason.QUEUE_FULL or reason is Reason.DEADLINE_PASSED:
+            wait_s = self._tenants.drain_s(now_s)
+            return refusal._replace(retry_after_s=wait_s or refusal.retry_after_s)
+        return refusal
 
     def _refuse_all(
         self, queries: Iterable[QueryView], reason: Reason, now_s: float

@@ -42,6 +42,7 @@ class Tenants:
 
     def __init__(self) -> None:
         self._waiting_us: dict[str, list[int]] = {}  # work in profile, and queries: by tenant
+        self._all_us = 0  # all that waits, in profile or not
         self._seen: set[str] = set()
         self._seen_before: set[str] = set()
         self._limit_s = self._limit_before_s = math.inf
@@ -61,6 +62,7 @@ class Tenants:
 
     def on_wait(self, query: QueryView, work: int) -> None:
         """The query waits, for ``work`` microseconds of device time."""
+        self._all_us += work
         if query.demoted:
             return
         known = self._waiting_us.get(query.tenant)
@@ -74,6 +76,7 @@ class Tenants:
 
     def on_leave(self, query: QueryView, work: int) -> None:
         """The query, which waited, does not any more."""
+        self._all_us -= work
         if query.demoted:
             return
         known = self._waiting_us[query.tenant]
@@ -121,18 +124,31 @@ class Tenants:
             if queries > 1 and waiting_us > 2.0 * allowed_us
         }
 
+    def drain_s(self, now_s: float) -> float | None:
+        """How long half of what waits will take, as work was done lately; None if that is unknown.
+
+        When a client that was turned away may try again: there is room then, and the others who
+        came before it are through.
+        """
+        rate = self._done_us_per_s(now_s)
+        return self._all_us / rate / 2.0 if rate > 0.0 and self._all_us else None
+
     def _allowed_us(self, now_s: float) -> float:
         """Work that a tenant may have waiting in profile; inf while all can be served."""
         tenants = len(self._seen | self._seen_before) if self._seen_before else len(self._seen)
         is_crowded = self._refused or self._refused_before or self._waited > _PART_OF_LIMIT
         if tenants < 2 or not is_crowded:
             return math.inf
-        span_s = now_s - max(self._began_before_s, self._began_s - 2.0 * _WINDOW_S)
-        done_us = self._done_us + self._done_before_us
         limit_s = min(self._limit_s, self._limit_before_s)
-        if not done_us or not span_s > 0.0 or limit_s == math.inf:
+        rate = self._done_us_per_s(now_s)
+        if not rate or limit_s == math.inf:
             return math.inf
-        return done_us / span_s * _PART_OF_LIMIT * limit_s / tenants
+        return rate * _PART_OF_LIMIT * limit_s / tenants
+
+    def _done_us_per_s(self, now_s: float) -> float:
+        """Work done lately, a second: while there is too much to do, what can be done; or 0."""
+        span_s = now_s - max(self._began_before_s, self._began_s - 2.0 * _WINDOW_S)
+        return (self._done_us + self._done_before_us) / span_s if span_s > 0.0 else 0.0
 
     def _turn(self, now_s: float) -> None:
         """A new window begins."""

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from modelless.controller.core.effects import LoadInstance, PlanEffect, UnloadInstance
 from modelless.controller.core.roster import WorkerReport
+from modelless.controller.live.busy import BusyMeter
 from modelless.policies.views import Instance, WorkerState
 from modelless.profiler.inputs import FREE_AXIS, sample_inputs
 from modelless.variants.runtimes import LoadedVariant, find_runtime
@@ -86,8 +87,7 @@ class LocalDevice:
         # A batch to run, what is to be unloaded, or None: the end.
         self._jobs: SimpleQueue[_Job | LoadedVariant | None] = SimpleQueue()
         self._loads: SimpleQueue[Variant | None] = SimpleQueue()
-        self._told_s = time.monotonic()
-        self._busy_s = 0.0
+        self._busy = BusyMeter(time.monotonic)
         self._threads = [
             threading.Thread(target=self._run_jobs, name="modelless-device", daemon=True),
             threading.Thread(target=self._run_loads, name="modelless-loader", daemon=True),
@@ -174,15 +174,12 @@ class LocalDevice:
             Instance(self.worker_id, name, 0, 0.0, time.monotonic(), 0, in_use=True)
             for name in self._loading
         ]
-        now_s = time.monotonic()
-        busy_share = min(self._busy_s / max(now_s - self._told_s, 1e-3), 1.0)
-        self._told_s, self._busy_s = now_s, 0.0
         return WorkerState(
             self.worker_id,
             self.device_class.name,
             self.memory_bytes,
             (*resident, *arriving),
-            busy_share,
+            self._busy.take_share(),
         )
 
     @property
@@ -207,13 +204,14 @@ class LocalDevice:
             if not isinstance(job, _Job):
                 self._free(job)
                 continue
+            self._busy.start()
             started_s = time.perf_counter()
             try:
                 result: Sequence[Tensors] | Exception = _run_batch(job.loaded, job.inputs)
             except Exception as error:  # noqa: BLE001  (whatever an engine raises is an answer)
                 result = error
             busy_s = time.perf_counter() - started_s
-            self._busy_s += busy_s  # only a figure for planning: a lost update does no harm
+            self._busy.stop()
             self._call(job.callback, job.batch_id, busy_s, result)
 
     def _free(self, loaded: LoadedVariant) -> None:

@@ -170,6 +170,7 @@ class V2Frontend:
             items=items,
             batch_key=tuple(array.shape[1:] for array in tensors.values()),
             tenant=request.tenant or "",
+            serve_late=slo.serves_late,
         )
         self._open[query.query_id] = _Open(request, scope, found.name, tensors, respond)
         try:
@@ -337,7 +338,7 @@ def error_of(refusal: Refuse) -> ModellessError:
     if refusal.reason in (Reason.QUEUE_TOO_LONG, Reason.QUEUE_FULL):
         return OverloadedError(refusal.message, refusal.retry_after_s or 1.0)
     if refusal.reason is Reason.DEADLINE_PASSED:
-        return DeadlineExceededError(refusal.message)
+        return DeadlineExceededError(refusal.message, refusal.retry_after_s)
     if refusal.reason in _TRY_AGAIN_ELSEWHERE:
         return UnavailableError(refusal.message, refusal.retry_after_s or 1.0)
     return ModellessError(refusal.message)

@@ -159,6 +159,40 @@ def test_many_pipelined_requests_stop_the_reading():
     assert not wire.paused
 
 
+def test_thousands_of_pipelined_requests_are_answered_in_order():
+    frontend = Echo()
+    connection, wire = connect(frontend)
+    count = 5000  # far more than calls may nest
+    feed(connection, b"GET / HTTP/1.1\r\nHost: h\r\n\r\n" * count, 1 << 20)
+    answers = [int(part.split(b"HTTP/1.1")[0]) for part in wire.sent.split(b"\r\n\r\n")[1:]]
+    assert answers == list(range(count))
+    assert not wire.closed
+    assert not wire.paused
+
+
+def test_those_that_waited_for_the_first_are_answered_in_order():
+    frontend = Echo(at_once=False)
+    connection, wire = connect(frontend)
+    feed(connection, b"GET / HTTP/1.1\r\nHost: h\r\n\r\n" * 2000, 1 << 20)
+    assert wire.paused
+    frontend.at_once = True
+    frontend.answer(0)
+    assert len(frontend.asked) == 2000
+    assert not wire.paused
+
+
+def test_a_client_that_does_not_read_is_not_read_from_nor_answered():
+    frontend = Echo()
+    connection, wire = connect(frontend)
+    connection.pause_writing()
+    assert wire.paused
+    feed(connection, post(b"one") + post(b"two"), 1 << 20)  # was on its way
+    assert not frontend.asked
+    connection.resume_writing()
+    assert [asked[3] for asked in frontend.asked] == [b"one", b"two"]
+    assert not wire.paused
+
+
 @pytest.mark.parametrize("piece", [1, 1 << 20])
 def test_a_body_beyond_the_limit_is_refused_before_it_is_read(piece):
     frontend = Echo(limits=Limits(max_body_bytes=1000))
