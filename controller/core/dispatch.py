@@ -62,7 +62,7 @@ class Dispatcher(DispatchReports):
         self.receipts = receipts if receipts is not None else ReceiptBook()
         self._rng = rng
         self._books = Books(self.receipts, self.limits.max_batch, explain)
-        self._tenants = Tenants()
+        self._tenants = Tenants(self.limits.max_queued)
         self._waiting = WaitingRoom(self._tenants)
         self._held = HoldingRoom(self._waiting, roster, self.limits)
         self._idle = IdleWorkers(self._waiting)
@@ -89,14 +89,10 @@ class Dispatcher(DispatchReports):
     def on_batch_done(
         self, batch_id: int, now_s: float, busy_s: float, others_s: float = 0.0
     ) -> list[DispatchEffect]:
-        """A batch has run.
+        """A batch has run. ``busy_s``: how long the device was busy with it, seconds.
 
         Unknown ids (a batch given up as overdue, or of a worker that was lost) are ignored.
-
-        Args:
-            batch_id, now_s: which, and when.
-            busy_s: how long the device was busy with it, seconds.
-            others_s: how long other gateways' batches will keep the worker now.
+        ``others_s``: how long other gateways' batches will keep the worker now.
         """
         found = self._crew.running(batch_id)
         if found is None:
@@ -219,6 +215,8 @@ class Dispatcher(DispatchReports):
             return self._refuse_failed(choice, now_s)
         if isinstance(choice, Reject):
             return self._give_up([query], choice.reason, now_s)
+        if isinstance(choice, Defer) and not self._held.is_served(query):
+            return self._give_up([query], Reason.TOO_INACCURATE, now_s)
         receipt.reason = choice.reason
         if isinstance(choice, Defer):
             self._waiting.defer(query, work_us(self.roster.work_s(query)))
@@ -353,10 +351,10 @@ class Dispatcher(DispatchReports):
 
     def _demote(self, now_s: float) -> None:
         """Let tenants' queries that are far beyond their shares stand behind the others."""
-        allowed_us = self._tenants.beyond_share(now_s)
-        for place in self._waiting.of_tenants(allowed_us) if allowed_us else ():
-            tenant = place.query.tenant
-            if self._tenants.waiting_us(tenant) > allowed_us[tenant]:
+        allowed = self._tenants.share(now_s)
+        beyond = self._tenants.far_beyond(allowed)
+        for place in self._waiting.of_tenants(beyond) if beyond else ():
+            if self._tenants.exceeds(place.query.tenant, allowed):
                 demoted = self._waiting.demote(place)
                 self._books.open[demoted.query_id].standing = demoted
                 if place.worker is not None:

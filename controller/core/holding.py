@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from modelless.controller.core.limits import DispatchLimits
 from modelless.controller.core.roster import Roster
-from modelless.controller.core.waiting import WaitingRoom
+from modelless.controller.core.waiting import Queue, QueueKey, WaitingRoom
 from modelless.policies.views import QueryView
 
 
@@ -31,7 +33,7 @@ class HoldingRoom:
         if not now_s + self._roster.soonest_if_loaded_s(query) <= until_s:
             return False
         self._held[query.query_id] = query, until_s
-        self._waiting.defer(query)
+        self._waiting.hold(query)
         return True
 
     def forget(self, query_id: int) -> None:
@@ -47,12 +49,11 @@ class HoldingRoom:
 
         To be able to takes a ready variant that is accurate enough.
         """
-        return [
-            query
-            for queue in self._waiting.deferred.values()
-            for query in queue
-            if (query.query_id in self._held) == self.is_served(query)
-        ]
+        lost = self._among(self._waiting.deferred, served=False)
+        return lost + self._among(self._waiting.held, served=True)
+
+    def _among(self, queues: Mapping[QueueKey, Queue], *, served: bool) -> list[QueryView]:
+        return [q for queue in queues.values() for q in queue if self.is_served(q) == served]
 
     def is_served(self, query: QueryView) -> bool:
         """Whether something is ready that is accurate enough for the query."""

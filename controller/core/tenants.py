@@ -10,15 +10,16 @@ ask for more, each has the same work in profile, and so gets the same share of w
 
 There is too much to do while queries are turned away for want of time or room, or wait for more
 than half their limits. A tenant's share of the queue is then as much work as the devices can do in
-half the tightest limit, divided by the number of tenants: so nobody within their share waits
-longer than that. Work is device time at its least: that of the quickest variant which is accurate
-enough.
+half the tightest limit, and as many queries as fill half the queue, divided by the number of
+tenants: so nobody within their share waits longer than that, or finds no room. Work is device time
+at its least: that of the quickest variant which is accurate enough.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from modelless.policies.reasons import Reason
 from modelless.policies.views import QueryView
@@ -37,11 +38,23 @@ def work_us(work_s: float) -> int:
     return int(work_s * 1e6) if math.isfinite(work_s) else 0
 
 
-class Tenants:
-    """What the tenants of one dispatcher have waiting, and what they may."""
+class Share(NamedTuple):
+    """What a tenant may have waiting in profile: device time, microseconds, and queries."""
 
-    def __init__(self) -> None:
-        self._waiting_us: dict[str, list[int]] = {}  # work in profile, and queries: by tenant
+    work_us: float
+    queries: float
+
+
+class Tenants:
+    """What the tenants of one dispatcher have waiting, and what they may.
+
+    Args:
+        max_queued: queries that may wait in all.
+    """
+
+    def __init__(self, max_queued: int) -> None:
+        self._max_queued = max_queued
+        self._waiting: dict[str, list[int]] = {}  # work in profile, and queries: by tenant
         self._all_us = 0  # all that waits, in profile or not
         self._seen: set[str] = set()
         self._seen_before: set[str] = set()
@@ -65,9 +78,9 @@ class Tenants:
         self._all_us += work
         if query.demoted:
             return
-        known = self._waiting_us.get(query.tenant)
+        known = self._waiting.get(query.tenant)
         if known is None:
-            self._waiting_us[query.tenant] = [work, 1]
+            self._waiting[query.tenant] = [work, 1]
         else:
             known[0] += work
             known[1] += 1
@@ -79,11 +92,11 @@ class Tenants:
         self._all_us -= work
         if query.demoted:
             return
-        known = self._waiting_us[query.tenant]
+        known = self._waiting[query.tenant]
         known[0] -= work
         known[1] -= 1
         if not known[1]:
-            del self._waiting_us[query.tenant]
+            del self._waiting[query.tenant]
 
     def on_start(self, queries: Sequence[QueryView], now_s: float) -> None:
         """A batch is handed to a worker: its last query is the one that waited with least right."""
@@ -105,24 +118,37 @@ class Tenants:
 
     def is_beyond_share(self, query: QueryView, now_s: float) -> bool:
         """Whether a query that comes in now is beyond its tenant's share."""
-        known = self._waiting_us.get(query.tenant)
-        return known is not None and known[0] > self._allowed_us(now_s)
+        return query.tenant in self._waiting and self.exceeds(query.tenant, self.share(now_s))
 
-    def waiting_us(self, tenant: str) -> int:
-        """Work that the tenant has waiting in profile."""
-        known = self._waiting_us.get(tenant)
-        return known[0] if known is not None else 0
+    def exceeds(self, tenant: str, share: Share | None) -> bool:
+        """Whether what the tenant has waiting in profile is more than that; never if it is None."""
+        waiting = self._waiting.get(tenant)
+        return (
+            share is not None
+            and waiting is not None
+            and (waiting[0] > share.work_us or waiting[1] > share.queries)
+        )
 
-    def beyond_share(self, now_s: float) -> dict[str, float]:
-        """By tenant that has far more waiting than its share: that share, microseconds of work."""
-        allowed_us = self._allowed_us(now_s)
-        if allowed_us == math.inf:
-            return {}
-        return {
-            tenant: allowed_us
-            for tenant, (waiting_us, queries) in self._waiting_us.items()
-            if queries > 1 and waiting_us > 2.0 * allowed_us
-        }
+    def far_beyond(self, share: Share | None) -> list[str]:
+        """Tenants that have more than twice their share waiting in profile."""
+        if share is None:
+            return []
+        twice = Share(2.0 * share.work_us, 2.0 * share.queries)
+        return [tenant for tenant in self._waiting if self.exceeds(tenant, twice)]
+
+    def share(self, now_s: float) -> Share | None:
+        """What each tenant may have waiting in profile; None while all can be served."""
+        is_crowded = self._refused or self._refused_before or self._waited > _PART_OF_LIMIT
+        if not is_crowded:
+            return None
+        tenants = len(self._seen | self._seen_before) if self._seen_before else len(self._seen)
+        limit_s = min(self._limit_s, self._limit_before_s)
+        rate = self._done_us_per_s(now_s)
+        if tenants < 2 or not rate or limit_s == math.inf:
+            return None
+        return Share(
+            rate * _PART_OF_LIMIT * limit_s / tenants, _PART_OF_LIMIT * self._max_queued / tenants
+        )
 
     def drain_s(self, now_s: float) -> float | None:
         """How long half of what waits will take, as work was done lately; None if that is unknown.
@@ -132,18 +158,6 @@ class Tenants:
         """
         rate = self._done_us_per_s(now_s)
         return self._all_us / rate / 2.0 if rate > 0.0 and self._all_us else None
-
-    def _allowed_us(self, now_s: float) -> float:
-        """Work that a tenant may have waiting in profile; inf while all can be served."""
-        tenants = len(self._seen | self._seen_before) if self._seen_before else len(self._seen)
-        is_crowded = self._refused or self._refused_before or self._waited > _PART_OF_LIMIT
-        if tenants < 2 or not is_crowded:
-            return math.inf
-        limit_s = min(self._limit_s, self._limit_before_s)
-        rate = self._done_us_per_s(now_s)
-        if not rate or limit_s == math.inf:
-            return math.inf
-        return rate * _PART_OF_LIMIT * limit_s / tenants
 
     def _done_us_per_s(self, now_s: float) -> float:
         """Work done lately, a second: while there is too much to do, what can be done; or 0."""

@@ -101,12 +101,14 @@ class Queue:
 
     Attributes:
         key: what they have in common.
+        home: where it is kept by its key, as long as it is not empty.
     """
 
-    __slots__ = ("_queries", "_urgencies", "_view", "key")
+    __slots__ = ("_queries", "_urgencies", "_view", "home", "key")
 
-    def __init__(self, key: QueueKey) -> None:
+    def __init__(self, key: QueueKey, home: dict[QueueKey, Queue]) -> None:
         self.key = key
+        self.home = home
         self._queries: list[QueryView] = []
         self._urgencies: list[tuple[int, float, int]] = []
         self._view: QueueView | None = None  # None if it is to be made anew
@@ -181,11 +183,13 @@ class WaitingRoom:
 
     Attributes:
         deferred: the queues of nobody yet; none of them is empty.
+        held: likewise, of those that wait for a load; policies are not shown them.
     """
 
     def __init__(self, tenants: Tenants) -> None:
         self._tenants = tenants
         self.deferred: dict[QueueKey, Queue] = {}
+        self.held: dict[QueueKey, Queue] = {}
         self._places: dict[int, Place] = {}
         self._all: dict[Queue, None] = {}  # the deferred ones and those of workers
 
@@ -215,6 +219,10 @@ class WaitingRoom:
         """Let the query wait for whichever worker takes it; ``work`` as in ``bind``."""
         self._put(query, None, (query.scope, None, query.batch_key), self.deferred, 0.0, work)
 
+    def hold(self, query: QueryView) -> None:
+        """Let the query wait for a load."""
+        self._put(query, None, (query.scope, None, query.batch_key), self.held, 0.0, 0)
+
     def _put(
         self,
         query: QueryView,
@@ -226,7 +234,7 @@ class WaitingRoom:
     ) -> None:
         queue = queues.get(key)
         if queue is None:
-            queue = queues[key] = Queue(key)
+            queue = queues[key] = Queue(key, queues)
             self._all[queue] = None
         queue.add(query)
         self._places[query.query_id] = Place(query, worker, queue, service_s, work)
@@ -239,7 +247,7 @@ class WaitingRoom:
         queue.remove(query)
         if not queue:
             del self._all[queue]
-            del (self.deferred if worker is None else worker.queues)[queue.key]
+            del queue.home[queue.key]
         if worker is not None:
             if worker.queues:
                 worker.backlog_s[rank(query)] -= service_s
@@ -257,7 +265,9 @@ class WaitingRoom:
         places = [
             place
             for place in self._places.values()
-            if place.query.tenant in names and not place.query.demoted
+            if place.query.tenant in names
+            and not place.query.demoted
+            and place.queue.home is not self.held
         ]
         places.sort(key=lambda place: urgency(place.query), reverse=True)
         return places

@@ -257,10 +257,24 @@ class V2Frontend:
             except Exception:  # one client's reply must not cost the others theirs
                 logger.exception("%r could not be carried out", effect)
 
+    def on_batch_returned(self, batch_id: int, others_s: float) -> None:
+        """A worker that is shared did not take a batch; see ``Dispatcher.on_batch_returned``."""
+        effects = self._dispatcher.on_batch_returned(batch_id, self._clock(), others_s)
+        self.carry_out(effects)
+
     def on_batch_done(
-        self, batch_id: int, busy_s: float, result: Sequence[Tensors] | Exception, *, lost: bool
+        self,
+        batch_id: int,
+        busy_s: float,
+        result: Sequence[Tensors] | Exception,
+        *,
+        lost: bool,
+        others_s: float = 0.0,
     ) -> None:
-        """A worker has finished a batch, or failed to (``lost``: the worker itself is gone)."""
+        """A worker has finished a batch, or failed to (``lost``: the worker itself is gone).
+
+        ``others_s``: how long other gateways' batches will keep it now.
+        """
         now_s = self._clock()
         if isinstance(result, Exception):
             logger.error("batch %d failed: %s", batch_id, result)
@@ -270,7 +284,7 @@ class V2Frontend:
         outputs = dict(zip(members, result, strict=True)) if members else {}
         self._outputs.update(outputs)
         try:
-            self.carry_out(self._dispatcher.on_batch_done(batch_id, now_s, busy_s))
+            self.carry_out(self._dispatcher.on_batch_done(batch_id, now_s, busy_s, others_s))
         finally:
             for query_id in members:
                 self._outputs.pop(query_id, None)

@@ -160,9 +160,11 @@ class PoolReplica:
         knowledge = await asyncio.to_thread(read_knowledge, Path(home), checked)
         self._worker = PoolWorker(replica_id, device_class, knowledge, _control_caller())
 
-    async def run_batch(self, variant_id: str, inputs: Any, worker_id: str) -> Any:
+    async def run_batch(
+        self, variant_id: str, inputs: Any, expected_s: float, patience_s: float, worker_id: str
+    ) -> Any:
         """See ``PoolWorker.run_batch``."""
-        return await self._worker.run_batch(variant_id, inputs, worker_id)
+        return await self._worker.run_batch(variant_id, inputs, expected_s, patience_s, worker_id)
 
 
 @serve.deployment

@@ -218,7 +218,7 @@ def test_used_counts_answers_by_worker_and_variant() -> None:
 
 class TestWaitingRoom:
     def test_a_query_that_takes_for_ever_is_no_backlog(self) -> None:
-        room, worker = WaitingRoom(Tenants()), Worker("w0", "cpu-1")
+        room, worker = WaitingRoom(Tenants(1000)), Worker("w0", "cpu-1")
         room.bind(make_query(1, 0.0), worker, INT8, float("inf"))
         room.bind(make_query(2, 0.0), worker, INT8, float("nan"))
         room.bind(make_query(3, 0.0), worker, INT8, 0.5)
@@ -227,7 +227,7 @@ class TestWaitingRoom:
         assert (worker.backlog_s, len(room)) == ({0: 0.5}, 2)
 
     def test_rounding_leaves_no_backlog_behind(self) -> None:
-        room, worker = WaitingRoom(Tenants()), Worker("w0", "cpu-1")
+        room, worker = WaitingRoom(Tenants(1000)), Worker("w0", "cpu-1")
         for number in range(10):
             room.bind(make_query(number, 0.0), worker, INT8, 0.1 * (number + 1))
         for number in range(10):
@@ -236,7 +236,7 @@ class TestWaitingRoom:
         assert worker.queues == {}
 
     def test_everyone_most_urgent_first(self) -> None:
-        room, worker = WaitingRoom(Tenants()), Worker("w0", "cpu-1")
+        room, worker = WaitingRoom(Tenants(1000)), Worker("w0", "cpu-1")
         queries = [
             make_query(1, 0.0, latency_ms=500.0),
             make_query(2, 0.0, latency_ms=100.0),
