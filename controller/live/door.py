@@ -19,6 +19,7 @@ import numpy as np
 
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import Headers, Reply, render_error
+from modelless.controller.live.bodies import BodyBudget
 from modelless.variants.errors import InvalidInputError, ModellessError
 
 Respond = Callable[[Reply], None]
@@ -73,6 +74,7 @@ class _Request(NamedTuple):
     body: memoryview
     arrival_s: float
     keep_alive: bool
+    room_bytes: int
 
 
 class DoorConnection(asyncio.BufferedProtocol):
@@ -86,6 +88,7 @@ class DoorConnection(asyncio.BufferedProtocol):
         clock: seconds; finer than the event loop's, which may be as coarse as 1 ms.
         connections: those that are open, so that a closing server can close them.
         max_connections: how many of those there may be; one more is closed at once.
+        budget: of the memory for bodies.
     """
 
     def __init__(
@@ -94,7 +97,10 @@ class DoorConnection(asyncio.BufferedProtocol):
         clock: Callable[[], float],
         connections: set[DoorConnection],
         max_connections: int,
+        budget: BodyBudget,
     ) -> None:
+        self._budget = budget
+        self._taken_bytes = 0
         self._frontend = frontend
         self._clock = clock
         self._connections = connections
@@ -133,6 +139,7 @@ class DoorConnection(asyncio.BufferedProtocol):
         self._connections.discard(self)
         self._transport = None
         self._waiting.clear()
+        self._take_bytes(-self._taken_bytes)
         if self._query_id is not None:
             self._frontend.on_abandoned(self._query_id)
             self._query_id = None
@@ -191,6 +198,7 @@ class DoorConnection(asyncio.BufferedProtocol):
             if name == b"content-length":
                 self._length = int(value)
                 self._frontend.limits.check_body_bytes(self._length)
+                self._take_bytes(self._length)
                 # Not zeroed: pages that the client never fills are never touched.
                 self._room = np.empty(self._length, np.uint8).data
             elif name == b"expect" and value.lower() == b"100-continue" and self._transport:
@@ -200,6 +208,7 @@ class DoorConnection(asyncio.BufferedProtocol):
         end = self._filled + len(body)
         self._frontend.limits.check_body_bytes(end)
         if end > len(self._room):  # chunked: the length is known when the last chunk is there
+            self._take_bytes(max(2 * end, _READ_BYTES) - len(self._room))
             room = np.empty(max(2 * end, _READ_BYTES), np.uint8).data
             room[: self._filled] = self._room[: self._filled]
             self._room = room
@@ -214,6 +223,7 @@ class DoorConnection(asyncio.BufferedProtocol):
             self._room[: self._filled],
             self._arrival_s,
             self._keep_alive,
+            len(self._room),
         )
         self._begin()
         self._waiting.append(request)
@@ -260,6 +270,7 @@ class DoorConnection(asyncio.BufferedProtocol):
 
         def respond(reply: Reply) -> None:
             self._query_id = None
+            self._take_bytes(-min(request.room_bytes, self._taken_bytes))
             self._write(reply, request.keep_alive, with_body=request.method != "HEAD")
 
         query_id = self._frontend.on_request(
@@ -290,6 +301,14 @@ class DoorConnection(asyncio.BufferedProtocol):
         else:
             self._go_on()
 
+    def _take_bytes(self, size_bytes: int) -> None:
+        """Set memory aside for a body, or give it back if it is less than 0."""
+        if size_bytes > 0:
+            self._budget.take(size_bytes)
+        else:
+            self._budget.give(-size_bytes)
+        self._taken_bytes += size_bytes
+
     def _fail(self, error: Exception) -> None:
         """The connection cannot be understood any further: say why, and close it."""
         if not self._busy:
@@ -299,12 +318,20 @@ class DoorConnection(asyncio.BufferedProtocol):
 
 
 async def open_door(
-    frontend: Frontend, path: str, max_connections: int
+    frontend: Frontend, path: str, max_connections: int, max_bodies_bytes: int
 ) -> tuple[asyncio.AbstractServer, set[DoorConnection]]:
-    """Listen on the Unix socket ``path``; returns the server and its open connections."""
+    """Listen on the Unix socket ``path``; returns the server and its open connections.
+
+    Args:
+        frontend: what answers.
+        path: where to listen.
+        max_connections: open at a time.
+        max_bodies_bytes: memory for all requests' bodies together.
+    """
     loop = asyncio.get_running_loop()
     connections: set[DoorConnection] = set()
+    budget = BodyBudget(max_bodies_bytes)
     server = await loop.create_unix_server(
-        lambda: DoorConnection(frontend, time.monotonic, connections, max_connections), path
+        lambda: DoorConnection(frontend, time.monotonic, connections, max_connections, budget), path
     )
     return server, connections

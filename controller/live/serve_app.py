@@ -128,7 +128,10 @@ class GatewayReplica:
         _here["frontend"] = self._gateway.frontend
         self._door = door_path(Path(doors), replica_id)
         self._server, self._connections = await open_door(
-            self._gateway.frontend, str(self._door), checked.limits.max_connections
+            self._gateway.frontend,
+            str(self._door),
+            checked.limits.max_connections,
+            max(checked.limits.max_bodies_bytes, checked.http.max_body_bytes),
         )
         self._gateway.start()
 
