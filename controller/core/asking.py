@@ -88,17 +88,15 @@ def ask_on_idle(
         return None
     residents = roster.residents(worker.worker_id)
     view = WorkerView(worker.worker_id, worker.device_class, residents, max_batch)
-
-    def ask(shown: Sequence[QueueView]) -> Run | Wait | PolicyFailure:
+    if not waiting.is_mixed:
+        shown = [queue.view for queue in queues]
         return _ask_on_idle(selection, worker, view, shown, waiting, now_s, rng)
-
     ranks = {queue.rank for queue in queues}
-    if len(ranks) == 1:
-        return ask([queue.view for queue in queues])
     decision: Run | Wait | PolicyFailure | None = None
     until_s = math.inf
     for rank in sorted(ranks):
-        decision = ask([queue.view for queue in queues if queue.rank == rank])
+        shown = [queue.view for queue in queues if queue.rank == rank]
+        decision = _ask_on_idle(selection, worker, view, shown, waiting, now_s, rng)
         if not isinstance(decision, Wait) or decision.dropped:
             return decision
         until_s = min(until_s, decision.until_s)

@@ -23,7 +23,7 @@ from modelless.controller.core.nearest import refusal_message
 from modelless.controller.core.receipts import Receipt, ReceiptBook
 from modelless.controller.core.reports import DispatchReports
 from modelless.controller.core.roster import Roster, WorkerReport
-from modelless.controller.core.tenants import Tenants, work_us
+from modelless.controller.core.tenants import Tenants
 from modelless.controller.core.waiting import WaitingRoom, Worker
 from modelless.policies.batching.urgency import rank, urgency
 from modelless.policies.reasons import Reason
@@ -202,7 +202,8 @@ class Dispatcher(DispatchReports):
             return self._give_up([query], Reason.DEADLINE_PASSED, now_s)
         candidates = self.roster.candidates(query.scope, query.items, now_s, rank(query))
         receipt.candidates, receipt.row, receipt.outcome = candidates, None, "waiting"
-        if not self._held.is_served(query):  # what no load could serve is for the policy to say
+        is_served = self.roster.is_accurate_enough(query.scope, query.min_accuracy_percent)
+        if not is_served:  # what no load could serve is for the policy to say
             is_held = self._held.hold(query, now_s)
             if is_held or not candidates.placements:
                 self._books.count_unmet(query)
@@ -215,11 +216,11 @@ class Dispatcher(DispatchReports):
             return self._refuse_failed(choice, now_s)
         if isinstance(choice, Reject):
             return self._give_up([query], choice.reason, now_s)
-        if isinstance(choice, Defer) and not self._held.is_served(query):
+        if isinstance(choice, Defer) and not is_served:
             return self._give_up([query], Reason.TOO_INACCURATE, now_s)
         receipt.reason = choice.reason
         if isinstance(choice, Defer):
-            self._waiting.defer(query, work_us(self.roster.work_s(query)))
+            self._waiting.defer(query, self.roster.work_us(query))
             self._idle.tell_all()
         else:
             self._bind(receipt, query, choice, now_s)
@@ -241,7 +242,7 @@ class Dispatcher(DispatchReports):
             worker,
             placement.variant_id,
             resident.p50_s[query.items],
-            work_us(self.roster.work_s(query)),
+            self.roster.work_us(query),
         )
         self._crew.publish(worker)
         if worker.running is None:

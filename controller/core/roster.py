@@ -74,7 +74,7 @@ class _Predicted(NamedTuple):
     estimates: Estimates
     cost_usd: FloatArray
     shortlist: NDArray[np.intp] | None
-    least_s: dict[float, float]  # by minimum accuracy; see ``Roster.work_s``
+    least_us: dict[float, int]  # by minimum accuracy; see ``Roster.work_us``
 
 
 class _Holders(NamedTuple):
@@ -214,24 +214,25 @@ class Roster:
             known.shortlist,
         )
 
-    def work_s(self, query: QueryView) -> float:
-        """The least device time for the query: of what is ready and accurate enough; or 0.
+    def work_us(self, query: QueryView) -> int:
+        """The least device time for the query, microseconds: of what is ready and accurate enough.
 
-        For a query that ``candidates`` was asked about; else it is 0, too.
+        Whole, so that what was added up can be taken away. 0 if it is unknown, or if ``candidates``
+        was not asked about such a query.
         """
         table = self._scopes.get(query.scope)
         known = table.by_items.get(query.items) if table is not None else None
         if table is None or known is None:
-            return 0.0
+            return 0
         minimum = query.min_accuracy_percent
-        least_s = known.least_s.get(minimum)
-        if least_s is None:
+        least_us = known.least_us.get(minimum)
+        if least_us is None:
             accurate_s = known.estimates.p50_s[table.accuracy_percent >= minimum]
             least_s = float(np.fmin.reduce(accurate_s, initial=np.inf))
-            least_s = least_s if least_s < np.inf else 0.0
-            if len(known.least_s) < _ANSWERS_KEPT:
-                known.least_s[minimum] = least_s
-        return least_s
+            least_us = int(least_s * 1e6) if least_s < np.inf else 0
+            if len(known.least_us) < _ANSWERS_KEPT:
+                known.least_us[minimum] = least_us
+        return least_us
 
     def is_accurate_enough(self, scope: str, min_accuracy_percent: float) -> bool:
         """Whether any worker holds a ready variant of the scope that is as accurate."""

@@ -33,11 +33,6 @@ _LEARNT = 1.0 / 16.0
 _CROWDED = frozenset({Reason.QUEUE_TOO_LONG, Reason.QUEUE_FULL, Reason.DEADLINE_PASSED})
 
 
-def work_us(work_s: float) -> int:
-    """Device time as whole microseconds, so that what was added can be taken away; 0 if unknown."""
-    return int(work_s * 1e6) if math.isfinite(work_s) else 0
-
-
 class Share(NamedTuple):
     """What a tenant may have waiting in profile: device time, microseconds, and queries."""
 
@@ -118,6 +113,8 @@ class Tenants:
 
     def is_beyond_share(self, query: QueryView, now_s: float) -> bool:
         """Whether a query that comes in now is beyond its tenant's share."""
+        if not (self._refused or self._refused_before or self._waited > _PART_OF_LIMIT):
+            return False
         return query.tenant in self._waiting and self.exceeds(query.tenant, self.share(now_s))
 
     def exceeds(self, tenant: str, share: Share | None) -> bool:

@@ -184,12 +184,15 @@ class WaitingRoom:
     Attributes:
         deferred: the queues of nobody yet; none of them is empty.
         held: likewise, of those that wait for a load; policies are not shown them.
+        is_mixed: whether queries of several ranks came since nobody waited.
     """
 
     def __init__(self, tenants: Tenants) -> None:
         self._tenants = tenants
         self.deferred: dict[QueueKey, Queue] = {}
         self.held: dict[QueueKey, Queue] = {}
+        self.is_mixed = False
+        self._rank = 0  # of the first that came since nobody waited
         self._places: dict[int, Place] = {}
         self._all: dict[Queue, None] = {}  # the deferred ones and those of workers
 
@@ -232,6 +235,11 @@ class WaitingRoom:
         service_s: float,
         work: int,
     ) -> None:
+        own = query.demoted - 2 * query.priority
+        if not self._places:
+            self._rank, self.is_mixed = own, False
+        elif own != self._rank:
+            self.is_mixed = True
         queue = queues.get(key)
         if queue is None:
             queue = queues[key] = Queue(key, queues)

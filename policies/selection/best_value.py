@@ -174,10 +174,10 @@ class BestValue(SelectionPolicy):
             decision = self.batching.next_batch(worker, bound, now_s)
             if isinstance(decision, Run) or not deferred:
                 return decision
-        asked = (worker.device_class, rank(deferred[0].queries[0]))  # alike for all shown
-        until_s = self._left_until_s.get(asked, -math.inf)
-        if now_s < until_s:
-            return Wait(Reason.WORTH_WAITING, until_s)
+        if self._left_until_s:
+            until_s = self._left_until_s.get(_asked(worker, deferred), -math.inf)
+            if now_s < until_s:
+                return Wait(Reason.WORTH_WAITING, until_s)
         self._market.on_idle(worker, deferred, now_s)
         crowd = sum([len(queue.queries) for queue in deferred])
         chosen: Offer | None = None
@@ -201,7 +201,7 @@ class BestValue(SelectionPolicy):
         if chosen is None:
             if not is_left:
                 return Wait(Reason.NOTHING_QUEUED, dropped=dropped)
-            self._left_until_s[asked] = until_s = now_s + _LOOK_AGAIN_S
+            self._left_until_s[_asked(worker, deferred)] = until_s = now_s + _LOOK_AGAIN_S
             self._market.fleet.on_left(now_s)
             return Wait(Reason.WORTH_WAITING, until_s, dropped)
         self._market.on_run(worker, chosen.latency_s, now_s)
@@ -329,6 +329,11 @@ def _most_urgent_first(queues: list[QueueView]) -> Iterator[QueueView]:
         yield first
         queues = sorted([q for q in queues if q is not first], key=_urgency_of_head)
     yield from queues
+
+
+def _asked(worker: WorkerView, queues: Sequence[QueueView]) -> tuple[str, int]:
+    """About what a worker is asked: its class, and the rank of the queues, alike for all shown."""
+    return worker.device_class, rank(queues[0].queries[0])
 
 
 def _urgency_of_head(queue: QueueView) -> tuple[int, float, int]:

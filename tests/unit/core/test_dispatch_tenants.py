@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from modelless.controller.core.dispatch import DispatchLimits
-from modelless.controller.core.tenants import Tenants, work_us
+from modelless.controller.core.tenants import Tenants
 from modelless.policies.reasons import Reason
 from modelless.policies.selection.best_value import BestValue
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible
@@ -96,11 +94,6 @@ def test_names_that_wait_no_more_are_forgotten() -> None:
         tenants.on_leave(query, 7)
     assert not tenants._waiting
     assert len(tenants._seen) <= 4096
-
-
-def test_work_is_whole_and_known() -> None:
-    assert work_us(0.25) == 250_000
-    assert work_us(math.inf) == work_us(math.nan) == 0
 
 
 @pytest.mark.parametrize("policy", [CheapestFeasible, BestValue])
