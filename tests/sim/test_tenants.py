@@ -22,7 +22,7 @@ def run(policy: str, small: float, flood: float, small_ms: float, flood_ms: floa
     streams = [("small", small, small_ms), ("flood", flood, flood_ms)]
     return simulate(
         world(
-            duration_s=12,
+            duration_s=30,  # of which a moment passes before the flood is noticed
             devices=[{"name": "cpu", "count": WORKERS}],
             tasks=[
                 {
