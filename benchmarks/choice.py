@@ -87,7 +87,7 @@ def make_roster(rng: np.random.Generator, placements: int, workers: int) -> Rost
     names = tuple(variants)
     for number in range(workers):
         roster.update(WorkerReport(f"worker-{number}", CPU.name, names[number::workers]))
-        roster.set_busy(f"worker-{number}", 100.0 + float(rng.exponential(0.01)), 0.0)
+        roster.set_busy(f"worker-{number}", 100.0 + float(rng.exponential(0.01)), {})
     return roster
 
 

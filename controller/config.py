@@ -119,11 +119,17 @@ class LimitSettings(_Section):
     """Bounds that hold whatever a policy says."""
 
     default_latency_ms: float = Field(
-        10_000.0, gt=0, le=3.6e6, description="deadline of queries that name none"
+        10_000.0,
+        gt=0,
+        le=3.6e6,
+        description="deadline of queries that name none; unless they say so they may be late",
     )
     max_queued: int = Field(2048, ge=1, description="queries waiting in one gateway; more get 429")
     max_batch: int = Field(8, ge=1, le=1024, description="most items in one batch or query")
     max_connections: int = Field(4096, ge=1, description="client connections a gateway holds open")
+    max_bodies_bytes: int = Field(
+        2**30, ge=2**20, description="request bodies a gateway holds in all, bytes; more get 429"
+    )
 
 
 class HistorySettings(_Section):

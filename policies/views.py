@@ -32,6 +32,10 @@ class QueryView(NamedTuple):
         items: items in the query's tensors, 1 or more.
         batch_key: only queries with equal keys may share a batch (their tensors' shapes).
         tenant: who asks.
+        serve_late: rather late than not at all: what is late is served when nobody is kept waiting
+            who can still be in time.
+        demoted: goes behind all others of its priority: it is late already, or beyond its
+            tenant's fair share while there is too much to do. The core says so, not the client.
     """
 
     query_id: int
@@ -44,6 +48,8 @@ class QueryView(NamedTuple):
     items: int = 1
     batch_key: Hashable = None
     tenant: str = ""
+    serve_late: bool = False
+    demoted: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,7 +129,7 @@ class QueueView(NamedTuple):
         scope: of all its queries.
         variant_id: what they are bound to; None if they were deferred.
         batch_key: equal for all.
-        queries: sorted by (priority, deadline): the most urgent first.
+        queries: sorted by (priority, demoted or not, deadline): the most urgent first.
     """
 
     scope: str

@@ -14,10 +14,12 @@ class ModellessError(Exception):
     Attributes:
         http_status: status an HTTP reply carries.
         exit_code: exit code of the command line.
+        retry_after_s: when trying again makes sense, seconds from now; None if unknown or never.
     """
 
     http_status: ClassVar[int] = 500
     exit_code: ClassVar[int] = 1
+    retry_after_s: float | None = None
 
 
 class InvalidInputError(ModellessError):
@@ -90,6 +92,10 @@ class DeadlineExceededError(ModellessError):
 
     http_status = 504
     exit_code = 9
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class NoisyMachineError(ModellessError):

@@ -395,7 +395,5 @@ def _must_equal(what: str, known: Any, given: Any) -> None:
         if before != now:
             hint = "It is registered already: register this one under another name."
             if field.name == "accuracy":
-                hint = (
-                    "It is registered already: use revise_accuracy to change what is known of it."
-                )
+                hint = "It is registered already: revise_accuracy changes what is known of it."
             raise InvalidInputError.of(f"{what}: {field.name}", now, repr(before), hint)

@@ -195,6 +195,9 @@ class Placement:
     device_class: str
 
 
+WHEN_LATE = ("refuse", "serve")
+
+
 @dataclass(frozen=True, slots=True)
 class SLO:
     """A query's limits; each may be left out.
@@ -204,12 +207,15 @@ class SLO:
         min_accuracy: per cent.
         max_cost_usd: price of the device time the query may take.
         priority: 0 (default) to 9; more is more urgent.
+        when_late: what is to become of it if it cannot be in time, ``refuse`` or ``serve``; None:
+            see ``serves_late``.
     """
 
     latency_ms: float | None = None
     min_accuracy: float | None = None
     max_cost_usd: float | None = None
     priority: int = 0
+    when_late: str | None = None
 
     def __post_init__(self) -> None:
         _check_limit("latency_ms", self.latency_ms, "more than 0, up to 3600000 (an hour)", 3.6e6)
@@ -217,6 +223,15 @@ class SLO:
         _check_limit("max_cost_usd", self.max_cost_usd, "more than 0, up to 1000000", 1e6)
         if type(self.priority) is not int or not 0 <= self.priority <= 9:
             raise InvalidInputError.of("priority", self.priority, "a whole number, 0 to 9")
+        if self.when_late not in (None, *WHEN_LATE):
+            raise InvalidInputError.of("when_late", self.when_late, " or ".join(WHEN_LATE))
+
+    @property
+    def serves_late(self) -> bool:
+        """Whether a late answer is better than none: unless said, where no deadline was named."""
+        if self.when_late is None:
+            return self.latency_ms is None
+        return self.when_late == "serve"
 
 
 def _check_limit(

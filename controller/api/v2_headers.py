@@ -19,7 +19,7 @@ from modelless.controller.api.v2_errors import (
 from modelless.controller.api.v2_limits import DEFAULT_LIMITS, Limits
 from modelless.variants.errors import InvalidInputError
 
-SLO_PARAMETERS = ("latency_ms", "min_accuracy", "max_cost_usd", "priority")
+SLO_PARAMETERS = ("latency_ms", "min_accuracy", "max_cost_usd", "priority", "when_late")
 """The parameters of a request that set its SLO; each may come as a header instead."""
 
 TENANT_PARAMETER = "tenant"
@@ -141,7 +141,7 @@ def _read_length(name: bytes, value: bytes) -> int:
 
 def _read_parameter(parameter: str, name: bytes, value: bytes) -> Any:
     text = value.decode("latin-1").strip()
-    if parameter == TENANT_PARAMETER:
+    if parameter in (TENANT_PARAMETER, "when_late"):
         return text
     if parameter == "priority":
         if not _WHOLE.fullmatch(text):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from modelless.controller.api.v2_errors import MethodNotAllowedError, invalid
 from modelless.controller.api.v2_request import InferRequest, RequestedOutput
 from modelless.controller.api.v2_tensors import BYTES, datatype_of, to_binary, to_json
-from modelless.variants.errors import ModellessError, OverloadedError
+from modelless.variants.errors import ModellessError
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -183,10 +183,11 @@ def render_error(error: Exception, receipt_id: str | None = None) -> Reply:
     reply = render_json(document, error.http_status)
     if receipt_id is not None:
         reply.headers.append((RECEIPT_HEADER, receipt_id.encode()))
-    if isinstance(error, OverloadedError):
-        wait_s = error.retry_after_s
-        whole_s = math.ceil(min(max(wait_s, 1.0), 86400.0)) if math.isfinite(wait_s) else 60
-        reply.headers.append((b"retry-after", b"%d" % whole_s))
+    wait_s = error.retry_after_s
+    if wait_s is not None:
+        wait_s = min(max(wait_s, 0.001), 86400.0) if math.isfinite(wait_s) else 60.0
+        reply.headers.append((b"retry-after", b"%d" % math.ceil(wait_s)))
+        reply.headers.append((b"retry-after-ms", b"%d" % math.ceil(wait_s * 1e3)))
     if isinstance(error, MethodNotAllowedError):
         reply.headers.append((b"allow", ", ".join(error.allow).encode()))
     return reply

@@ -20,7 +20,7 @@ from modelless.controller.api.v2_headers import SLO_PARAMETERS, TENANT_PARAMETER
 from modelless.controller.api.v2_limits import DEFAULT_LIMITS, Limits
 from modelless.controller.api.v2_tensors import BYTES, DATATYPES, NUMBERS, from_binary, from_json
 from modelless.variants.errors import InvalidInputError
-from modelless.variants.vocabulary import SLO, check_name
+from modelless.variants.vocabulary import SLO, WHEN_LATE, check_name
 
 __all__ = [
     "PROTOCOL_PARAMETERS",
@@ -215,7 +215,10 @@ def _read_parameters(
             raise invalid("parameters.tenant", tenant, "a name of up to 64 characters")
         check_name("parameters.tenant", tenant)
     for key, value in own.items():
-        if type(value) is not float and type(value) is not int:
+        if key == "when_late":  # its words are checked with the SLO
+            if type(value) is not str:
+                raise invalid("parameters.when_late", value, " or ".join(WHEN_LATE))
+        elif type(value) is not float and type(value) is not int:
             raise invalid(f"parameters.{key}", value, "a number", "Leave it out for no limit.")
     return SLO(**own), tenant, others
 

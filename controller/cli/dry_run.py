@@ -81,6 +81,7 @@ class DryRun:
             max_cost_usd=float("inf") if slo.max_cost_usd is None else slo.max_cost_usd,
             priority=slo.priority,
             items=items,
+            serve_late=slo.serves_late,
         )
         candidates = roster.candidates(scope.name, items, 0.0)
         effects = _until_decided(dispatcher, dispatcher.on_query(query, 0.0))

@@ -180,7 +180,7 @@ def _show(
 
 
 def _refusal(verdict: Verdict) -> ModellessError:
-    from modelless.controller.live.frontend import error_of
+    from modelless.controller.live.replies import error_of
 
     if verdict.refusal is not None:
         return error_of(verdict.refusal)

@@ -6,6 +6,7 @@ the queries it was asked about and nobody else.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -73,15 +74,46 @@ def ask_on_idle(
     now_s: float,
     rng: np.random.Generator,
 ) -> Run | Wait | PolicyFailure | None:
-    """What the policy gives an idle worker; None if nothing it could run is waiting."""
-    queues = [queue.view for queue in worker.queues.values()]
+    """What the policy gives an idle worker; None if nothing it could run is waiting.
+
+    Where the queues' heads differ in rank, the policy is shown those of the first rank alone, and
+    the others only if it has nothing to run of them: so priorities hold across queues, whatever
+    the policy.
+    """
+    queues = list(worker.queues.values())
     for key, queue in waiting.deferred.items():
         if roster.serves(worker.worker_id, key[0]):
-            queues.append(queue.view)
+            queues.append(queue)
     if not queues:
         return None
     residents = roster.residents(worker.worker_id)
     view = WorkerView(worker.worker_id, worker.device_class, residents, max_batch)
+    if not waiting.is_mixed:
+        shown = [queue.view for queue in queues]
+        return _ask_on_idle(selection, worker, view, shown, waiting, now_s, rng)
+    ranks = {queue.rank for queue in queues}
+    decision: Run | Wait | PolicyFailure | None = None
+    until_s = math.inf
+    for rank in sorted(ranks):
+        shown = [queue.view for queue in queues if queue.rank == rank]
+        decision = _ask_on_idle(selection, worker, view, shown, waiting, now_s, rng)
+        if not isinstance(decision, Wait) or decision.dropped:
+            return decision
+        until_s = min(until_s, decision.until_s)
+        if decision.reason is Reason.FILLING_BATCH:  # what goes behind would be in its way
+            break
+    return Wait(decision.reason, until_s) if isinstance(decision, Wait) else decision
+
+
+def _ask_on_idle(
+    selection: SelectionPolicy,
+    worker: Worker,
+    view: WorkerView,
+    queues: Sequence[QueueView],
+    waiting: WaitingRoom,
+    now_s: float,
+    rng: np.random.Generator,
+) -> Run | Wait | PolicyFailure:
     ids: tuple[int, ...] = ()
     try:
         decision: object = selection.on_idle(view, queues, now_s, rng)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -78,6 +78,11 @@ class Books:
         self._count_kind(query)
         return receipt
 
+    def open_of(self, queries: Iterable[QueryView]) -> list[Receipt]:
+        """The receipts of those that are still open: not of what was cancelled while it ran."""
+        known = self.open
+        return [known[query.query_id] for query in queries if query.query_id in known]
+
     def count_unmet(self, query: QueryView) -> None:
         """Nothing is ready that could serve the query."""
         _count(self._counters.unmet, base_of(query.scope))
@@ -95,7 +100,8 @@ class Books:
             if receipt is not None:
                 latency_s = receipt.observed_latency_s = now_s - query.arrival_s
                 meters.count_latency(query.scope, latency_s)
-                self._close(receipt, "served-late" if now_s > query.deadline_s else "served")
+                is_late = now_s > receipt.query.deadline_s
+                self._close(receipt, "served-late" if is_late else "served")
                 effects.append(Complete(query.query_id, batch_id))
         if effects:
             _count(self._counters.used, (worker.worker_id, batch.variant_id), len(effects))

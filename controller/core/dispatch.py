@@ -7,27 +7,28 @@ exactly once, as a Complete or a Refuse.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 import numpy as np
 
 from modelless.controller.core.asking import PolicyFailure, ask_on_idle, ask_on_query, tell_plan
-from modelless.controller.core.books import Books, DispatchCounters, Explain
+from modelless.controller.core.books import Books, Explain
+from modelless.controller.core.crew import Crew
 from modelless.controller.core.effects import DispatchEffect, Execute, Refuse, WakeAt
-from modelless.controller.core.handing import bind_query, start_batch
 from modelless.controller.core.holding import HoldingRoom
 from modelless.controller.core.idle import IdleWorkers
+from modelless.controller.core.lateness import late_in, may_be_late
 from modelless.controller.core.limits import DispatchLimits
 from modelless.controller.core.nearest import refusal_message
 from modelless.controller.core.quarantine import Quarantine
 from modelless.controller.core.receipts import Receipt, ReceiptBook
+from modelless.controller.core.reports import DispatchReports
 from modelless.controller.core.roster import Roster, WorkerReport
-from modelless.controller.core.waiting import Batch, WaitingRoom, Worker
-from modelless.policies.batching.urgency import urgency
+from modelless.controller.core.tenants import Tenants
+from modelless.controller.core.waiting import WaitingRoom, Worker
+from modelless.policies.batching.urgency import rank, urgency
 from modelless.policies.reasons import Reason
-from modelless.policies.scopes import base_of
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import Defer, QueryView, Reject, Run, Wait
 from modelless.variants.estimates import Load
@@ -36,7 +37,7 @@ from modelless.variants.vocabulary import Placement
 __all__ = ["DispatchLimits", "Dispatcher"]
 
 
-class Dispatcher:
+class Dispatcher(DispatchReports):
     """One gateway's queries and the workers it may use.
 
     Args:
@@ -65,14 +66,12 @@ class Dispatcher:
         self.limits = limits or DispatchLimits()
         self.receipts = receipts if receipts is not None else ReceiptBook()
         self._rng = rng
-        self._workers: dict[str, Worker] = {}
-        self._batches: dict[int, Worker] = {}
         self._books = Books(self.receipts, self.limits.max_batch, explain)
-        self._waiting = WaitingRoom()
-        self._next_batch_id = 0
-        self._next_worker = 0
+        self._tenants = Tenants(self.limits.max_queued)
+        self._waiting = WaitingRoom(self._tenants)
         self._held = HoldingRoom(self._waiting, roster, self.limits)
         self._idle = IdleWorkers(self._waiting)
+        self._crew = Crew(roster, self._waiting, self._idle, self.limits)
         self.quarantine = Quarantine(roster)
 
     # -- events -------------------------------------------------------------------------------
@@ -80,87 +79,107 @@ class Dispatcher:
     def on_query(self, query: QueryView, now_s: float) -> list[DispatchEffect]:
         """A query has come in. Its id must be new."""
         receipt = self._books.enter(query)
-        if len(self._waiting) >= self.limits.max_queued:
-            return [self._refuse(receipt, Reason.QUEUE_FULL, now_s)]
         if not 1 <= query.items <= self.limits.max_batch:
             return [self._refuse(receipt, Reason.BAD_ITEM_COUNT, now_s)]
-        return self._settle(now_s, self._choose(receipt, now_s, late=False))
+        self._tenants.on_query(query, now_s)
+        if self._tenants.is_beyond_share(query, now_s):
+            receipt.standing = query._replace(demoted=True)
+        effects: list[DispatchEffect] = []
+        if len(self._waiting) >= self.limits.max_queued:
+            last = self._waiting.least_urgent()
+            if rank(last) <= rank(receipt.standing or query):
+                return [self._refuse(receipt, Reason.QUEUE_FULL, now_s)]
+            effects += self._refuse_all(self._books.open_of([last]), Reason.QUEUE_FULL, now_s)
+        return self._settle(now_s, effects + self._choose(receipt, now_s, late=False))
 
-    def on_batch_done(self, batch_id: int, now_s: float, busy_s: float) -> list[DispatchEffect]:
-        """A batch has run. ``busy_s``: how long the device was busy with it, seconds.
+    def on_batch_done(
+        self,
+        batch_id: int,
+        now_s: float,
+        busy_s: float,
+        others_s: float = 0.0,
+        waited_s: float = 0.0,
+    ) -> list[DispatchEffect]:
+        """A batch has run.
 
         Unknown ids (a batch given up, or of a worker that was lost) do no more than show that
         the worker is alive.
+
+        Args:
+            batch_id: as in ``Execute``.
+            now_s: when it was back.
+            busy_s: how long the device was busy with it.
+            others_s: how long other gateways' batches will keep the worker now.
+            waited_s: how long others' had kept it waiting before.
         """
-        worker = self._batches.pop(batch_id, None)
-        if worker is None or worker.running is None:
+        found = self._crew.running(batch_id)
+        if found is None:
             return self._see_anew(self.quarantine.returned(batch_id, now_s), now_s)
-        batch = self._stop(worker, worker.running, now_s)
+        worker, batch = found
+        self._crew.stop(worker, now_s)
+        self._tenants.on_done(batch.work_us)
         placement = Placement(batch.variant_id, batch.device_class)
         self.roster.cost_model.observe(placement, batch.items, self.roster.load, busy_s)
         effects = self._books.complete(batch, worker, now_s, busy_s)
-        if self.quarantine.is_slow(worker, batch, now_s):
+        effects += self._free(worker, now_s, others_s)
+        if self.quarantine.is_slow(worker, batch, now_s - waited_s):
             return effects + self._see_anew(worker.worker_id, now_s)
-        self._idle.tell(worker)
         return self._settle(now_s, effects)
+
+    def on_batch_returned(
+        self, batch_id: int, now_s: float, others_s: float
+    ) -> list[DispatchEffect]:
+        """A worker did not take a batch, as other gateways' keep it for ``others_s`` seconds more.
+
+        Its queries are chosen for anew, which does not count as an attempt.
+        """
+        found = self._crew.running(batch_id)
+        if found is None:
+            return self._see_anew(self.quarantine.returned(batch_id, now_s), now_s)
+        worker, batch = found
+        self._crew.stop(worker, now_s)
+        for receipt in self._books.open_of(batch.queries):
+            receipt.give_back()
+        effects = self._free(worker, now_s, others_s)
+        return self._settle(now_s, effects + self._choose_again(batch.queries, now_s))
 
     def on_batch_failed(
         self, batch_id: int, now_s: float, *, worker_lost: bool
     ) -> list[DispatchEffect]:
         """A batch could not be run. If its worker is gone, its queries are tried elsewhere once."""
-        worker = self._batches.get(batch_id)
-        if worker is None or worker.running is None:
+        found = self._crew.running(batch_id)
+        if found is None:
             awaiting = self.quarantine.returned(batch_id, now_s)
             if awaiting is not None and worker_lost:
                 return self.on_worker_lost(awaiting, now_s)
             return self._see_anew(awaiting, now_s)
+        worker, batch = found
         if worker_lost:
             return self.on_worker_lost(worker.worker_id, now_s)
-        del self._batches[batch_id]
-        batch = self._stop(worker, worker.running, now_s)
-        still_open = [query for query in batch.queries if query.query_id in self._books.open]
-        effects = self._refuse_all(still_open, Reason.EXECUTION_FAILED, now_s)
+        self._crew.stop(worker, now_s)
+        receipts = self._books.open_of(batch.queries)
+        effects = self._refuse_all(receipts, Reason.EXECUTION_FAILED, now_s)
         self._idle.tell(worker)
         return self._settle(now_s, effects)
 
     def on_worker_report(self, report: WorkerReport, now_s: float) -> list[DispatchEffect]:
         """A worker is there, or holds something else than before."""
-        worker = self._workers.get(report.worker_id)
-        if worker is None:
-            worker = Worker(report.worker_id, report.device_class, self._next_worker)
-            self._next_worker += 1
-            self._workers[report.worker_id] = worker
-            self._idle.add(worker)
+        worker = self._crew.meet(report)
         report = self.quarantine.seen_as(report)
         if not self.roster.update(report):
             return []
-        resized = worker.device_class != report.device_class
-        worker.device_class = report.device_class
-        homeless = [
-            query
-            for key, queue in worker.queues.items()
-            if resized or key[1] not in report.variant_ids
-            for query in queue
-        ]
+        homeless = self._crew.without_home(worker, report)
         effects = self._choose_again(homeless + self._held.stranded(), now_s)
         self._idle.tell(worker)
         return self._settle(now_s, effects)
 
     def on_worker_lost(self, worker_id: str, now_s: float) -> list[DispatchEffect]:
         """A worker died or hangs: what it ran and what was queued for it goes elsewhere."""
-        worker = self._workers.pop(worker_id, None)
-        if worker is None:
+        homeless = self._crew.lose(worker_id)
+        if homeless is None:
             return []
         self.quarantine.forget(worker_id)
-        self.roster.remove(worker_id)
-        homeless = [query for queue in worker.queues.values() for query in queue]
-        if worker.running is not None:
-            del self._batches[worker.running.batch_id]
-            homeless += worker.running.queries
-            worker.running = None
-        else:
-            self._idle.remove(worker)
-        effects = self._choose_again(homeless + self._held.stranded(), now_s)
+        effects = self._choose_again([*homeless, *self._held.stranded()], now_s)
         return self._settle(now_s, effects)
 
     def on_cancel(self, query_id: int, now_s: float) -> None:
@@ -174,15 +193,22 @@ class Dispatcher:
 
     def on_tick(self, now_s: float) -> list[DispatchEffect]:
         """Time has passed: answer queries that cannot be in time, give up on batches that hang."""
-        effects = self._refuse_all(self._held.in_vain(now_s), Reason.NOTHING_READY, now_s)
-        effects += self._refuse_all(self._waiting.expired(now_s), Reason.DEADLINE_PASSED, now_s)
-        for worker in list(self._workers.values()):
+        effects = self._give_up(self._held.in_vain(now_s), Reason.NOTHING_READY, now_s)
+        effects += self._give_up(self._waiting.expired(now_s), Reason.DEADLINE_PASSED, now_s)
+        self._demote(now_s)
+        for worker in self._crew:
             if worker.running is None:
+                self._idle.tell(worker)
+            elif worker.running.is_others and now_s >= worker.busy_until_s:
+                self._crew.stop(worker, now_s)
                 self._idle.tell(worker)
             elif now_s > worker.running.overdue_at_s:
                 effects += self.on_worker_lost(worker.worker_id, now_s)
             elif self.quarantine.hangs(worker, now_s):
-                effects += self._take_away(worker, worker.running, now_s)
+                lost = worker.running.queries  # served elsewhere; what comes back is awaited still
+                self._crew.stop(worker, now_s)
+                effects += self._see_anew(worker.worker_id, now_s)
+                effects += self._choose_again(lost, now_s)
         for worker_id in self.quarantine.due(now_s):
             effects += self._see_anew(worker_id, now_s)
         return self._settle(now_s, effects)
@@ -199,82 +225,45 @@ class Dispatcher:
 
     def shut_down(self, now_s: float) -> list[DispatchEffect]:
         """Refuse whatever is still waiting; running batches still complete."""
-        return self._refuse_all(self._waiting.everyone(), Reason.SHUTTING_DOWN, now_s)
-
-    # -- reports ------------------------------------------------------------------------------
-
-    @property
-    def queued(self) -> int:
-        """Queries waiting."""
-        return len(self._waiting)
-
-    @property
-    def open_queries(self) -> int:
-        """Queries waiting or running."""
-        return len(self._books.open)
-
-    def open_by_scope(self) -> dict[str, int]:
-        """Queries waiting or running, by scope."""
-        return dict(Counter(base_of(each.query.scope) for each in self._books.open.values()))
-
-    def members(self, batch_id: int) -> tuple[int, ...]:
-        """The queries of a running batch, in order; none if it is not running (any more)."""
-        worker = self._batches.get(batch_id)
-        batch = worker.running if worker is not None else None
-        return tuple(query.query_id for query in batch.queries) if batch is not None else ()
-
-    def in_use(self, worker_id: str) -> set[str]:
-        """Variants of the worker that run or are queued for: these must not be unloaded."""
-        worker = self._workers.get(worker_id)
-        if worker is None:
-            return set()
-        used = {key[1] for key in worker.queues if key[1] is not None}
-        return used | ({worker.running.variant_id} if worker.running else set())
-
-    def receipt(self, query_id: int) -> Receipt | None:
-        """The receipt of a query, open or lately closed."""
-        return self._books.open.get(query_id) or self.receipts.get(query_id)
-
-    def take_counters(self) -> DispatchCounters:
-        """What happened since the last call."""
-        return self._books.take_counters()
+        waiting = self._books.open_of(self._waiting.everyone())
+        return self._refuse_all(waiting, Reason.SHUTTING_DOWN, now_s)
 
     # -- choosing -----------------------------------------------------------------------------
 
     def _choose(self, receipt: Receipt, now_s: float, *, late: bool) -> list[DispatchEffect]:
         """Ask the policy about a query that waits nowhere: it is queued or refused after this."""
-        query = receipt.query
+        query = receipt.standing or receipt.query
         if receipt.candidates is not None and query.deadline_s <= now_s:  # it was asked before
-            return [self._refuse(receipt, Reason.DEADLINE_PASSED, now_s)]
-        candidates = self.roster.candidates(query.scope, query.items, now_s)
+            return self._give_up([query], Reason.DEADLINE_PASSED, now_s)
+        candidates = self.roster.candidates(query.scope, query.items, now_s, rank(query))
         receipt.candidates, receipt.row, receipt.outcome = candidates, None, "waiting"
-        if not candidates.placements:
-            self._books.count_unmet(query)
-            if self._held.hold(query, now_s):
+        is_served = self.roster.is_accurate_enough(query.scope, query.min_accuracy_percent)
+        if not is_served:  # what no load could serve is for the policy to say
+            is_held = self._held.hold(query, now_s)
+            if is_held or not candidates.placements:
+                self._books.count_unmet(query)
+            if is_held:
                 return []
-            return [self._refuse(receipt, Reason.NOTHING_READY, now_s)]
+            if not candidates.placements:
+                return self._give_up([query], Reason.NOTHING_READY, now_s)
         choice = ask_on_query(self.selection, query, candidates, self._rng, late=late)
         if isinstance(choice, PolicyFailure):
             return self._refuse_failed(choice, now_s)
         if isinstance(choice, Reject):
-            return [self._refuse(receipt, choice.reason, now_s)]
+            return self._give_up([query], choice.reason, now_s)
+        if isinstance(choice, Defer) and not is_served:
+            return self._give_up([query], Reason.TOO_INACCURATE, now_s)
         receipt.reason = choice.reason
         if isinstance(choice, Defer):
-            self._waiting.defer(query)
+            self._waiting.defer(query, self.roster.work_us(query))
             self._idle.tell_all()
         else:
-            row, workers = int(choice.row), self._workers
-            worker = bind_query(receipt, row, self.roster, workers, self._waiting, now_s)
-            self._publish(worker)
-            if worker.running is None:
-                self._idle.tell(worker)
+            self._crew.bind(receipt, query, int(choice.row), now_s)
         return []
 
     def _choose_again(self, queries: Iterable[QueryView], now_s: float) -> list[DispatchEffect]:
         """Choose anew for queries whose worker or variant is gone; queued or not."""
-        known = self._books.open  # without those that were cancelled while they ran
-        ids = [query.query_id for query in sorted(queries, key=urgency)]
-        receipts = [known[query_id] for query_id in ids if query_id in known]
+        receipts = self._books.open_of(sorted(queries, key=urgency))
         for receipt in receipts:
             self._take(receipt.query.query_id)
         effects: list[DispatchEffect] = []
@@ -284,15 +273,6 @@ class Dispatcher:
             else:
                 effects += self._choose(receipt, now_s, late=False)
         return effects
-
-    # -- workers that hang or are slow --------------------------------------------------------
-
-    def _take_away(self, worker: Worker, batch: Batch, now_s: float) -> list[DispatchEffect]:
-        """Let what hangs on the worker be served elsewhere; what it has of it still is awaited."""
-        del self._batches[batch.batch_id]
-        self._stop(worker, batch, now_s)
-        effects = self._see_anew(worker.worker_id, now_s)
-        return effects + self._choose_again(batch.queries, now_s)
 
     def _see_anew(self, worker_id: str | None, now_s: float) -> list[DispatchEffect]:
         """See the worker anew, as its quarantine that began or ended says."""
@@ -325,7 +305,7 @@ class Dispatcher:
                 effects += self._refuse_failed(decision, now_s)
                 continue
             if decision is not None:
-                effects += self._refuse_all(decision.dropped, Reason.DEADLINE_PASSED, now_s)
+                effects += self._give_up(decision.dropped, Reason.DEADLINE_PASSED, now_s)
             if isinstance(decision, Wait) and decision.dropped:
                 continue  # there may be good ones behind them
             if isinstance(decision, Run):
@@ -339,41 +319,29 @@ class Dispatcher:
         effects: list[DispatchEffect] = []
         residents = self.roster.residents(worker.worker_id)
         for key, queue in list(worker.queues.items()):
-            resident = residents[key[1] or ""]
-            late = []
-            for query in queue:
-                if now_s + resident.p50_s[query.items] <= query.deadline_s:
-                    break
-                if self._books.open[query.query_id].rebinds < self.limits.max_rebinds:
-                    late.append(query)
-            for query in late:
-                self._take(query.query_id)
-            for query in late:
-                receipt = self._books.open[query.query_id]
+            late = self._books.open_of(late_in(queue, residents[key[1] or ""], now_s))
+            late = [receipt for receipt in late if receipt.rebinds < self.limits.max_rebinds]
+            for receipt in late:
+                self._take(receipt.query.query_id)
+            for receipt in late:
                 receipt.rebinds += 1
                 effects += self._choose(receipt, now_s, late=True)
         return effects
 
     def _start(self, worker: Worker, run: Run, now_s: float) -> Execute:
         """Hand the batch, which was checked, to the worker."""
-        resident = self.roster.residents(worker.worker_id)[run.variant_id]
-        batch_id = self._next_batch_id
-        self._next_batch_id += 1
-        batch = start_batch(
-            batch_id, worker, run, resident, self._waiting, self._books.open, self.limits, now_s
-        )
-        self._batches[batch_id] = worker
-        self._idle.remove(worker)
-        self._publish(worker)
+        batch = self._crew.start(worker, run, self._books.open, now_s)
+        self._tenants.on_start(batch.queries, now_s)
         query_ids = tuple([query.query_id for query in batch.queries])
-        return Execute(batch_id, worker.worker_id, run.variant_id, query_ids)
+        return Execute(batch.batch_id, worker.worker_id, run.variant_id, query_ids)
 
-    def _stop(self, worker: Worker, batch: Batch, now_s: float) -> Batch:
-        worker.running = None
-        self._idle.add(worker)
-        worker.busy_until_s = now_s
-        self._publish(worker)
-        return batch
+    def _free(self, worker: Worker, now_s: float, others_s: float) -> list[DispatchEffect]:
+        """The worker, which is idle, can be given something, or after ``others_s`` seconds."""
+        if others_s <= self.limits.min_wait_s:
+            self._idle.tell(worker)
+            return []
+        self._crew.take(worker, now_s, now_s + others_s)
+        return [WakeAt(now_s + others_s)]
 
     # -- books --------------------------------------------------------------------------------
 
@@ -383,19 +351,44 @@ class Dispatcher:
         if self._waiting.place(query_id) is not None:
             worker = self._waiting.take(query_id).worker
             if worker is not None:
-                self._publish(worker)
+                self._crew.publish(worker)
 
-    def _publish(self, worker: Worker) -> None:
-        self.roster.set_busy(worker.worker_id, worker.busy_until_s, worker.backlog_s)
+    def _demote(self, now_s: float) -> None:
+        """Let tenants' queries that are far beyond their shares stand behind the others."""
+        for query, worker in self._waiting.demote_beyond(self._tenants.share(now_s)):
+            self._books.open[query.query_id].standing = query
+            if worker is not None:
+                self._crew.publish(worker)
 
-    def _refuse(self, receipt: Receipt, reason: Reason, now_s: float) -> Refuse:
-        self._take(receipt.query.query_id)
-        return self._books.refuse(receipt, reason, now_s)
-
-    def _refuse_all(
+    def _give_up(
         self, queries: Iterable[QueryView], reason: Reason, now_s: float
     ) -> list[DispatchEffect]:
-        return [self._refuse(self._books.open[query.query_id], reason, now_s) for query in queries]
+        """These cannot be in time: each is refused, or is to be served late if it says so."""
+        effects: list[DispatchEffect] = []
+        for query in queries:
+            receipt = self._books.open[query.query_id]
+            later = may_be_late(receipt, reason, self.limits.max_late_s)
+            if later is None:
+                effects.append(self._refuse(receipt, reason, now_s))
+            else:
+                self._take(query.query_id)
+                receipt.standing = later
+                effects += self._choose(receipt, now_s, late=False)
+        return effects
+
+    def _refuse(self, receipt: Receipt, reason: Reason, now_s: float) -> Refuse:
+        self._tenants.on_refused(reason)
+        self._take(receipt.query.query_id)
+        refusal = self._books.refuse(receipt, reason, now_s)
+        if reason is Reason.QUEUE_FULL or reason is Reason.DEADLINE_PASSED:
+            wait_s = self._tenants.drain_s(now_s)
+            return refusal._replace(retry_after_s=wait_s or refusal.retry_after_s)
+        return refusal
+
+    def _refuse_all(
+        self, receipts: Iterable[Receipt], reason: Reason, now_s: float
+    ) -> list[DispatchEffect]:
+        return [self._refuse(receipt, reason, now_s) for receipt in receipts]
 
     def _refuse_failed(self, failure: PolicyFailure, now_s: float) -> list[DispatchEffect]:
         effects: list[DispatchEffect] = []

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from modelless.controller.core.limits import DispatchLimits
 from modelless.controller.core.roster import Roster
-from modelless.controller.core.waiting import Queue, WaitingRoom
+from modelless.controller.core.waiting import Queue, QueueKey, WaitingRoom
 from modelless.policies.views import QueryView
 
 
@@ -31,7 +33,7 @@ class HoldingRoom:
         if not now_s + self._roster.soonest_if_loaded_s(query) <= until_s:
             return False
         self._held[query.query_id] = query, until_s
-        self._waiting.defer(query)
+        self._waiting.hold(query)
         return True
 
     def forget(self, query_id: int) -> None:
@@ -43,14 +45,16 @@ class HoldingRoom:
         return [query for query, until_s in self._held.values() if until_s <= now_s]
 
     def stranded(self) -> list[QueryView]:
-        """Deferred queries to choose for anew: no worker serves them any more, or one does now."""
-        return [
-            query
-            for key, queue in self._waiting.deferred.items()
-            for query in self._stranded_in(key[0], queue)
-        ]
+        """Deferred queries to choose for anew: nobody can serve them any more, or someone can now.
 
-    def _stranded_in(self, scope: str, queue: Queue) -> list[QueryView]:
-        if not self._roster.is_served(scope):
-            return [query for query in queue if query.query_id not in self._held]
-        return [query for query in queue if query.query_id in self._held] if self._held else []
+        To be able to takes a ready variant that is accurate enough.
+        """
+        lost = self._among(self._waiting.deferred, served=False)
+        return lost + self._among(self._waiting.held, served=True)
+
+    def _among(self, queues: Mapping[QueueKey, Queue], *, served: bool) -> list[QueryView]:
+        return [q for queue in queues.values() for q in queue if self.is_served(q) == served]
+
+    def is_served(self, query: QueryView) -> bool:
+        """Whether something is ready that is accurate enough for the query."""
+        return self._roster.is_accurate_enough(query.scope, query.min_accuracy_percent)

@@ -57,7 +57,7 @@ def refusal_message(receipt: Receipt, max_batch: int) -> tuple[str, float | None
         return (
             f"{_limits(query)} could be met by an idle system, but the queue is "
             f"{wait_s * 1e3:.0f} ms long; try again, or allow more latency or less accuracy",
-            max(wait_s, 0.05),
+            max(_until_admitted_s(query, candidates), 0.05),
         )
     if reason is Reason.NOTHING_READY and candidates is not None and candidates.placements:
         return (
@@ -127,6 +127,18 @@ def nearest_limits(query: QueryView, candidates: Candidates) -> tuple[Offer, ...
                 )
             )
     return tuple(offers)
+
+
+def _until_admitted_s(query: QueryView, candidates: Candidates) -> float:
+    """In how many seconds the queue will be short enough for such a query, if nobody else comes."""
+    fits = (candidates.accuracy_percent >= query.min_accuracy_percent) & (
+        candidates.cost_usd <= query.max_cost_usd
+    )
+    limit_s = query.deadline_s - query.arrival_s
+    p99_s = candidates.estimates.p99_s
+    fits &= (p99_s <= limit_s) & np.isfinite(p99_s) & np.isfinite(candidates.free_at_s)
+    done_s = candidates.free_at_s[fits] + p99_s[fits] - candidates.now_s
+    return float(done_s.min()) - limit_s if len(done_s) else 1.0
 
 
 def _wait_s(query: QueryView, candidates: Candidates) -> float:

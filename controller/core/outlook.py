@@ -6,7 +6,7 @@ in; so that is not worked out for each query, but kept ready to be, as it was at
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,25 +20,33 @@ class Snapshot:
     """What all workers had to do at one moment.
 
     Args:
-        busy_until_s, backlog_s: by worker; they never change again.
+        busy_until_s: by worker; it never changes again.
+        backlog_s: likewise, by rank.
         now_s: the moment.
     """
 
     __slots__ = ("_backlog_s", "_busy_until_s", "_starts_s", "now_s")
 
-    def __init__(self, busy_until_s: FloatArray, backlog_s: FloatArray, now_s: float) -> None:
+    def __init__(
+        self, busy_until_s: FloatArray, backlog_s: Mapping[int, FloatArray], now_s: float
+    ) -> None:
         self.now_s = now_s
         self._busy_until_s = busy_until_s
         self._backlog_s = backlog_s
-        self._starts_s: FloatArray | None = None
+        self._starts_s: dict[int, FloatArray] = {}
 
-    @property
-    def starts_s(self) -> FloatArray:
-        """When each worker is predicted to have done all that it was given; never before now."""
-        if self._starts_s is None:
-            self._starts_s = np.maximum(self._busy_until_s, self.now_s)
-            self._starts_s += self._backlog_s
-        return self._starts_s
+    def starts_s(self, rank: int) -> FloatArray:
+        """When each worker is predicted to have done all that goes before a query of this rank.
+
+        See ``urgency.rank``. Never before now; shape (workers,).
+        """
+        starts_s = self._starts_s.get(rank)
+        if starts_s is None:
+            starts_s = self._starts_s[rank] = np.maximum(self._busy_until_s, self.now_s)
+            ahead_s = [column for of, column in self._backlog_s.items() if of <= rank]
+            if ahead_s:
+                starts_s += sum(ahead_s[1:], ahead_s[0])
+        return starts_s
 
 
 class Outlook:
@@ -46,25 +54,30 @@ class Outlook:
 
     Args:
         busy_until_s: until when each one's batch runs.
-        backlog_s: for how long what waits for it will.
     """
 
-    def __init__(self, busy_until_s: FloatArray, backlog_s: FloatArray) -> None:
+    def __init__(self, busy_until_s: FloatArray) -> None:
         self._busy_until_s = busy_until_s
-        self._backlog_s = backlog_s
+        self._backlog_s: dict[int, FloatArray] = {}  # by rank: for how long what waits will take
         self._shown: Snapshot | None = None
 
-    def of(self, number: int) -> tuple[float, float]:
-        """Until when the worker's batch runs, and for how long what waits for it will."""
-        return float(self._busy_until_s[number]), float(self._backlog_s[number])
+    def of(self, number: int) -> tuple[float, dict[int, float]]:
+        """Until when the worker's batch runs, and for how long what waits for it will, by rank."""
+        backlog_s = {rank: float(column[number]) for rank, column in self._backlog_s.items()}
+        return float(self._busy_until_s[number]), backlog_s
 
-    def put(self, number: int, busy_until_s: float, backlog_s: float) -> None:
+    def put(self, number: int, busy_until_s: float, backlog_s: Mapping[int, float]) -> None:
         """What a worker has to do has changed."""
         if self._shown is not None:  # what was shown stays as it is
             self._shown = None
-            self._busy_until_s, self._backlog_s = self._busy_until_s.copy(), self._backlog_s.copy()
+            self._busy_until_s = self._busy_until_s.copy()
+            self._backlog_s = {rank: column.copy() for rank, column in self._backlog_s.items()}
         self._busy_until_s[number] = busy_until_s
-        self._backlog_s[number] = backlog_s
+        for rank in backlog_s:
+            if rank not in self._backlog_s:
+                self._backlog_s[rank] = np.zeros_like(self._busy_until_s)
+        for rank, column in self._backlog_s.items():
+            column[number] = backlog_s.get(rank, 0.0)
 
     def at(self, now_s: float) -> Snapshot:
         """How it is now."""

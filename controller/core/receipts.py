@@ -31,6 +31,7 @@ class Receipt:
         rebinds: times it was chosen for anew because it would have been late.
         outcome: ``waiting``, ``running``, ``served``, ``served-late``, ``refused`` or
             ``cancelled``.
+        standing: as it waits, where that differs: demoted, or with more time than was asked for.
     """
 
     query: QueryView
@@ -48,6 +49,7 @@ class Receipt:
     attempts: int = 0
     rebinds: int = 0
     outcome: str = "waiting"
+    standing: QueryView | None = None
 
     def start(
         self, variant_id: str, device_class: str, worker_id: str, batch_items: int, now_s: float
@@ -58,6 +60,11 @@ class Receipt:
         self.outcome = "running"
         self.batch_items = batch_items
         self.variant_id, self.device_class, self.worker_id = variant_id, device_class, worker_id
+
+    def give_back(self) -> None:
+        """The worker did not take the query: it was not an attempt."""
+        self.attempts -= 1
+        self.outcome = "waiting"
 
     def explain(self) -> dict[str, Any]:
         """The receipt as plain JSON, every candidate with why it could or could not serve.
@@ -73,6 +80,8 @@ class Receipt:
             "min_accuracy": query.min_accuracy_percent,
             "max_cost_usd": _finite(query.max_cost_usd),
             "priority": query.priority,
+            "when_late": "serve" if query.serve_late else "refuse",
+            "demoted": self.standing is not None and self.standing.demoted,
             "items": query.items,
             "outcome": self.outcome,
             "reason": self.reason.value if self.reason else None,

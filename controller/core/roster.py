@@ -6,16 +6,17 @@ does not change from query to query is computed once and kept until the roster c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from modelless.controller.core.columns import column, plus
 from modelless.controller.core.outlook import Outlook, ReadyCandidates, Snapshot
+from modelless.controller.core.residents import build_residents
 from modelless.controller.core.shortlist import find_shortlist
 from modelless.policies.scopes import in_scope
 from modelless.policies.views import Candidates, FloatArray, QueryView, ResidentView
@@ -59,9 +60,9 @@ class _ScopeTable:
     begins: NDArray[np.intp]  # (sets,)
     by_items: dict[int, _Predicted] = field(default_factory=dict)
 
-    def free_at_s(self, outlook: Snapshot) -> FloatArray:
-        """When the least busy worker of each row is predicted to fall idle, shape (n,)."""
-        free_at_s = outlook.starts_s.take(self.holders)
+    def free_at_s(self, outlook: Snapshot, rank: int) -> FloatArray:
+        """When the least busy worker of each row could begin with a query of this rank, (n,)."""
+        free_at_s = outlook.starts_s(rank).take(self.holders)
         if self.detour_s is not None:
             free_at_s += self.detour_s
         if len(self.begins) < len(self.holders):
@@ -73,6 +74,7 @@ class _Predicted(NamedTuple):
     estimates: Estimates
     cost_usd: FloatArray
     shortlist: NDArray[np.intp] | None
+    least_us: dict[float, int]  # by minimum accuracy; see ``Roster.work_us``
 
 
 class _Holders(NamedTuple):
@@ -108,10 +110,11 @@ class Roster:
         self._residents: dict[str, Mapping[str, ResidentView]] = {}
         self._shared_residents: dict[WorkerReport, Mapping[str, ResidentView]] = {}
         self._servers: dict[str, frozenset[str]] = {}
+        self._best: dict[str, float] = {}  # the best accuracy that is ready, by scope
         self._holders: dict[Placement, _Holders] = {}
         self._loadable: dict[str, tuple[FloatArray, FloatArray]] = {}
         self._starting_s: Mapping[str, float] = {}
-        self._outlook = Outlook(np.zeros(0), np.zeros(0))  # in the order of ``_index``
+        self._outlook = Outlook(np.zeros(0))  # in the order of ``_index``
         self._load = Load()
 
     @property
@@ -154,23 +157,23 @@ class Roster:
         self.variants, self.cost_model = variants, cost_model
         self._rebuild()
 
-    def set_busy(self, worker_id: str, busy_until_s: float, backlog_s: float) -> None:
-        """What a worker has to do: until when its batch runs, and for how long what waits will."""
+    def set_busy(self, worker_id: str, busy_until_s: float, backlog_s: Mapping[int, float]) -> None:
+        """What a worker has to do: until when its batch runs, and how long what waits, by rank."""
         index = self._index.get(worker_id)
         if index is not None:
             self._outlook.put(index, busy_until_s, backlog_s)
 
-    def soonest(self, placement: Placement, now_s: float) -> str:
+    def soonest(self, placement: Placement, now_s: float, rank: int = 0) -> str:
         """Of the workers that hold the placement, the one to begin soonest, hop and all.
 
-        There must be one. Of equals it is the first by id.
+        There must be one. Of equals it is the first by id. ``rank``: of the query to begin with.
         """
         holders = self._holders.get(placement)
         if holders is None:
             holders = self._holders[placement] = self._find_holders(placement)
         if len(holders.names) == 1:
             return holders.names[0]
-        starts_s = self._outlook.at(now_s).starts_s.take(holders.indices)
+        starts_s = self._outlook.at(now_s).starts_s(rank).take(holders.indices)
         if holders.hop_s is not None:
             starts_s += holders.hop_s
         return holders.names[int(starts_s.argmin())]
@@ -200,8 +203,11 @@ class Roster:
         """Whether a worker other than this one holds a ready variant of the scope."""
         return bool(self._servers_of(scope) - {worker_id})
 
-    def candidates(self, scope: str, items: int, now_s: float) -> Candidates:
-        """The rows for a query of ``items`` items; no rows if nothing is ready."""
+    def candidates(self, scope: str, items: int, now_s: float, rank: int = 0) -> Candidates:
+        """The rows for a query of ``items`` items; no rows if nothing is ready.
+
+        ``rank``: the query's; what goes behind it does not keep it waiting.
+        """
         table = self._scopes.get(scope)
         if table is None:
             table = self._build_scope(scope)
@@ -217,7 +223,7 @@ class Roster:
             table.accuracy_percent,
             known.cost_usd,
             known.estimates,
-            partial(table.free_at_s, self._outlook.at(now_s)),
+            partial(table.free_at_s, self._outlook.at(now_s), rank),
             now_s,
             known.shortlist,
         )
@@ -228,6 +234,37 @@ class Roster:
         if starting_s != self._starting_s:
             self._starting_s = dict(starting_s)
             self._loadable.clear()
+
+    def work_us(self, query: QueryView) -> int:
+        """The least device time for the query, microseconds: of what is ready and accurate enough.
+
+        Whole, so that what was added up can be taken away. 0 if it is unknown, or if ``candidates``
+        was not asked about such a query.
+        """
+        table = self._scopes.get(query.scope)
+        known = table.by_items.get(query.items) if table is not None else None
+        if table is None or known is None:
+            return 0
+        minimum = query.min_accuracy_percent
+        least_us = known.least_us.get(minimum)
+        if least_us is None:
+            accurate_s = known.estimates.p50_s[table.accuracy_percent >= minimum]
+            least_s = float(np.fmin.reduce(accurate_s, initial=np.inf))
+            least_us = int(least_s * 1e6) if least_s < np.inf else 0
+            if len(known.least_us) < _ANSWERS_KEPT:
+                known.least_us[minimum] = least_us
+        return least_us
+
+    def is_accurate_enough(self, scope: str, min_accuracy_percent: float) -> bool:
+        """Whether any worker holds a ready variant of the scope that is as accurate."""
+        best = self._best.get(scope)
+        if best is None:
+            ready = set[str]().union(*[report.variant_ids for report in self._reports.values()])
+            held = [self.variants[name] for name in self._ids_in(scope) & ready]
+            best = max([variant.accuracy.percent for variant in held], default=-np.inf)
+            if len(self._best) < _ANSWERS_KEPT:
+                self._best[scope] = best
+        return min_accuracy_percent <= best
 
     def soonest_if_loaded_s(self, query: QueryView) -> float:
         """Seconds until a variant for the query could have answered it, were its load begun now.
@@ -253,7 +290,7 @@ class Roster:
         placements = [Placement(variant.id, name) for variant in variants for name in classes]
         estimates = self.cost_model.estimate(placements, 1, self._load)
         return (
-            _column(v.accuracy.percent for v in variants for _ in classes),
+            column(v.accuracy.percent for v in variants for _ in classes),
             np.nan_to_num(estimates.load_s + estimates.p50_s, nan=np.inf, posinf=np.inf)
             + np.tile(start_s, len(variants)),
         )
@@ -270,22 +307,22 @@ class Roster:
         ]
         names = tuple(report.worker_id for report in reports)
         indices = np.array([self._index[name] for name in names], dtype=np.intp)
-        hop_s = _column(report.hop_s for report in reports)
+        hop_s = column(report.hop_s for report in reports)
         return _Holders(names, indices, hop_s if len(set(hop_s.tolist())) > 1 else None)
 
     def _rebuild(self) -> None:
         before = {name: self._outlook.of(number) for name, number in self._index.items()}
         self._index = {name: i for i, name in enumerate(sorted(self._reports))}
-        state = [before.get(name, (-np.inf, 0.0)) for name in self._index]
-        self._outlook = Outlook(
-            np.array([busy for busy, _ in state], dtype=np.float64),
-            np.array([backlog for _, backlog in state], dtype=np.float64),
-        )
+        self._outlook = Outlook(np.full(len(self._index), -np.inf))
+        for name, number in self._index.items():
+            if name in before:
+                self._outlook.put(number, *before[name])
         for cache in (
             self._scopes,
             self._residents,
             self._shared_residents,
             self._servers,
+            self._best,
             self._holders,
             self._loadable,
         ):
@@ -297,7 +334,7 @@ class Roster:
         for variant_id in changed:
             self._holders.pop(Placement(variant_id, report.device_class), None)
         variants = [self.variants[name] for name in changed if name in self.variants]
-        for cache in (self._scopes, self._servers):
+        for cache in (self._scopes, self._servers, self._best):
             for scope in [s for s in cache if any(in_scope(v.id, s) for v in variants)]:
                 del cache[scope]
 
@@ -333,15 +370,15 @@ class Roster:
         holders = [self._index[name] for workers in sets for name in workers]
         hops_s = [[self._reports[name].hop_s for name in workers] for workers in sets]
         nearest_s = [min(hops) for hops in hops_s]
-        detour_s = _column(
+        detour_s = column(
             hop - nearest for hops, nearest in zip(hops_s, nearest_s, strict=True) for hop in hops
         )
         sizes = [len(workers) for workers in sets]
         return _ScopeTable(
             placements,
-            _column(self.variants[p.variant_id].accuracy.percent for p in placements),
-            _column(self._device_classes[p.device_class].cost_usd(1.0) for p in placements),
-            _column(nearest_s[number] for number in workers_of),
+            column(self.variants[p.variant_id].accuracy.percent for p in placements),
+            column(self._device_classes[p.device_class].cost_usd(1.0) for p in placements),
+            column(nearest_s[number] for number in workers_of),
             np.array(workers_of, dtype=np.intp),
             np.array(holders, dtype=np.intp),
             detour_s if detour_s.any() else None,
@@ -352,46 +389,12 @@ class Roster:
         raw = self.cost_model.estimate(table.placements, items, self._load)
         cost_usd = table.price_usd_per_s * raw.p50_s
         cost_usd.flags.writeable = False
-        estimates = _plus(raw, table.hop_s)
+        estimates = plus(raw, table.hop_s)
         shortlist = find_shortlist(table.accuracy_percent, cost_usd, estimates, table.workers_of)
-        return _Predicted(estimates, cost_usd, shortlist)
+        return _Predicted(estimates, cost_usd, shortlist, {})
 
     def _build_residents(self, report: WorkerReport) -> Mapping[str, ResidentView]:
-        ids = [name for name in report.variant_ids if name in self.variants]
-        placements = [Placement(name, report.device_class) for name in ids]
-        p50_s, p99_s = [np.zeros(len(ids))], [np.zeros(len(ids))]
-        for batch in range(1, self.max_batch + 1):
-            estimates = self.cost_model.estimate(placements, batch, self._load)
-            p50_s.append(estimates.p50_s + report.hop_s)
-            p99_s.append(estimates.p99_s + report.hop_s)
-        columns = zip(ids, np.stack(p50_s, axis=1), np.stack(p99_s, axis=1), strict=True)
-        return MappingProxyType(
-            {
-                name: ResidentView(
-                    name,
-                    self.variants[name].accuracy.percent,
-                    tuple(typical.tolist()),
-                    tuple(upper.tolist()),
-                )
-                for name, typical, upper in columns
-            }
+        held = [self.variants[name] for name in report.variant_ids if name in self.variants]
+        return build_residents(
+            held, report.device_class, report.hop_s, self.cost_model, self._load, self.max_batch
         )
-
-
-def _column(values: Iterable[float]) -> FloatArray:
-    column = np.fromiter(values, dtype=np.float64)
-    column.flags.writeable = False
-    return column
-
-
-def _plus(estimates: Estimates, hop_s: FloatArray) -> Estimates:
-    columns = (
-        estimates.p50_s + hop_s,
-        estimates.p90_s + hop_s,
-        estimates.p99_s + hop_s,
-        estimates.memory_bytes.view(),  # of the cost model's own arrays: theirs stay as they are
-        estimates.load_s.view(),
-    )
-    for column in columns:
-        column.flags.writeable = False
-    return Estimates(*columns)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, overload
 
-from modelless.policies.batching.urgency import urgency
+from modelless.controller.core.tenants import Share, Tenants
+from modelless.policies.batching.urgency import rank, urgency
 from modelless.policies.views import QueryView, QueueView
 
 QueueKey = tuple[str, str | None, Hashable]
@@ -29,11 +30,14 @@ class Batch:
 
     Attributes:
         device_class: what the worker was when it began.
+        queries: none if the batch is another gateway's.
         items: of all its queries.
         started_s: when it was handed to the worker.
         expected_s: how long it should take, at the median; inf if that is unknown.
         suspect_at_s: from when on it hangs; inf if one of its queries may not be tried again.
         overdue_at_s: when it is given up.
+        work_us: device time at its least; see ``tenants``.
+        is_others: whether it is another gateway's.
     """
 
     batch_id: int
@@ -45,6 +49,12 @@ class Batch:
     expected_s: float
     suspect_at_s: float
     overdue_at_s: float
+    work_us: int = 0
+
+    @property
+    def is_others(self) -> bool:
+        """See the class."""
+        return not self.queries
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +65,7 @@ class Worker:
         number: that of a worker who came later is higher.
         running: its batch; None if it is idle.
         busy_until_s: when the batch is predicted to end, or when the last one ended.
-        backlog_s: what its waiting queries are expected to take, seconds.
+        backlog_s: what its waiting queries are expected to take, seconds, by their rank.
         queues: what waits for it; none of them is empty.
     """
 
@@ -64,7 +74,7 @@ class Worker:
     number: int = 0
     running: Batch | None = None
     busy_until_s: float = -math.inf
-    backlog_s: float = 0.0
+    backlog_s: dict[int, float] = field(default_factory=dict)
     queues: dict[QueueKey, Queue] = field(default_factory=dict)
 
 
@@ -99,12 +109,14 @@ class Queue:
 
     Attributes:
         key: what they have in common.
+        home: where it is kept by its key, as long as it is not empty.
     """
 
-    __slots__ = ("_queries", "_urgencies", "_view", "key")
+    __slots__ = ("_queries", "_urgencies", "_view", "home", "key")
 
-    def __init__(self, key: QueueKey) -> None:
+    def __init__(self, key: QueueKey, home: dict[QueueKey, Queue]) -> None:
         self.key = key
+        self.home = home
         self._queries: list[QueryView] = []
         self._urgencies: list[tuple[int, float, int]] = []
         self._view: QueueView | None = None  # None if it is to be made anew
@@ -114,6 +126,16 @@ class Queue:
 
     def __iter__(self) -> Iterator[QueryView]:
         return iter(self._queries)
+
+    @property
+    def rank(self) -> int:
+        """Of its first query; see ``urgency.rank``."""
+        return self._urgencies[0][0]
+
+    @property
+    def last(self) -> QueryView:
+        """Its least urgent query."""
+        return self._queries[-1]
 
     @property
     def view(self) -> QueueView:
@@ -158,17 +180,27 @@ class Place(NamedTuple):
     worker: Worker | None
     queue: Queue
     service_s: float
+    work_us: int
 
 
 class WaitingRoom:
     """All waiting queries of one dispatcher.
 
+    Args:
+        tenants: whose queries they are; is told of each that comes and goes.
+
     Attributes:
         deferred: the queues of nobody yet; none of them is empty.
+        held: likewise, of those that wait for a load; policies are not shown them.
+        is_mixed: whether queries of several ranks came since nobody waited.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tenants: Tenants) -> None:
+        self._tenants = tenants
         self.deferred: dict[QueueKey, Queue] = {}
+        self.held: dict[QueueKey, Queue] = {}
+        self.is_mixed = False
+        self._rank = 0  # of the first that came since nobody waited
         self._places: dict[int, Place] = {}
         self._all: dict[Queue, None] = {}  # the deferred ones and those of workers
 
@@ -179,20 +211,28 @@ class WaitingRoom:
         """Where the query waits; None if it does not."""
         return self._places.get(query_id)
 
-    def bind(self, query: QueryView, worker: Worker, variant_id: str, service_s: float) -> None:
+    def bind(
+        self, query: QueryView, worker: Worker, variant_id: str, service_s: float, work: int = 0
+    ) -> None:
         """Let the query wait for the worker.
 
         Args:
             service_s: seconds it is expected to take alone; counts as 0 if not finite.
+            work: device time at its least, microseconds; see ``tenants``.
         """
         service_s = service_s if math.isfinite(service_s) else 0.0
-        worker.backlog_s += service_s
+        own = rank(query)
+        worker.backlog_s[own] = worker.backlog_s.get(own, 0.0) + service_s
         key: QueueKey = (query.scope, variant_id, query.batch_key)
-        self._put(query, worker, key, worker.queues, service_s)
+        self._put(query, worker, key, worker.queues, service_s, work)
 
-    def defer(self, query: QueryView) -> None:
-        """Let the query wait for whichever worker takes it."""
-        self._put(query, None, (query.scope, None, query.batch_key), self.deferred, 0.0)
+    def defer(self, query: QueryView, work: int = 0) -> None:
+        """Let the query wait for whichever worker takes it; ``work`` as in ``bind``."""
+        self._put(query, None, (query.scope, None, query.batch_key), self.deferred, 0.0, work)
+
+    def hold(self, query: QueryView) -> None:
+        """Let the query wait for a load."""
+        self._put(query, None, (query.scope, None, query.batch_key), self.held, 0.0, 0)
 
     def _put(
         self,
@@ -201,25 +241,75 @@ class WaitingRoom:
         key: QueueKey,
         queues: dict[QueueKey, Queue],
         service_s: float,
+        work: int,
     ) -> None:
+        own = query.demoted - 2 * query.priority
+        if not self._places:
+            self._rank, self.is_mixed = own, False
+        elif own != self._rank:
+            self.is_mixed = True
         queue = queues.get(key)
         if queue is None:
-            queue = queues[key] = Queue(key)
+            queue = queues[key] = Queue(key, queues)
             self._all[queue] = None
         queue.add(query)
-        self._places[query.query_id] = Place(query, worker, queue, service_s)
+        self._places[query.query_id] = Place(query, worker, queue, service_s, work)
+        self._tenants.on_wait(query, work)
 
     def take(self, query_id: int) -> Place:
         """Take a waiting query out; returns where it was."""
         place = self._places.pop(query_id)
-        query, worker, queue, service_s = place
+        query, worker, queue, service_s, work = place
         queue.remove(query)
         if not queue:
             del self._all[queue]
-            del (self.deferred if worker is None else worker.queues)[queue.key]
+            del queue.home[queue.key]
         if worker is not None:
-            worker.backlog_s = worker.backlog_s - service_s if worker.queues else 0.0
+            if worker.queues:
+                worker.backlog_s[rank(query)] -= service_s
+            else:
+                worker.backlog_s.clear()
+        self._tenants.on_leave(query, work)
         return place
+
+    def least_urgent(self) -> QueryView:
+        """The last of all in line; there must be one. Looks at every queue."""
+        return max([queue.last for queue in self._all], key=urgency)
+
+    def demote_beyond(self, share: Share | None) -> list[tuple[QueryView, Worker | None]]:
+        """Let what tenants have far beyond their share go behind the others of its priority.
+
+        Returns each such query as it waits now, and for whom.
+        """
+        beyond = self._tenants.far_beyond(share)
+        places = self._of_tenants(beyond) if beyond else []
+        return [
+            (self._demote(place), place.worker)
+            for place in places
+            if self._tenants.exceeds(place.query.tenant, share)  # less so with each
+        ]
+
+    def _of_tenants(self, names: Container[str]) -> list[Place]:
+        """What waits and is not demoted, of these tenants, the least urgent first."""
+        places = [
+            place
+            for place in self._places.values()
+            if place.query.tenant in names
+            and not place.query.demoted
+            and place.queue.home is not self.held
+        ]
+        places.sort(key=lambda place: urgency(place.query), reverse=True)
+        return places
+
+    def _demote(self, place: Place) -> QueryView:
+        """Let a waiting query go behind the others of its priority; returns it as it waits now."""
+        query, worker, queue, service_s, work = self.take(place.query.query_id)
+        query = query._replace(demoted=True)
+        if worker is None:
+            self.defer(query, work)
+        else:
+            self.bind(query, worker, queue.key[1] or "", service_s, work)
+        return query
 
     def everyone(self) -> list[QueryView]:
         """All waiting queries, most urgent first."""

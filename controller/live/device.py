@@ -95,7 +95,6 @@ class LocalDevice:
         self._load_s = load_s
         self._sizes = {size.name: size for size in (device_class, *sizes)}
         self._resizing: Resizing | None = None
-        self._told_s = time.monotonic()
         self._batches = BatchThread(worker_id, cores)
         self._loads = LoadThread(worker_id, self._load)
 
@@ -213,14 +212,12 @@ class LocalDevice:
             in_use: variants with queries running or waiting.
         """
         now_s = time.monotonic()
-        busy_share = min(self._batches.take_busy_s() / max(now_s - self._told_s, 1e-3), 1.0)
-        self._told_s = now_s
         return WorkerState(
             self.worker_id,
             self.device_class.name,
             self._residency.memory_bytes,
             self._residency.instances(in_use),
-            busy_share,
+            self._batches.busy.take_share(),
             resizing_to=self._resizing.device_class.name if self._resizing is not None else "",
             barred=self._residency.barred(now_s),
         )

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from modelless.controller.live.busy import BusyMeter
 from modelless.variants.runtimes import LoadedVariant
 from modelless.variants.vocabulary import Variant
 
@@ -85,6 +86,7 @@ class BatchThread:
         cores: CPU cores to keep to; empty for wherever the system puts it.
 
     Attributes:
+        busy: how busy it is with batches.
         running_since_s: since when, of ``time.monotonic``, a batch runs; NaN if none does.
     """
 
@@ -93,7 +95,7 @@ class BatchThread:
         self._cores = frozenset(cores)
         self._call = _Caller(name)
         self._jobs: SimpleQueue[Batch | Removal | None] = SimpleQueue()
-        self._busy_s = 0.0
+        self.busy = BusyMeter(time.monotonic)
         self.running_since_s = math.nan
         self._thread = threading.Thread(target=self._run, name="modelless-device", daemon=True)
         self._thread.start()
@@ -111,11 +113,6 @@ class BatchThread:
         """Whether it still takes jobs."""
         return self._thread.is_alive()
 
-    def take_busy_s(self) -> float:
-        """Seconds spent on batches since the last call; a figure for planning, not an exact one."""
-        busy_s, self._busy_s = self._busy_s, 0.0
-        return busy_s
-
     def _run(self) -> None:
         if self._cores:
             try:
@@ -128,6 +125,7 @@ class BatchThread:
                 self._free(job.loaded)
                 self._call(job.done, time.perf_counter() - started_s)
                 continue
+            self.busy.start()
             self.running_since_s = time.monotonic()
             try:
                 result: BatchResult = _run_batch(job.loaded, job.inputs)
@@ -135,7 +133,7 @@ class BatchThread:
                 result = error
             busy_s = time.perf_counter() - started_s
             self.running_since_s = math.nan
-            self._busy_s += busy_s  # only a figure for planning: a lost update does no harm
+            self.busy.stop()
             self._call(job.done, busy_s, result)
 
     def _free(self, loaded: LoadedVariant) -> None:

@@ -2,7 +2,8 @@
 
 Ray Serve's own path to a replica's code costs about 0.5 ms of CPU a request (identifiers, metrics,
 tasks, contexts); the door costs 0.03. It listens on a Unix socket that only HAProxy is told of.
-Parsing is httptools' (llhttp). One request at a time a connection: a pipelined one waits.
+Parsing is httptools' (llhttp). One request at a time a connection: pipelined ones wait, and while
+too many do, or the client does not read its answers, nothing more is read from it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import Headers, Reply, render_error
+from modelless.controller.live.bodies import BodyBudget
 from modelless.variants.errors import InvalidInputError, ModellessError
 
 Respond = Callable[[Reply], None]
@@ -60,6 +62,8 @@ _REASONS = {
 }
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _READ_BYTES = 1 << 16
+_MOST_WAITING = 16
+"""Pipelined requests of a connection from which on nothing is read; one read may bring more."""
 _NO_ROOM = memoryview(bytearray())
 
 
@@ -70,6 +74,7 @@ class _Request(NamedTuple):
     body: memoryview
     arrival_s: float
     keep_alive: bool
+    room_bytes: int
 
 
 class DoorConnection(asyncio.BufferedProtocol):
@@ -83,6 +88,7 @@ class DoorConnection(asyncio.BufferedProtocol):
         clock: seconds; finer than the event loop's, which may be as coarse as 1 ms.
         connections: those that are open, so that a closing server can close them.
         max_connections: how many of those there may be; one more is closed at once.
+        budget: of the memory for bodies.
     """
 
     def __init__(
@@ -91,7 +97,10 @@ class DoorConnection(asyncio.BufferedProtocol):
         clock: Callable[[], float],
         connections: set[DoorConnection],
         max_connections: int,
+        budget: BodyBudget,
     ) -> None:
+        self._budget = budget
+        self._taken_bytes = 0
         self._frontend = frontend
         self._clock = clock
         self._connections = connections
@@ -100,6 +109,8 @@ class DoorConnection(asyncio.BufferedProtocol):
         self._received = memoryview(bytearray(_READ_BYTES))
         self._waiting: deque[_Request] = deque()
         self._busy = False
+        self._is_going = False
+        self._is_stalled = self._is_paused = False
         self._query_id: int | None = None
         self._parser: Any = httptools.HttpRequestParser(self)
         self._method = ""
@@ -128,9 +139,20 @@ class DoorConnection(asyncio.BufferedProtocol):
         self._connections.discard(self)
         self._transport = None
         self._waiting.clear()
+        self._take_bytes(-self._taken_bytes)
         if self._query_id is not None:
             self._frontend.on_abandoned(self._query_id)
             self._query_id = None
+
+    def pause_writing(self) -> None:
+        """The client does not read: answer, and read, no more until it does."""
+        self._is_stalled = True
+        self._pause()
+
+    def resume_writing(self) -> None:
+        """The client has read."""
+        self._is_stalled = False
+        self._go_on()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint
@@ -176,6 +198,7 @@ class DoorConnection(asyncio.BufferedProtocol):
             if name == b"content-length":
                 self._length = int(value)
                 self._frontend.limits.check_body_bytes(self._length)
+                self._take_bytes(self._length)
                 # Not zeroed: pages that the client never fills are never touched.
                 self._room = np.empty(self._length, np.uint8).data
             elif name == b"expect" and value.lower() == b"100-continue" and self._transport:
@@ -185,6 +208,7 @@ class DoorConnection(asyncio.BufferedProtocol):
         end = self._filled + len(body)
         self._frontend.limits.check_body_bytes(end)
         if end > len(self._room):  # chunked: the length is known when the last chunk is there
+            self._take_bytes(max(2 * end, _READ_BYTES) - len(self._room))
             room = np.empty(max(2 * end, _READ_BYTES), np.uint8).data
             room[: self._filled] = self._room[: self._filled]
             self._room = room
@@ -199,14 +223,13 @@ class DoorConnection(asyncio.BufferedProtocol):
             self._room[: self._filled],
             self._arrival_s,
             self._keep_alive,
+            len(self._room),
         )
         self._begin()
-        if self._busy:
-            self._waiting.append(request)
-            if len(self._waiting) >= 16 and self._transport is not None:
-                self._transport.pause_reading()
-        else:
-            self._answer(request)
+        self._waiting.append(request)
+        if len(self._waiting) >= _MOST_WAITING:
+            self._pause()
+        self._go_on()
 
     # -- answering ----------------------------------------------------------------------------
 
@@ -219,11 +242,35 @@ class DoorConnection(asyncio.BufferedProtocol):
         self._room = _NO_ROOM
         self._filled = 0
 
+    def _go_on(self) -> None:
+        """Answer what waits, one after the other, until an answer takes its time.
+
+        A loop, as answers that are there at once would else nest as deep as requests wait.
+        """
+        if self._is_going:
+            return
+        self._is_going = True
+        try:
+            while self._waiting and not self._busy and not self._is_stalled:
+                self._answer(self._waiting.popleft())
+        finally:
+            self._is_going = False
+        is_ready = len(self._waiting) < _MOST_WAITING and not self._is_stalled
+        if self._is_paused and is_ready and self._transport is not None:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    def _pause(self) -> None:
+        if not self._is_paused and self._transport is not None:
+            self._is_paused = True
+            self._transport.pause_reading()
+
     def _answer(self, request: _Request) -> None:
         self._busy = True
 
         def respond(reply: Reply) -> None:
             self._query_id = None
+            self._take_bytes(-min(request.room_bytes, self._taken_bytes))
             self._write(reply, request.keep_alive, with_body=request.method != "HEAD")
 
         query_id = self._frontend.on_request(
@@ -249,10 +296,18 @@ class DoorConnection(asyncio.BufferedProtocol):
         head = b"\r\n".join(lines) + b"\r\n\r\n"
         transport.writelines((head, reply.body) if with_body else (head,))
         if not keep_alive:
+            self._waiting.clear()
             transport.close()
-        elif self._waiting:
-            transport.resume_reading()
-            self._answer(self._waiting.popleft())
+        else:
+            self._go_on()
+
+    def _take_bytes(self, size_bytes: int) -> None:
+        """Set memory aside for a body, or give it back if it is less than 0."""
+        if size_bytes > 0:
+            self._budget.take(size_bytes)
+        else:
+            self._budget.give(-size_bytes)
+        self._taken_bytes += size_bytes
 
     def _fail(self, error: Exception) -> None:
         """The connection cannot be understood any further: say why, and close it."""
@@ -263,12 +318,20 @@ class DoorConnection(asyncio.BufferedProtocol):
 
 
 async def open_door(
-    frontend: Frontend, path: str, max_connections: int
+    frontend: Frontend, path: str, max_connections: int, max_bodies_bytes: int
 ) -> tuple[asyncio.AbstractServer, set[DoorConnection]]:
-    """Listen on the Unix socket ``path``; returns the server and its open connections."""
+    """Listen on the Unix socket ``path``; returns the server and its open connections.
+
+    Args:
+        frontend: what answers.
+        path: where to listen.
+        max_connections: open at a time.
+        max_bodies_bytes: memory for all requests' bodies together.
+    """
     loop = asyncio.get_running_loop()
     connections: set[DoorConnection] = set()
+    budget = BodyBudget(max_bodies_bytes)
     server = await loop.create_unix_server(
-        lambda: DoorConnection(frontend, time.monotonic, connections, max_connections), path
+        lambda: DoorConnection(frontend, time.monotonic, connections, max_connections, budget), path
     )
     return server, connections

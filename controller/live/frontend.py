@@ -31,22 +31,14 @@ from modelless.controller.core.effects import (
     Refuse,
     WakeAt,
 )
-from modelless.controller.core.nearest import is_infeasible
-from modelless.controller.core.receipts import Receipt
 from modelless.controller.core.service import Service
 from modelless.controller.history.receipts import receipt_document
 from modelless.controller.live.feedback_desk import FeedbackDesk
+from modelless.controller.live.replies import error_of, reply_parameters
 from modelless.policies.reasons import Reason
 from modelless.policies.views import QueryView
 from modelless.variants.catalog import Catalog, Scope
-from modelless.variants.errors import (
-    DeadlineExceededError,
-    InfeasibleError,
-    ModellessError,
-    NotFoundError,
-    OverloadedError,
-    UnavailableError,
-)
+from modelless.variants.errors import ModellessError, NotFoundError
 from modelless.variants.signature import check_inputs
 
 logger = logging.getLogger(__name__)
@@ -54,7 +46,6 @@ logger = logging.getLogger(__name__)
 Tensors = Mapping[str, NDArray[Any]]
 Respond = Callable[[Reply], None]
 RECEIPTS_PATH = b"/modelless/receipts/"
-_TRY_AGAIN_ELSEWHERE = {Reason.NOTHING_READY, Reason.SHUTTING_DOWN, Reason.WORKER_LOST}
 
 
 class RunBatch(NamedTuple):
@@ -198,6 +189,7 @@ class V2Frontend:
             items=items,
             batch_key=tuple(array.shape[1:] for array in tensors.values()),
             tenant=tenant,
+            serve_late=slo.serves_late,
         )
         self._open[query.query_id] = _Open(request, scope, found.name, tensors, respond)
         try:
@@ -290,8 +282,7 @@ class V2Frontend:
         return ""
 
     def _is_served(self, scope: str) -> bool:
-        reports = self._dispatcher.roster.reports
-        return any(self._dispatcher.roster.serves(worker, scope) for worker in reports)
+        return self._dispatcher.roster.is_served(scope)
 
     # -- effects ------------------------------------------------------------------------------
 
@@ -314,10 +305,25 @@ class V2Frontend:
             except Exception:  # one client's reply must not cost the others theirs
                 logger.exception("%r could not be carried out", effect)
 
+    def on_batch_returned(self, batch_id: int, others_s: float) -> None:
+        """A worker that is shared did not take a batch; see ``Dispatcher.on_batch_returned``."""
+        effects = self._dispatcher.on_batch_returned(batch_id, self._clock(), others_s)
+        self.carry_out(effects)
+
     def on_batch_done(
-        self, batch_id: int, busy_s: float, result: Sequence[Tensors] | Exception, *, lost: bool
+        self,
+        batch_id: int,
+        busy_s: float,
+        result: Sequence[Tensors] | Exception,
+        *,
+        lost: bool,
+        others_s: float = 0.0,
+        waited_s: float = 0.0,
     ) -> None:
-        """A worker has finished a batch, or failed to (``lost``: the worker itself is gone)."""
+        """A worker has finished a batch, or failed to (``lost``: the worker itself is gone).
+
+        ``others_s``, ``waited_s``: see ``Dispatcher.on_batch_done``.
+        """
         now_s = self._clock()
         if isinstance(result, Exception):
             logger.error("batch %d failed: %s", batch_id, result)
@@ -327,7 +333,9 @@ class V2Frontend:
         outputs = dict(zip(members, result, strict=True)) if members else {}
         self._outputs.update(outputs)
         try:
-            self.carry_out(self._dispatcher.on_batch_done(batch_id, now_s, busy_s))
+            self.carry_out(
+                self._dispatcher.on_batch_done(batch_id, now_s, busy_s, others_s, waited_s)
+            )
         finally:
             for query_id in members:
                 self._outputs.pop(query_id, None)
@@ -347,7 +355,9 @@ class V2Frontend:
                 self._outputs[effect.query_id],
                 model_name=found.model_name,
                 model_version=str(variant.version),
-                parameters=self._reply_parameters(receipt),
+                parameters=reply_parameters(
+                    receipt, variant.accuracy, self._receipt_id(effect.query_id)
+                ),
                 labels=found.scope.task.labels,
             )
             reply = Reply(200, body, headers)
@@ -358,28 +368,6 @@ class V2Frontend:
             reply = render_error(error)
         found.respond(reply)
         self._desk.answered(receipt, self._outputs[effect.query_id], found.scope.task)
-
-    def _reply_parameters(self, receipt: Receipt) -> dict[str, Any]:
-        accuracy = self._catalog.versions[receipt.variant_id].accuracy
-        cost_usd = None
-        if receipt.candidates is not None:
-            row = receipt.row
-            if row is None:  # chosen only when a device fell idle
-                row = receipt.candidates.row_of(receipt.variant_id, receipt.device_class)
-            if row is not None:
-                cost_usd = float(receipt.candidates.cost_usd[row])
-        parameters = {
-            "variant": receipt.variant_id,
-            "device": receipt.device_class,
-            "predicted_latency_ms": _ms(receipt.predicted_latency_s),
-            "observed_latency_ms": _ms(receipt.observed_latency_s or 0.0),
-            "accuracy": accuracy.percent,
-            "accuracy_provenance": accuracy.provenance.value,
-            "receipt_id": self._receipt_id(receipt.query.query_id),
-        }
-        if cost_usd is not None:
-            parameters["cost_usd"] = cost_usd
-        return parameters
 
     def _receipt_id(self, query_id: int) -> str:
         return f"{self._gateway_id}-{query_id}"
@@ -393,20 +381,3 @@ class V2Frontend:
         receipt = self._dispatcher.receipt(effect.query_id)
         if receipt is not None:
             self._desk.book.refused(receipt)
-
-
-def error_of(refusal: Refuse) -> ModellessError:
-    """The error a client gets for a refusal."""
-    if is_infeasible(refusal.reason):
-        return InfeasibleError(refusal.message)
-    if refusal.reason in (Reason.QUEUE_TOO_LONG, Reason.QUEUE_FULL):
-        return OverloadedError(refusal.message, refusal.retry_after_s or 1.0)
-    if refusal.reason is Reason.DEADLINE_PASSED:
-        return DeadlineExceededError(refusal.message)
-    if refusal.reason in _TRY_AGAIN_ELSEWHERE:
-        return UnavailableError(refusal.message, refusal.retry_after_s or 1.0)
-    return ModellessError(refusal.message)
-
-
-def _ms(seconds: float) -> float:
-    return round(seconds * 1e3, 3)

@@ -28,6 +28,7 @@ from modelless.controller.live.pool_book import GATEWAYS
 from modelless.controller.live.receipt_log import ReceiptLog
 from modelless.controller.live.recordings import open_dispatcher
 from modelless.controller.live.remote import RemoteWorkers
+from modelless.controller.live.sharing import Ran, TurnedBack
 from modelless.controller.live.version_follower import VersionFollower
 from modelless.policies.views import WorkerState
 from modelless.variants.errors import UnavailableError
@@ -182,7 +183,8 @@ class Gateway:
             self._handed_s = time.monotonic()
             self._device.run(batch.batch_id, batch.variant_id, batch.inputs, self._on_local_batch)
         else:
-            self._remote.run(batch, self._on_remote_batch)
+            allowed = self._dispatcher.patience(batch.batch_id, time.monotonic())
+            self._remote.run(batch, *allowed, self._on_remote_batch)
 
     def _on_local_batch(self, batch_id: int, busy_s: float, result: Any) -> None:
         # The device runs one batch at a time: whatever is not its time is this process's own.
@@ -190,8 +192,22 @@ class Gateway:
         self._own_s += OWN_TIME_LEARNT * (max(own_s, 0.0) - self._own_s)
         self.frontend.on_batch_done(batch_id, busy_s, result, lost=False)
 
-    def _on_remote_batch(self, batch_id: int, busy_s: float, result: Any, lost: bool) -> None:
-        self.frontend.on_batch_done(batch_id, busy_s, result, lost=lost)
+    def _on_remote_batch(
+        self, batch_id: int, result: Ran | TurnedBack | Exception, lost: bool
+    ) -> None:
+        if isinstance(result, TurnedBack):
+            self.frontend.on_batch_returned(batch_id, result.others_s)
+        elif isinstance(result, Ran):
+            self.frontend.on_batch_done(
+                batch_id,
+                result.busy_s,
+                result.outputs,
+                lost=False,
+                others_s=result.others_s,
+                waited_s=result.waited_s,
+            )
+        else:
+            self.frontend.on_batch_done(batch_id, 0.0, result, lost=lost)
 
     # -- time ---------------------------------------------------------------------------------
 

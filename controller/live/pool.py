@@ -20,6 +20,7 @@ from modelless.controller.live.device import LocalDevice
 from modelless.controller.live.knowledge import Knowledge
 from modelless.controller.live.messages import Report
 from modelless.controller.live.remote import WorkerGoneError
+from modelless.controller.live.sharing import AcceptedWork, Ran, TurnedBack
 from modelless.controller.live.version_follower import VersionFollower
 from modelless.variants.runtimes.resident_memory import resident_bytes
 
@@ -114,6 +115,7 @@ class PoolWorker:
         self._pool = device_class_name
         self._knowledge = knowledge
         self._control = control
+        self._accepted = AcceptedWork(time.monotonic)
         self._running: dict[str, int] = {}
         self._next_batch_id = 0
         self._last_s = time.monotonic()
@@ -139,13 +141,26 @@ class PoolWorker:
         ]
 
     async def run_batch(
-        self, variant_id: str, inputs: Sequence[Tensors], worker_id: str
-    ) -> tuple[float, Sequence[Tensors]]:
-        """Run one batch; returns the seconds the device was busy and each query's outputs.
+        self,
+        variant_id: str,
+        inputs: Sequence[Tensors],
+        expected_s: float,
+        patience_s: float,
+        worker_id: str,
+    ) -> Ran | TurnedBack:
+        """Run one batch, or turn it back if others' would keep it waiting too long.
 
-        ``worker_id`` is for the router alone.
+        Args:
+            variant_id, inputs: what runs, and each query's tensors.
+            expected_s, patience_s: see ``AcceptedWork.accept``.
+            worker_id: for the router alone.
         """
         del worker_id
+        has_others = self._accepted.remaining_s() > 0.0
+        ticket = self._accepted.accept(expected_s, patience_s)
+        if isinstance(ticket, TurnedBack):
+            return ticket
+        came_s = time.monotonic()
         done: asyncio.Future[tuple[float, Sequence[Tensors]]] = (
             asyncio.get_running_loop().create_future()
         )
@@ -162,9 +177,12 @@ class PoolWorker:
         self._running[variant_id] = self._running.get(variant_id, 0) + 1
         try:
             self._device.run(self._next_batch_id, variant_id, inputs, on_batch)
-            return await done
+            busy_s, outputs = await done
+            waited_s = max(time.monotonic() - came_s - busy_s, 0.0) if has_others else 0.0
         finally:
+            self._accepted.done(ticket)
             self._running[variant_id] -= 1
+        return Ran(busy_s, waited_s, outputs, self._accepted.remaining_s())
 
     async def leave(self) -> None:
         """Say goodbye: what was handed to this worker is done, and it stops."""

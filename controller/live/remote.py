@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from numpy.typing import NDArray
 from ray.exceptions import RayActorError
 
 from modelless.controller.live.frontend import RunBatch
 from modelless.controller.live.routable import ROUTABLE, RoutableWorkers
+from modelless.controller.live.sharing import Ran, TurnedBack
 from modelless.variants.errors import ModellessError
 
 logger = logging.getLogger(__name__)
 
-Tensors = Mapping[str, NDArray[Any]]
-RemoteCallback = Callable[[int, float, "Sequence[Tensors] | Exception", bool], None]
+RemoteCallback = Callable[[int, "Ran | TurnedBack | Exception", bool], None]
+"""batch id, what came of it, whether the worker is gone."""
 
 
 class WorkerGoneError(ModellessError):
@@ -85,31 +85,50 @@ class RemoteWorkers:
         app = self._routable.app_of(worker_id) or ""
         return round(self._hop_s.get(app, FIRST_HOP_S), 4)
 
-    def run(self, batch: RunBatch, callback: RemoteCallback) -> None:
-        """Send the batch; ``callback`` comes on the event loop."""
-        task = asyncio.get_running_loop().create_task(self._run(batch, callback))
+    def run(
+        self, batch: RunBatch, expected_s: float, patience_s: float, callback: RemoteCallback
+    ) -> None:
+        """Send the batch; ``callback`` comes on the event loop.
+
+        Args:
+            batch: what is to run, and where.
+            expected_s: how long it is expected to take, the way included.
+            patience_s: how much longer it may take.
+            callback: is told what came of it.
+        """
+        running = self._run(batch, expected_s, patience_s, callback)
+        task = asyncio.get_running_loop().create_task(running)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def _run(self, batch: RunBatch, callback: RemoteCallback) -> None:
+    async def _run(
+        self, batch: RunBatch, expected_s: float, patience_s: float, callback: RemoteCallback
+    ) -> None:
         app = self._routable.app_of(batch.worker_id)
         started_s = self._clock()
         lost = False
-        result: Sequence[Tensors] | Exception
-        busy_s = 0.0
+        result: Ran | TurnedBack | Exception
+        hop_s = self.hop_s(batch.worker_id)
         try:
             if app is None or app not in self._apps:
                 raise WorkerGoneError(f"worker {batch.worker_id!r} is not there any more")
-            busy_s, result = await self._apps[app].run_batch.remote(
-                batch.variant_id, list(batch.inputs), worker_id=batch.worker_id
+            result = await self._apps[app].run_batch.remote(
+                batch.variant_id,
+                list(batch.inputs),
+                max(expected_s - hop_s, 0.0),
+                patience_s,
+                worker_id=batch.worker_id,
             )
-            self._learn(app, self._clock() - started_s - busy_s)
+            if isinstance(result, Ran):
+                self._learn(app, self._clock() - started_s - result.busy_s - result.waited_s)
         except (RayActorError, WorkerGoneError) as error:
             result, lost = error, True
             self._gone[batch.worker_id] = self._clock() + BELIEVED_GONE_S
         except Exception as error:  # noqa: BLE001  (whatever comes back from afar is an answer)
             result = error
-        callback(batch.batch_id, busy_s, result, lost)
+        if isinstance(result, (Ran, TurnedBack)):  # the next batch takes as long on its way
+            result = result._replace(others_s=max(result.others_s - hop_s, 0.0))
+        callback(batch.batch_id, result, lost)
 
     def _learn(self, app: str, hop_s: float) -> None:
         if hop_s > 0.0:

@@ -75,7 +75,10 @@ class GatewayReplica:
         self._door = door_path(Path(doors), replica_id) if doors is not None else None
         if self._door is not None:
             self._server, self._connections = await open_door(
-                self._gateway.frontend, str(self._door), checked.limits.max_connections
+                self._gateway.frontend,
+                str(self._door),
+                checked.limits.max_connections,
+                max(checked.limits.max_bodies_bytes, checked.http.max_body_bytes),
             )
         self._gateway.start()
 
@@ -123,9 +126,11 @@ class PoolReplica:
             checked.residency.pinned,
         )
 
-    async def run_batch(self, variant_id: str, inputs: Any, worker_id: str) -> Any:
+    async def run_batch(
+        self, variant_id: str, inputs: Any, expected_s: float, patience_s: float, worker_id: str
+    ) -> Any:
         """See ``PoolWorker.run_batch``."""
-        return await self._worker.run_batch(variant_id, inputs, worker_id)
+        return await self._worker.run_batch(variant_id, inputs, expected_s, patience_s, worker_id)
 
     async def __del__(self) -> None:
         if hasattr(self, "_worker"):

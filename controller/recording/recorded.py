@@ -27,6 +27,7 @@ QUESTIONS = frozenset(
         "take_counters",
         "open_by_scope",
         "open_queries",
+        "patience",
         "queued",
     }
 )
@@ -45,11 +46,26 @@ class RecordedDispatcher(Dispatcher):
         self._put("on_query", (query, now_s), effects)
         return effects
 
-    def on_batch_done(self, batch_id: int, now_s: float, busy_s: float) -> list[DispatchEffect]:
+    def on_batch_done(
+        self,
+        batch_id: int,
+        now_s: float,
+        busy_s: float,
+        others_s: float = 0.0,
+        waited_s: float = 0.0,
+    ) -> list[DispatchEffect]:
         """See ``Dispatcher``."""
-        effects = super().on_batch_done(batch_id, now_s, busy_s)
-        self._put("on_batch_done", (batch_id, now_s, busy_s), effects)
-        return effects
+        inputs = (batch_id, now_s, busy_s, others_s, waited_s)
+        done = super().on_batch_done
+        return self._nested("on_batch_done", inputs, lambda: done(*inputs))
+
+    def on_batch_returned(
+        self, batch_id: int, now_s: float, others_s: float
+    ) -> list[DispatchEffect]:
+        """See ``Dispatcher``."""
+        inputs = (batch_id, now_s, others_s)
+        returned = super().on_batch_returned
+        return self._nested("on_batch_returned", inputs, lambda: returned(*inputs))
 
     def on_batch_failed(
         self, batch_id: int, now_s: float, *, worker_lost: bool

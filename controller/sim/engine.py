@@ -189,6 +189,7 @@ class Engine:
             slo.items,
             None,
             slo.tenant,
+            slo.when_late == "serve",
         )
         self._carry_out(self._dispatcher.on_query(query, self._events.now_s))
 

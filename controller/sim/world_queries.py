@@ -118,6 +118,9 @@ class SloSettings(Section):
     tenant: str = Field("", description="who")
     priority: int = Field(0, ge=0, le=9, description="more is more urgent")
     items: int = Field(1, ge=1, le=1024, description="items a query")
+    when_late: Literal["refuse", "serve"] = Field(
+        "refuse", description="what becomes of what cannot be in time"
+    )
 
 
 class QueriesSettings(Section):

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from modelless.policies.batching.urgency import urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy
-from modelless.policies.views import QueryView, QueueView, Run, Wait, WorkerView
+from modelless.policies.views import QueueView, Run, Wait, WorkerView
 from modelless.variants.errors import InvalidInputError
 
 
@@ -35,7 +36,7 @@ class EarliestDeadlineFirst(BatchingPolicy):
         for queue in queues:
             if queue.variant_id in worker.residents and queue.queries:
                 head = queue.queries[0]
-                if chosen is None or _urgency(head) < _urgency(chosen.queries[0]):
+                if chosen is None or urgency(head) < urgency(chosen.queries[0]):
                     chosen = queue
         if chosen is None or chosen.variant_id is None:
             return Wait(Reason.NOTHING_QUEUED)
@@ -57,7 +58,3 @@ class EarliestDeadlineFirst(BatchingPolicy):
             members.append(query)
             items = total
         return Run(chosen.variant_id, tuple(members), Reason.EARLIEST_DEADLINE_FIRST)
-
-
-def _urgency(query: QueryView) -> tuple[int, float, int]:
-    return (-query.priority, query.deadline_s, query.query_id)

@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
-from modelless.policies.batching.urgency import bound_queues
+from modelless.policies.batching.urgency import bound_queues, rank
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy
 from modelless.policies.views import QueryView, QueueView, ResidentView, Run, Wait, WorkerView
@@ -59,7 +59,7 @@ def _slide(queries: Sequence[QueryView], resident: ResidentView, most: int, now_
     for start, head in enumerate(queries):
         window = _planned_items(head, resident, most)
         waiting = ends[-1] - ends[start] + head.items
-        if waiting < window or head.priority < queries[0].priority:
+        if waiting < window or rank(head) > rank(queries[0]):
             break
         if now_s + resident.p99_s[window] <= head.deadline_s:
             return start

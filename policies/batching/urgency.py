@@ -7,9 +7,14 @@ from collections.abc import Sequence
 from modelless.policies.views import QueryView, QueueView, WorkerView
 
 
+def rank(query: QueryView) -> int:
+    """What comes before all deadlines, the lowest first: priority, then who is not demoted."""
+    return query.demoted - 2 * query.priority
+
+
 def urgency(query: QueryView) -> tuple[int, float, int]:
-    """The order in queues: priority, then deadline, then arrival."""
-    return (-query.priority, query.deadline_s, query.query_id)
+    """The order in queues: rank, then deadline, then arrival."""
+    return (query.demoted - 2 * query.priority, query.deadline_s, query.query_id)
 
 
 def bound_queues(worker: WorkerView, queues: Sequence[QueueView]) -> list[QueueView]:

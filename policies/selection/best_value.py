@@ -37,7 +37,7 @@ from statistics import median
 import numpy as np
 
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
-from modelless.policies.batching.urgency import urgency
+from modelless.policies.batching.urgency import rank, urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.feasibility import best, look, why_infeasible
@@ -104,7 +104,7 @@ class BestValue(SelectionPolicy):
         if not 0.0 <= miss_penalty <= 1e6:
             raise InvalidInputError.of("miss_penalty", miss_penalty, "0 to 1000000")
         self._market = Market(target_utilisation, batching_share, miss_penalty, memory_s, reprice_s)
-        self._left_until_s: dict[str, float] = {}
+        self._left_until_s: dict[tuple[str, int], float] = {}  # by device class and rank
         # By scope and items: the estimates, and the least latency by minimum accuracy.
         self._ready: dict[tuple[str, int], tuple[Estimates, dict[float, float]]] = {}
 
@@ -174,9 +174,10 @@ class BestValue(SelectionPolicy):
             decision = self.batching.next_batch(worker, bound, now_s)
             if isinstance(decision, Run) or not deferred:
                 return decision
-        until_s = self._left_until_s.get(worker.device_class, -math.inf)
-        if now_s < until_s:
-            return Wait(Reason.WORTH_WAITING, until_s)
+        if self._left_until_s:
+            until_s = self._left_until_s.get(_asked(worker, deferred), -math.inf)
+            if now_s < until_s:
+                return Wait(Reason.WORTH_WAITING, until_s)
         self._market.on_idle(worker, deferred, now_s)
         crowd = sum([len(queue.queries) for queue in deferred])
         chosen: Offer | None = None
@@ -200,7 +201,7 @@ class BestValue(SelectionPolicy):
         if chosen is None:
             if not is_left:
                 return Wait(Reason.NOTHING_QUEUED, dropped=dropped)
-            self._left_until_s[worker.device_class] = until_s = now_s + _LOOK_AGAIN_S
+            self._left_until_s[_asked(worker, deferred)] = until_s = now_s + _LOOK_AGAIN_S
             self._market.fleet.on_left(now_s)
             return Wait(Reason.WORTH_WAITING, until_s, dropped)
         self._market.on_run(worker, chosen.latency_s, now_s)
@@ -328,6 +329,11 @@ def _most_urgent_first(queues: list[QueueView]) -> Iterator[QueueView]:
         yield first
         queues = sorted([q for q in queues if q is not first], key=_urgency_of_head)
     yield from queues
+
+
+def _asked(worker: WorkerView, queues: Sequence[QueueView]) -> tuple[str, int]:
+    """About what a worker is asked: its class, and the rank of the queues, alike for all shown."""
+    return worker.device_class, rank(queues[0].queries[0])
 
 
 def _urgency_of_head(queue: QueueView) -> tuple[int, float, int]:

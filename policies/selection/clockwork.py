@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from modelless.policies.batching.urgency import rank
 from modelless.policies.reasons import Reason
 from modelless.policies.selection.late_binding import (
     LateBinding,
@@ -52,7 +53,7 @@ class Clockwork(LateBinding):
         heads, lost = self.heads(worker, queues, now_s)
         chosen: tuple[ResidentView, Prefix] | None = None
         for head in heads:
-            if chosen is not None and head.query.priority < chosen[1].members[0].priority:
+            if chosen is not None and rank(head.query) > rank(chosen[1].members[0]):
                 break
             (resident,) = head.residents
             largest = in_time(prefixes(head, resident, worker.max_batch), now_s)[-1]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from modelless.policies.batching.urgency import urgency
 from modelless.policies.views import (
     Candidates,
     ClusterView,
@@ -147,7 +148,7 @@ def make_queues(
             items = int(rng.choice([1, 1, 1, 2, 3]))
             members.append(query._replace(items=items, batch_key=(number // max(len(names), 1),)))
             next_id += 1
-        members.sort(key=lambda q: (-q.priority, q.deadline_s, q.query_id))
+        members.sort(key=urgency)
         bound = None if deferred else names[number % len(names)]
         out.append(QueueView(TASK, bound, members[0].batch_key, tuple(members)))
     return out

@@ -98,6 +98,7 @@ def test_every_header_has_a_parameter() -> None:
         "min_accuracy",
         "priority",
         "tenant",
+        "when_late",
     ]
 
 

@@ -7,6 +7,7 @@ import pytest
 from modelless.controller.core.dispatch import DispatchLimits
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
+from modelless.policies.selection.best_value import BestValue
 from modelless.policies.selection.most_accurate_feasible import MostAccurateFeasible
 from tests.unit.core.some_policies import LateBinding
 from tests.unit.core.world import World
@@ -94,3 +95,35 @@ def test_what_was_deferred_is_held_when_all_that_could_serve_it_goes() -> None:
     assert running in world.completed
     world.add_worker("w0", [FP32])
     assert world.running["w0"].query_ids == (deferred,)
+
+
+@pytest.mark.parametrize("policy", [BestValue, LateBinding])
+def test_deferred_queries_whose_only_accurate_variant_goes_away_are_not_stranded(
+    policy: type[SelectionPolicy],
+) -> None:
+    """Something else of their scope is still ready, but not accurate enough for them."""
+    world = World(policy())
+    world.add_worker("w0", [INT8, FP32])
+    world.ask(latency_ms=10_000.0)
+    held = world.ask(latency_ms=10_000.0, min_accuracy=79.0)  # time enough for a load
+    refused = world.ask(latency_ms=LOAD_S * 1e3, min_accuracy=79.0)
+    usual = world.ask(latency_ms=10_000.0)
+    world.dispatcher.take_counters()
+    world.add_worker("w0", [INT8])
+    assert world.refused[refused].reason is Reason.TOO_INACCURATE
+    assert {held, usual} <= world.open_ids
+    assert world.dispatcher.take_counters().unmet == {"imagenet": 1}  # so scaling sees it
+    world.finish()
+    assert world.running["w0"].query_ids == (usual,)
+    world.finish()
+    assert not world.running
+    world.add_worker("w0", [INT8, FP32])
+    assert world.running["w0"].query_ids == (held,)
+    assert world.running["w0"].variant_id == FP32
+
+
+def test_nothing_is_held_for_an_accuracy_that_nothing_has() -> None:
+    world = World()
+    world.add_worker("w0", [INT8])
+    assert world.refused[world.ask(min_accuracy=99.0)].reason is Reason.TOO_INACCURATE
+    assert world.dispatcher.take_counters().unmet == {}

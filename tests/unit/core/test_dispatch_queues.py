@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from modelless.controller.core.dispatch import DispatchLimits
+from modelless.controller.core.tenants import Tenants
 from modelless.controller.core.waiting import WaitingRoom, Worker
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
 from modelless.policies.batching.urgency import urgency
@@ -217,25 +218,25 @@ def test_used_counts_answers_by_worker_and_variant() -> None:
 
 class TestWaitingRoom:
     def test_a_query_that_takes_for_ever_is_no_backlog(self) -> None:
-        room, worker = WaitingRoom(), Worker("w0", "cpu-1")
+        room, worker = WaitingRoom(Tenants(1000)), Worker("w0", "cpu-1")
         room.bind(make_query(1, 0.0), worker, INT8, float("inf"))
         room.bind(make_query(2, 0.0), worker, INT8, float("nan"))
         room.bind(make_query(3, 0.0), worker, INT8, 0.5)
-        assert worker.backlog_s == 0.5
+        assert worker.backlog_s == {0: 0.5}
         room.take(1)
-        assert (worker.backlog_s, len(room)) == (0.5, 2)
+        assert (worker.backlog_s, len(room)) == ({0: 0.5}, 2)
 
     def test_rounding_leaves_no_backlog_behind(self) -> None:
-        room, worker = WaitingRoom(), Worker("w0", "cpu-1")
+        room, worker = WaitingRoom(Tenants(1000)), Worker("w0", "cpu-1")
         for number in range(10):
             room.bind(make_query(number, 0.0), worker, INT8, 0.1 * (number + 1))
         for number in range(10):
             room.take(number)
-        assert worker.backlog_s == 0.0
+        assert worker.backlog_s == {}
         assert worker.queues == {}
 
     def test_everyone_most_urgent_first(self) -> None:
-        room, worker = WaitingRoom(), Worker("w0", "cpu-1")
+        room, worker = WaitingRoom(Tenants(1000)), Worker("w0", "cpu-1")
         queries = [
             make_query(1, 0.0, latency_ms=500.0),
             make_query(2, 0.0, latency_ms=100.0),

@@ -37,6 +37,8 @@ def test_a_served_query_tells_all() -> None:
         "min_accuracy": 71.0,
         "max_cost_usd": None,
         "priority": 0,
+        "when_late": "refuse",
+        "demoted": False,
         "items": 1,
         "outcome": "served",
         "reason": "most-accurate-feasible",

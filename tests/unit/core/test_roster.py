@@ -74,7 +74,7 @@ def test_what_a_policy_kept_does_not_change() -> None:
     roster = make_roster()
     roster.update(WorkerReport("w0", "cpu-1", (INT8,)))
     before = roster.candidates("imagenet", 1, 5.0)
-    roster.set_busy("w0", 9.0, 1.0)
+    roster.set_busy("w0", 9.0, {0: 1.0})
     assert before.free_at_s[0] == 5.0
     assert roster.candidates("imagenet", 1, 5.0).free_at_s[0] == 10.0
 
@@ -83,8 +83,8 @@ def test_the_wait_is_that_of_the_worker_that_starts_soonest() -> None:
     roster = make_roster()
     roster.update(WorkerReport("a", "cpu-1", (INT8, FP32)))
     roster.update(WorkerReport("b", "cpu-1", (INT8,), hop_s=0.5))
-    roster.set_busy("a", 7.0, 2.0)
-    roster.set_busy("b", 1.0, 1.0)
+    roster.set_busy("a", 7.0, {0: 2.0})
+    roster.set_busy("b", 1.0, {0: 1.0})
     candidates = roster.candidates("imagenet", 1, 5.0)
     free_at_s = dict(zip(candidates.placements, candidates.free_at_s, strict=True))
     assert free_at_s[Placement(INT8, "cpu-1")] == pytest.approx(
@@ -93,7 +93,7 @@ def test_the_wait_is_that_of_the_worker_that_starts_soonest() -> None:
     assert free_at_s[Placement(FP32, "cpu-1")] == pytest.approx(9.0)
     assert roster.soonest(Placement(INT8, "cpu-1"), 5.0) == "b"
     assert roster.soonest(Placement(FP32, "cpu-1"), 5.0) == "a"
-    roster.set_busy("b", 1.0, 3.6)
+    roster.set_busy("b", 1.0, {0: 3.6})
     assert roster.soonest(Placement(INT8, "cpu-1"), 5.0) == "a"
 
 
@@ -108,13 +108,13 @@ def test_of_equals_the_first_by_id_whatever_the_order_of_reports() -> None:
 def test_a_worker_keeps_its_load_when_others_come_and_go() -> None:
     roster = make_roster()
     roster.update(WorkerReport("m", "cpu-1", (INT8,)))
-    roster.set_busy("m", 7.0, 2.0)
+    roster.set_busy("m", 7.0, {0: 2.0})
     roster.update(WorkerReport("a", "cpu-1", (FP32,)))
     roster.update(WorkerReport("z", "cpu-1", (FP32,)))
     roster.remove("a")
     candidates = roster.candidates("imagenet/lite0/int8", 1, 5.0)
     assert candidates.free_at_s.tolist() == [9.0]
-    roster.set_busy("nobody", 99.0, 0.0)
+    roster.set_busy("nobody", 99.0, {0: 0.0})
 
 
 def test_a_report_that_says_nothing_new() -> None:

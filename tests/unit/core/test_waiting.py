@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from modelless.controller.core.idle import IdleWorkers
+from modelless.controller.core.tenants import Tenants
 from modelless.controller.core.waiting import Batch, Queue, WaitingRoom, Worker
 from modelless.policies.batching.urgency import urgency
 from modelless.policies.views import QueryView
@@ -33,7 +34,7 @@ def random_queries(count: int) -> list[QueryView]:
 
 def fill(queries: Sequence[QueryView]) -> Queue:
     """A queue of these."""
-    queue = Queue(("imagenet", None, None))
+    queue = Queue(("imagenet", None, None), {})
     for query in queries:
         queue.add(query)
     return queue
@@ -61,7 +62,7 @@ def test_a_queue_is_sorted_and_shown_as_it_is(count: int) -> None:
 @pytest.mark.parametrize("now_s", [99.0, 100.01, 100.02, 100.025, 101.0, math.inf])
 def test_what_expired_is_found_among_all_priorities(now_s: float) -> None:
     queries = random_queries(200)
-    room = WaitingRoom()
+    room = WaitingRoom(Tenants(1000))
     worker = Worker("w0", "cpu-1")
     for query in queries:
         if query.query_id % 2:
@@ -73,7 +74,7 @@ def test_what_expired_is_found_among_all_priorities(now_s: float) -> None:
 
 
 def test_idle_workers_are_asked_once_and_only_while_something_waits() -> None:
-    room = WaitingRoom()
+    room = WaitingRoom(Tenants(1000))
     idle = IdleWorkers(room)
     workers = [Worker(f"w{number}", "cpu-1", number) for number in range(3)]
     for worker in (workers[1], workers[0], workers[2]):

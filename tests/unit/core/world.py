@@ -108,6 +108,8 @@ def make_query(
     priority: int = 0,
     items: int = 1,
     batch_key: object = None,
+    tenant: str = "",
+    serve_late: bool = False,
 ) -> QueryView:
     """A query that arrives now."""
     return QueryView(
@@ -120,6 +122,8 @@ def make_query(
         priority=priority,
         items=items,
         batch_key=batch_key,  # type: ignore[arg-type]
+        tenant=tenant,
+        serve_late=serve_late,
     )
 
 
@@ -160,6 +164,7 @@ class World:
         self.running: dict[str, Execute] = {}
         self.executed: list[Execute] = []
         self.wakes: list[float] = []
+        self.turned_back: Counter[int] = Counter()
         self.happened: Counter[str] = Counter()
 
     # -- events -------------------------------------------------------------------------------
@@ -189,13 +194,25 @@ class World:
         self._carry_out(self.dispatcher.on_query(query, self.now_s))
         return query.query_id
 
-    def finish(self, worker_id: str = "w0", after_s: float | None = None) -> list[DispatchEffect]:
+    def finish(
+        self, worker_id: str = "w0", after_s: float | None = None, others_s: float = 0.0
+    ) -> list[DispatchEffect]:
         """The worker's batch is done, ``after_s`` seconds from now; by default its median, or 1."""
         batch = self.running.pop(worker_id)
         expected_s = self.expected_s(batch)
         busy_s = after_s if after_s is not None else expected_s if expected_s < math.inf else 1.0
         self.now_s += busy_s
-        return self._carry_out(self.dispatcher.on_batch_done(batch.batch_id, self.now_s, busy_s))
+        return self._carry_out(
+            self.dispatcher.on_batch_done(batch.batch_id, self.now_s, busy_s, others_s)
+        )
+
+    def turn_back(self, worker_id: str = "w0", others_s: float = 0.0) -> list[DispatchEffect]:
+        """The worker does not take its batch: others keep it for so long."""
+        batch = self.running.pop(worker_id)
+        self.turned_back.update(batch.query_ids)
+        return self._carry_out(
+            self.dispatcher.on_batch_returned(batch.batch_id, self.now_s, others_s)
+        )
 
     def fail(self, worker_id: str = "w0", *, worker_lost: bool = False) -> list[DispatchEffect]:
         """The worker's batch could not be run."""
@@ -238,7 +255,7 @@ class World:
             if not self.running:
                 break
             self.finish(min(self.running))
-        self.tick(0.0)
+        self.tick(1.0)  # whom others kept is free by then
         self.shut_down()
         while self.running:
             self.finish(min(self.running))
@@ -253,7 +270,7 @@ class World:
     def waiting(self) -> list[QueryView]:
         """Queries in queues, by what their receipts say."""
         receipts = [self.dispatcher.receipt(query_id) for query_id in self.open_ids]
-        return [r.query for r in receipts if r is not None and r.outcome == "waiting"]
+        return [r.standing or r.query for r in receipts if r is not None and r.outcome == "waiting"]
 
     def predicted_wait_s(self, worker_id: str) -> float:
         """How long the worker is predicted to be busy from now, seconds."""

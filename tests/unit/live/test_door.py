@@ -8,6 +8,7 @@ import pytest
 
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import Reply
+from modelless.controller.live.bodies import BodyBudget
 from modelless.controller.live.door import DoorConnection
 
 
@@ -66,10 +67,12 @@ class Echo:
         self.abandoned.append(query_id)
 
 
-def connect(frontend, most=8):
+def connect(frontend, most=8, budget=None):
     ticks = itertools.count()
     connections = set()
-    connection = DoorConnection(frontend, lambda: float(next(ticks)), connections, most)
+    connection = DoorConnection(
+        frontend, lambda: float(next(ticks)), connections, most, budget or BodyBudget(1 << 30)
+    )
     wire = Wire()
     connection.connection_made(wire)
     return connection, wire
@@ -156,6 +159,79 @@ def test_many_pipelined_requests_stop_the_reading():
     feed(connection, post(b"x") * 17, 1 << 20)
     assert wire.paused
     frontend.answer(0)
+    assert not wire.paused
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_memory_for_bodies_is_given_back_with_the_answer(at_once):
+    frontend, budget = Echo(at_once=at_once), BodyBudget(1000)
+    connection, _ = connect(frontend, budget=budget)
+    for number in range(5):
+        feed(connection, post(b"x" * 900), 100)
+        if not at_once:
+            assert budget.used_bytes == 900
+            frontend.answer(number)
+        assert budget.used_bytes == 0
+
+
+def test_a_body_that_finds_no_memory_is_refused_before_it_is_read():
+    frontend, budget = Echo(at_once=False), BodyBudget(1000)
+    first, _ = connect(frontend, budget=budget)
+    feed(first, post(b"x" * 900), 1 << 20)
+    second, wire = connect(frontend, budget=budget)
+    feed(second, post(b"x" * 101)[:-101], 1 << 20)
+    assert wire.sent.startswith(b"HTTP/1.1 429 ")
+    assert b"\r\nretry-after: 1\r\n" in wire.sent
+    assert wire.closed
+    first.connection_lost(None)
+    assert budget.used_bytes == 0
+    third, _ = connect(frontend, budget=budget)
+    feed(third, post(b"x" * 1000), 1 << 20)
+    assert len(frontend.asked) == 2
+    assert budget.used_bytes == 1000
+
+
+def test_memory_for_chunks_counts_and_is_given_back():
+    frontend, budget = Echo(at_once=False), BodyBudget(1 << 20)
+    connection, _ = connect(frontend, budget=budget)
+    data = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+    feed(connection, data + b"3e8\r\n" + b"x" * 1000 + b"\r\n0\r\n\r\n", 1 << 20)
+    assert budget.used_bytes >= 1000
+    frontend.answer(0)
+    assert budget.used_bytes == 0
+
+
+def test_thousands_of_pipelined_requests_are_answered_in_order():
+    frontend = Echo()
+    connection, wire = connect(frontend)
+    count = 5000  # far more than calls may nest
+    feed(connection, b"GET / HTTP/1.1\r\nHost: h\r\n\r\n" * count, 1 << 20)
+    answers = [int(part.split(b"HTTP/1.1")[0]) for part in wire.sent.split(b"\r\n\r\n")[1:]]
+    assert answers == list(range(count))
+    assert not wire.closed
+    assert not wire.paused
+
+
+def test_those_that_waited_for_the_first_are_answered_in_order():
+    frontend = Echo(at_once=False)
+    connection, wire = connect(frontend)
+    feed(connection, b"GET / HTTP/1.1\r\nHost: h\r\n\r\n" * 2000, 1 << 20)
+    assert wire.paused
+    frontend.at_once = True
+    frontend.answer(0)
+    assert len(frontend.asked) == 2000
+    assert not wire.paused
+
+
+def test_a_client_that_does_not_read_is_not_read_from_nor_answered():
+    frontend = Echo()
+    connection, wire = connect(frontend)
+    connection.pause_writing()
+    assert wire.paused
+    feed(connection, post(b"one") + post(b"two"), 1 << 20)  # was on its way
+    assert not frontend.asked
+    connection.resume_writing()
+    assert [asked[3] for asked in frontend.asked] == [b"one", b"two"]
     assert not wire.paused
 
 

@@ -33,7 +33,7 @@ WAIT_S = 30.0
 
 
 def frontend(served: set[str], check_health: Callable[[], None] = lambda: None) -> V2Frontend:
-    roster = SimpleNamespace(reports=["w"], serves=lambda worker, scope: scope in served)
+    roster = SimpleNamespace(is_served=lambda scope: scope in served)
 
     def answer_metrics(respond: Respond) -> None:
         respond(render_text("modelless_up 1\n"))

@@ -10,6 +10,7 @@ import pytest
 from modelless.controller.live.frontend import RunBatch
 from modelless.controller.live.remote import FIRST_HOP_S, RemoteWorkers, WorkerGoneError
 from modelless.controller.live.routable import RoutableWorkers
+from modelless.controller.live.sharing import Ran, TurnedBack
 
 
 class Handle:
@@ -29,15 +30,19 @@ class Handle:
     def run_batch(self) -> Handle:
         return self
 
-    async def remote(self, variant_id: str, inputs: Any, *, worker_id: str) -> Any:
+    async def remote(
+        self, variant_id: str, inputs: Any, expected_s: float, patience_s: float, *, worker_id: str
+    ) -> Any:
         self.asked.append(worker_id)
-        return 0.0, [{} for _ in inputs]
+        return Ran(0.0, 0.0, [{} for _ in inputs], 0.0)
 
 
-def run(remote: RemoteWorkers, worker_id: str) -> asyncio.Future[Any]:
+def run(
+    remote: RemoteWorkers, worker_id: str, expected_s: float = 0.020, patience_s: float = 0.5
+) -> asyncio.Future[Any]:
     answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     batch = RunBatch(1, worker_id, "t/m/v@1", [{}])
-    remote.run(batch, lambda *told: answer.set_result(told))
+    remote.run(batch, expected_s, patience_s, lambda *told: answer.set_result(told))
     return answer
 
 
@@ -53,11 +58,11 @@ def test_only_workers_that_a_router_knows_can_be_reached() -> None:
         await asyncio.wait_for(changed.wait(), 10.0)
         assert remote.reaches("w")
         assert remote.hop_s("w") == FIRST_HOP_S
-        batch_id, _, result, lost = await run(remote, "w")
-        assert (batch_id, result, lost) == (1, [{}], False)
+        batch_id, result, lost = await run(remote, "w")
+        assert (batch_id, result.outputs, lost) == (1, [{}], False)
         routable.put("pool-app", [])
         assert not remote.reaches("w")
-        _, _, error, lost = await run(remote, "w")
+        _, error, lost = await run(remote, "w")
         assert isinstance(error, WorkerGoneError)
         assert lost, "its queries are tried elsewhere"
         assert handle.asked == ["w"]
@@ -77,17 +82,22 @@ def test_a_worker_of_another_application_is_not_for_us() -> None:
 
 
 class Site(Handle):
-    """A pool some way off: the clock goes on by the way there and back and by the work."""
+    """A pool some way off: the clock goes on by the way there and back and by the work.
+
+    A batch waits 5 ms for another gateway's, and another 3 ms are to follow.
+    """
 
     def __init__(self, name: str, clock: list[float], hop_s: float) -> None:
         super().__init__()
         self.app_name = name
         self.clock, self.hop_s = clock, hop_s
 
-    async def remote(self, variant_id: str, inputs: Any, *, worker_id: str) -> Any:
+    async def remote(
+        self, variant_id: str, inputs: Any, expected_s: float, patience_s: float, *, worker_id: str
+    ) -> Any:
         self.asked.append(worker_id)
-        self.clock[0] += self.hop_s + 0.010
-        return 0.010, ["answer"]
+        self.clock[0] += self.hop_s + 0.015
+        return Ran(0.010, 0.005, ["answer"], 0.003)
 
 
 def test_each_sites_hop_is_its_own() -> None:
@@ -101,11 +111,38 @@ def test_each_sites_hop_is_its_own() -> None:
         remote = RemoteWorkers(sites, routable, lambda: clock[0])
         for number in range(6):
             site = "edge" if number % 2 else "core"
-            told = await asyncio.wait_for(run(remote, f"{site}-worker"), 10.0)
-            assert told == (1, 0.010, ["answer"], False)
+            _, ran, lost = await asyncio.wait_for(run(remote, f"{site}-worker"), 10.0)
+            assert (ran.busy_s, ran.outputs, lost) == (0.010, ["answer"], False)
         return remote
 
     remote = asyncio.run(serve())
     assert remote.hop_s("edge-worker") == pytest.approx(0.001)
     assert remote.hop_s("core-worker") == pytest.approx(0.040)
     assert sites["edge"].asked == ["edge-worker"] * 3
+
+
+class Taken(Handle):
+    """A worker that others' batches keep for 50 ms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.allowed: list[tuple[float, float]] = []
+
+    async def remote(
+        self, variant_id: str, inputs: Any, expected_s: float, patience_s: float, *, worker_id: str
+    ) -> Any:
+        self.allowed.append((expected_s, patience_s))
+        return TurnedBack(0.050)
+
+
+def test_what_a_worker_turns_back_is_told_less_the_way_to_it() -> None:
+    async def serve() -> None:
+        routable, handle = RoutableWorkers(), Taken()
+        routable.put("pool-app", ["w"])
+        remote = RemoteWorkers({"cpu-1": handle}, routable)
+        _, result, lost = await asyncio.wait_for(run(remote, "w", 0.020, 0.5), 10.0)
+        assert result == TurnedBack(pytest.approx(0.050 - FIRST_HOP_S))
+        assert not lost
+        assert handle.allowed == [(pytest.approx(max(0.020 - FIRST_HOP_S, 0.0)), 0.5)]
+
+    asyncio.run(serve())

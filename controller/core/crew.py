@@ -1,0 +1,230 @@
+"""The workers, what is bound to them and what they run: one batch at a time each.
+
+A worker of a pool is shared with other gateways. While it has their batches before it, it runs
+nothing of ours and is not asked: it is *taken*, until when they are expected to be done.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from modelless.controller.core.idle import IdleWorkers
+from modelless.controller.core.limits import DispatchLimits
+from modelless.controller.core.receipts import Receipt
+from modelless.controller.core.roster import Roster, WorkerReport
+from modelless.controller.core.waiting import Batch, WaitingRoom, Worker
+from modelless.policies.batching.urgency import rank
+from modelless.policies.views import QueryView, Run
+
+
+class Crew:
+    """The workers of one dispatcher.
+
+    Args:
+        roster: is told how long each is busy.
+        waiting: where queries are bound to workers, and whence batches are taken.
+        idle: is told who is idle.
+        limits: when a batch hangs, and when it is given up.
+    """
+
+    def __init__(
+        self, roster: Roster, waiting: WaitingRoom, idle: IdleWorkers, limits: DispatchLimits
+    ) -> None:
+        self._roster = roster
+        self._waiting = waiting
+        self._idle = idle
+        self._limits = limits
+        self._workers: dict[str, Worker] = {}
+        self._batches: dict[int, Worker] = {}
+        self._next_batch_id = 0
+        self._next_worker = 0
+
+    def __getitem__(self, worker_id: str) -> Worker:
+        return self._workers[worker_id]
+
+    def __iter__(self) -> Iterator[Worker]:
+        return iter(list(self._workers.values()))
+
+    def get(self, worker_id: str) -> Worker | None:
+        """The worker, if it is there."""
+        return self._workers.get(worker_id)
+
+    def meet(self, report: WorkerReport) -> Worker:
+        """The worker that reports, who may be new."""
+        worker = self._workers.get(report.worker_id)
+        if worker is None:
+            worker = Worker(report.worker_id, report.device_class, self._next_worker)
+            self._next_worker += 1
+            self._workers[report.worker_id] = worker
+            self._idle.add(worker)
+        return worker
+
+    def lose(self, worker_id: str) -> tuple[QueryView, ...] | None:
+        """Forget the worker; returns what it ran and what waited for it, None if it is unknown."""
+        worker = self._workers.pop(worker_id, None)
+        if worker is None:
+            return None
+        self._roster.remove(worker_id)
+        homeless = [query for queue in worker.queues.values() for query in queue]
+        if worker.running is not None:
+            self._batches.pop(worker.running.batch_id, None)
+            homeless += worker.running.queries
+            worker.running = None
+        else:
+            self._idle.remove(worker)
+        return tuple(homeless)
+
+    def without_home(self, worker: Worker, report: WorkerReport) -> list[QueryView]:
+        """The worker is what it reports now: what waits for it that must be chosen for anew.
+
+        That is what waits for variants that it does not hold any more; and all that does, if it has
+        become another device class.
+        """
+        is_resized = worker.device_class != report.device_class
+        worker.device_class = report.device_class
+        return [
+            query
+            for key, queue in worker.queues.items()
+            if is_resized or key[1] not in report.variant_ids
+            for query in queue
+        ]
+
+    def bind(self, receipt: Receipt, query: QueryView, row: int, now_s: float) -> None:
+        """Let a query wait for the worker that begins soonest of those of ``row``.
+
+        Args:
+            receipt: the query's, with the candidates that it was chosen from.
+            query: as it waits.
+            row: the chosen one of the candidates.
+            now_s: when it was chosen.
+        """
+        candidates = receipt.candidates
+        assert candidates is not None  # noqa: S101  (it was chosen from them)
+        placement = candidates.placements[row]
+        worker = self._workers[self._roster.soonest(placement, now_s, rank(query))]
+        receipt.row = row
+        receipt.variant_id, receipt.device_class = placement.variant_id, placement.device_class
+        receipt.worker_id = worker.worker_id
+        finish_s = candidates.free_at_s[row] + candidates.estimates.p50_s[row]
+        receipt.predicted_latency_s = float(finish_s) - query.arrival_s
+        resident = self._roster.residents(worker.worker_id)[placement.variant_id]
+        service_s, work_us = resident.p50_s[query.items], self._roster.work_us(query)
+        self._waiting.bind(query, worker, placement.variant_id, service_s, work_us)
+        self.publish(worker)
+        if worker.running is None:
+            self._idle.tell(worker)
+
+    # -- batches ------------------------------------------------------------------------------
+
+    def running(self, batch_id: int) -> tuple[Worker, Batch] | None:
+        """The batch and who runs it; None if it does not run (any more)."""
+        worker = self._batches.get(batch_id)
+        if worker is None or worker.running is None:
+            return None
+        return worker, worker.running
+
+    def start(
+        self, worker: Worker, run: Run, receipts: Mapping[int, Receipt], now_s: float
+    ) -> Batch:
+        """Hand the batch, which was checked, to the worker, which is idle.
+
+        Args:
+            worker: runs the batch after this.
+            run: what the policy wants.
+            receipts: of the open queries, by id.
+            now_s: when it begins.
+        """
+        limits, take = self._limits, self._waiting.take
+        places = [take(query.query_id) for query in run.queries]
+        queries = tuple([place.query for place in places])
+        items = sum([query.items for query in queries])
+        resident = self._roster.residents(worker.worker_id)[run.variant_id]
+        p50_s, p99_s = resident.p50_s[items], resident.p99_s[items]
+        expected_s = p50_s if p50_s == p50_s else math.inf
+        own = [receipts[query.query_id] for query in queries]
+        may_retry = all(receipt.attempts + 1 < limits.max_attempts for receipt in own)
+        worker.running = batch = Batch(
+            self._next_batch_id,
+            run.variant_id,
+            worker.device_class,
+            queries,
+            items,
+            now_s,
+            expected_s,
+            now_s + limits.suspect_factor * p99_s + limits.suspect_s if may_retry else math.inf,
+            now_s + limits.overdue_factor * p99_s + limits.overdue_s,
+            sum([place.work_us for place in places]),
+        )
+        self._next_batch_id += 1
+        self._batches[batch.batch_id] = worker
+        self._idle.remove(worker)
+        worker.busy_until_s = now_s + expected_s
+        self.publish(worker)
+        for query, receipt in zip(queries, own, strict=True):
+            if receipt.row is None:  # chosen only now
+                receipt.predicted_latency_s = worker.busy_until_s - query.arrival_s
+                receipt.reason = run.reason
+            receipt.start(run.variant_id, worker.device_class, worker.worker_id, items, now_s)
+        return batch
+
+    def stop(self, worker: Worker, now_s: float) -> None:
+        """The worker runs its batch no more."""
+        assert worker.running is not None  # noqa: S101  (callers have it in hand)
+        self._batches.pop(worker.running.batch_id, None)
+        worker.running = None
+        self._idle.add(worker)
+        worker.busy_until_s = now_s
+        self.publish(worker)
+
+    def take(self, worker: Worker, now_s: float, until_s: float) -> None:
+        """Others' batches keep the worker, which is idle, until then.
+
+        They are none of ours to suspect: they never hang.
+        """
+        worker.running = Batch(
+            -1,
+            "",
+            worker.device_class,
+            (),
+            0,
+            now_s,
+            until_s - now_s,
+            suspect_at_s=math.inf,
+            overdue_at_s=math.inf,
+        )
+        self._idle.remove(worker)
+        worker.busy_until_s = until_s
+        self.publish(worker)
+
+    def publish(self, worker: Worker) -> None:
+        """Tell the roster what the worker has to do."""
+        self._roster.set_busy(worker.worker_id, worker.busy_until_s, worker.backlog_s)
+
+    # -- reports ------------------------------------------------------------------------------
+
+    def members(self, batch_id: int) -> tuple[int, ...]:
+        """The queries of a running batch, in order; none if it is not running (any more)."""
+        found = self.running(batch_id)
+        return tuple([query.query_id for query in found[1].queries]) if found else ()
+
+    def patience(self, batch_id: int, now_s: float) -> tuple[float, float]:
+        """How long a running batch is expected to take, and may be kept waiting, seconds.
+
+        So long that, at the median, all its queries are in time; at least 0.
+        """
+        found = self.running(batch_id)
+        if found is None:
+            return 0.0, 0.0
+        worker, batch = found
+        due_s = min([query.deadline_s for query in batch.queries])
+        return worker.busy_until_s - now_s, max(due_s - worker.busy_until_s, 0.0)
+
+    def in_use(self, worker_id: str) -> set[str]:
+        """Variants of the worker that run or are queued for: these must not be unloaded."""
+        worker = self._workers.get(worker_id)
+        if worker is None:
+            return set()
+        used = {key[1] for key in worker.queues if key[1] is not None}
+        is_ours = worker.running is not None and not worker.running.is_others
+        return used | ({worker.running.variant_id} if worker.running and is_ours else set())
