@@ -76,7 +76,11 @@ def words(receipt: Mapping[str, Any]) -> list[str]:
         limits.append(f"priority {receipt['priority']}")
     if receipt["tenant"]:
         limits.append(f"tenant {receipt['tenant']}")
+    if receipt.get("when_late") == "serve":
+        limits.append("late rather than not at all")
     lines = [f"asked for {receipt['scope']}: " + ", ".join(limits)]
+    if receipt.get("demoted"):
+        lines.append("stood behind the others of its priority: late, or beyond its tenant's share")
     why = reason_text(receipt["reason"])
     if receipt["outcome"] == "refused":
         lines.append(f"refused after {_ms(receipt['observed_latency_ms'])}: {why}")

@@ -25,7 +25,8 @@ from modelless.profiler.measured_model import Figures, best_points
 from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError, NotFoundError
 
 _COLUMNS: Final = (
-    "arrival_s", "task", "latency_ms", "min_accuracy", "max_cost_usd", "tenant", "priority", "items"
+    "arrival_s", "task", "latency_ms", "min_accuracy", "max_cost_usd", "tenant", "priority",
+    "items", "when_late",
 )  # fmt: skip
 _MIB: Final = 1 << 20
 
@@ -101,6 +102,7 @@ def _write_trace(path: Path, arrivals: Sequence[Arrival], start_s: float) -> Non
                     query.tenant,
                     query.priority or "",
                     query.items,
+                    "serve" if query.serve_late else "",
                 )
             )
 

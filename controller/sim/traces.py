@@ -49,7 +49,9 @@ Arrival = tuple[float, int | str | Recorded | None]
 the source does not tell."""
 
 _BLOCK = 1024
-_LIMITS = ("latency_ms", "min_accuracy", "max_cost_usd", "tenant", "priority", "items")
+_LIMITS = (
+    "latency_ms", "min_accuracy", "max_cost_usd", "tenant", "priority", "items", "when_late"
+)  # fmt: skip
 
 
 def arrivals(

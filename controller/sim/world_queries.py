@@ -62,8 +62,9 @@ class TraceArrivals(Section):
     """Recorded arrivals: a CSV file with ``arrival_s`` and perhaps ``task``, ascending.
 
     A row may name its limits, too: ``latency_ms``, ``min_accuracy``, ``max_cost_usd``, ``tenant``,
-    ``priority`` and ``items``, blank for none. Where the file has any of these columns, its rows
-    take the place of the mix of clients. ``task`` may be narrower: ``task/model[/variant]``.
+    ``priority``, ``items`` and ``when_late``, blank for none. Where the file has any of these
+    columns, its rows take the place of the mix of clients. ``task`` may be narrower:
+    ``task/model[/variant]``.
     """
 
     kind: Literal["trace"]

@@ -172,9 +172,9 @@ def test_memory_does_not_grow_with_the_trace() -> None:
 
 def test_a_trace_may_name_each_querys_limits(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(
-        "arrival_s,task,latency_ms,min_accuracy,max_cost_usd,tenant,priority,items\n"
-        "0.5,a,40,70,,careful,3,2\n"
-        "0.7,a/rung-01,,,0.001,,,\n"
+        "arrival_s,task,latency_ms,min_accuracy,max_cost_usd,tenant,priority,items,when_late\n"
+        "0.5,a,40,70,,careful,3,2,serve\n"
+        "0.7,a/rung-01,,,0.001,,,,\n"
     )
     document = {
         "devices": [{"name": "cpu-1"}],
@@ -188,6 +188,7 @@ def test_a_trace_may_name_each_querys_limits(tmp_path: Path) -> None:
     assert (slo.min_accuracy, slo.tenant, slo.priority, slo.items) == (70.0, "careful", 3, 2)
     assert (second.task, second.client.latency_s) == ("a/rung-01", 0.9)
     assert second.client.slo.max_cost_usd == 0.001
+    assert (slo.when_late, second.client.slo.when_late) == ("serve", "refuse")
 
     (tmp_path / "t.csv").write_text("arrival_s,items\n0.5,9\n")
     with pytest.raises(InvalidInputError, match="items: got 9; allowed: 1 to 8"):

@@ -134,6 +134,51 @@ def test_a_batch_that_fails_after_all_ends_the_quarantine_too() -> None:
     assert query not in world.refused
 
 
+# -- workers that other gateways use, too --------------------------------------------------------
+
+
+def test_a_batch_that_is_turned_back_after_all_ends_the_quarantine_too() -> None:
+    world, query = hanging_world()
+    world.tick(0.02)
+    world.turn_back("w0")
+    assert world.dispatcher.quarantine.signs == {}
+    world.finish("w1")
+    receipt = world.dispatcher.receipt(query)
+    assert receipt is not None
+    assert (receipt.outcome, receipt.attempts) == ("served", 2)
+
+
+def test_others_batches_never_hang() -> None:
+    world = World(limits=LIMITS)
+    world.add_worker("w0")
+    world.ask()
+    world.add_worker("w1")
+    world.finish("w0", others_s=3.0)
+    for _ in range(29):
+        world.tick(0.1)
+        assert world.dispatcher.quarantine.signs == {}
+    world.tick(0.2)
+    queries = [world.ask(batch_key=number) for number in range(2)]
+    assert set(world.running) == {"w0", "w1"}
+    world.drain()
+    assert set(world.completed) > set(queries)
+
+
+@pytest.mark.parametrize(("waited_s", "slow"), [(0.2, False), (0.0, True)])
+def test_having_waited_for_others_is_not_slowness(waited_s: float, slow: bool) -> None:
+    world = World()
+    for name in ("w0", "w1"):
+        world.add_worker(name)
+    for number in range(12):
+        for part in ("a", "b"):  # one for each worker
+            world.ask(batch_key=(number, part))
+        world.finish("w1")
+        if "w0" in world.running:
+            own_s = world.expected_s(world.running["w0"])
+            world.finish("w0", after_s=own_s + 0.2 - waited_s, waited_s=waited_s)
+    assert (world.dispatcher.quarantine.signs == {"w0": Sign.SLOW}) is slow
+
+
 # -- slow workers --------------------------------------------------------------------------------
 
 

@@ -195,15 +195,22 @@ class World:
         return query.query_id
 
     def finish(
-        self, worker_id: str = "w0", after_s: float | None = None, others_s: float = 0.0
+        self,
+        worker_id: str = "w0",
+        after_s: float | None = None,
+        others_s: float = 0.0,
+        waited_s: float = 0.0,
     ) -> list[DispatchEffect]:
-        """The worker's batch is done, ``after_s`` seconds from now; by default its median, or 1."""
+        """The worker's batch is done, ``after_s`` seconds from now; by default its median, or 1.
+
+        It waited ``waited_s`` seconds before, for another gateway's.
+        """
         batch = self.running.pop(worker_id)
         expected_s = self.expected_s(batch)
         busy_s = after_s if after_s is not None else expected_s if expected_s < math.inf else 1.0
-        self.now_s += busy_s
+        self.now_s += waited_s + busy_s
         return self._carry_out(
-            self.dispatcher.on_batch_done(batch.batch_id, self.now_s, busy_s, others_s)
+            self.dispatcher.on_batch_done(batch.batch_id, self.now_s, busy_s, others_s, waited_s)
         )
 
     def turn_back(self, worker_id: str = "w0", others_s: float = 0.0) -> list[DispatchEffect]:

@@ -43,6 +43,17 @@ def test_a_refused_query_in_words() -> None:
     ]
 
 
+def test_a_query_that_is_served_late_in_words() -> None:
+    world = World()
+    world.add_worker()
+    query = world.ask(latency_ms=1.0, tenant="careful", serve_late=True)
+    world.finish()
+    assert words(told(world, query))[:2] == [
+        "asked for imagenet: 1 item, within 1 ms, tenant careful, late rather than not at all",
+        "stood behind the others of its priority: late, or beyond its tenant's share",
+    ]
+
+
 def test_what_was_not_loaded_is_explained_by_the_history() -> None:
     world = World()
     world.add_worker(variant_ids=[INT8])

@@ -62,7 +62,10 @@ def open_tape(folder: Path, what: str, document: Mapping[str, Any], name: str = 
 def record_gateway(
     folder: Path, known: Snapshot, queries: int = 300, seed: int = 0, name: str = "g"
 ) -> None:
-    """Bursts of all sorts of queries on three workers; batches that fail, a worker that is lost."""
+    """Bursts of all sorts of queries on three workers; batches that fail, a worker that is lost.
+
+    The workers are shared: batches wait for others', and some are turned back.
+    """
     rng = np.random.default_rng(seed)
     dispatcher = build_dispatcher(
         known.settings,
@@ -104,8 +107,15 @@ def record_gateway(
                 if lost:
                     for report in reports:
                         carry_out(dispatcher.on_worker_report(report, at_s), at_s)
+            elif rng.random() < 0.05:
+                others_s = float(rng.exponential(0.03))
+                carry_out(dispatcher.on_batch_returned(batch_id, at_s, others_s), at_s)
             else:
-                carry_out(dispatcher.on_batch_done(batch_id, at_s, busy_s), at_s)
+                others_s, waited_s = rng.exponential(0.01, 2) if rng.random() < 0.1 else (0.0, 0.0)
+                done = dispatcher.on_batch_done(
+                    batch_id, at_s, busy_s, float(others_s), float(waited_s)
+                )
+                carry_out(done, at_s)
         query = make_query(
             number,
             now_s,
@@ -115,6 +125,8 @@ def record_gateway(
             items=int(rng.choice([1, 1, 1, 3])),
             priority=int(rng.choice([0, 0, 5])),
             batch_key=((224, 224, 3),),
+            tenant=str(rng.choice(["", "a", "a", "a", "b"])),
+            serve_late=bool(rng.random() < 0.1),
         )
         carry_out(dispatcher.on_query(query, now_s), now_s)
         if rng.random() < 0.05:

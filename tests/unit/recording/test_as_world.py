@@ -44,7 +44,8 @@ def test_arrivals_and_limits_are_those_recorded(recording: Path) -> None:
         assert one.task == query.scope
         assert one.client.latency_s == pytest.approx(min(latency_s, 5.0), rel=1e-4)
         assert (slo.min_accuracy, slo.items) == (query.min_accuracy_percent, query.items)
-        assert slo.priority == query.priority
+        assert (slo.priority, slo.tenant) == (query.priority, query.tenant)
+        assert slo.when_late == ("serve" if query.serve_late else "refuse")
     assert START_S not in [one.arrival_s for one in asked]
 
 

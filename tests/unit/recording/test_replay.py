@@ -66,7 +66,7 @@ def test_another_process_with_other_hashes_gives_the_same(tmp_path: Path) -> Non
 
 
 def test_every_input_of_a_dispatcher_is_recorded() -> None:
-    public = {name for name in vars(Dispatcher) if not name.startswith("_")}
+    public = {name for name in dir(Dispatcher) if not name.startswith("_")}
     assert public - QUESTIONS == {name for name in vars(RecordedDispatcher) if name in public}
 
 
