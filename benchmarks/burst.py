@@ -5,7 +5,7 @@ from a client in a process of its own, every query due in 200 ms. The rates are 
 lite2-fp32 serves in process, on all cores, with no server at all.
 
     python benchmarks/burst.py --home HOME [--loads 0.4,1.5,3.3,0.4] [--seconds 20] [--rounds 1]
-        [--fixed lite2/int8,lite1/int8,lite0/int8] [--mixed] [--json FILE]
+        [--fixed lite2/int8,lite0/int8-160] [--mixed] [--json FILE]
 
 Contenders, each with the same front door, gateways and batching:
 
@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--deadline-ms", type=float, default=200.0)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--fixed", default="lite2/int8,lite1/int8,lite0/int8")
+    parser.add_argument("--fixed", default="lite2/int8,lite1/int8,lite0/int8,lite0/int8-160")
     parser.add_argument("--mixed", action="store_true")
     parser.add_argument("--without", action="store_true", help="leave modelless itself out")
     parser.add_argument("--capacity-per-s", type=float, help="instead of measuring it")
@@ -116,9 +116,7 @@ def main() -> None:
         print(f"{'/'.join(YARDSTICK)} in process: {capacity_per_s:.1f} images/s", flush=True)
         contenders: dict[str, dict[str, object]] = {} if arguments.without else {"modelless": {}}
         contenders |= {
-            f"fixed {name}": static(ids[native(name)])
-            for name in arguments.fixed.split(",")
-            if name
+            f"fixed {name}": static(named(name, ids)) for name in arguments.fixed.split(",") if name
         }
         if arguments.mixed:
             contenders["fixed by class"] = static("fastest")
@@ -139,13 +137,16 @@ def main() -> None:
         arguments.json.write_text(json.dumps({"capacity_per_s": capacity_per_s} | document))
 
 
-def native(name: str) -> tuple[str, str]:
-    """The model and variant that ``lite2/int8`` is short for."""
-    size, precision = name.split("/")
-    for model, variant in PUBLISHED_PERCENT:
-        if model.endswith(size) and variant.startswith(precision):
-            return model, variant
-    raise SystemExit(f"--fixed: {name!r} is none of lite0, lite1, lite2 / fp32, int8")
+def named(name: str, ids: Mapping[tuple[str, str], str]) -> str:
+    """The id of what ``lite2/int8``, at its native size, or ``lite0/int8-160`` is short for."""
+    size, _, wanted = name.partition("/")
+    for (model, variant), variant_id in ids.items():
+        is_native = (model, variant) in PUBLISHED_PERCENT
+        if model.endswith(size) and (
+            variant == wanted or (is_native and variant.startswith(f"{wanted}-"))
+        ):
+            return variant_id
+    raise SystemExit(f"--fixed: {name!r} is none of {', '.join(map('/'.join, ids))}")
 
 
 def static(variant: str) -> dict[str, object]:
@@ -163,8 +164,8 @@ def copy_home(home: Path, folder: Path) -> tuple[Path, dict[tuple[str, str], str
     with closing(open_registry(copied)) as registry:
         for variant in registry.catalog().resolve(TASK).variants:
             key = variant.model, variant.name
+            ids[key] = variant.id
             if key in PUBLISHED_PERCENT:
-                ids[key] = variant.id
                 accuracy = Accuracy(
                     PUBLISHED_PERCENT[key],
                     variant.accuracy.metric,

@@ -14,7 +14,8 @@ supervision, reloads and health checks work as ever):
 - Nothing is logged per query: Serve's configuration formats and sends a line for each.
 - A query whose gateway dies before it answers is sent once more, to another gateway: inference may
   be repeated. HAProxy can only repeat what it has kept, so it takes a query in as a whole first.
-- What no gateway answers is answered here: 503, as JSON, to be tried again.
+- What no gateway answers is answered here: 503, as JSON, to be tried again. Serve would ask its own
+  proxy, which says 404 once the gateways are being taken down.
 - Until there are gateways it listens nowhere, so that a HAProxy that still serves (see
   ``haproxy_keeper``) gets the clients; once there are, that one hands its open ports over through
   a socket of its own and is asked to finish: no connection is refused meanwhile.
@@ -44,6 +45,7 @@ _DOOR = re.compile(r"(\s*)server\s+(\S+)\s+unix@")
 _ANY_BIND = re.compile(r"^\s*bind .*\n", re.MULTILINE)
 _ADMIN = re.compile(r"^(\s*stats socket )\S+( .*\bexpose-fd listeners.*)$", re.MULTILINE)
 _APPLICATION = re.compile(r"^backend http-", re.MULTILINE)
+_FALLBACK = re.compile(r"^\s*server .* check backup\n", re.MULTILINE)
 _ERROR_FILE = re.compile(r"^(\s*errorfile (?:502|503|504) )\S+", re.MULTILINE)
 
 UNANSWERED = (
@@ -129,7 +131,7 @@ def hand_over_through(configuration: str, socket: str) -> str:
 
 def say_unavailable(configuration: str, file: str) -> str:
     """The configuration with ``file`` as the answer to what no server answered."""
-    return _ERROR_FILE.sub(rf"\g<1>{file}", configuration)
+    return _ERROR_FILE.sub(rf"\g<1>{file}", _FALLBACK.sub("", configuration))
 
 
 def is_running(process_id: int, word: str) -> bool:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from .running import Running, modelless, start, wait_ready
+from .clients import Clients, wait_until
+from .running import Running, modelless, start, stop, wait_ready
 
 
 def wait_gone(running: Running, most_s: float) -> None:
@@ -53,3 +54,25 @@ def test_a_port_that_is_taken(live_home: Path) -> None:
         done = modelless(live_home, "up", "--port", str(port))
     assert done.returncode == 7
     assert str(port) in done.stderr
+
+
+def test_down_under_load_answers_what_it_took_in_and_a_killed_supervisor_is_forgotten(
+    live_home: Path,
+) -> None:
+    first = start(live_home, config="gateways: {count: 1}\n", marker="died")
+    wait_ready(first)
+    first.process.kill()
+    first.process.wait()
+    wait_until(lambda: not first.processes(), 20.0)
+    again = start(live_home, config="gateways: {count: 1}\n", marker="again")
+    try:
+        wait_ready(again)
+        with Clients(again) as clients:
+            stop(again)
+            assert not again.processes()
+        statuses = {name for name in clients.outcomes if name not in ("broken", "closed")}
+        assert statuses <= {"200", "503"}, clients.outcomes
+        # HAProxy's end closes connections that wait for a client's next query: one a client.
+        assert clients.outcomes["broken"] <= 3, clients.outcomes
+    finally:
+        stop(again)

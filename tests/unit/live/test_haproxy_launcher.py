@@ -112,6 +112,7 @@ def test_a_query_is_taken_in_as_a_whole_and_a_server_that_is_down_gives_its_quer
 
 def test_what_no_gateway_answers_is_answered_as_the_protocol_says():
     assert say_unavailable(RETRIED, "/run/x.http").count("/run/x.http") == 2
+    assert "backup" not in say_unavailable(WRITTEN, "/run/x.http")
     head, _, body = UNANSWERED.partition(b"\r\n\r\n")
     assert b"content-length: %d" % len(body) in head
     assert set(json.loads(body)) == {"error"}
