@@ -12,23 +12,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from modelless.controller.api.v2_reply import Reply, render_error
+from modelless.controller.live.bodies import BodyBudget
 from modelless.controller.live.door import Frontend
 from modelless.variants.errors import ModellessError
 
-_here: list[Frontend] = []
-"""The frontend of this process: a replica has a process to itself."""
+_here: list[tuple[Frontend, BodyBudget]] = []
+"""The frontend of this process, and its budget: a replica has a process to itself."""
 
 
-def answer_with(frontend: Frontend) -> None:
-    """From now on the frontend answers."""
-    _here[:] = [frontend]
+def answer_with(frontend: Frontend, budget: BodyBudget) -> None:
+    """From now on the frontend answers, with so much memory for bodies."""
+    _here[:] = [(frontend, budget)]
 
 
 async def asgi_app(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
     """The way in through Serve's own HTTP server: the same frontend, for where there is no door."""
     if scope["type"] != "http":
         return
-    frontend = _here[0]
+    frontend, budget = _here[0]
     loop = asyncio.get_running_loop()
     arrival_s = time.monotonic()
     body = bytearray()
@@ -44,8 +45,10 @@ async def asgi_app(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return
-            body += message.get("body", b"")
-            frontend.limits.check_body_bytes(len(body))
+            part = message.get("body", b"")
+            frontend.limits.check_body_bytes(len(body) + len(part))
+            budget.take(len(part))
+            body += part
             if not message.get("more_body"):
                 break
         raw_path = scope.get("raw_path") or scope["path"].encode()
@@ -56,7 +59,8 @@ async def asgi_app(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
     except ModellessError as error:
         reply = render_error(error)
     finally:
-        if query_id is not None and not answered.done():
+        budget.give(len(body))
+        if query_id is not None and (not answered.done() or answered.cancelled()):
             frontend.on_abandoned(query_id)
     await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
     await send({"type": "http.response.body", "body": reply.body})

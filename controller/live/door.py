@@ -318,7 +318,7 @@ class DoorConnection(asyncio.BufferedProtocol):
 
 
 async def open_door(
-    frontend: Frontend, path: str, max_connections: int, max_bodies_bytes: int
+    frontend: Frontend, path: str, max_connections: int, budget: BodyBudget
 ) -> tuple[asyncio.AbstractServer, set[DoorConnection]]:
     """Listen on the Unix socket ``path``; returns the server and its open connections.
 
@@ -326,11 +326,10 @@ async def open_door(
         frontend: what answers.
         path: where to listen.
         max_connections: open at a time.
-        max_bodies_bytes: memory for all requests' bodies together.
+        budget: of the memory for bodies.
     """
     loop = asyncio.get_running_loop()
     connections: set[DoorConnection] = set()
-    budget = BodyBudget(max_bodies_bytes)
     server = await loop.create_unix_server(
         lambda: DoorConnection(frontend, time.monotonic, connections, max_connections, budget), path
     )

@@ -16,6 +16,7 @@ from ray import serve
 
 from modelless.controller.config import PoolSettings, Settings, label_options, parse_settings
 from modelless.controller.live.asgi import answer_with, asgi_app
+from modelless.controller.live.bodies import BodyBudget
 from modelless.controller.live.control_link import ControlLink
 from modelless.controller.live.door import DoorConnection, open_door
 from modelless.controller.live.gateway import Gateway, door_path
@@ -71,14 +72,12 @@ class GatewayReplica:
             count=context.world_size,
             receipt_log=ReceiptLog(Path(home), replica_id, checked.history),
         )
-        answer_with(self._gateway.frontend)
+        budget = BodyBudget(max(checked.limits.max_bodies_bytes, checked.http.max_body_bytes))
+        answer_with(self._gateway.frontend, budget)
         self._door = door_path(Path(doors), replica_id) if doors is not None else None
         if self._door is not None:
             self._server, self._connections = await open_door(
-                self._gateway.frontend,
-                str(self._door),
-                checked.limits.max_connections,
-                max(checked.limits.max_bodies_bytes, checked.http.max_body_bytes),
+                self._gateway.frontend, str(self._door), checked.limits.max_connections, budget
             )
         self._gateway.start()
 

@@ -1,0 +1,89 @@
+"""The way in through Serve's own HTTP server: bodies are bounded there, too."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from modelless.controller.api.v2_limits import Limits
+from modelless.controller.api.v2_reply import Reply
+from modelless.controller.live import asgi
+from modelless.controller.live.bodies import BodyBudget
+
+SCOPE = {"type": "http", "method": "POST", "path": "/v2/models/t/infer", "headers": []}
+
+
+class Frontend:
+    """Answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.limits = Limits()
+        self.abandoned: list[int] = []
+        self.asked: list[tuple[bytes, Callable[[Reply], None]]] = []
+
+    def on_request(
+        self, method: str, path: bytes, headers: Any, body: Any, arrival_s: float, respond: Any
+    ) -> int:
+        self.asked.append((bytes(body), respond))
+        return len(self.asked)
+
+    def on_abandoned(self, query_id: int) -> None:
+        self.abandoned.append(query_id)
+
+
+@pytest.fixture
+def here() -> Iterator[SimpleNamespace]:
+    found = SimpleNamespace(frontend=Frontend(), budget=BodyBudget(10))
+    asgi.answer_with(found.frontend, found.budget)
+    yield found
+    asgi._here.clear()
+
+
+async def post(*parts: bytes) -> list[dict[str, Any]]:
+    messages = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
+    messages[-1]["more_body"] = False
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return messages.pop(0)
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    await asgi.asgi_app(SCOPE, receive, send)
+    return sent
+
+
+def test_a_body_counts_until_it_is_answered(here: SimpleNamespace) -> None:
+    async def serve() -> None:
+        first = asyncio.ensure_future(post(b"1234", b"567"))
+        await asyncio.sleep(0)
+        assert here.budget.used_bytes == 7
+        head, _ = await post(b"1234")
+        assert head["status"] == 429
+        assert here.budget.used_bytes == 7
+        ((body, respond),) = here.frontend.asked
+        assert body == b"1234567"
+        respond(Reply(200, b"answer", []))
+        head, answer = await first
+        assert (head["status"], answer["body"]) == (200, b"answer")
+        assert here.budget.used_bytes == 0
+
+    asyncio.run(serve())
+
+
+def test_what_a_client_gives_up_counts_no_more(here: SimpleNamespace) -> None:
+    async def serve() -> None:
+        asked = asyncio.ensure_future(post(b"1234"))
+        await asyncio.sleep(0)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        assert here.frontend.abandoned == [1]
+        assert here.budget.used_bytes == 0
+
+    asyncio.run(serve())
