@@ -107,9 +107,9 @@ def load(running: Running, clients: int = 3) -> Iterator[Load]:
                 begun_s = time.time()
                 try:
                     result = client.infer(NAME, [tensor])
-                except InferenceServerException as error:
+                except (InferenceServerException, OSError) as error:
                     with lock:
-                        seen.lost.append(str(error))
+                        seen.lost.append(repr(error))
                     continue
                 said = result.get_response()["parameters"]
                 answer = result.as_numpy("probabilities").argmax(1)
@@ -119,7 +119,11 @@ def load(running: Running, clients: int = 3) -> Iterator[Load]:
                     seen.begun[said["variant"]] = max(seen.begun.get(said["variant"], 0.0), begun_s)
                 told.append({"receipt_id": said["receipt_id"], "label": labels[rows].tolist()})
                 if len(told) == 20:
-                    send_feedback(running, told)
+                    try:
+                        send_feedback(running, told)
+                    except OSError as error:
+                        with lock:
+                            seen.lost.append(f"feedback: {error!r}")
                     told.clear()
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(clients)]
