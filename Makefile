@@ -39,8 +39,14 @@ help:
 demo: $(DEMO_READY)
 	$(BIN)/modelless demo $(ARGS)
 
+# A cluster wants the cores to itself: tests/live runs after all the others, which share them.
 test: $(TEST_READY)
+ifeq ($(ARGS),)
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --ignore tests/live
+	$(BIN)/python -m pytest tests/live
+else
 	$(BIN)/python -m pytest $(ARGS)
+endif
 
 lint: style types contracts
 
