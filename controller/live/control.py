@@ -76,7 +76,7 @@ class _Member:
 
 
 class ControlLoop:
-    """See the module. Its one way in is ``exchange``, called by every member once a second.
+    """See the module. Every member calls ``exchange`` once a second, and waits at ``versions``.
 
     Args:
         home: where the store is.
