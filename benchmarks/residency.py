@@ -229,7 +229,7 @@ def figures(
         "attainment_percent": 100.0 * len(in_time) / max(len(outcomes), 1),
         "waited_s": waited_ms / 1e3,
         "loads": grown("residency", "counts", "loaded"),
-        "evictions": grown("residency", "counts", "evicted"),
+        "evictions": grown("residency", "counts", "unloaded"),
         "loading_s": grown("residency", "loading_s"),
     }
 

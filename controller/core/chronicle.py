@@ -1,7 +1,8 @@
 """What the control plane did and what came of it: entries made from each tick's view and effects.
 
 A planner says the same thing at every tick until it has come true, so a decision is an entry only
-when it is new. What came of it is seen in the next views: a load that ended, a worker that went.
+when it is new. What came of it, a load that ended or failed, the devices tell; a worker that went
+is missed in the view.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from modelless.controller.core.changes import Change, ChangeKind
 from modelless.controller.core.effects import LoadInstance, PlanEffect, ScalePool, UnloadInstance
 from modelless.policies.scopes import in_scope
 from modelless.policies.views import ClusterView, Instance, VariantFacts, WorkerState
@@ -66,7 +68,7 @@ class Chronicle:
         self,
         view: ClusterView,
         effects: Sequence[PlanEffect],
-        failed_loads: Mapping[str, Mapping[str, str]],
+        changes: Iterable[Change] = (),
         problems: Iterable[str] = (),
     ) -> list[Entry]:
         """The new entries, in the order of things.
@@ -74,11 +76,11 @@ class Chronicle:
         Args:
             view: what the planner decided on.
             effects: what it decided.
-            failed_loads: by worker, what could not be loaded there, and the error.
+            changes: what came to devices and left them since the last tick.
             problems: what policies did wrong.
         """
         entries = self._seen(view)
-        entries += self._failures(view, failed_loads)
+        entries += self._came(changes)
         entries += self._decisions(view, effects)
         complaints = frozenset(problems)
         entries += [
@@ -99,49 +101,35 @@ class Chronicle:
         for gone in [name for name in self._workers if name not in now]:
             worker = self._workers[gone]
             held = sorted(i.variant_id for i in _ready(worker).values())
-            details = {"device_class": worker.device_class, "held": held}
-            entries.append(Entry(EntryKind.WORKER_GONE, gone, "silent for too long", details))
+            lost = {"device_class": worker.device_class, "held": held}
+            entries.append(Entry(EntryKind.WORKER_GONE, gone, "silent for too long", lost))
+            self._failed = {w: problem for w, problem in self._failed.items() if w[0] != gone}
         for worker in view.workers:
-            before = self._workers.get(worker.worker_id)
-            ready = _ready(worker)
-            if before is None:
-                there: dict[str, Any] = {
-                    "device_class": worker.device_class,
-                    "memory_bytes": worker.memory_bytes,
-                    "holds": sorted(ready),
-                }
-                entries.append(Entry(EntryKind.WORKER_UP, worker.worker_id, "reported", there))
+            if worker.worker_id in self._workers:
                 continue
-            held_before = _ready(before)
-            entries += [
-                _unloaded(worker, instance)
-                for name, instance in held_before.items()
-                if name not in ready
-            ]
-            fresh = [name for name in ready if name not in held_before]
-            entries += [_loaded(worker, ready[name]) for name in fresh]
+            details = {
+                "device_class": worker.device_class,
+                "memory_bytes": worker.memory_bytes,
+                "holds": sorted(_ready(worker)),
+            }
+            entries.append(Entry(EntryKind.WORKER_UP, worker.worker_id, "reported", details))
         self._workers = now
         return entries
 
-    def _failures(
-        self, view: ClusterView, failed_loads: Mapping[str, Mapping[str, str]]
-    ) -> list[Entry]:
-        failed = {
-            (worker.worker_id, variant_id): error
-            for worker in view.workers
-            for variant_id, error in failed_loads.get(worker.worker_id, {}).items()
-        }
-        entries = [
-            Entry(
-                EntryKind.LOAD_FAILED,
-                variant_id,
-                error,
-                {"worker": worker_id, "device_class": self._workers[worker_id].device_class},
-            )
-            for (worker_id, variant_id), error in failed.items()
-            if self._failed.get((worker_id, variant_id)) != error
-        ]
-        self._failed = failed
+    def _came(self, changes: Iterable[Change]) -> list[Entry]:
+        entries: list[Entry] = []
+        for change in changes:
+            worker = self._workers.get(change.worker_id)
+            if worker is None:  # it told of it, and went
+                continue
+            where = (change.worker_id, change.variant_id)
+            if change.kind != ChangeKind.LOAD_FAILED:
+                self._failed.pop(where, None)
+            elif self._failed.get(where) == change.problem:
+                continue  # it is tried again and again
+            else:
+                self._failed[where] = change.problem
+            entries.append(_came(change, worker.device_class))
         return entries
 
     # -- decisions ----------------------------------------------------------------------------
@@ -178,23 +166,18 @@ def _ready(worker: WorkerState) -> dict[str, Instance]:
     return {i.variant_id: i for i in worker.instances if i.memory_bytes}
 
 
-def _loaded(worker: WorkerState, instance: Instance) -> Entry:
-    details = {
-        "worker": worker.worker_id,
-        "device_class": worker.device_class,
-        "load_s": instance.load_s,
-        "memory_bytes": instance.memory_bytes,
-    }
-    return Entry(EntryKind.LOADED, instance.variant_id, "measured", details)
-
-
-def _unloaded(worker: WorkerState, instance: Instance) -> Entry:
-    details = {
-        "worker": worker.worker_id,
-        "device_class": worker.device_class,
-        "memory_bytes": instance.memory_bytes,
-    }
-    return Entry(EntryKind.UNLOADED, instance.variant_id, "seen gone", details)
+def _came(change: Change, device_class: str) -> Entry:
+    details: dict[str, Any] = {"worker": change.worker_id, "device_class": device_class}
+    reason = change.reason.value
+    if change.kind == ChangeKind.LOADED:
+        details |= {"load_s": round(change.seconds, 4), "displaced": list(change.displaced)}
+    elif change.kind == ChangeKind.UNLOADED:
+        details |= {"unload_s": round(change.seconds, 4), "for": change.for_variant_id or None}
+    else:
+        details["wanted_as"], reason = reason, change.problem
+    if change.memory_bytes:
+        details["memory_bytes"] = change.memory_bytes
+    return Entry(EntryKind(change.kind.value), change.variant_id, reason, details)
 
 
 def _load(

@@ -64,9 +64,10 @@ def entry_text(entry: Entry) -> str:
             parts.append("in place of " + ", ".join(details["displaced"]))
         parts += _rates(details)
     elif entry.kind == EntryKind.LOADED:
-        parts = _cost(details, "took") or parts
+        parts += _cost(details, "took")
     elif entry.kind == EntryKind.UNLOADED:
-        parts = _cost(details, "freed") or parts
+        parts += [f"for {details['for']}"] if details.get("for") else []
+        parts += _cost(details, "freed")
     elif entry.kind == EntryKind.UNLOAD:
         if details.get("for"):
             parts.append(f"for {details['for']}")

@@ -264,8 +264,8 @@ class ControlLoop:
             del self._members[name]
         view = self._view(now_s)
         effects = self._planner.tick(view)
-        failed = {name: member.report.failed_loads for name, member in self._members.items()}
-        self._history.take(self._chronicle.tick(view, effects, failed, self._planner.problems))
+        came = self._changes.take()
+        self._history.take(self._chronicle.tick(view, effects, came, self._planner.problems))
         for problem in self._planner.problems:
             logger.error("a policy failed: %s", problem)
         placing = (LoadInstance, UnloadInstance)

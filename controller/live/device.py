@@ -16,6 +16,7 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
+from modelless.controller.core.changes import Change
 from modelless.controller.core.effects import (
     LoadInstance,
     PlanEffect,
@@ -36,7 +37,7 @@ from modelless.controller.live.device_threads import (
     Tensors,
 )
 from modelless.controller.live.residency import Residency
-from modelless.controller.live.residency_log import Change, ChangeLog
+from modelless.controller.live.residency_log import ChangeLog
 from modelless.controller.live.resizing import Resizing
 from modelless.policies.reasons import Reason
 from modelless.policies.views import WorkerState

@@ -8,11 +8,11 @@ from typing import Any
 
 from modelless.controller.api.feedback import Feedback
 from modelless.controller.core.books import Kind
+from modelless.controller.core.changes import Change
 from modelless.controller.core.effects import PlanEffect
 from modelless.controller.core.meters import Meters
 from modelless.controller.core.roster import WorkerReport
 from modelless.controller.core.trials import TrialCounts
-from modelless.controller.live.residency_log import Change
 from modelless.policies.views import WorkerState
 from modelless.profiler.measured_model import Drift
 from modelless.profiler.online.coverage import Coverage

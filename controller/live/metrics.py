@@ -14,9 +14,9 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import modelless
+from modelless.controller.core.changes import ChangeKind
 from modelless.controller.core.meters import BATCH_BOUNDS, LATENCY_BOUNDS_S, Meters
 from modelless.controller.live.messages import Report
-from modelless.controller.live.residency_log import LOAD_FAILED, LOADED
 from modelless.profiler.online.coverage import merge_coverage
 from modelless.variants.vocabulary import DeviceClass
 
@@ -203,10 +203,11 @@ class ClusterMetrics:
             cost_usd = self._cost_usd(device_class, there_s)
             add("modelless_device_cost_usd_total", (device_class,), cost_usd)
         for (change, variant_id, reason), times in self._changes.items():
-            if change == LOAD_FAILED:
+            if change == ChangeKind.LOAD_FAILED:
                 add("modelless_load_failures_total", (variant_id,), times)
             else:
-                name = "modelless_loads_total" if change == LOADED else "modelless_evictions_total"
+                loaded = change == ChangeKind.LOADED
+                name = "modelless_loads_total" if loaded else "modelless_evictions_total"
                 add(name, (variant_id, reason), times)
         reports = list(self._reports())
         for report in reports:

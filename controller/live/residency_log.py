@@ -5,48 +5,16 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
+from modelless.controller.core.changes import Change, ChangeKind
 from modelless.policies.reasons import Reason
 
 _MOST_WAITING: Final = 256
 """Kept until they are reported; beyond it the oldest are forgotten."""
 _RECENT: Final = 32
 """Told of in the status."""
-
-LOADED: Final = "loaded"
-EVICTED: Final = "evicted"
-LOAD_FAILED: Final = "load-failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A load or an eviction that has ended, or a load that failed.
-
-    Attributes:
-        at_s: when it ended, seconds since the epoch.
-        worker_id: where.
-        kind: ``loaded``, ``evicted`` or ``load-failed``.
-        variant_id: what.
-        reason: why.
-        for_variant_id: of an eviction, what needed the room, if anything did.
-        displaced: of a load, what had left for it.
-        seconds: what it took: a load from disk to warm, an eviction until its memory was free.
-        memory_bytes: what it takes, or took, as measured.
-        problem: of a load that failed, what the engine said.
-    """
-
-    at_s: float
-    worker_id: str
-    kind: str
-    variant_id: str
-    reason: Reason
-    for_variant_id: str = ""
-    displaced: tuple[str, ...] = ()
-    seconds: float = 0.0
-    memory_bytes: int = 0
-    problem: str = ""
 
 
 class ChangeLog:
@@ -78,7 +46,7 @@ class ChangeLog:
         """Its memory is free."""
         reason, for_variant_id = self._leaving.pop(variant_id)
         self._add(
-            EVICTED,
+            ChangeKind.UNLOADED,
             variant_id,
             reason,
             for_variant_id=for_variant_id,
@@ -90,7 +58,7 @@ class ChangeLog:
         """It is loaded."""
         displaced = tuple(self._displaced.pop(variant_id, ()))
         self._add(
-            LOADED,
+            ChangeKind.LOADED,
             variant_id,
             reason,
             displaced=displaced,
@@ -101,7 +69,7 @@ class ChangeLog:
     def failed(self, variant_id: str, reason: Reason, problem: str) -> None:
         """It could not be loaded."""
         displaced = tuple(self._displaced.pop(variant_id, ()))
-        self._add(LOAD_FAILED, variant_id, reason, displaced=displaced, problem=problem)
+        self._add(ChangeKind.LOAD_FAILED, variant_id, reason, displaced=displaced, problem=problem)
 
     def take(self) -> tuple[Change, ...]:
         """The changes since the last call, oldest first."""
@@ -109,7 +77,7 @@ class ChangeLog:
         self._changes.clear()
         return taken
 
-    def _add(self, kind: str, variant_id: str, reason: Reason, **facts: object) -> None:
+    def _add(self, kind: ChangeKind, variant_id: str, reason: Reason, **facts: object) -> None:
         change = Change(time.time(), self._worker_id, kind, variant_id, reason, **facts)  # type: ignore[arg-type]
         self._changes.append(change)
 
@@ -119,6 +87,7 @@ class ChangeBook:
 
     def __init__(self) -> None:
         self._recent: deque[Change] = deque(maxlen=_RECENT)
+        self._fresh: deque[Change] = deque(maxlen=_MOST_WAITING)
         self._counts: Counter[str] = Counter()
         self._declined: Counter[str] = Counter()
         self._loading_s = 0.0
@@ -128,10 +97,17 @@ class ChangeBook:
         """A report came: what came and left, and the queries by scope that found nothing ready."""
         for change in changes:
             self._recent.append(change)
+            self._fresh.append(change)
             self._counts[change.kind] += 1
-            if change.kind == LOADED:
+            if change.kind == ChangeKind.LOADED:
                 self._loading_s += change.seconds
         self._cold_queries += sum(unmet.values())
+
+    def take(self) -> tuple[Change, ...]:
+        """The changes entered since the last call, oldest first."""
+        taken = tuple(self._fresh)
+        self._fresh.clear()
+        return taken
 
     def decline(self, variant_ids: Iterable[str]) -> None:
         """Loads on demand were found not worth what would have left for them."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+from modelless.controller.core.changes import Change, ChangeKind
 from modelless.controller.core.chronicle import Chronicle, EntryKind
 from modelless.controller.core.effects import ScalePool
 from modelless.policies.reasons import Reason
@@ -11,10 +13,14 @@ from modelless.policies.reasons import Reason
 from .test_plan import A, B, Wants, held, load, planner, unload, view, worker
 
 
+def change(kind: ChangeKind, variant_id: str, **facts: Any) -> Change:
+    return Change(0.0, "w0", kind, variant_id, facts.pop("reason", Reason.WANTED), **facts)
+
+
 def test_an_eviction_names_its_reason_for_whom_and_its_cost() -> None:
     told = Chronicle()
     empty = view(worker("w0", 15))
-    first = told.tick(empty, [load(A)], {})
+    first = told.tick(empty, [load(A)])
     assert [(e.kind, e.subject, e.reason) for e in first] == [
         (EntryKind.CONTROL_UP, "control", "began"),
         (EntryKind.WORKER_UP, "w0", "reported"),
@@ -23,8 +29,9 @@ def test_an_eviction_names_its_reason_for_whom_and_its_cost() -> None:
     full = view(worker("w0", 15, held(A, last_used_s=88.0, use_count=7)), unmet={"t": 2.0})
     effects = planner(Wants(B)).tick(full)
     assert effects == [unload(A, B), load(B)]
-    loaded, gone, came = told.tick(full, effects, {})
-    assert (loaded.kind, loaded.subject) == (EntryKind.LOADED, A)
+    took = change(ChangeKind.LOADED, A, seconds=0.5, memory_bytes=10)
+    loaded, gone, came = told.tick(full, effects, [took])
+    assert (loaded.kind, loaded.subject, loaded.reason) == (EntryKind.LOADED, A, "wanted")
     assert loaded.details["load_s"] == 0.5
     assert loaded.details["memory_bytes"] == 10
     assert (gone.kind, gone.subject, gone.reason) == (EntryKind.UNLOAD, A, "room-needed")
@@ -45,28 +52,39 @@ def test_an_eviction_names_its_reason_for_whom_and_its_cost() -> None:
 def test_a_decision_repeated_until_it_comes_true_is_one_entry() -> None:
     told = Chronicle()
     empty = view(worker("w0", 15))
-    assert len(told.tick(empty, [load(A)], {})) == 3
-    assert told.tick(empty, [load(A)], {}) == []
+    assert len(told.tick(empty, [load(A)])) == 3
+    assert told.tick(empty, [load(A)]) == []
     loading = view(worker("w0", 15, held(A, memory_bytes=0)))
-    assert told.tick(loading, [], {}) == []
-    (loaded,) = told.tick(view(worker("w0", 15, held(A))), [], {})
-    assert loaded.kind == EntryKind.LOADED
-    again = [e.kind for e in told.tick(empty, [load(A)], {})]
-    assert again == [EntryKind.UNLOADED, EntryKind.LOAD]
+    assert told.tick(loading, []) == []
+    assert told.tick(view(worker("w0", 15, held(A))), []) == []
+    assert [e.kind for e in told.tick(empty, [load(A)])] == [EntryKind.LOAD]
+
+
+def test_a_load_says_what_left_for_it_and_an_unload_for_whom() -> None:
+    told = Chronicle()
+    told.tick(view(worker("w0", 15, held(A))), [])
+    left = change(ChangeKind.UNLOADED, A, reason=Reason.ROOM_NEEDED, for_variant_id=B)
+    came = change(ChangeKind.LOADED, B, reason=Reason.DEMAND, displaced=(A,))
+    gone, loaded = told.tick(view(worker("w0", 15, held(B))), [], [left, came])
+    assert (gone.kind, gone.subject, gone.reason) == (EntryKind.UNLOADED, A, "room-needed")
+    assert gone.details["for"] == B
+    assert (loaded.kind, loaded.subject, loaded.reason) == (EntryKind.LOADED, B, "demand")
+    assert loaded.details["displaced"] == [A]
 
 
 def test_a_failed_load_is_told_once_until_it_fails_otherwise() -> None:
     told = Chronicle()
     empty = view(worker("w0", 15))
-    told.tick(empty, [load(A)], {})
-    (failed,) = told.tick(empty, [load(A)], {"w0": {A: "no such file"}})
+    told.tick(empty, [load(A)])
+    missing = change(ChangeKind.LOAD_FAILED, A, problem="no such file")
+    (failed,) = told.tick(empty, [load(A)], [missing])
     assert (failed.kind, failed.subject, failed.reason) == (
         EntryKind.LOAD_FAILED,
         A,
         "no such file",
     )
-    assert told.tick(empty, [load(A)], {"w0": {A: "no such file"}}) == []
-    (again,) = told.tick(empty, [load(A)], {"w0": {A: "bad hash"}})
+    assert told.tick(empty, [load(A)], [missing]) == []
+    (again,) = told.tick(empty, [load(A)], [change(ChangeKind.LOAD_FAILED, A, problem="bad hash")])
     assert again.reason == "bad hash"
 
 
@@ -74,23 +92,23 @@ def test_scaling_is_told_when_its_aim_changes_with_what_was_seen() -> None:
     told = Chronicle()
     busy = view(replace(worker("w0", 15), busy_share=0.9), arrivals={"t": 40.0})
     scale = ScalePool("cpu-1", 3, Reason.DEMAND)
-    entry = told.tick(busy, [scale], {})[-1]
+    entry = told.tick(busy, [scale])[-1]
     assert (entry.kind, entry.subject, entry.reason) == (EntryKind.SCALE, "cpu-1", "demand")
     assert entry.details["workers_before"] == 1
     assert entry.details["workers"] == 3
     assert entry.details["busy_share"] == 0.9
     assert entry.details["arrivals_per_s"] == 40.0
-    assert told.tick(busy, [scale], {}) == []
-    assert told.tick(busy, [scale._replace(workers=4)], {})[0].details["workers"] == 4
+    assert told.tick(busy, [scale]) == []
+    assert told.tick(busy, [scale._replace(workers=4)])[0].details["workers"] == 4
 
 
 def test_workers_that_go_and_policies_that_fail_are_told() -> None:
     told = Chronicle()
-    told.tick(view(worker("w0", 15, held(A))), [], {})
-    (gone,) = told.tick(view(), [], {}, ["Broken raised ValueError: no"])[:1]
+    told.tick(view(worker("w0", 15, held(A))), [])
+    (gone,) = told.tick(view(), [], [], ["Broken raised ValueError: no"])[:1]
     assert (gone.kind, gone.subject) == (EntryKind.WORKER_GONE, "w0")
     assert gone.details["held"] == [A]
-    assert told.tick(view(), [], {}, ["Broken raised ValueError: no"]) == []
-    assert told.tick(view(), [], {}) == []
-    (problem,) = told.tick(view(), [], {}, ["Broken raised ValueError: no"])
+    assert told.tick(view(), [], [], ["Broken raised ValueError: no"]) == []
+    assert told.tick(view(), []) == []
+    (problem,) = told.tick(view(), [], [], ["Broken raised ValueError: no"])
     assert (problem.kind, problem.subject) == (EntryKind.POLICY_PROBLEM, "Broken")

@@ -162,7 +162,7 @@ def test_what_waits_to_run_is_answered_before_it_is_freed(tmp_path: Path) -> Non
         while not device.is_empty:
             await asyncio.sleep(0)
         evicted = device.take_changes()[-1]
-        assert (evicted.kind, evicted.reason) == ("evicted", Reason.ROOM_NEEDED)
+        assert (evicted.kind, evicted.reason) == ("unloaded", Reason.ROOM_NEEDED)
         assert evicted.for_variant_id == "t/other/x@1"
         device.close()
 
@@ -182,7 +182,7 @@ def test_a_load_says_what_it_displaced(tmp_path: Path) -> None:
         while device.report().variant_ids != (new.id,):
             await asyncio.sleep(0)
         evicted, loaded = device.take_changes()
-        assert (evicted.kind, evicted.variant_id) == ("evicted", old.id)
+        assert (evicted.kind, evicted.variant_id) == ("unloaded", old.id)
         assert (loaded.kind, loaded.reason, loaded.displaced) == (
             "loaded",
             Reason.DEMAND,

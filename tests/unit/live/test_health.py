@@ -16,13 +16,13 @@ import pytest
 
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import Reply, render_text
+from modelless.controller.core.changes import ChangeKind
 from modelless.controller.core.effects import LoadInstance, UnloadInstance
 from modelless.controller.core.trials import TrialBook
 from modelless.controller.live import device as devices
 from modelless.controller.live.device import STALLED_S, LocalDevice
 from modelless.controller.live.feedback_desk import FeedbackDesk
 from modelless.controller.live.frontend import Respond, V2Frontend
-from modelless.controller.live.residency_log import EVICTED, LOADED
 from modelless.policies.reasons import Reason
 from modelless.variants.catalog import Catalog
 from modelless.variants.vocabulary import DeviceClass
@@ -124,7 +124,11 @@ def test_a_device_whose_batch_hangs_is_sick_until_it_ends(
         device.obey(orders * 2, set(), {variant.id: variant})
         await asyncio.wait_for(loaded.wait(), WAIT_S)
         (change,) = device.take_changes()
-        assert (change.kind, change.variant_id, change.reason) == (LOADED, variant.id, "wanted")
+        assert (change.kind, change.variant_id, change.reason) == (
+            ChangeKind.LOADED,
+            variant.id,
+            "wanted",
+        )
         device.check_health(time.monotonic() + 10 * STALLED_S)  # nothing runs
         image = np.zeros((1, 8, 8, 3), np.uint8)
         device.run(1, variant.id, [{"image": image}], lambda *said: done.set_result(said))
@@ -142,7 +146,7 @@ def test_a_device_whose_batch_hangs_is_sick_until_it_ends(
                 await asyncio.to_thread(thread.join, WAIT_S)
         await asyncio.sleep(0)  # what the threads said last is heard
         (change,) = device.take_changes()
-        assert (change.kind, change.reason) == (EVICTED, "room-needed")
+        assert (change.kind, change.reason) == (ChangeKind.UNLOADED, "room-needed")
         with pytest.raises(RuntimeError, match="has died"):
             device.check_health(time.monotonic())
 

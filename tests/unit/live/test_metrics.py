@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from modelless.controller.core.changes import Change, ChangeKind
 from modelless.controller.core.meters import Meters
 from modelless.controller.live.messages import Report
 from modelless.controller.live.metrics import FAMILIES, ClusterMetrics
-from modelless.controller.live.residency_log import EVICTED, LOAD_FAILED, LOADED, Change
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Instance, WorkerState
 from modelless.profiler.measured_model import Drift
@@ -48,9 +48,9 @@ def gateway(**more: object) -> Report:
         "resident_bytes": 5000,
         "meters": meters(),
         "changes": (
-            change(LOADED, VARIANT, Reason.WANTED),
-            change(LOADED, VARIANT, Reason.WANTED),
-            change(EVICTED, "pixels/x/y@1", Reason.ROOM_NEEDED),
+            change(ChangeKind.LOADED, VARIANT, Reason.WANTED),
+            change(ChangeKind.LOADED, VARIANT, Reason.WANTED),
+            change(ChangeKind.UNLOADED, "pixels/x/y@1", Reason.ROOM_NEEDED),
         ),
         "coverage": (
             Coverage("cpu-1", 9, 9.0, 51.0, 92.0, 98.0, 7.0),
@@ -68,7 +68,7 @@ def samples() -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     report = gateway()
     metrics = ClusterMetrics({"cpu-1": CPU}, lambda: [report])
     metrics.take(report)
-    metrics.take(gateway(changes=(change(LOAD_FAILED, "pixels/x/y@1", Reason.WANTED),)))
+    metrics.take(gateway(changes=(change(ChangeKind.LOAD_FAILED, "pixels/x/y@1", Reason.WANTED),)))
     families = list(text_string_to_metric_families(metrics.render()))
     assert {family.name for family in families} == {
         name.removesuffix("_total") for name in FAMILIES

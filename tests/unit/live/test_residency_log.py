@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from modelless.controller.live.residency_log import (
-    EVICTED,
-    LOAD_FAILED,
-    LOADED,
-    ChangeBook,
-    ChangeLog,
-)
+from modelless.controller.core.changes import ChangeKind
+from modelless.controller.live.residency_log import ChangeBook, ChangeLog
 from modelless.policies.reasons import Reason
 
 A, B, C = "t/a/x@1", "t/b/x@1", "t/c/x@1"
@@ -27,10 +22,10 @@ def displacement() -> ChangeLog:
 def test_a_load_says_what_left_for_it_and_what_it_took() -> None:
     one, two, three = displacement().take()
     assert [(c.kind, c.variant_id, c.for_variant_id) for c in (one, two)] == [
-        (EVICTED, A, C),
-        (EVICTED, B, C),
+        (ChangeKind.UNLOADED, A, C),
+        (ChangeKind.UNLOADED, B, C),
     ]
-    assert (three.kind, three.reason, three.displaced) == (LOADED, Reason.DEMAND, (A, B))
+    assert (three.kind, three.reason, three.displaced) == (ChangeKind.LOADED, Reason.DEMAND, (A, B))
     assert (three.seconds, three.memory_bytes) == (0.5, 20)
 
 
@@ -38,6 +33,15 @@ def test_changes_are_taken_once() -> None:
     log = displacement()
     assert len(log.take()) == 3
     assert log.take() == ()
+
+
+def test_the_book_hands_its_changes_on_once() -> None:
+    book = ChangeBook()
+    changes = displacement().take()
+    book.enter(changes[:2], {})
+    book.enter(changes[2:], {})
+    assert book.take() == changes
+    assert book.take() == ()
 
 
 def test_what_stays_after_all_was_not_displaced() -> None:
@@ -53,7 +57,7 @@ def test_a_load_that_failed_says_why() -> None:
     log = ChangeLog("w")
     log.failed(C, Reason.WANTED, "no such operator")
     (failed,) = log.take()
-    assert (failed.kind, failed.problem) == (LOAD_FAILED, "no such operator")
+    assert (failed.kind, failed.problem) == (ChangeKind.LOAD_FAILED, "no such operator")
 
 
 def test_the_book_adds_up_and_tells_the_latest_first() -> None:
@@ -63,7 +67,7 @@ def test_the_book_adds_up_and_tells_the_latest_first() -> None:
     book.decline([A, B])
     status = book.status()
     assert status["cold_queries"] == 4
-    assert status["counts"] == {EVICTED: 2, LOADED: 1}
+    assert status["counts"] == {ChangeKind.UNLOADED: 2, ChangeKind.LOADED: 1}
     assert status["loading_s"] == 0.5
     assert status["declined"] == {A: 2, B: 1}
     assert [change["variant_id"] for change in status["recent"]] == [C, B, A]
@@ -76,4 +80,4 @@ def test_the_book_is_bounded() -> None:
     for _ in range(100):
         book.enter(displacement().take(), {})
     assert len(book.status()["recent"]) == 32
-    assert book.status()["counts"][LOADED] == 100
+    assert book.status()["counts"][ChangeKind.LOADED] == 100
