@@ -60,6 +60,7 @@ BUILT_IN: Mapping[type, Mapping[str, str]] = {
         "ongoing-requests": f"{_HOME}.scaling.ongoing_requests:OngoingRequests",
         "predictive": f"{_HOME}.scaling.predictive:Predictive",
         "proteus": f"{_HOME}.scaling.proteus:Proteus",
+        "unserved-demand": f"{_HOME}.scaling.unserved_demand:UnservedDemand",
     },
     PlacementPolicy: {
         "most-free-memory": f"{_HOME}.placement.most_free_memory:MostFreeMemory",

@@ -8,7 +8,7 @@ start in time anywhere is dropped at once.
 
 Clockwork's clients name the model; here a fixed rule names it, on each worker from what is loaded
 there. Its other half, to load models by unmet demand and evict the least recently used, belongs
-to the control plane's seams (scaling ``on-demand``, eviction ``lru``).
+to the control plane's seams (scaling ``unserved-demand``, eviction ``lru``).
 """
 
 from __future__ import annotations

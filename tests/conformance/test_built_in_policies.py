@@ -77,6 +77,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "modelmesh": [{"churn_age_s": 0.0}, {"churn_age_s": 1e6}],
     "miss-cost": [{"half_lives_s": [60.0], "lost_query_s": 0.0, "view_s": 0.5}],
     "on-demand": [{"preload": False, "loads_per_worker": 0.5}],
+    "unserved-demand": [{"utilisation": 1.0, "preload": False}],
 }
 """Settings to check besides the defaults."""
 

@@ -1,0 +1,118 @@
+"""Unserved demand: replicas go where devices are asked for more than their share of them can give.
+
+How Clockwork chooses what to load (Gujarati et al., OSDI 2020, sec. 5.3): the work that clients ask
+of each model is divided among the devices that hold it; a device that is asked for more than there
+is of it serves each model's part in proportion; the model with most work left over is loaded once
+more. What leaves for it is the eviction policy's choice (there: least recently used).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from math import inf
+
+from modelless.policies.reasons import Reason
+from modelless.policies.scaling.demand_options import cheapest, demands_of, options_of, under_way
+from modelless.policies.scaling.on_demand import OnDemand
+from modelless.policies.scopes import task_of
+from modelless.policies.views import ClusterView, Targets
+from modelless.variants.errors import InvalidInputError
+from modelless.variants.vocabulary import Placement
+
+_ROUNDS = 8
+"""Of dividing the work anew by how loaded devices are; it settles within a few."""
+_LEAST = 1e-3
+"""Work left over below this share of one device is rounding."""
+
+
+class UnservedDemand(OnDemand):
+    """What nothing loaded can serve comes first, as ``on-demand`` has it; then what lacks time.
+
+    Clockwork's clients name the model. Here each kind of query asks for the cheapest variant that
+    meets its limits, one item at a time, whatever else could serve it.
+
+    Args:
+        utilisation: share of a device's time that work may fill; what is beyond it is left over.
+        preload, loads_per_worker: as in ``on-demand``.
+    """
+
+    def __init__(
+        self, utilisation: float = 0.8, preload: bool = True, loads_per_worker: float = 1.0
+    ) -> None:
+        super().__init__(preload, loads_per_worker)
+        if not (isinstance(utilisation, (int, float)) and 0.0 < utilisation <= 1.0):
+            raise InvalidInputError.of("utilisation", utilisation, "a number above 0, at most 1")
+        self.utilisation = utilisation
+
+    def targets(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> Targets:
+        first = super().targets(view, forecast_per_s)
+        room = int(self.loads_per_worker * len(view.workers)) - under_way(view)
+        wanted = dict(first.instances)
+        work = self._work(view)
+        if not work:
+            return first
+        holders: dict[Placement, list[str]] = {placement: [] for placement in work}
+        workers_of = Counter(worker.device_class for worker in view.workers)
+        for worker in view.workers:
+            for instance in worker.instances:
+                placement = Placement(instance.variant_id, worker.device_class)
+                if placement in holders:
+                    holders[placement].append(worker.worker_id)
+        left = left_over(work, holders, self.utilisation)
+        for placement in sorted(left, key=lambda p: (-left[p], p.variant_id, p.device_class)):
+            replicas = len(holders[placement])
+            if len(wanted) >= room or left[placement] <= _LEAST:
+                break
+            if replicas < workers_of[placement.device_class]:
+                wanted.setdefault(placement, replicas + 1)
+        return Targets(wanted, {}, Reason.DEMAND, on_demand=True)
+
+    def _work(self, view: ClusterView) -> dict[Placement, float]:
+        """Device seconds a second that clients ask of each placement."""
+        demands = demands_of(view)
+        options = options_of(view, {task_of(demand.scope) for demand in demands})
+        work: defaultdict[Placement, float] = defaultdict(float)
+        for demand in demands:
+            best = cheapest(options[demand.scope], demand)
+            if best is not None and best.latency_s < inf:
+                work[best.placement] += demand.rate_per_s * best.latency_s
+        return dict(work)
+
+
+def left_over(
+    work: Mapping[Placement, float], holders: Mapping[Placement, Sequence[str]], capacity: float
+) -> dict[Placement, float]:
+    """The work of each placement that the devices which hold it have no time for.
+
+    Args:
+        work: device seconds a second asked of each placement.
+        holders: the devices that hold it.
+        capacity: device seconds a second that each device has for all of them.
+    """
+    parts = {
+        placement: dict.fromkeys(holders[placement], asked / max(len(holders[placement]), 1))
+        for placement, asked in work.items()
+    }
+    loads = _loads(parts)
+    for _ in range(_ROUNDS):
+        for placement, mine in parts.items():
+            spare = {name: mine[name] / max(loads[name], 1e-12) for name in mine}
+            total = sum(spare.values())
+            for name in mine:
+                mine[name] = work[placement] * spare[name] / total if total else 0.0
+        loads = _loads(parts)
+    return {
+        placement: asked
+        - sum(
+            part * min(1.0, capacity / max(loads[n], 1e-12)) for n, part in parts[placement].items()
+        )
+        for placement, asked in work.items()
+    }
+
+
+def _loads(parts: Mapping[Placement, Mapping[str, float]]) -> Mapping[str, float]:
+    loads: Counter[str] = Counter()
+    for mine in parts.values():
+        loads.update(mine)  # a Counter adds floats as well
+    return loads
