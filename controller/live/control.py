@@ -222,6 +222,7 @@ class ControlLoop:
             return {"members": members}
         return {
             "members": members,
+            "not_served": dict(self._not_served),
             "pools": self._pools.status(),
             "predictions": predictions_status(self._reports()),
             "drifted": drifts_status(self._reports()),
@@ -251,6 +252,7 @@ class ControlLoop:
     def _learn(self, knowledge: Knowledge) -> None:
         facts = knowledge.variant_facts(self._max_batch)
         self._facts = {each.variant_id: each for each in facts}
+        self._not_served = knowledge.servable().not_served
         self._neighbourhood = Neighbourhood(knowledge.cost_model, tuple(self._facts))
         self._serve(self._service)
 

@@ -35,6 +35,7 @@ from modelless.controller.core.service import Service
 from modelless.controller.history.receipts import receipt_document
 from modelless.controller.live.feedback_desk import FeedbackDesk
 from modelless.controller.live.replies import error_of, reply_parameters
+from modelless.controller.live.servable import Servable
 from modelless.policies.reasons import Reason
 from modelless.policies.views import QueryView
 from modelless.variants.catalog import Catalog, Scope
@@ -71,6 +72,7 @@ class V2Frontend:
 
     Args:
         catalog: what is registered.
+        servable: what of it can be served.
         dispatcher: the core.
         run_batch: hands a batch to a worker.
         clock: seconds, the dispatcher's time.
@@ -86,11 +88,13 @@ class V2Frontend:
     Attributes:
         is_at_rest: no worker is kept just now; the first query starts one.
         is_draining: the process is about to end: it is not ready, but answers what it has.
+        servable: as given; to be kept up to date with the catalog.
     """
 
     def __init__(
         self,
         catalog: Catalog,
+        servable: Servable,
         dispatcher: Dispatcher,
         run_batch: Callable[[RunBatch], None],
         clock: Callable[[], float],
@@ -109,6 +113,7 @@ class V2Frontend:
         self._answer_metrics = answer_metrics
         self._check_health = check_health
         self._catalog = catalog
+        self.servable = servable
         self._dispatcher = dispatcher
         self._run_batch = run_batch
         self._clock = clock
@@ -172,6 +177,8 @@ class V2Frontend:
             body = decode_body(bytes(body), said.content_encoding, self.limits)
         request = parse_infer(body, said.json_length, self.limits, said.parameters)
         scope = self._resolve(found)
+        if not self._is_served(scope.name):
+            self.servable.check(scope)
         check_outputs(request, scope.task)
         tensors, items = check_inputs(scope.task, request.tensors)
         slo = request.slo
@@ -237,12 +244,16 @@ class V2Frontend:
         if endpoint is Endpoint.HEALTH_LIVE:
             return metadata.server_live(self._health_problem())
         if endpoint is Endpoint.HEALTH_READY:
-            return metadata.server_ready(self.is_ready and not self.is_draining)
+            not_served = self.servable.not_served
+            return metadata.server_ready(self.is_ready and not self.is_draining, not_served)
         if endpoint is Endpoint.METHOD_NOT_ALLOWED:
             raise MethodNotAllowedError(method, found.allow)
         if endpoint is Endpoint.REPOSITORY_INDEX:
             return metadata.repository_index(
-                metadata.ModelEntry(name, "", self._is_served(name)) for name in self._catalog.tasks
+                metadata.ModelEntry(
+                    name, "", self._is_served(name), self.servable.not_served.get(name, "")
+                )
+                for name in self._catalog.tasks
             )
         if endpoint is Endpoint.NOT_FOUND:
             asked = path.partition(b"?")[0]
@@ -253,7 +264,9 @@ class V2Frontend:
             raise NotFoundError(f"no such path: {path.decode('latin-1')[:120]!r}")
         scope = self._resolve(found)
         if endpoint is Endpoint.MODEL_READY:
-            return metadata.model_ready(found.name, self._is_served(scope.name))
+            is_served = self._is_served(scope.name)
+            reason = "" if is_served else self.servable.problem(scope)
+            return metadata.model_ready(found.name, is_served, reason)
         if endpoint is Endpoint.MODEL_CONFIG:
             return metadata.model_config(found.name, scope.task, self._dispatcher.limits.max_batch)
         narrowed = scope.name.count("/") == 2
@@ -271,8 +284,10 @@ class V2Frontend:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every task has something ready to serve it, or gets it when it is asked for."""
-        return self.is_at_rest or all(self._is_served(name) for name in self._catalog.tasks)
+        """Whether every task that can be served has something ready to serve it, or gets it when
+        it is asked for."""
+        wanted = self._catalog.tasks.keys() - self.servable.not_served.keys()
+        return self.is_at_rest or all(self._is_served(name) for name in wanted)
 
     def _health_problem(self) -> str:
         try:

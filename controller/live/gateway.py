@@ -89,6 +89,7 @@ class Gateway:
         )
         self.frontend = V2Frontend(
             knowledge.catalog,
+            knowledge.servable(),
             self._dispatcher,
             self._run_batch,
             time.monotonic,
@@ -378,6 +379,7 @@ class Gateway:
         if self._tape is not None:
             self._tape.cut("versions were registered that it did not begin with")
         self._dispatcher.roster.renew(knowledge.catalog.versions, knowledge.cost_model)
+        self.frontend.servable = knowledge.servable()
         self.frontend.serve(self._service, knowledge.catalog)
 
     def _on_device_change(self) -> None:
