@@ -68,7 +68,7 @@ def model_ready(name: str, ready: bool, reason: str = "") -> Reply:
     ``reason`` says why it never can be as things are, if so.
     """
     told: dict[str, Any] = {"name": name, "ready": ready}
-    if reason:
+    if reason and not ready:
         told["reason"] = reason
     return render_json(told, 200 if ready else _NOT_READY)
 

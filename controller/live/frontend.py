@@ -25,6 +25,7 @@ from modelless.controller.api.v2_routes import Endpoint, Route, route
 from modelless.controller.api.v2_signature import check_outputs
 from modelless.controller.core.dispatch import Dispatcher
 from modelless.controller.core.effects import (
+    AskForLoad,
     Complete,
     DispatchEffect,
     Execute,
@@ -72,7 +73,7 @@ class V2Frontend:
 
     Args:
         catalog: what is registered.
-        servable: what of it can be served.
+        servable: what of it can be served; kept up to date from outside, as the catalog is.
         dispatcher: the core.
         run_batch: hands a batch to a worker.
         clock: seconds, the dispatcher's time.
@@ -88,7 +89,7 @@ class V2Frontend:
     Attributes:
         is_at_rest: no worker is kept just now; the first query starts one.
         is_draining: the process is about to end: it is not ready, but answers what it has.
-        servable: as given; to be kept up to date with the catalog.
+        on_load_wanted: called when a query begins to wait for a load that no other waits for.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class V2Frontend:
         self.limits = limits
         self.is_at_rest = False
         self.is_draining = False
+        self.on_load_wanted: Callable[[], None] = lambda: None
         self._answer_metrics = answer_metrics
         self._check_health = check_health
         self._catalog = catalog
@@ -264,9 +266,8 @@ class V2Frontend:
             raise NotFoundError(f"no such path: {path.decode('latin-1')[:120]!r}")
         scope = self._resolve(found)
         if endpoint is Endpoint.MODEL_READY:
-            is_served = self._is_served(scope.name)
-            reason = "" if is_served else self.servable.problem(scope)
-            return metadata.model_ready(found.name, is_served, reason)
+            problem = self.servable.problem(scope)
+            return metadata.model_ready(found.name, self._is_served(scope.name), problem)
         if endpoint is Endpoint.MODEL_CONFIG:
             return metadata.model_config(found.name, scope.task, self._dispatcher.limits.max_batch)
         narrowed = scope.name.count("/") == 2
@@ -284,8 +285,7 @@ class V2Frontend:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every task that can be served has something ready to serve it, or gets it when
-        it is asked for."""
+        """Whether every task that can be served has something ready, or gets it when asked for."""
         wanted = self._catalog.tasks.keys() - self.servable.not_served.keys()
         return self.is_at_rest or all(self._is_served(name) for name in wanted)
 
@@ -317,6 +317,8 @@ class V2Frontend:
                     self._refuse(effect)
                 elif isinstance(effect, WakeAt):
                     self._wake_at(effect.at_s)
+                elif isinstance(effect, AskForLoad):
+                    self.on_load_wanted()
             except Exception:  # one client's reply must not cost the others theirs
                 logger.exception("%r could not be carried out", effect)
 
