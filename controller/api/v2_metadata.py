@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import modelless
@@ -50,14 +51,26 @@ def server_live(problem: str = "") -> Reply:
     return render_json({"live": True})
 
 
-def server_ready(ready: bool) -> Reply:
-    """``GET /v2/health/ready``: 200 if the server can answer queries, else 503."""
-    return render_json({"ready": ready}, 200 if ready else _NOT_READY)
+def server_ready(ready: bool, not_served: Mapping[str, str] = MappingProxyType({})) -> Reply:
+    """``GET /v2/health/ready``: 200 if the server can answer queries, else 503.
+
+    ``not_served`` says of tasks that are left out, by name, why and what to do about it.
+    """
+    told: dict[str, Any] = {"ready": ready}
+    if not_served:
+        told["not_served"] = dict(not_served)
+    return render_json(told, 200 if ready else _NOT_READY)
 
 
-def model_ready(name: str, ready: bool) -> Reply:
-    """``GET /v2/models/{name}/ready``: 200 if a query for ``name`` can be answered, else 503."""
-    return render_json({"name": name, "ready": ready}, 200 if ready else _NOT_READY)
+def model_ready(name: str, ready: bool, reason: str = "") -> Reply:
+    """``GET /v2/models/{name}/ready``: 200 if a query for ``name`` can be answered, else 503.
+
+    ``reason`` says why it never can be as things are, if so.
+    """
+    told: dict[str, Any] = {"name": name, "ready": ready}
+    if reason and not ready:
+        told["reason"] = reason
+    return render_json(told, 200 if ready else _NOT_READY)
 
 
 def model_metadata(name: str, task: Task, versions: Sequence[str]) -> Reply:

@@ -74,7 +74,10 @@ def up(
         url, pid, log = start_detached(
             home, _own_words(config, host, port, gateways, record, address)
         )
-        _announce(home, settings, url, pid, as_json=as_json)
+        from modelless.controller.cli.server import get_json
+
+        not_served = get_json(url, "/v2/health/ready").get("not_served", {})
+        _announce(home, settings, url, pid, not_served, as_json=as_json)
         say(f"process {pid} in the background; 'modelless down' ends it; log: {log}")
         return
     _serve(home, settings, address, as_json=as_json)
@@ -181,7 +184,8 @@ def _serve(home: Path, settings: Settings, address: str | None, *, as_json: bool
                 signals.arm()
                 say("loading variants ...")
                 cluster.wait_ready()
-                _announce(home, settings, cluster.url, os.getpid(), as_json=as_json)
+                pid, not_served = os.getpid(), cluster.not_served
+                _announce(home, settings, cluster.url, pid, not_served, as_json=as_json)
                 signals.wait()
         except Stopped:
             pass
@@ -204,14 +208,28 @@ def _is_rays(error: Exception) -> bool:
     return type(error) is RuntimeError or type(error).__module__.partition(".")[0] == "ray"
 
 
-def _announce(home: Path, settings: Settings, url: str, pid: int, *, as_json: bool) -> None:
+def _announce(
+    home: Path,
+    settings: Settings,
+    url: str,
+    pid: int,
+    not_served: Mapping[str, str],
+    *,
+    as_json: bool,
+) -> None:
     if as_json:
-        emit({"url": url, "pid": pid, "ready": True})
+        emit({"url": url, "pid": pid, "ready": True, "not_served": dict(not_served)})
         return
     from modelless.controller.cli.greeting import greeting
 
-    for line in greeting(home, settings, url):
+    for line in greeting(home, settings, url, not_served):
         typer.echo(line)
+    _say_not_served(not_served)
+
+
+def _say_not_served(not_served: Mapping[str, str]) -> None:
+    for reason in not_served.values():
+        say(f"not served: {reason}")
 
 
 def _own_words(
@@ -286,6 +304,7 @@ def _show_status(url: str, found: Mapping[str, Any]) -> None:
             say(f"{member['id']} could not load {variant}: {reason}")
         if member.get("quarantine"):
             say(f"{member['id']} is in quarantine: {member['quarantine']}")
+    _say_not_served(found.get("not_served", {}))
     drifted = found.get("drifted", [])
     for row in drifted:
         say(

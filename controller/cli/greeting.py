@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,15 @@ _SMALL = 64  # elements that a request on one line may hold
 _FREE_AXIS = 2
 
 
-def greeting(home: Path, settings: Settings, url: str) -> Iterator[str]:
+def greeting(
+    home: Path, settings: Settings, url: str, not_served: Container[str] = ()
+) -> Iterator[str]:
     """The URL, and for each task that is served a command that works."""
     with closing(open_registry(home)) as registry:
         tasks = [
-            task for task in registry.tasks() if not settings.tasks or task.name in settings.tasks
+            task
+            for task in registry.tasks()
+            if task.name not in not_served and (not settings.tasks or task.name in settings.tasks)
         ]
     tasks.sort(key=lambda task: _tiny_request(task) is None)
     yield f"ready: {url}"

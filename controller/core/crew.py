@@ -211,14 +211,18 @@ class Crew:
     def patience(self, batch_id: int, now_s: float) -> tuple[float, float]:
         """How long a running batch is expected to take, and may be kept waiting, seconds.
 
-        So long that, at the median, all its queries are in time; at least 0.
+        So long that, at the median, all its queries are in time; and at most half as long as would
+        make it look hanging here, where nothing is heard of it before it is back: the other half
+        is for others' batches that take longer than was expected. At least 0.
         """
         found = self.running(batch_id)
         if found is None:
             return 0.0, 0.0
         worker, batch = found
         due_s = min([query.deadline_s for query in batch.queries])
-        return worker.busy_until_s - now_s, max(due_s - worker.busy_until_s, 0.0)
+        ends_s = worker.busy_until_s
+        unsuspected_s = (min(batch.suspect_at_s, batch.overdue_at_s) - ends_s) / 2.0
+        return ends_s - now_s, max(min(due_s - ends_s, unsuspected_s), 0.0)
 
     def in_use(self, worker_id: str) -> set[str]:
         """Variants of the worker that run or are queued for: these must not be unloaded."""

@@ -243,7 +243,7 @@ class Dispatcher(DispatchReports):
             if is_held or not candidates.placements:
                 self._books.count_unmet(query)
             if is_held:
-                return []
+                return list(self._held.ask_for_load(query))
             if not candidates.placements:
                 return self._give_up([query], Reason.NOTHING_READY, now_s)
         choice = ask_on_query(self.selection, query, candidates, self._rng, late=late)

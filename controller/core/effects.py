@@ -45,7 +45,19 @@ class WakeAt(NamedTuple):
     at_s: float
 
 
-DispatchEffect = Execute | Complete | Refuse | WakeAt
+class AskForLoad(NamedTuple):
+    """Tell the control loop now that something waits for a load, and not with the next report.
+
+    Attributes:
+        scope: what nothing is ready for that is accurate enough.
+        min_accuracy_percent: how accurate that is.
+    """
+
+    scope: str
+    min_accuracy_percent: float
+
+
+DispatchEffect = Execute | Complete | Refuse | WakeAt | AskForLoad
 
 
 class LoadInstance(NamedTuple):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 
+from modelless.controller.core.effects import AskForLoad
 from modelless.controller.core.limits import DispatchLimits
 from modelless.controller.core.roster import Roster
 from modelless.controller.core.waiting import Queue, QueueKey, WaitingRoom
+from modelless.policies.scopes import base_of
 from modelless.policies.views import QueryView
 
 
@@ -24,6 +27,7 @@ class HoldingRoom:
         self._roster = roster
         self._limits = limits
         self._held: dict[int, tuple[QueryView, float]] = {}  # by id; and until when
+        self._kinds: Counter[AskForLoad] = Counter()  # what the held ones wait for
 
     def hold(self, query: QueryView, now_s: float) -> bool:
         """Let the query wait for a load; False if none could end in time, or too many wait."""
@@ -33,12 +37,24 @@ class HoldingRoom:
         if not now_s + self._roster.soonest_if_loaded_s(query) <= until_s:
             return False
         self._held[query.query_id] = query, until_s
+        self._kinds[_wish_of(query)] += 1
         self._waiting.hold(query)
         return True
 
+    def ask_for_load(self, query: QueryView) -> Iterator[AskForLoad]:
+        """What the query, which has just been held, waits for: if it is the first to."""
+        wish = _wish_of(query)
+        if self._kinds[wish] == 1:
+            yield wish
+
     def forget(self, query_id: int) -> None:
         """The query does not wait for a load any more, if it did."""
-        self._held.pop(query_id, None)
+        held = self._held.pop(query_id, None)
+        if held is not None:
+            wish = _wish_of(held[0])
+            self._kinds[wish] -= 1
+            if not self._kinds[wish]:
+                del self._kinds[wish]
 
     def in_vain(self, now_s: float) -> list[QueryView]:
         """Queries that have waited as long as they may."""
@@ -58,3 +74,7 @@ class HoldingRoom:
     def is_served(self, query: QueryView) -> bool:
         """Whether something is ready that is accurate enough for the query."""
         return self._roster.is_accurate_enough(query.scope, query.min_accuracy_percent)
+
+
+def _wish_of(query: QueryView) -> AskForLoad:
+    return AskForLoad(base_of(query.scope), query.min_accuracy_percent)

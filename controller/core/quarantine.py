@@ -3,9 +3,10 @@
 Two signs, each told from what befalls everybody:
 
 - *hanging*: a batch runs far beyond its p99, at two looks in a row, so that a standstill of this
-  process itself is no sign. Its queries go elsewhere while there is time: a hedged request (Dean
-  and Barroso, "The Tail at Scale", CACM 2013), sent once. The batch's return, however late, ends
-  the quarantine; if it never comes, a trial does.
+  process itself is no sign. Where gateways share the worker, a batch may not wait so long behind
+  others' that it would look like this (``Crew.patience``). Its queries go elsewhere while there is
+  time: a hedged request (Dean and Barroso, "The Tail at Scale", CACM 2013), sent once. The batch's
+  return, however late, ends the quarantine; if it never comes, a trial does.
 - *slow*: several batches in a row took several times as long as the same cost model's errors on the
   other workers of the device class explain. Contention that slows all of them slows none of them
   relative to the others.

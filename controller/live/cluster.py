@@ -18,7 +18,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +28,7 @@ from modelless.controller.config import Settings
 from modelless.controller.live import reaper
 from modelless.controller.live.first_signal import FirstSignal
 from modelless.controller.live.haproxy_keeper import HAProxyKeeper
-from modelless.variants.errors import EnvironmentUnfitError, ModellessError
+from modelless.variants.errors import EnvironmentUnfitError, ModellessError, NotFoundError
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +71,9 @@ class Cluster:
         address: a Ray cluster to join, as ``ray.init`` takes it; None for one of its own. One that
             was joined goes on afterwards, and its Ray Serve listens where it listens.
 
+    Attributes:
+        not_served: tasks that are left out, once it is entered, and why.
+
     Raises (on entering):
         EnvironmentUnfitError: the port is taken, modelless is already up, or Ray does not start.
         NotFoundError: nothing is registered or profiled.
@@ -92,6 +95,7 @@ class Cluster:
         self._signals = FirstSignal()
         self._reaper: subprocess.Popen[bytes] | None = None
         self._keeper: HAProxyKeeper | None = None
+        self.not_served: Mapping[str, str] = {}
 
     @property
     def url(self) -> str:
@@ -108,9 +112,12 @@ class Cluster:
                 "'modelless down' takes it down"
             )
         # Read here too, to fail with a clear error, and not in a worker.
-        left_out = read_knowledge(self._home, self._settings).catalog.left_out
-        if left_out:
-            names = ", ".join(sorted(left_out))
+        knowledge = read_knowledge(self._home, self._settings)
+        self.not_served = knowledge.servable().not_served
+        if self.not_served.keys() == knowledge.catalog.tasks.keys():
+            raise NotFoundError("nothing can be served: " + "; ".join(self.not_served.values()))
+        if knowledge.catalog.left_out:
+            names = ", ".join(sorted(knowledge.catalog.left_out))
             self._on_stage(f"leaving out what is dominated (see 'modelless variants'): {names}")
         if self._address is None:
             _check_port(self._settings.http.host, self._settings.http.port)
@@ -137,7 +144,7 @@ class Cluster:
         self._stop()
 
     def wait_ready(self, most_s: float = 120.0) -> None:
-        """Wait until every task is served; EnvironmentUnfitError if that takes too long."""
+        """Wait until every task that can be served is; EnvironmentUnfitError after ``most_s``."""
         end_s = time.monotonic() + most_s
         while time.monotonic() < end_s:
             if _is_ready(self.url):

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from modelless.controller.core.effects import (
 from modelless.controller.core.roster import WorkerReport
 from modelless.controller.core.service import Service, follow_up
 from modelless.controller.core.settling import without_rash
+from modelless.controller.live.calls import Calls
 from modelless.controller.live.history_notes import HistoryNotes
 from modelless.controller.live.knowledge import Knowledge, read_knowledge, rereader
 from modelless.controller.live.last_run import LastRun, read_last_run
@@ -38,12 +39,14 @@ from modelless.controller.live.logs import log_to
 from modelless.controller.live.messages import Orders, Report
 from modelless.controller.live.metrics import ClusterMetrics, Scalars
 from modelless.controller.live.neighbourhood import Neighbourhood, busy_neighbours
+from modelless.controller.live.pace import LEAST_PAUSE_S
 from modelless.controller.live.pool_book import PoolBook
 from modelless.controller.live.predictions import (
     DriftNotes,
     drifts_status,
     predictions_status,
 )
+from modelless.controller.live.rates import Recent
 from modelless.controller.live.recordings import open_planner
 from modelless.controller.live.residency_log import ChangeBook
 from modelless.controller.live.version_follower import VersionFollower
@@ -71,6 +74,7 @@ EXPORT_S = 5.0
 class _Member:
     report: Report
     heard_s: float
+    recent: Recent = field(default_factory=Recent)
     orders: list[PlanEffect] = field(default_factory=list)
     feedback: list[Feedback] = field(default_factory=list)
 
@@ -105,6 +109,8 @@ class ControlLoop:
         self._changes = ChangeBook()
         self._export = export
         self._exported_s = -float("inf")
+        self._calls = Calls()
+        self._early: asyncio.TimerHandle | None = None
 
     def _begin(self) -> None:
         """Read what is known, once; raising here costs one exchange, in the constructor all."""
@@ -151,11 +157,13 @@ class ControlLoop:
         is_new = member is None
         if report.is_leaving:
             self._members.pop(report.member_id, None)
+            self._calls.came(report.member_id)
             return Orders((), (), {}, {})
         if member is None:
             member = self._members[report.member_id] = _Member(report, now_s)
             self._pools.on_worker(report.pool, now_s)
-        member.report, member.heard_s = report, now_s
+        held_before = _held(member.report)
+        member.report, member.heard_s = member.recent.take(report), now_s
         for outcome, count in report.outcomes.items():
             self._totals[outcome] = self._totals.get(outcome, 0) + count
         for variant_id, count in report.served.items():
@@ -171,6 +179,11 @@ class ControlLoop:
         self._changes.enter(report.changes, report.unmet)
         if is_new or now_s - self._ticked_s >= 1.0:
             self._tick(now_s)
+        elif report.is_urgent:
+            self._tick_early(now_s)
+        if not report.is_gateway and _held(report) != held_before:
+            self._call([name for name, one in self._members.items() if one.report.queued])
+        self._calls.came(report.member_id)
         orders, member.orders = tuple(member.orders), []
         feedback, member.feedback = tuple(member.feedback), []
         return Orders(
@@ -184,6 +197,10 @@ class ControlLoop:
             self._pools.is_at_rest(self._planner.scaled),
             self._is_settled(now_s),
         )
+
+    async def called(self, member_id: str) -> bool:
+        """Whether the member should report now: as soon as that is so, or False after a while."""
+        return await self._calls.wait(member_id)
 
     async def versions(self, token: str) -> Service:
         """Which versions are in service, once that is not what ``token`` stands for any more."""
@@ -222,6 +239,7 @@ class ControlLoop:
             return {"members": members}
         return {
             "members": members,
+            "not_served": dict(self._not_served),
             "pools": self._pools.status(),
             "predictions": predictions_status(self._reports()),
             "drifted": drifts_status(self._reports()),
@@ -251,17 +269,35 @@ class ControlLoop:
     def _learn(self, knowledge: Knowledge) -> None:
         facts = knowledge.variant_facts(self._max_batch)
         self._facts = {each.variant_id: each for each in facts}
+        self._not_served = knowledge.servable().not_served
         self._neighbourhood = Neighbourhood(knowledge.cost_model, tuple(self._facts))
         self._serve(self._service)
 
+    def _tick_early(self, now_s: float) -> None:
+        """Somebody waits for a load: tick now, or as soon as may be after the last tick."""
+        wait_s = self._ticked_s + LEAST_PAUSE_S - now_s
+        if wait_s <= 0.0:
+            self._tick(now_s)
+        elif self._early is None:
+            loop = asyncio.get_running_loop()
+            self._early = loop.call_later(wait_s, lambda: self._tick(time.monotonic()))
+
+    def _call(self, member_ids: Iterable[str]) -> None:
+        for name in member_ids:
+            self._calls.call(name)
+
     def _tick(self, now_s: float) -> None:
         self._ticked_s = now_s
+        if self._early is not None:
+            self._early.cancel()
+            self._early = None
         if self._export is not None and now_s - self._exported_s >= EXPORT_S:
             self._exported_s = now_s
             self._export(self._metrics.scalars())
         for name in [n for n, m in self._members.items() if now_s - m.heard_s > FORGET_S]:
             logger.warning("%s has not reported for %.0f s: forgotten", name, FORGET_S)
             del self._members[name]
+            self._calls.came(name)
         view = self._view(now_s)
         effects = self._planner.tick(view)
         came = self._changes.take()
@@ -284,6 +320,7 @@ class ControlLoop:
                     self._scale_pool(effect)
             else:
                 self._shares = {scope: dict(shares) for scope, shares in effect.shares}
+        self._call([name for name, member in self._members.items() if member.orders])
 
     def _view(self, now_s: float) -> ClusterView:
         arrivals: dict[str, float] = {}
@@ -327,6 +364,12 @@ class ControlLoop:
             for report in workers
             if report.state is not None
         )
+
+
+def _held(report: Report) -> frozenset[str]:
+    """What the member has loaded."""
+    instances = report.state.instances if report.state is not None else ()
+    return frozenset(each.variant_id for each in instances if each.memory_bytes)
 
 
 def _rate(counts: Mapping[str, int], interval_s: float) -> float:

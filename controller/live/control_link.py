@@ -31,6 +31,11 @@ class ControlLink:
         service: Service = await self._call("versions", token)
         return service
 
+    async def called(self, member_id: str) -> bool:
+        """See ``ControlLoop.called``."""
+        is_called: bool = await self._call("called", member_id)
+        return is_called
+
     async def metrics(self) -> str:
         """See ``ControlLoop.metrics``."""
         text: str = await self._call("metrics")

@@ -25,6 +25,7 @@ from modelless.controller.api.v2_routes import Endpoint, Route, route
 from modelless.controller.api.v2_signature import check_outputs
 from modelless.controller.core.dispatch import Dispatcher
 from modelless.controller.core.effects import (
+    AskForLoad,
     Complete,
     DispatchEffect,
     Execute,
@@ -35,6 +36,7 @@ from modelless.controller.core.service import Service
 from modelless.controller.history.receipts import receipt_document
 from modelless.controller.live.feedback_desk import FeedbackDesk
 from modelless.controller.live.replies import error_of, reply_parameters
+from modelless.controller.live.servable import Servable
 from modelless.policies.reasons import Reason
 from modelless.policies.views import QueryView
 from modelless.variants.catalog import Catalog, Scope
@@ -71,6 +73,7 @@ class V2Frontend:
 
     Args:
         catalog: what is registered.
+        servable: what of it can be served; kept up to date from outside, as the catalog is.
         dispatcher: the core.
         run_batch: hands a batch to a worker.
         clock: seconds, the dispatcher's time.
@@ -86,11 +89,13 @@ class V2Frontend:
     Attributes:
         is_at_rest: no worker is kept just now; the first query starts one.
         is_draining: the process is about to end: it is not ready, but answers what it has.
+        on_load_wanted: called when a query begins to wait for a load that no other waits for.
     """
 
     def __init__(
         self,
         catalog: Catalog,
+        servable: Servable,
         dispatcher: Dispatcher,
         run_batch: Callable[[RunBatch], None],
         clock: Callable[[], float],
@@ -106,9 +111,11 @@ class V2Frontend:
         self.limits = limits
         self.is_at_rest = False
         self.is_draining = False
+        self.on_load_wanted: Callable[[], None] = lambda: None
         self._answer_metrics = answer_metrics
         self._check_health = check_health
         self._catalog = catalog
+        self.servable = servable
         self._dispatcher = dispatcher
         self._run_batch = run_batch
         self._clock = clock
@@ -172,6 +179,8 @@ class V2Frontend:
             body = decode_body(bytes(body), said.content_encoding, self.limits)
         request = parse_infer(body, said.json_length, self.limits, said.parameters)
         scope = self._resolve(found)
+        if not self._is_served(scope.name):
+            self.servable.check(scope)
         check_outputs(request, scope.task)
         tensors, items = check_inputs(scope.task, request.tensors)
         slo = request.slo
@@ -237,12 +246,16 @@ class V2Frontend:
         if endpoint is Endpoint.HEALTH_LIVE:
             return metadata.server_live(self._health_problem())
         if endpoint is Endpoint.HEALTH_READY:
-            return metadata.server_ready(self.is_ready and not self.is_draining)
+            not_served = self.servable.not_served
+            return metadata.server_ready(self.is_ready and not self.is_draining, not_served)
         if endpoint is Endpoint.METHOD_NOT_ALLOWED:
             raise MethodNotAllowedError(method, found.allow)
         if endpoint is Endpoint.REPOSITORY_INDEX:
             return metadata.repository_index(
-                metadata.ModelEntry(name, "", self._is_served(name)) for name in self._catalog.tasks
+                metadata.ModelEntry(
+                    name, "", self._is_served(name), self.servable.not_served.get(name, "")
+                )
+                for name in self._catalog.tasks
             )
         if endpoint is Endpoint.NOT_FOUND:
             asked = path.partition(b"?")[0]
@@ -253,7 +266,8 @@ class V2Frontend:
             raise NotFoundError(f"no such path: {path.decode('latin-1')[:120]!r}")
         scope = self._resolve(found)
         if endpoint is Endpoint.MODEL_READY:
-            return metadata.model_ready(found.name, self._is_served(scope.name))
+            problem = self.servable.problem(scope)
+            return metadata.model_ready(found.name, self._is_served(scope.name), problem)
         if endpoint is Endpoint.MODEL_CONFIG:
             return metadata.model_config(found.name, scope.task, self._dispatcher.limits.max_batch)
         narrowed = scope.name.count("/") == 2
@@ -271,8 +285,9 @@ class V2Frontend:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every task has something ready to serve it, or gets it when it is asked for."""
-        return self.is_at_rest or all(self._is_served(name) for name in self._catalog.tasks)
+        """Whether every task that can be served has something ready, or gets it when asked for."""
+        wanted = self._catalog.tasks.keys() - self.servable.not_served.keys()
+        return self.is_at_rest or all(self._is_served(name) for name in wanted)
 
     def _health_problem(self) -> str:
         try:
@@ -302,6 +317,8 @@ class V2Frontend:
                     self._refuse(effect)
                 elif isinstance(effect, WakeAt):
                     self._wake_at(effect.at_s)
+                elif isinstance(effect, AskForLoad):
+                    self.on_load_wanted()
             except Exception:  # one client's reply must not cost the others theirs
                 logger.exception("%r could not be carried out", effect)
 

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from modelless.controller.api.v2_limits import Limits
@@ -24,6 +23,7 @@ from modelless.controller.live.feedback_desk import FeedbackDesk
 from modelless.controller.live.frontend import Respond, RunBatch, V2Frontend
 from modelless.controller.live.knowledge import Knowledge
 from modelless.controller.live.messages import Orders, Report
+from modelless.controller.live.pace import Pace
 from modelless.controller.live.pool_book import GATEWAYS
 from modelless.controller.live.receipt_log import ReceiptLog
 from modelless.controller.live.recordings import open_dispatcher
@@ -89,6 +89,7 @@ class Gateway:
         )
         self.frontend = V2Frontend(
             knowledge.catalog,
+            knowledge.servable(),
             self._dispatcher,
             self._run_batch,
             time.monotonic,
@@ -101,6 +102,8 @@ class Gateway:
             self._answer_metrics,
             self.check_health,
         )
+        self._pace = Pace()
+        self.frontend.on_load_wanted = partial(self._pace.hurry, urgent=True)
         self._receipt_log = receipt_log
         self._reported_s = self._handed_s = time.monotonic()
         self._own_s = self._told_own_s = 0.0
@@ -126,6 +129,9 @@ class Gateway:
         self._tasks = [
             self._loop.create_task(self._tick_forever()),
             self._loop.create_task(self._exchange_forever()),
+            self._loop.create_task(
+                self._pace.heed_forever(partial(self._control.called, self.gateway_id))
+            ),
             self._loop.create_task(self._follower.follow_forever()),
         ]
 
@@ -256,7 +262,7 @@ class Gateway:
             is_empty = self._device is None or self._device.is_empty
             is_woken = self.frontend.is_at_rest and self._dispatcher.open_queries > 0
             settled = (self.frontend.is_ready or not is_empty) and not is_woken
-            await asyncio.sleep(EXCHANGE_S if settled else 0.1)
+            await self._pace.pause(EXCHANGE_S if settled else 0.1)
 
     def _open_device(self, rank: int | None, count: int) -> LocalDevice | None:
         settings = self._settings.gateways
@@ -315,6 +321,7 @@ class Gateway:
             changes=self._device.take_changes() if self._device is not None else (),
             meters=counters.meters,
             quarantined={n: str(sign) for n, sign in self._dispatcher.quarantine.signs.items()},
+            is_urgent=self._pace.take_urgency(),
         )
 
     def _obey(self, orders: Orders) -> None:
@@ -378,6 +385,7 @@ class Gateway:
         if self._tape is not None:
             self._tape.cut("versions were registered that it did not begin with")
         self._dispatcher.roster.renew(knowledge.catalog.versions, knowledge.cost_model)
+        self.frontend.servable = knowledge.servable()
         self.frontend.serve(self._service, knowledge.catalog)
 
     def _on_device_change(self) -> None:
@@ -385,8 +393,3 @@ class Gateway:
         if self._device is not None:
             self._told_own_s = self._own_s
             self._tell(self._device.report(), self._own_s)
-
-
-def door_path(folder: Path, replica_id: str) -> Path:
-    """Where the gateway of this replica opens its door; the launcher finds it by its name."""
-    return folder / f"{replica_id}.door"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modelless.controller.config import Settings
+from modelless.controller.live.servable import Servable
 from modelless.policies.views import VariantFacts
 from modelless.profiler.device import default_device_classes
 from modelless.profiler.dominated import without_dominated
@@ -38,6 +39,7 @@ class Knowledge:
         cost_inputs: what it was made of.
         fingerprints: of the machine under which its profiles are kept, by device class.
         fetch: from an artifact's sha256 to a local file; who loads it checks it.
+        worker_classes: names of the device classes that the cluster's workers may be of.
     """
 
     catalog: Catalog
@@ -46,6 +48,11 @@ class Knowledge:
     cost_inputs: CostInputs
     fingerprints: Mapping[str, str]
     fetch: Callable[[str], Path]
+    worker_classes: frozenset[str]
+
+    def servable(self) -> Servable:
+        """What of the catalog can be served, and why not the rest."""
+        return Servable(self.catalog, self.cost_model, self.worker_classes)
 
     def device_class(self, name: str) -> DeviceClass:
         """The device class of that name; InvalidInputError says which there are."""
@@ -108,8 +115,8 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
     """
     with closing(open_registry(home)) as registry:
         known = registry.catalog()
-        wanted = settings.tasks or tuple(known.tasks)
-        tasks = [known.resolve(name).task for name in wanted]
+        named = [known.resolve(name).task for name in settings.tasks]
+        tasks = named or list(known.tasks.values())
         names = {task.name for task in tasks}
         catalog = Catalog(
             tasks,
@@ -147,7 +154,9 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
         classes[there.device.name] = there.device
         fingerprints[there.device.name] = there.fingerprint
     _check_sizes(settings, classes)
-    return Knowledge(catalog, classes, cost_model, cost_inputs, fingerprints, fetch)
+    return Knowledge(
+        catalog, classes, cost_model, cost_inputs, fingerprints, fetch, settings.device_classes
+    )
 
 
 def rereader(home: Path, settings: Settings) -> Callable[[], Knowledge]:

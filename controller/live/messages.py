@@ -47,6 +47,7 @@ class Report:
         changes: loads and evictions that ended since its last report.
         meters: what became of queries and batches since its last report.
         quarantined: workers that it gives no batches for now, and why.
+        is_urgent: a query has begun to wait for a load that none waited for before.
     """
 
     member_id: str
@@ -73,6 +74,7 @@ class Report:
     changes: tuple[Change, ...] = ()
     meters: Meters = field(default_factory=Meters)
     quarantined: Mapping[str, str] = field(default_factory=dict)
+    is_urgent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

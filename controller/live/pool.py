@@ -19,6 +19,7 @@ from modelless.controller.live.control_link import ControlLink
 from modelless.controller.live.device import LocalDevice
 from modelless.controller.live.knowledge import Knowledge
 from modelless.controller.live.messages import Report
+from modelless.controller.live.pace import Pace
 from modelless.controller.live.remote import WorkerGoneError
 from modelless.controller.live.sharing import AcceptedWork, Ran, TurnedBack
 from modelless.controller.live.version_follower import VersionFollower
@@ -134,10 +135,11 @@ class PoolWorker:
             knowledge, reread, control.versions, lambda _: None, self._on_knowledge
         )
         loop = asyncio.get_running_loop()
-        self._changed = asyncio.Event()
+        self._pace = Pace()
         self._tasks = [
             loop.create_task(self._exchange_forever()),
             loop.create_task(follower.follow_forever()),
+            loop.create_task(self._pace.heed_forever(partial(control.called, worker_id))),
         ]
 
     async def run_batch(
@@ -201,11 +203,10 @@ class PoolWorker:
                 raise RuntimeError(f"a loop of the worker has ended: {task}")
 
     def _on_device_change(self) -> None:
-        self._changed.set()  # gateways must not have to wait a second to hear of it
+        self._pace.hurry()  # gateways must not have to wait a second to hear of it
 
     async def _exchange_forever(self) -> None:
         while True:
-            self._changed.clear()
             now_s = time.monotonic()
             state = self._device.state(self._in_use())
             try:
@@ -229,9 +230,7 @@ class PoolWorker:
                 raise
             except Exception as error:  # noqa: BLE001  (serving goes on without a control loop)
                 logger.warning("the control loop did not answer: %s", error)
-            pause_s = 1.0 if state.instances else 0.1
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), pause_s)
+            await self._pace.pause(1.0 if state.instances else 0.1)
 
     def _on_knowledge(self, knowledge: Knowledge) -> None:
         self._knowledge = knowledge

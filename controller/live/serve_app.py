@@ -18,8 +18,8 @@ from modelless.controller.config import PoolSettings, Settings, label_options, p
 from modelless.controller.live.asgi import answer_with, asgi_app
 from modelless.controller.live.bodies import BodyBudget
 from modelless.controller.live.control_link import ControlLink
-from modelless.controller.live.door import DoorConnection, open_door
-from modelless.controller.live.gateway import Gateway, door_path
+from modelless.controller.live.door import DoorConnection, door_path, open_door
+from modelless.controller.live.gateway import Gateway
 from modelless.controller.live.knowledge import read_knowledge, rereader
 from modelless.controller.live.logs import log_to
 from modelless.controller.live.loopback import hold_replica_ports

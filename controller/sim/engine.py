@@ -201,8 +201,8 @@ class Engine:
                 self._execute(effect)
             elif isinstance(effect, Refuse):
                 self._refuse(effect)
-            else:
-                self._wake(effect)
+            elif isinstance(effect, WakeAt):
+                self._wake(effect)  # a load that is asked for is seen at the next control tick
 
     def _execute(self, effect: Execute) -> None:
         now_s = self._events.now_s

@@ -46,6 +46,7 @@ STATUS = {
         }
     ],
     "drifted": [{"variant": "pixels/mean/small@1", "device_class": "cpu-1", "factor": 1.5}],
+    "not_served": {"stray": "task stray has no profile on device class cpu-1: profile it"},
     "outcomes": {"served": 40, "refused": 2},
     "served_by_variant": {"pixels/mean/small@1": 40},
     "up_s": 65.0,

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class FakeCluster:
     events: list[str]
     settings: Any
     address: str | None
+    not_served: Mapping[str, str] = {}
 
     def __init__(
         self,
@@ -106,6 +107,18 @@ def test_up_serves_until_it_is_told_to_stop(
     assert "starting ..." in ran.err
 
 
+def test_up_names_what_it_does_not_serve_and_why(
+    run: Run, registered: Path, cluster: type[FakeCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = "task pixels has no profile on device class cpu-1: run 'modelless profile pixels'"
+    monkeypatch.setattr(cluster, "not_served", {"pixels": reason})
+    ran = run("up")
+    assert ran.code == 0
+    assert f"not served: {reason}" in ran.err
+    assert "curl" not in ran.out
+    assert run("up", "--json").document["not_served"] == {"pixels": reason}
+
+
 def test_up_says_when_ray_fails(
     run: Run, registered: Path, cluster: type[FakeCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,7 +139,8 @@ def test_up_speaks_json(
 ) -> None:
     monkeypatch.setattr(cluster, "ending", Stopped())
     ran = run("up", "--json")
-    assert ran.document == {"url": "http://127.0.0.1:8080", "pid": os.getpid(), "ready": True}
+    told = {"pid": os.getpid(), "ready": True, "not_served": {}}
+    assert ran.document == {"url": "http://127.0.0.1:8080", **told}
 
 
 def test_the_command_line_is_put_over_the_settings_file(
@@ -249,7 +263,8 @@ def test_the_background_process_is_waited_for(
     assert not process.terminated
     (home / "run" / "up.json").unlink()
     found = run("up", "--detach", "--json").document
-    assert found == {"url": server.url, "pid": os.getpid(), "ready": True}
+    told = {"pid": os.getpid(), "ready": True, "not_served": {}}
+    assert found == {"url": server.url, **told}
 
 
 def test_the_background_process_passes_on_why_it_failed(
@@ -354,6 +369,7 @@ def test_status_shows_what_is_up(run: Run, home: Path, server: Server) -> None:
     assert "pixels/mean/small@1 on cpu-1 takes 1.50 times what was measured" in ran.err
     assert "modelless profile --drifted" in ran.err
     assert "abc could not load pixels/mean/large@1: no room" in ran.err
+    assert "not served: task stray has no profile on device class cpu-1" in ran.err
     found = run("status", "--json").document
     assert found["url"] == server.url
     assert found["members"][0]["id"] == "abc"

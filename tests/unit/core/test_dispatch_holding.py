@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from modelless.controller.core.dispatch import DispatchLimits
+from modelless.controller.core.effects import AskForLoad
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.selection.best_value import BestValue
 from modelless.policies.selection.most_accurate_feasible import MostAccurateFeasible
 from tests.unit.core.some_policies import LateBinding
-from tests.unit.core.world import World
+from tests.unit.core.world import World, make_query
 
 INT8 = "imagenet/lite0/int8@1"
 FP32 = "imagenet/lite2/fp32@1"
@@ -60,6 +61,28 @@ def test_a_query_without_a_deadline_is_not_held_for_ever() -> None:
     assert query not in world.refused
     world.tick(0.2)
     assert world.refused[query].reason is Reason.NOTHING_READY
+
+
+def test_the_first_query_to_wait_for_a_load_asks_for_it() -> None:
+    world = World()
+    world.add_worker("w0", [])
+
+    def asked(now_s: float, **limits: object) -> list[AskForLoad]:
+        query = make_query(len(world.asked) + 1, now_s, **limits)  # type: ignore[arg-type]
+        world.asked[query.query_id] = query
+        effects = world.dispatcher.on_query(query, now_s)
+        return [effect for effect in effects if isinstance(effect, AskForLoad)]
+
+    now_s = world.now_s
+    assert asked(now_s, latency_ms=1000.0) == [AskForLoad("imagenet", 0.0)]
+    assert asked(now_s, latency_ms=2000.0) == [], "it waits for the same"
+    accurate = AskForLoad("imagenet", 79.0)
+    assert asked(now_s, latency_ms=1000.0, min_accuracy=79.0) == [accurate]
+    assert asked(now_s, latency_ms=10.0, min_accuracy=72.0) == [], "it is refused: no load helps"
+    world.cancel(1)
+    assert asked(now_s, latency_ms=1000.0) == [], "one still waits"
+    world.cancel(3)
+    assert asked(now_s, latency_ms=1000.0, min_accuracy=79.0) == [accurate], "none waited any more"
 
 
 def test_what_is_held_counts_as_unmet_once_and_leaves_room_in_the_queue() -> None:

@@ -164,6 +164,35 @@ def test_others_batches_never_hang() -> None:
     assert set(world.completed) > set(queries)
 
 
+@pytest.mark.parametrize("times_as_long", [1.0, 1.9])
+def test_a_batch_that_waits_as_long_as_it_may_behind_others_does_not_look_hanging(
+    times_as_long: float,
+) -> None:
+    world = World(limits=LIMITS)
+    world.add_worker("w0")
+    query = world.ask(latency_ms=10_000.0)
+    world.add_worker("w1")
+    batch = world.running["w0"]
+    _, patience_s = world.dispatcher.patience(batch.batch_id, world.now_s)
+    assert patience_s > 0.05, "two gateways take turns with batches like this one"
+    for _ in range(10):
+        world.tick(patience_s * times_as_long / 10.0)
+    assert world.dispatcher.quarantine.signs == {}
+    world.finish("w0")
+    assert [each.worker_id for each in world.executed if query in each.query_ids] == ["w0"]
+
+
+def test_nor_does_it_look_like_one_to_be_given_up_on_its_last_attempt() -> None:
+    world = World(limits=DispatchLimits(max_attempts=1))
+    world.add_worker("w0")
+    query = world.ask()  # without a deadline
+    _, patience_s = world.dispatcher.patience(world.running["w0"].batch_id, world.now_s)
+    world.tick(min(patience_s, 1e6))
+    assert set(world.running) == {"w0"}
+    world.finish("w0")
+    assert query in world.completed
+
+
 @pytest.mark.parametrize(("waited_s", "slow"), [(0.2, False), (0.0, True)])
 def test_having_waited_for_others_is_not_slowness(waited_s: float, slow: bool) -> None:
     world = World()

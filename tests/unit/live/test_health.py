@@ -23,9 +23,11 @@ from modelless.controller.live import device as devices
 from modelless.controller.live.device import STALLED_S, LocalDevice
 from modelless.controller.live.feedback_desk import FeedbackDesk
 from modelless.controller.live.frontend import Respond, V2Frontend
+from modelless.controller.live.servable import Servable
 from modelless.policies.reasons import Reason
 from modelless.variants.catalog import Catalog
 from modelless.variants.vocabulary import DeviceClass
+from tests.unit.core.world import FakeCostModel
 from tests.unit.variants.tiny_models import TASK, tiny_bytes, variant_of
 
 CPU = DeviceClass("cpu-1", "cpu", 1, 1 << 30, 0.05, 8.0)
@@ -38,8 +40,11 @@ def frontend(served: set[str], check_health: Callable[[], None] = lambda: None) 
     def answer_metrics(respond: Respond) -> None:
         respond(render_text("modelless_up 1\n"))
 
+    variant = variant_of(tiny_bytes(), "v")
+    catalog = Catalog([TASK], [], [variant])
     return V2Frontend(
-        Catalog([TASK], [], []),
+        catalog,
+        Servable(catalog, FakeCostModel({variant.id: 0.01}), ["cpu-1"]),
         SimpleNamespace(roster=roster),  # type: ignore[arg-type]
         lambda batch: None,
         lambda: 0.0,
