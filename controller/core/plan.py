@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from modelless.controller.core.effects import Advise, LoadInstance, PlanEffect, UnloadInstance
 from modelless.controller.core.fleet import Fleet, PlanLimits
 from modelless.controller.core.footprints import Footprints
+from modelless.controller.core.foresight import Due, Foresight
 from modelless.controller.core.stock import Stock
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import in_scope
@@ -107,6 +109,7 @@ class Planner:
         self._fleet = Fleet(limits)
         self.declined: list[str] = []
         self._footprints = Footprints()
+        self._foresight = Foresight(forecaster)
         self._advised: tuple[tuple[str, tuple[tuple[Placement, float], ...]], ...] = ()
 
     def tick(self, view: ClusterView) -> list[PlanEffect]:
@@ -175,6 +178,8 @@ class Planner:
         for placement, count in wanted.items():
             if count > 0 and draft.is_asked_in_vain(placement.variant_id):
                 self._add(placement, 1, draft, set(), in_vain=True)
+        if draft.on_demand:  # else what is held is planned, and not judged twice
+            self._load_ahead(draft)
         full: set[str] = set()  # later, less important instances do not overtake one without room
         for placement, count in wanted.items():
             self._add(placement, count - draft.stock.count(placement), draft, full, in_vain=False)
@@ -258,6 +263,41 @@ class Planner:
         reason = Reason.DEMAND if in_vain else Reason.WANTED
         draft.load(worker.worker_id, placement.variant_id, needed_bytes, reason)
         return True
+
+    def _load_ahead(self, draft: _Draft) -> None:
+        """Load what nobody asks for yet, but will by when it is there."""
+        nothing: list[Due] = []
+        for one in self._ask(self.forecaster, lambda: self._foresight.missing(draft.view), nothing):
+            if draft.stock.copies(one.scope) == 0:
+                self._ask(self.forecaster, partial(self._put_ahead, one, draft), None)
+
+    def _put_ahead(self, due: Due, draft: _Draft) -> None:
+        """Load what is due into a worker that loads nothing else, if it is worth what leaves."""
+        needed_bytes = draft.stock.needed_bytes(due.placement)
+        if needed_bytes is None:
+            return
+        for worker in self._ranked(due.placement, needed_bytes, draft.stock, set()):
+            if any(each.in_use and not each.use_count for each in worker.instances):
+                continue
+            movable = [each for each in worker.instances if not (each.in_use or each.pinned)]
+            ranked = self._ranked_for_eviction(movable, draft.view) if movable else []
+            victims: list[Instance] = []
+            free_bytes, queries = worker.free_bytes, 0.0
+            for instance in ranked:
+                if free_bytes >= needed_bytes:
+                    break
+                cost = self._foresight.cost(instance, due.until_s)
+                if queries + cost < due.queries:
+                    victims.append(instance)
+                    free_bytes += instance.memory_bytes
+                    queries += cost
+            if free_bytes < needed_bytes:
+                continue
+            name = due.placement.variant_id
+            for victim in victims:
+                draft.unload(worker.worker_id, victim.variant_id, Reason.ROOM_NEEDED, name)
+            draft.load(worker.worker_id, name, needed_bytes, Reason.FORECAST)
+            return
 
     def _admits(
         self,
