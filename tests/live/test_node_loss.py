@@ -11,6 +11,7 @@ from .clients import Clients, wait_until
 from .nodes import Nodes, ray_nodes
 from .running import Running, cluster
 
+pytestmark = pytest.mark.timeout(300, func_only=True)  # to start two clusters takes its time
 CONFIG = """
 gateways: {count: 1, device_class: null, labels: {site: head}}
 pools:
