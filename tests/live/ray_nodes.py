@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 os.environ |= {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # every daemon on loopback
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_raylet_start_wait_time_s": "120",  # a busy machine takes longer than the usual 30
 }
 MEMORY = {"object_store_memory": 80 * 2**20}
 
