@@ -11,11 +11,11 @@ for it is an old rule of prefetching (Cao et al., SIGMETRICS 1995).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf, log
 
-from modelless.policies.scopes import scopes_of
+from modelless.policies.scopes import in_scope, scopes_of
 from modelless.policies.seams import Forecaster
 from modelless.policies.views import ClusterView, Instance
 from modelless.variants.vocabulary import Placement
@@ -98,6 +98,21 @@ class Foresight:
             idle_s = max(self._now_s - instance.last_used_s, 0.0)
             expected_per_s = max(expected_per_s, 1.0 / (idle_s + _LEAST_IDLE_S))
         return expected_per_s * gone_s
+
+    def spoils(self, newcomer: Instance, victims: Sequence[Instance], view: ClusterView) -> bool:
+        """Whether more queries are due of what would leave than now wait for the newcomer."""
+        due = 0.0
+        for victim in victims:
+            load_s = min(max(victim.load_s, 0.0), _LONGEST_LOAD_S)
+            waking = self._waking(load_s + _MARGIN_S)
+            alone = [s for s in scopes_of(victim.variant_id) if self._copies[s] <= 1]
+            due += sum(waking.get(scope, 0.0) for scope in alone)
+        waiting = sum(
+            count
+            for scope, count in view.open_queries.items()
+            if in_scope(newcomer.variant_id, scope)
+        )
+        return due > max(waiting, 1.0)
 
     def _observe(self, view: ClusterView) -> None:
         """Learn who serves the scopes that are awake, and count what is held of every scope."""

@@ -174,12 +174,17 @@ class Planner:
         self, view: ClusterView, wanted: Mapping[Placement, int], on_demand: bool
     ) -> list[PlanEffect]:
         draft = _Draft(view, wanted, Stock(view), on_demand is True)
+        nothing: list[Due] = []
+        missing = nothing  # of a plan that is not on demand nothing: what is held is planned
+        if draft.on_demand:
+            missing = self._ask(self.forecaster, lambda: self._foresight.missing(view), nothing)
         self._relieve(draft)
         for placement, count in wanted.items():
             if count > 0 and draft.is_asked_in_vain(placement.variant_id):
                 self._add(placement, 1, draft, set(), in_vain=True)
-        if draft.on_demand:  # else what is held is planned, and not judged twice
-            self._load_ahead(draft)
+        for due in missing:
+            if draft.stock.copies(due.scope) == 0:
+                self._ask(self.forecaster, partial(self._put_ahead, due, draft), None)
         full: set[str] = set()  # later, less important instances do not overtake one without room
         for placement, count in wanted.items():
             self._add(placement, count - draft.stock.count(placement), draft, full, in_vain=False)
@@ -264,13 +269,6 @@ class Planner:
         draft.load(worker.worker_id, placement.variant_id, needed_bytes, reason)
         return True
 
-    def _load_ahead(self, draft: _Draft) -> None:
-        """Load what nobody asks for yet, but will by when it is there."""
-        nothing: list[Due] = []
-        for one in self._ask(self.forecaster, lambda: self._foresight.missing(draft.view), nothing):
-            if draft.stock.copies(one.scope) == 0:
-                self._ask(self.forecaster, partial(self._put_ahead, one, draft), None)
-
     def _put_ahead(self, due: Due, draft: _Draft) -> None:
         """Load what is due into a worker that loads nothing else, if it is worth what leaves."""
         needed_bytes = draft.stock.needed_bytes(due.placement)
@@ -306,9 +304,13 @@ class Planner:
         victims: Sequence[Instance],
         draft: _Draft,
     ) -> bool:
-        """Whether the eviction policy finds the load worth what leaves for it."""
+        """Whether the load is worth what leaves for it: to clients who soon want that, and to the
+        eviction policy."""
         newcomer = draft.stock.newcomer(placement, worker.worker_id)
-        admitted = self._ask(
+        spoiled = self._ask(
+            self.forecaster, lambda: self._foresight.spoils(newcomer, victims, draft.view), False
+        )
+        admitted = not spoiled and self._ask(
             self.eviction,
             lambda: bool(self.eviction.admits(newcomer, tuple(victims), draft.view)),
             True,

@@ -19,7 +19,7 @@ WAKES_S = 100.0
 
 
 class Knows(LastValue):
-    """Knows when ``other`` wakes, and with how many queries a second; of the rest, what it is told."""
+    """Knows when ``other`` wakes and with how many queries a second; of the rest what it is told."""
 
     def __init__(self, others: Mapping[str, float] | None = None, per_s: float = 4.0) -> None:
         super().__init__()
@@ -99,6 +99,14 @@ def test_nothing_in_use_or_pinned_leaves_and_no_loader_is_kept_from_what_is_aske
     for changes in ({"use_count": 1, "in_use": True}, {"pinned": True}, {"in_use": True}):
         assert tick_after_a_burst(98.0, worker("w0", 10, held(A, **changes))) == []
     assert tick_after_a_burst(98.0, worker("w0", 100, held(A, in_use=True))) == []
+
+
+def test_what_is_due_stays_unless_more_queries_wait_for_another() -> None:
+    due = worker("w0", 10, held(OTHER, use_count=5, last_used_s=40.0))
+    assert tick_after_a_burst(99.0, due, wants=OnDemandFor(A)) == []
+    decides = knowing(planner(OnDemandFor(A)), Knows())
+    asked = replace(at(99.0, due), unmet_per_s={"t": 50.0}, open_queries={"t": 50})
+    assert decides.tick(asked)[0] == unload(OTHER, for_variant_id=A)
 
 
 def test_a_plan_that_says_what_is_held_is_left_alone() -> None:
