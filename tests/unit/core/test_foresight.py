@@ -19,7 +19,7 @@ WAKES_S = 100.0
 
 
 class Knows(LastValue):
-    """Knows when ``other`` wakes and with how many queries a second; of the rest what it is told."""
+    """Knows when ``other`` wakes and with how many queries a second; else what it is told."""
 
     def __init__(self, others: Mapping[str, float] | None = None, per_s: float = 4.0) -> None:
         super().__init__()
