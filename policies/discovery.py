@@ -81,6 +81,7 @@ BUILT_IN: Mapping[type, Mapping[str, str]] = {
         "holt-winters": f"{_HOME}.forecast.holt_winters:HoltWinters",
         "lag-quantile": f"{_HOME}.forecast.lag_quantile:LagQuantile",
         "last-value": f"{_HOME}.forecast.last_value:LastValue",
+        "recurring": f"{_HOME}.forecast.recurring:Recurring",
     },
 }
 

@@ -96,6 +96,13 @@ class Forecaster(ABC):
     def forecast(self, horizon_s: float) -> Mapping[str, float]:
         """Rates by scope expected over the next ``horizon_s`` seconds, a second."""
 
+    def awakenings(self, horizon_s: float) -> Mapping[str, float]:
+        """Queries expected within ``horizon_s`` seconds of scopes that are silent now, but not for
+        long: the planner loads ahead for them. Nothing unless overridden: to foresee that takes
+        more than to know how much there is."""
+        del horizon_s
+        return {}
+
 
 class ScalingPolicy(ABC):
     """How many workers and instances there should be."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from modelless.controller.core.effects import Advise, LoadInstance, PlanEffect, UnloadInstance
 from modelless.controller.core.fleet import Fleet, PlanLimits
 from modelless.controller.core.footprints import Footprints
+from modelless.controller.core.foresight import Due, Foresight
 from modelless.controller.core.stock import Stock
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import in_scope
@@ -107,6 +109,7 @@ class Planner:
         self._fleet = Fleet(limits)
         self.declined: list[str] = []
         self._footprints = Footprints()
+        self._foresight = Foresight(forecaster)
         self._advised: tuple[tuple[str, tuple[tuple[Placement, float], ...]], ...] = ()
 
     def tick(self, view: ClusterView) -> list[PlanEffect]:
@@ -171,10 +174,17 @@ class Planner:
         self, view: ClusterView, wanted: Mapping[Placement, int], on_demand: bool
     ) -> list[PlanEffect]:
         draft = _Draft(view, wanted, Stock(view), on_demand is True)
+        nothing: list[Due] = []
+        missing = nothing  # of a plan that is not on demand nothing: what is held is planned
+        if draft.on_demand:
+            missing = self._ask(self.forecaster, lambda: self._foresight.missing(view), nothing)
         self._relieve(draft)
         for placement, count in wanted.items():
             if count > 0 and draft.is_asked_in_vain(placement.variant_id):
                 self._add(placement, 1, draft, set(), in_vain=True)
+        for due in missing:
+            if draft.stock.copies(due.scope) == 0:
+                self._ask(self.forecaster, partial(self._put_ahead, due, draft), None)
         full: set[str] = set()  # later, less important instances do not overtake one without room
         for placement, count in wanted.items():
             self._add(placement, count - draft.stock.count(placement), draft, full, in_vain=False)
@@ -259,6 +269,34 @@ class Planner:
         draft.load(worker.worker_id, placement.variant_id, needed_bytes, reason)
         return True
 
+    def _put_ahead(self, due: Due, draft: _Draft) -> None:
+        """Load what is due into a worker that loads nothing else, if it is worth what leaves."""
+        needed_bytes = draft.stock.needed_bytes(due.placement)
+        if needed_bytes is None:
+            return
+        for worker in self._ranked(due.placement, needed_bytes, draft.stock, set()):
+            if any(each.in_use and not each.use_count for each in worker.instances):
+                continue
+            movable = [each for each in worker.instances if not (each.in_use or each.pinned)]
+            ranked = self._ranked_for_eviction(movable, draft.view) if movable else []
+            victims: list[Instance] = []
+            free_bytes, queries = worker.free_bytes, 0.0
+            for instance in ranked:
+                if free_bytes >= needed_bytes:
+                    break
+                cost = self._foresight.cost(instance, due.until_s)
+                if queries + cost < due.queries:
+                    victims.append(instance)
+                    free_bytes += instance.memory_bytes
+                    queries += cost
+            if free_bytes < needed_bytes:
+                continue
+            name = due.placement.variant_id
+            for victim in victims:
+                draft.unload(worker.worker_id, victim.variant_id, Reason.ROOM_NEEDED, name)
+            draft.load(worker.worker_id, name, needed_bytes, Reason.FORECAST)
+            return
+
     def _admits(
         self,
         placement: Placement,
@@ -266,9 +304,13 @@ class Planner:
         victims: Sequence[Instance],
         draft: _Draft,
     ) -> bool:
-        """Whether the eviction policy finds the load worth what leaves for it."""
+        """Whether the load is worth what leaves for it: to clients who soon want that, and to the
+        eviction policy."""
         newcomer = draft.stock.newcomer(placement, worker.worker_id)
-        admitted = self._ask(
+        spoiled = self._ask(
+            self.forecaster, lambda: self._foresight.spoils(newcomer, victims, draft.view), False
+        )
+        admitted = not spoiled and self._ask(
             self.eviction,
             lambda: bool(self.eviction.admits(newcomer, tuple(victims), draft.view)),
             True,

@@ -29,6 +29,7 @@ class ForecasterConformance(PolicyConformance):
         for number in range(40):
             asked.append(("observe", (float(number), make_rates(rng, 3))))
             asked.append(("forecast", (HORIZON_S,)))
+            asked.append(("awakenings", (HORIZON_S,)))
         return asked
 
     def large_question(self) -> Question:
@@ -47,6 +48,18 @@ class ForecasterConformance(PolicyConformance):
                 check_rates(rates)
                 known = {f"task{scope}" for scope in range(scopes)}
                 assert set(rates) <= known, f"forecast but never seen: {set(rates) - known}"
+                waking = policy.awakenings(horizon_s)
+                check_rates(waking)
+                assert set(waking) <= known, f"to wake but never seen: {set(waking) - known}"
+
+    def test_foresees_awakenings_of_what_sleeps_only(self, policy: Any) -> None:
+        for number in range(300):
+            rates = {"awake": 5.0, "sleeper": 5.0 if number % 60 < 10 else 0.0}
+            policy.observe(float(number), rates)
+            waking = policy.awakenings(HORIZON_S)
+            check_rates(waking)
+            awake = {scope for scope, rate in rates.items() if rate > 0.0}
+            assert not awake & set(waking), f"foreseen to wake, but awake: {awake & set(waking)}"
 
     def test_silence_and_bursts(self, policy: Any) -> None:
         for number, rate in enumerate((0.0, 0.0, 1e6, 0.0, 1e-9, 1e6, 0.0)):

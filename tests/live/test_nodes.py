@@ -22,7 +22,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from modelless.variants.zoo.fashion_mnist import FashionMnist
 
-from .running import Running, cluster, free_port, processes_marked, wait_ready
+from .nodes import Nodes, ray_nodes
+from .running import Running, cluster, free_port, wait_ready
 
 ROOT = Path(__file__).parents[2]
 CONFIG = """
@@ -33,35 +34,13 @@ pools:
 - {device_class: cpu-2, workers: 1, labels: {site: core}}
 """
 SITES = {"cpu-1": "edge", "cpu-2": "core"}
-NODES = "modelless-test-nodes"
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """Where a Ray cluster with a node at each site is."""
-    marker = f"{NODES}-{os.getpid()}"
-    nodes = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("ray_nodes.py"))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "MODELLESS_TEST_MARKER": marker},
-    )
-    assert nodes.stdin is not None
-    assert nodes.stdout is not None
-    assert nodes.stderr is not None
-    try:
-        said = nodes.stdout.readline().strip()
-        assert said, nodes.stderr.read()[-4000:]
-        yield said
-    finally:
-        nodes.stdin.close()
-        nodes.wait(60)
-        nodes.stdout.close()
-        nodes.stderr.close()
-        for process_id in processes_marked(marker):
-            os.kill(process_id, 9)
+def nodes() -> Iterator[Nodes]:
+    """A Ray cluster with a node at each site."""
+    with ray_nodes() as up:
+        yield up
 
 
 @pytest.fixture(scope="module")
@@ -97,10 +76,10 @@ def site_of(process_id: int) -> str:
     return site
 
 
-def pool_workers() -> dict[str, list[int]]:
+def pool_workers(nodes: Nodes) -> dict[str, list[int]]:
     """The processes of each pool's workers, by device class."""
     found: dict[str, list[int]] = {name: [] for name in SITES}
-    for process_id, command in processes_marked(f"{NODES}-{os.getpid()}").items():
+    for process_id, command in nodes.processes().items():
         for name in SITES:
             if f"modelless-pool-{name}:PoolReplica" in command:
                 found[name].append(process_id)
@@ -108,26 +87,28 @@ def pool_workers() -> dict[str, list[int]]:
 
 
 def test_pools_of_a_joined_cluster_stand_where_their_labels_say(
-    live_home: Path, address: str, port: int
+    live_home: Path, nodes: Nodes, port: int
 ) -> None:
-    join = ("--address", address)
+    join = ("--address", nodes.address)
     with cluster(live_home, config=CONFIG, marker="joined", arguments=join, port=port) as running:
         said = ask_until_both_answered(running.url)
         assert set(said) == set(SITES)
         for parameters in said.values():
             assert parameters["predicted_latency_ms"] > 0.5  # with the hop; the model takes less
-        for name, workers in pool_workers().items():
+        for name, workers in pool_workers(nodes).items():
             assert [site_of(worker) for worker in workers] == [SITES[name]]
         time.sleep(2.5)  # the gateway tells the control loop once a second
         with urllib.request.urlopen(f"{running.url}/metrics", timeout=10) as reply:
             families = {f.name: f for f in text_string_to_metric_families(reply.read().decode())}
         batches = families["modelless_batch_items"].samples
         assert {sample.labels["device_class"] for sample in batches} == set(SITES)
-    assert not any(pool_workers().values()), "what was joined goes on without modelless's workers"
+    assert not any(pool_workers(nodes).values()), (
+        "what was joined goes on without modelless's workers"
+    )
 
 
 def test_the_serve_config_file_deploys(
-    live_home: Path, address: str, port: int, tmp_path: Path
+    live_home: Path, nodes: Nodes, port: int, tmp_path: Path
 ) -> None:
     document = yaml.safe_load((ROOT / "deploy" / "serve" / "config.yaml").read_text())
     document["http_options"]["port"] = port
@@ -139,7 +120,15 @@ def test_the_serve_config_file_deploys(
     file.write_text(yaml.safe_dump(document))
     with (tmp_path / "serve.log").open("wb") as log:
         serving = subprocess.Popen(
-            [sys.executable, "-m", "ray.serve.scripts", "run", "--address", address, str(file)],
+            [
+                sys.executable,
+                "-m",
+                "ray.serve.scripts",
+                "run",
+                "--address",
+                nodes.address,
+                str(file),
+            ],
             stdout=log,
             stderr=subprocess.STDOUT,
             env={**os.environ, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"},
@@ -149,7 +138,7 @@ def test_the_serve_config_file_deploys(
             wait_ready(running)
             said = ask_until_both_answered(running.url)
             assert set(said) == set(SITES)
-            for name, workers in pool_workers().items():
+            for name, workers in pool_workers(nodes).items():
                 assert [site_of(worker) for worker in workers] == [SITES[name]]
         finally:
             serving.terminate()
