@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from modelless.controller.cli.arguments import seconds_of, share_of
+from modelless.controller.cli.named import who
 from modelless.controller.cli.screen import Json, duration, emit, home_of, say, show_table
 from modelless.variants.versions import Line, TrialRules
 
@@ -41,7 +41,7 @@ def promote(
     from modelless.variants.registry import open_registry
 
     with closing(open_registry(home_of(ctx))) as registry:
-        line = promote_version(registry.store, version, _who(), reason or "by command")
+        line = promote_version(registry.store, version, who(), reason or "by command")
         _remark_on(registry, line.current_id)
     _tell(line, as_json=as_json)
 
@@ -61,7 +61,7 @@ def rollback(
     from modelless.variants.registry import open_registry
 
     with closing(open_registry(home_of(ctx))) as registry:
-        line = take_back(registry.store, variant, _who(), reason or "by command")
+        line = take_back(registry.store, variant, who(), reason or "by command")
     _tell(line, as_json=as_json)
 
 
@@ -133,7 +133,7 @@ def canary(
             version,
             share_of("--share", share),
             rules,
-            _who(),
+            who(),
             reason or "by command",
             against=other,
         )
@@ -188,14 +188,6 @@ def _show(trial: Mapping[str, Any]) -> None:
         caption=f"{trial['reason']}; worse and not worse: evidence, of what is needed",
         right=range(1, 8),
     )
-
-
-def _who() -> str:
-    """Who gives the command, as the operating system knows them."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container's user without a name
-        return "unknown"
 
 
 def _remark_on(registry: Registry, variant_id: str) -> None:
