@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 from modelless.variants.errors import NotFoundError
+
+FOREIGN_ERRORS: Final = (Exception, SystemExit)
+"""What somebody else's code may raise. A script that calls ``sys.exit`` must not end this process
+silently, with an exit code that means something else here."""
 
 
 def import_object(path: str, what: str) -> Any:
@@ -23,7 +27,7 @@ def import_object(path: str, what: str) -> Any:
         found: Any = import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except Exception as error:  # (whatever somebody else's module raises is told)
+    except FOREIGN_ERRORS as error:  # (whatever somebody else's module raises is told)
         raise NotFoundError(
             f"{what} {path!r} cannot be imported: {type(error).__name__}: {error}"
         ) from error

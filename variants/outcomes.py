@@ -16,6 +16,7 @@ from modelless.variants.metrics.metric import Metric
 from modelless.variants.paired import PairedDifference, compare_right
 from modelless.variants.store import HistoryRow, Store
 from modelless.variants.validation.measuring import SEED, MeasuredAccuracy
+from modelless.variants.vocabulary import Variant
 
 REVISED: Final = "accuracy-revised"
 """The history's kind of row that says what an accuracy was, and what it has become."""
@@ -83,6 +84,15 @@ def details_of(measured: MeasuredAccuracy, metric: Metric) -> dict[str, Any]:
         packed = np.packbits(measured.evidence.astype(np.bool_))
         details["is_right"] = base64.b64encode(packed.tobytes()).decode()
     return {_KEY: details}
+
+
+def first_measured(
+    variant: Variant, measured: MeasuredAccuracy, metric: Metric, reason: str
+) -> HistoryRow:
+    """That the accuracy which a variant is registered with was measured, with its outcomes."""
+    accuracy = asdict(variant.accuracy)
+    details = {"before": accuracy, "after": accuracy, **details_of(measured, metric)}
+    return HistoryRow(kind=REVISED, subject=variant.id, reason=reason, details=details)
 
 
 def note_measured(

@@ -8,17 +8,24 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import URL, select
 from sqlalchemy.orm import Session
 
 from modelless.variants.artifacts import ArtifactStore
 from modelless.variants.catalog import Catalog, Scope
-from modelless.variants.errors import InvalidInputError, StoreError
-from modelless.variants.paths import ScopePath, not_found, parse_path
+from modelless.variants.errors import StoreError
+from modelless.variants.paths import parse_path
+from modelless.variants.registry_rows import (
+    add_model,
+    add_task,
+    add_variant,
+    find_model,
+    find_task,
+    one_variant,
+)
 from modelless.variants.store import (
-    ArtifactRow,
     HistoryRow,
     ModelRow,
     Store,
@@ -31,9 +38,7 @@ from modelless.variants.store.conversion import (
     accuracy_columns,
     model_of,
     task_of,
-    task_row,
     variant_of,
-    variant_row,
 )
 from modelless.variants.store.queries import lines_in, variants_in
 from modelless.variants.vocabulary import (
@@ -49,7 +54,6 @@ from modelless.variants.vocabulary import (
 if TYPE_CHECKING:
     from modelless.variants.graph_facts import GraphFacts
 
-_ADD: Final = "add some with: modelless zoo add"
 _T = TypeVar("_T")
 
 
@@ -71,15 +75,7 @@ class Registry:
             InvalidInputError: there is a different task of that name.
             StoreError: the store refused.
         """
-
-        def add(session: Session) -> None:
-            row = session.get(TaskRow, task.name)
-            if row is None:
-                session.add(task_row(task))
-            else:
-                _must_equal(f"task {task.name!r}", task_of(row), task)
-
-        self._write(add)
+        self._write(lambda session: add_task(session, task))
 
     def add_model(self, model: Model) -> None:
         """Add a model, or find that it is there already and equal.
@@ -89,22 +85,13 @@ class Registry:
             InvalidInputError: there is a different model of that name.
             StoreError: the store refused.
         """
-
-        def add(session: Session) -> None:
-            _find_task(session, model.task)
-            row = session.get(ModelRow, (model.task, model.name))
-            if row is None:
-                session.add(ModelRow(**dataclasses.asdict(model)))
-            else:
-                _must_equal(f"model {model.task}/{model.name}", model_of(row), model)
-
-        self._write(add)
+        self._write(lambda session: add_model(session, model))
 
     def register_variant(
         self,
         *,
-        task: str,
-        model: str,
+        task: str | Task,
+        model: str | Model,
         name: str,
         precision: Precision,
         engine: Engine,
@@ -122,7 +109,8 @@ class Registry:
         engine, get the next one. To offer one file under several engines at once, give each a name.
 
         Args:
-            task, model: must be there.
+            task, model: names of what must be there; a whole one is added together with the
+                variant where it is not, so that neither is ever there without it.
             name: of the variant, e.g. ``int8-224``.
             precision, engine, accuracy, resolution_px: what it is.
             artifact: the whole file.
@@ -132,16 +120,17 @@ class Registry:
             also: writes in the same transaction what the variant must not be seen without.
 
         Raises:
-            NotFoundError: the task or the model is not there.
+            NotFoundError: the task or the model was named and is not there.
             IntegrityError: the file is not what may be run.
             InvalidInputError: its signature is not the task's, or these bytes are registered under
-                this name and engine with other facts.
+                this name and engine with other facts, or there is another task or model so named.
             StoreError: the store refused.
         """
         check_name("variant.name", name)
         with self.store.session() as session:
-            known_task = _find_task(session, task)
-            _find_model(session, task, model)
+            known_task = task if isinstance(task, Task) else find_task(session, task)
+            if isinstance(model, str):
+                find_model(session, known_task.name, model)
         # onnx is slow to import, and only registering needs it.
         from modelless.variants.kept_facts import facts_of_file
 
@@ -153,8 +142,8 @@ class Registry:
             parameter_count = facts.parameter_count if parameter_count is None else parameter_count
             multiply_adds = facts.multiply_adds if multiply_adds is None else multiply_adds
         variant = Variant(
-            task=task,
-            model=model,
+            task=known_task.name,
+            model=model.name if isinstance(model, Model) else model,
             name=name,
             version=1,
             precision=precision,
@@ -170,7 +159,11 @@ class Registry:
         self.artifacts.put(artifact)  # first: a row never speaks of a file that is not there
 
         def add(session: Session) -> Variant:
-            added = _add_variant(session, variant, graph_facts)
+            if isinstance(task, Task):
+                add_task(session, task)
+            if isinstance(model, Model):
+                add_model(session, model)
+            added = add_variant(session, variant, graph_facts)
             if also is not None:
                 also(session, added)
             return added
@@ -211,7 +204,7 @@ class Registry:
         path = parse_path(variant_id)
 
         def revise(session: Session) -> Variant:
-            before = _one_variant(session, path)
+            before = one_variant(session, path)
             row = session.get_one(VariantRow, before.id)
             for field, value in accuracy_columns(accuracy).items():
                 setattr(row, field, value)
@@ -239,7 +232,7 @@ class Registry:
     def models(self, task: str) -> tuple[Model, ...]:
         """The task's models, by name. NotFoundError if there is no such task."""
         with self.store.session() as session:
-            _find_task(session, task)
+            find_task(session, task)
             rows = session.scalars(
                 select(ModelRow).where(ModelRow.task == task).order_by(ModelRow.name)
             )
@@ -267,7 +260,7 @@ class Registry:
     def variant(self, variant_id: str) -> Variant:
         """The variant of that id, ``task/model/name@version``; NotFoundError if there is none."""
         with self.store.session() as session:
-            return _one_variant(session, parse_path(variant_id))
+            return one_variant(session, parse_path(variant_id))
 
     def catalog(self) -> Catalog:
         """Everything that is registered now, as one snapshot that needs the store no more."""
@@ -326,74 +319,3 @@ def open_registry(home: Path | None = None) -> Registry:
     default = URL.create("sqlite", database=str(folder / "store.db"))
     store = open_store(os.environ.get("MODELLESS_STORE_URL") or default)
     return Registry(store, ArtifactStore(str(folder / "artifacts")))
-
-
-def _find_task(session: Session, name: str) -> Task:
-    row = session.get(TaskRow, name)
-    if row is None:
-        raise not_found("task", name, session.scalars(select(TaskRow.name)), f"{_ADD}.")
-    return task_of(row)
-
-
-def _find_model(session: Session, task: str, name: str) -> Model:
-    row = session.get(ModelRow, (task, name))
-    if row is None:
-        known = session.scalars(select(ModelRow.name).where(ModelRow.task == task))
-        raise not_found(f"model of task {task!r}", name, known, f"{_ADD} {task}.")
-    return model_of(row)
-
-
-def _one_variant(session: Session, path: ScopePath) -> Variant:
-    """The variant that a whole path names: its version, or the latest."""
-    if path.model is None or path.variant is None:
-        raise InvalidInputError.of("variant", str(path), "task/model/variant@version")
-    found = variants_in(session, path.task, path.model, path.variant, path.version, True)
-    if found:
-        return found[0]
-    _find_model(session, _find_task(session, path.task).name, path.model)
-    every = variants_in(session, path.task, path.model, None, None, False)
-    versions = [str(variant.version) for variant in every if variant.name == path.variant]
-    if versions:
-        what = f"version of variant {path.task}/{path.model}/{path.variant}"
-        raise not_found(what, str(path.version), versions, "")
-    names = {variant.name for variant in every}
-    raise not_found(
-        f"variant of model {path.task}/{path.model}", path.variant, names, f"{_ADD} {path.task}."
-    )
-
-
-def _add_variant(session: Session, variant: Variant, graph_facts: GraphFacts | None) -> Variant:
-    # The model's row is locked, so that two processes cannot take the same version number.
-    # (SQLite, which has no row locks, has the whole store locked by now.)
-    session.get(ModelRow, (variant.task, variant.model), with_for_update=True)
-    every = variants_in(session, variant.task, variant.model, variant.name, None, False)
-    for known in every:
-        if (known.artifact_sha256, known.engine) == (variant.artifact_sha256, variant.engine):
-            # Counts follow from the bytes; a later modelless may know how to count more.
-            again = dataclasses.replace(
-                variant,
-                version=known.version,
-                parameter_count=known.parameter_count,
-                multiply_adds=known.multiply_adds,
-            )
-            _must_equal(f"variant {known.id} of the same bytes", known, again)
-            return known
-    new = dataclasses.replace(variant, version=every[-1].version + 1 if every else 1)
-    if session.get(ArtifactRow, new.artifact_sha256) is None:
-        session.add(ArtifactRow(sha256=new.artifact_sha256, bytes=new.artifact_bytes))
-        session.flush()
-    row = variant_row(new)
-    row.graph_facts = None if graph_facts is None else graph_facts.document()
-    session.add(row)
-    return new
-
-
-def _must_equal(what: str, known: Any, given: Any) -> None:
-    """Raise InvalidInputError for the first field in which two frozen values differ."""
-    for field in dataclasses.fields(known):
-        before, now = getattr(known, field.name), getattr(given, field.name)
-        if before != now:
-            hint = "It is registered already: register this one under another name."
-            if field.name == "accuracy":
-                hint = "It is registered already: revise_accuracy changes what is known of it."
-            raise InvalidInputError.of(f"{what}: {field.name}", now, repr(before), hint)

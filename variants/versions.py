@@ -49,6 +49,10 @@ class TrialRules:
             value = getattr(self, name)
             if not 0.0 < value < 1.0:
                 raise InvalidInputError.of(name, value, "a share above 0 and below 1")
+        if self.alpha > 0.5:
+            raise InvalidInputError.of(
+                "alpha", self.alpha, "up to 0.5: beyond it a coin would be right more often"
+            )
         for name in ("min_queries", "min_labels"):
             if getattr(self, name) < 0:
                 raise InvalidInputError.of(name, getattr(self, name), "0 or more")

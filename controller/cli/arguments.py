@@ -34,6 +34,7 @@ DeviceClasses = Annotated[
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Settings, a YAML file.")
 ]
+Url = Annotated[str | None, typer.Option("--url", help="Server; default: the one that is up here.")]
 
 _UNITS_S: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|min|m|h)")

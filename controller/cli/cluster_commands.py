@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from modelless.controller.cli.arguments import ConfigFile
+from modelless.controller.cli.arguments import ConfigFile, Url
 from modelless.controller.cli.screen import (
     Json,
     duration,
@@ -100,9 +100,7 @@ def down(ctx: typer.Context, as_json: Json = False) -> None:
 
 def status(
     ctx: typer.Context,
-    url: Annotated[
-        str | None, typer.Option("--url", help="Server; default: the one that is up here.")
-    ] = None,
+    url: Url = None,
     as_json: Json = False,
 ) -> None:
     """Show what is up, what it holds and how busy it is.

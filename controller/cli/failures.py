@@ -158,6 +158,8 @@ def _explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename is not None else ""
         return one_line(f"{where}{error.strerror or error}"), _UNFIT
+    if isinstance(error, MemoryError):
+        return one_line(f"there is not enough memory: {error}"), _UNFIT
     kind = type(error).__name__
     return (
         one_line(f"unexpected {kind}: {error}. This is a bug: {TRACEBACK}=1 shows where it is."),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -27,9 +27,8 @@ from modelless.variants.making.origins import Origin, find_origin
 from modelless.variants.making.recipe import Recipe
 from modelless.variants.making.session import Session as Graph
 from modelless.variants.metrics import Metric, Score
-from modelless.variants.outcomes import REVISED, details_of
+from modelless.variants.outcomes import first_measured
 from modelless.variants.registry import Registry
-from modelless.variants.store import HistoryRow
 from modelless.variants.validation import ValidationSet
 from modelless.variants.validation.measuring import MeasuredAccuracy, measure_accuracy, source_of
 from modelless.variants.vocabulary import (
@@ -299,13 +298,11 @@ class _Making:
 
         def note(session: Session, variant: Variant) -> None:
             session.add(origin.row(variant.id))
-            session.add(_measured_row(variant, details_of(found, order.metric)))
+            session.add(first_measured(variant, found, order.metric, "measured when it was made"))
 
-        registry.add_task(order.task)
-        registry.add_model(order.model)
         return registry.register_variant(
-            task=planned.task,
-            model=planned.model,
+            task=order.task,
+            model=order.model,
             name=planned.name,
             precision=planned.precision,
             engine=planned.engine,
@@ -314,14 +311,3 @@ class _Making:
             resolution_px=planned.resolution_px,
             also=note,
         )
-
-
-def _measured_row(variant: Variant, details: Mapping[str, object]) -> HistoryRow:
-    """That the accuracy was measured, with the outcomes by which variants are compared."""
-    accuracy = asdict(variant.accuracy)
-    return HistoryRow(
-        kind=REVISED,
-        subject=variant.id,
-        reason="measured when it was made",
-        details={"before": accuracy, "after": accuracy, **details},
-    )

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from modelless.controller.cli.family import FamilyOrder
+from modelless.controller.cli.named import check_resolution, described_task, known_model
 from modelless.controller.cli.screen import say
-from modelless.controller.cli.task_files import read_task
 from modelless.variants.conversion.sources import ONNX, Source, framework_of, read_source
 from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError
 from modelless.variants.inspection import OnnxFacts, check_signature, inspect_onnx
@@ -35,6 +35,9 @@ _MOST_CALIBRATION: Final = 1024
 """Items of a set that was given to calibrate with; all are kept beside the variants."""
 
 
+_METRIC: Final = "top-1"
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """The command line of ``modelless make``; see its help."""
@@ -43,7 +46,7 @@ class Asked:
     framework: str | None
     task: str | None
     task_file: Path | None
-    metric: str
+    metric: str | None
     model: str | None
     precision: Precision
     resolution_px: int | None
@@ -85,8 +88,7 @@ def order_of(registry: Registry, asked: Asked) -> FamilyOrder:
     Raises:
         ModellessError: whatever is wrong with the source, the task, the recipe or the data.
     """
-    if asked.resolution_px is not None and not 1 <= asked.resolution_px <= 65_536:
-        raise InvalidInputError.of("resolution", asked.resolution_px, "1 to 65536 (pixels)")
+    check_resolution(asked.resolution_px)
     if asked.sample is not None and asked.sample < 1:
         raise InvalidInputError.of("sample", asked.sample, "1 or more items")
     recipe = default_recipe() if asked.recipe is None else load_recipe(asked.recipe)
@@ -102,7 +104,14 @@ def order_of(registry: Registry, asked: Asked) -> FamilyOrder:
         source = _read(asked, task)
     facts = inspect_onnx(source.onnx_bytes)
     if task is None:
-        task = _task_of(str(asked.task), facts, asked.metric)
+        task = _task_of(str(asked.task), facts, asked.metric or _METRIC)
+    elif asked.metric not in (None, task.accuracy_metric):
+        raise InvalidInputError.of(
+            "--metric",
+            asked.metric,
+            f"{task.accuracy_metric}, the metric of the task {task.name}",
+            "Another one is measured by: modelless validate ... --metric.",
+        )
     check_signature(facts, task)
     metric = find_metric(task.accuracy_metric, task)
     items = open_validation_set(asked.validation, task, metric.expects)
@@ -113,7 +122,8 @@ def order_of(registry: Registry, asked: Asked) -> FamilyOrder:
         calibration, count = first_inputs(unlabelled, _MOST_CALIBRATION), len(items)
     return FamilyOrder(
         task=task,
-        model=_model(registry, task, model, source.name),
+        model=known_model(registry, task, model)
+        or Model(task.name, model, family=model, source=source.name),
         source=source,
         precision=parent.precision if parent is not None else asked.precision,
         resolution_px=parent.resolution_px if parent is not None else asked.resolution_px,
@@ -154,23 +164,11 @@ def _known_task(registry: Registry, asked: Asked, parent: Variant | None) -> Tas
     """The task, if it is registered or described in a file."""
     name = asked.task or (parent.task if parent is not None else None)
     if asked.task_file is not None:
-        found = read_task(asked.task_file)
-        if name not in (None, found.name):
-            raise InvalidInputError.of("--task", name, f"{found.name!r}, as the task file says")
-        return found
+        return described_task(asked.task_file, name)
     if name is None:
         raise InvalidInputError("--task: say which task it performs, or describe it: --task-file")
     check_name("task", name)
     return next((task for task in registry.tasks() if task.name == name), None)
-
-
-def _model(registry: Registry, task: Task, name: str, source: str) -> Model:
-    """The model as it is registered; a new one of that source where it is not."""
-    known: tuple[Model, ...] = ()
-    if any(each.name == task.name for each in registry.tasks()):
-        known = registry.models(task.name)
-    new = Model(task.name, name, family=name, source=source)
-    return next((model for model in known if model.name == name), new)
 
 
 def _read(asked: Asked, task: Task | None) -> Source:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from modelless.controller.cli.arguments import LatencyMs, MaxCostUsd, MinAccuracy, TaskName
+from modelless.controller.cli.arguments import LatencyMs, MaxCostUsd, MinAccuracy, TaskName, Url
 from modelless.controller.cli.screen import Json, emit, home_of, say, show_table
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import SLO, TensorSpec
@@ -24,9 +24,7 @@ def infer(
     latency_ms: LatencyMs = None,
     min_accuracy: MinAccuracy = None,
     max_cost_usd: MaxCostUsd = None,
-    url: Annotated[
-        str | None, typer.Option("--url", help="Server; default: the one that is up here.")
-    ] = None,
+    url: Url = None,
     as_json: Json = False,
 ) -> None:
     """Ask the running modelless what a photo shows, within limits.

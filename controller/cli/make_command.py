@@ -58,8 +58,11 @@ def make(
         typer.Option("--task-file", metavar="FILE", help="A new task, described in YAML."),
     ] = None,
     metric: Annotated[
-        str, typer.Option("--metric", metavar="NAME", help="Of a task read off the graph.")
-    ] = "top-1",
+        str | None,
+        typer.Option(
+            "--metric", metavar="NAME", help="Of a task read off the graph; default: top-1."
+        ),
+    ] = None,
     model: Annotated[
         str | None, typer.Option("--model", help="What the model is called; made if new.")
     ] = None,

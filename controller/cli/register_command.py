@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from modelless.controller.cli.make_command import make
+from modelless.controller.cli.named import check_resolution, described_task, known_model, who
 from modelless.controller.cli.screen import (
     Json,
     accuracy_fields,
@@ -19,7 +21,7 @@ from modelless.controller.cli.screen import (
     home_of,
     say,
 )
-from modelless.variants.errors import InvalidInputError
+from modelless.variants.errors import InvalidInputError, NotFoundError
 from modelless.variants.vocabulary import (
     Accuracy,
     Engine,
@@ -32,13 +34,21 @@ from modelless.variants.vocabulary import (
 )
 
 if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from modelless.variants.metrics import Metric
     from modelless.variants.registry import Registry
+    from modelless.variants.validation.measuring import MeasuredAccuracy
 
 EPILOG = (
-    "Example: modelless register net.onnx --task imagenet --model mynet --name fp32-224 "
+    "Examples: modelless register net.onnx --task imagenet --model mynet --validation photos; "
+    "modelless register net.onnx --task imagenet --model mynet --name fp32-224 "
     "--precision fp32 --resolution 224 --accuracy 75.1 --provenance published "
     '--accuracy-source "the paper, table 2"'
 )
+REGISTERED = "registered"
+"""Of the history's row that says who registered a variant, and from what."""
+
 UNKNOWN_SOURCE = "not stated when it was registered; counts as 0 until it is"
 
 
@@ -52,16 +62,26 @@ def register(
         ),
     ],
     model: Annotated[str, typer.Option("--model", help="Model it is a form of; made if new.")],
-    name: Annotated[str, typer.Option("--name", help="Name of the variant, e.g. int8-224.")],
-    precision: Annotated[Precision, typer.Option("--precision", help="Its number format.")],
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name", help="Name of the one variant, e.g. int8-224; without it a family is made."
+        ),
+    ] = None,
+    precision: Annotated[
+        Precision | None, typer.Option("--precision", help="Its number format.")
+    ] = None,
     task: Annotated[str | None, typer.Option("--task", "-t", help="Task it performs.")] = None,
     task_file: Annotated[
         Path | None,
         typer.Option("--task-file", metavar="FILE", help="A new task, described in YAML."),
     ] = None,
     engine: Annotated[
-        Engine, typer.Option("--engine", help="What runs it; see 'modelless engines'.")
-    ] = Engine.ONNXRUNTIME_CPU,
+        Engine | None,
+        typer.Option(
+            "--engine", help="What runs it; default: onnxruntime-cpu. See 'modelless engines'."
+        ),
+    ] = None,
     resolution: Annotated[
         int | None, typer.Option("--resolution", metavar="PX", help="Side of the network's input.")
     ] = None,
@@ -104,47 +124,86 @@ def register(
     licence: Annotated[str, typer.Option("--licence", help="A new model's licence.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Register an ONNX file as a variant of a task.
+    """Register a trained model: one variant of it, or with no --name the whole family.
 
+    Without --name every variant is made, as by 'modelless make', and measured on --validation.
     The file is inspected and held against the task's inputs and outputs before anything is stored.
     Another framework's model is converted and held against itself on the validation set's inputs.
     The same bytes for the same engine again get the version they have; other bytes, or another
     engine, under the same name the next one. Names of their own keep several engines side by side.
     """
-    from modelless.controller.cli.task_files import read_task
+    if name is None:
+        of_one = {
+            "--accuracy": accuracy, "--accuracy-source": accuracy_source,
+            "--accuracy-samples": accuracy_samples, "--provenance": provenance,
+            "--revise-accuracy": revise, "--family": family, "--source": source,
+            "--licence": licence,
+        }  # fmt: skip
+        _check_for_family(validation, [option for option, value in of_one.items() if value])
+        assert validation is not None  # noqa: S101  (just checked)
+        make(
+            ctx, file, validation, task, task_file, None, model, framework,
+            precision or Precision.FP32, resolution, engine=engine and engine.value,
+            as_json=as_json,
+        )  # fmt: skip
+        return
+    from modelless.controller.cli.measuring import measure_file, remark_on_precision
     from modelless.variants.inspection import check_signature, inspect_onnx
+    from modelless.variants.outcomes import details_of, first_measured
     from modelless.variants.registry import open_registry
+    from modelless.variants.store.history import record
 
     check_name("name", name)
-    new_task = read_task(task_file) if task_file is not None else None
+    if precision is None:
+        raise InvalidInputError.of(
+            "--precision", None, ", ".join(Precision), "It goes with --name."
+        )
+    engine = engine or Engine.ONNXRUNTIME_CPU
+    new_task = described_task(task_file, task) if task_file is not None else None
     with closing(open_registry(home_of(ctx))) as registry:
-        of_task = _find_task(registry, task, new_task)
-        of_model = _find_model(registry, of_task, model, family, source, licence)
+        of_task = new_task or _find_task(registry, task)
+        stated = any((family, source, licence))
+        of_model = (None if stated else known_model(registry, of_task, model)) or Model(
+            of_task.name, model, family or model, source, licence
+        )
         known_accuracy = _accuracy(of_task, accuracy, provenance, accuracy_source, accuracy_samples)
         if validation is not None and known_accuracy.source != UNKNOWN_SOURCE:
             raise InvalidInputError("--validation measures the accuracy: leave out --accuracy")
-        if resolution is not None and not 1 <= resolution <= 65_536:
-            raise InvalidInputError.of("resolution", resolution, "1 to 65536 (pixels)")
+        check_resolution(resolution)
         data = _read(file, framework, of_task, validation)
         facts = inspect_onnx(data)
         check_signature(facts, of_task)
-        details: Mapping[str, object] = {}
+        found: MeasuredAccuracy | None = None
+        metric: Metric | None = None
         if validation is not None:
             planned = Variant(
-                of_task.name, model, name, 1, precision, resolution, Engine.ONNXRUNTIME_CPU,
+                of_task.name, model, name, 1, precision, resolution, _engine_to_measure(engine),
                 hashlib.sha256(data).hexdigest(), len(data), known_accuracy,
             )  # fmt: skip
-            known_accuracy, details = _measured(planned, data, of_task, validation)
+            found, metric = measure_file(planned, data, of_task, validation)
+            known_accuracy = found.accuracy
+            if remark := remark_on_precision(found, metric, None):
+                say(f"note: {remark}")
 
+        def note(session: Session, variant: Variant) -> None:
+            if variant.id in before:
+                return
+            told = {"who": who(), "source": file, "sha256": variant.artifact_sha256}
+            record(session, REGISTERED, variant.id, f"registered from {file}", told)
+            if found is not None and metric is not None:
+                reason = "measured when it was registered"
+                session.add(first_measured(variant, found, metric, reason))
+
+        details = {} if found is None or metric is None else details_of(found, metric)
         variant = _revise(
             registry, of_task, model, name, engine, data, known_accuracy, revise, details
         )
         if variant is None:
-            registry.add_task(of_task)
-            registry.add_model(of_model)
+            every = registry.variants(of_task.name, model, name, latest_only=False)
+            before = {known.id for known in every}
             variant = registry.register_variant(
-                task=of_task.name,
-                model=model,
+                task=of_task,
+                model=of_model,
                 name=name,
                 precision=precision,
                 engine=engine,
@@ -154,10 +213,8 @@ def register(
                 parameter_count=facts.parameter_count,
                 multiply_adds=facts.multiply_adds,
                 inspect=False,
+                also=note,
             )
-            if details:
-                reason = "measured when it was registered"
-                registry.revise_accuracy(variant.id, known_accuracy, reason, details)
     if accuracy is None and validation is None:
         say(
             "note: no --accuracy was given, so it counts as 0 %: it is never chosen for a query "
@@ -221,30 +278,45 @@ def variant_fields(variant: Variant) -> dict[str, object]:
     }
 
 
-def _find_task(registry: Registry, name: str | None, new: Task | None) -> Task:
-    if new is not None:
-        if name is not None and name != new.name:
-            raise InvalidInputError.of("--task", name, f"{new.name!r}, as the task file says")
-        return new
+def _check_for_family(validation: Path | None, of_one: Sequence[str]) -> None:
+    """Refuse what says nothing of a family.
+
+    Raises:
+        InvalidInputError: there is nothing to measure it on, or an option is about one variant.
+    """
+    if validation is None:
+        raise InvalidInputError(
+            "--name: say what the variant is called; or give --validation, and a whole family is "
+            "made and measured on it"
+        )
+    if of_one:
+        raise InvalidInputError(
+            f"{', '.join(of_one)}: goes with --name, for one variant; without it a family is made, "
+            "and its accuracies are measured"
+        )
+
+
+def _engine_to_measure(engine: Engine) -> Engine:
+    """The engine itself; where it does not work here the one that always does, and it is told."""
+    from modelless.variants.runtimes.engines import engine_status
+
+    if engine_status(engine).available:
+        return engine
+    say(f"note: its accuracy is measured on {Engine.ONNXRUNTIME_CPU.value}")
+    return Engine.ONNXRUNTIME_CPU
+
+
+def _find_task(registry: Registry, name: str | None) -> Task:
     if name is None:
         raise InvalidInputError("--task: say which task it performs, or describe it: --task-file")
     tasks = {task.name: task for task in registry.tasks()}
     if name not in tasks:
         from modelless.variants.paths import not_found
 
-        raise not_found("task", name, tasks, "describe one in a file and give --task-file.")
+        how = "describe one in a file and give --task-file."
+        missing = not_found("task", name, tasks, how)
+        raise NotFoundError(f"{missing} For a new one, {how}") if tasks else missing
     return tasks[name]
-
-
-def _find_model(
-    registry: Registry, task: Task, name: str, family: str, source: str, licence: str
-) -> Model:
-    known = {}
-    if any(found.name == task.name for found in registry.tasks()):
-        known = {model.name: model for model in registry.models(task.name)}
-    if name in known and not (family or source or licence):
-        return known[name]
-    return Model(task.name, name, family or name, source, licence)
 
 
 def _accuracy(
@@ -276,17 +348,6 @@ def _accuracy(
 
     low, high = wilson_percent(round(percent / 100.0 * samples), samples)
     return replace(stated, low_percent=low, high_percent=high, sample_count=samples)
-
-
-def _measured(
-    planned: Variant, data: bytes, task: Task, validation: Path
-) -> tuple[Accuracy, Mapping[str, object]]:
-    """The accuracy of a file on a validation set, and what the history keeps of it."""
-    from modelless.controller.cli.measuring import measure_file
-    from modelless.variants.outcomes import details_of
-
-    found, metric = measure_file(planned, data, task, validation)
-    return found.accuracy, details_of(found, metric)
 
 
 def _revise(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import getpass
+import time
 from collections.abc import Mapping
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from modelless.controller.cli.arguments import seconds_of, share_of
+from modelless.controller.cli.arguments import Url, seconds_of, share_of
+from modelless.controller.cli.named import who
 from modelless.controller.cli.screen import Json, duration, emit, home_of, say, show_table
 from modelless.variants.versions import Line, TrialRules
 
@@ -29,6 +31,15 @@ Version = Annotated[
 Why = Annotated[str | None, typer.Option("--reason", help="A sentence for the history.")]
 
 
+def _tolerance(of: str, events: str) -> Any:
+    """The option that says how many more bad events a canary may have."""
+    return typer.Option(f"--{of}-tolerance", help=f"Points of {events} more, at most.")
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:g}%"
+
+
 def promote(
     ctx: typer.Context, version: Version, reason: Why = None, as_json: Json = False
 ) -> None:
@@ -41,7 +52,7 @@ def promote(
     from modelless.variants.registry import open_registry
 
     with closing(open_registry(home_of(ctx))) as registry:
-        line = promote_version(registry.store, version, _who(), reason or "by command")
+        line = promote_version(registry.store, version, who(), reason or "by command")
         _remark_on(registry, line.current_id)
     _tell(line, as_json=as_json)
 
@@ -61,7 +72,7 @@ def rollback(
     from modelless.variants.registry import open_registry
 
     with closing(open_registry(home_of(ctx))) as registry:
-        line = take_back(registry.store, variant, _who(), reason or "by command")
+        line = take_back(registry.store, variant, who(), reason or "by command")
     _tell(line, as_json=as_json)
 
 
@@ -79,16 +90,16 @@ def canary(
     ] = None,
     alpha: Annotated[
         str, typer.Option("--alpha", help="Most probability of each wrong decision.")
-    ] = f"{100 * _RULES.alpha:g}%",
-    accuracy_tolerance: Annotated[
-        str, typer.Option("--accuracy-tolerance", help="Points of wrong answers more, at most.")
-    ] = f"{100 * _RULES.accuracy_tolerance:g}%",
-    error_tolerance: Annotated[
-        str, typer.Option("--error-tolerance", help="Points of failed queries more, at most.")
-    ] = f"{100 * _RULES.error_tolerance:g}%",
-    latency_tolerance: Annotated[
-        str, typer.Option("--latency-tolerance", help="Points of slow queries more, at most.")
-    ] = f"{100 * _RULES.latency_tolerance:g}%",
+    ] = _points(_RULES.alpha),
+    accuracy_tolerance: Annotated[str, _tolerance("accuracy", "wrong answers")] = _points(
+        _RULES.accuracy_tolerance
+    ),
+    error_tolerance: Annotated[str, _tolerance("error", "failed queries")] = _points(
+        _RULES.error_tolerance
+    ),
+    latency_tolerance: Annotated[str, _tolerance("latency", "slow queries")] = _points(
+        _RULES.latency_tolerance
+    ),
     min_queries: Annotated[
         int, typer.Option("--min-queries", help="Answered by it before it is promoted.")
     ] = _RULES.min_queries,
@@ -108,6 +119,7 @@ def canary(
 
     It is promoted or rolled back by itself, as soon as errors, feedback on its answers and latency
     have shown which: by a test that may be looked at all the time. Undecided, it is rolled back.
+    There is one canary a task at a time; of other tasks there may be others.
     """
     from modelless.variants.paths import parse_path
     from modelless.variants.promotion import begin_trial
@@ -133,7 +145,7 @@ def canary(
             version,
             share_of("--share", share),
             rules,
-            _who(),
+            who(),
             reason or "by command",
             against=other,
         )
@@ -147,15 +159,22 @@ def canary(
 
 def canary_status(
     ctx: typer.Context,
-    url: Annotated[
-        str | None, typer.Option("--url", help="Server; default: the one that is up here.")
-    ] = None,
+    url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Show what canaries have shown so far, as the running cluster counts it."""
-    from modelless.controller.cli.server import find_url, get_json
+    """Show what canaries have shown so far, as the running cluster counts it.
 
-    trials = get_json(find_url(home_of(ctx), url), "/modelless/status").get("trials", [])
+    Where nothing is up: what was shown before it went down.
+    """
+    from modelless.controller.cli.server import find_url, get_json
+    from modelless.controller.live.cluster import read_state
+
+    if url is None and read_state(home_of(ctx)) is None:
+        trials = _kept_trials(home_of(ctx))
+        if trials:
+            say("note: nothing is up: canaries go on with the next 'modelless up'")
+    else:
+        trials = get_json(find_url(home_of(ctx), url), "/modelless/status").get("trials", [])
     if as_json:
         emit({"trials": trials})
         return
@@ -163,6 +182,21 @@ def canary_status(
         typer.echo("no canary is on")
     for trial in trials:
         _show(trial)
+
+
+def _kept_trials(home: Path) -> list[dict[str, Any]]:
+    """What the store knows of the trials that are on."""
+    from modelless.controller.core.verdict import TrialEvidence, status_of
+    from modelless.variants.promotion import read_evidence, read_lines
+    from modelless.variants.registry import open_registry
+
+    with closing(open_registry(home)) as registry:
+        store = registry.store
+        trials = [line.trial for line in read_lines(store).by_name.values() if line.trial]
+        return [
+            status_of(trial, TrialEvidence.kept(read_evidence(store, trial)), time.time())
+            for trial in trials
+        ]
 
 
 def _show(trial: Mapping[str, Any]) -> None:
@@ -188,14 +222,6 @@ def _show(trial: Mapping[str, Any]) -> None:
         caption=f"{trial['reason']}; worse and not worse: evidence, of what is needed",
         right=range(1, 8),
     )
-
-
-def _who() -> str:
-    """Who gives the command, as the operating system knows them."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container's user without a name
-        return "unknown"
 
 
 def _remark_on(registry: Registry, variant_id: str) -> None:

@@ -99,8 +99,10 @@ class TrialEvidence:
         return {**asdict(self), "first": {str(step): n for step, n in self.first.items()}}
 
     @classmethod
-    def of_document(cls, document: Mapping[str, Any]) -> TrialEvidence:
-        """What ``document`` gave."""
+    def kept(cls, document: Mapping[str, Any] | None) -> TrialEvidence:
+        """What ``document`` gave; none yet where nothing was kept."""
+        if document is None:
+            return cls()
         return cls(
             ArmTotals(**document["tried"]),
             ArmTotals(**document["standing"]),
@@ -256,3 +258,34 @@ def _quantile_step(counts: Mapping[int, int]) -> int:
 def slow_above_s(evidence: TrialEvidence) -> float | None:
     """From which latency on a query counts as slow, seconds; None while it is not known."""
     return None if evidence.slow_step is None else step_s(evidence.slow_step)
+
+
+def status_of(
+    trial: Trial, evidence: TrialEvidence, now_s: float, verdict: Verdict | None = None
+) -> dict[str, Any]:
+    """What a trial has shown so far, as plain JSON.
+
+    Args:
+        now_s: seconds since the epoch, as ``trial.began_s``.
+        verdict: what was decided on it; judged anew where there is none.
+    """
+    verdict = verdict or judge(trial, evidence, now_s)
+    return {
+        "variant": trial.variant_id,
+        "against": trial.against_id,
+        "decision": verdict.decision.value,
+        "reason": verdict.reason,
+        "age_s": round(now_s - trial.began_s, 1),
+        **figures_of(trial, evidence, verdict),
+    }
+
+
+def figures_of(trial: Trial, evidence: TrialEvidence, verdict: Verdict) -> dict[str, Any]:
+    """The figures behind a verdict, as plain JSON: also what the history keeps of it."""
+    slow_s = slow_above_s(evidence)
+    return {
+        "share": trial.share,
+        "queries": {"tried": evidence.tried.queries, "standing": evidence.standing.queries},
+        "slow_above_ms": None if slow_s is None else round(slow_s * 1e3, 3),
+        "guards": [guard.document() for guard in verdict.guards],
+    }

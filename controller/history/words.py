@@ -83,9 +83,28 @@ def entry_text(entry: Entry) -> str:
         held = details.get("holds") or details.get("held") or []
         parts.append(str(details.get("device_class", "")))
         parts.append("with " + ", ".join(held) if held else "with nothing loaded")
+    elif {"before", "after"} <= details.keys():
+        parts += _change(details["before"], details["after"])
+    if details.get("who"):
+        parts.append(f"by {details['who']}")
     if details.get("worker"):
         parts.append(f"in {details.get('worker')} ({details.get('device_class')})")
     return "; ".join(part for part in parts if part)
+
+
+def _change(before: Any, after: Any) -> list[str]:
+    """What a change of a version's pointer, or of an accuracy, changed."""
+    if not isinstance(before, Mapping) or not isinstance(after, Mapping):
+        return []
+    parts = []
+    if before.get("current") != after.get("current"):
+        parts.append(f"version {before.get('current')} to {after.get('current')}")
+    if before.get("canary") != after.get("canary"):
+        number = after.get("canary") or before.get("canary")
+        parts.append(f"canary of version {number} {'on' if after.get('canary') else 'off'}")
+    if before.get("percent") != after.get("percent"):
+        parts.append(f"{before.get('percent', 0.0):.4g} to {after.get('percent', 0.0):.4g} %")
+    return parts
 
 
 def _cost(details: Mapping[str, Any], verb: str, takes: str = "") -> list[str]:

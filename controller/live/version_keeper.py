@@ -22,8 +22,9 @@ from modelless.controller.core.verdict import (
     Decision,
     TrialEvidence,
     Verdict,
+    figures_of,
     judge,
-    slow_above_s,
+    status_of,
 )
 from modelless.variants.errors import ModellessError
 from modelless.variants.promotion import (
@@ -171,7 +172,7 @@ class VersionKeeper:
                 trial,
                 MODELLESS,
                 verdict.reason,
-                _details(trial, evidence, verdict),
+                figures_of(trial, evidence, verdict),
                 promoted=verdict.decision is Decision.PROMOTE,
             )
             if ended is not None:
@@ -192,27 +193,8 @@ class VersionKeeper:
 
     def _status_of(self, trial: Trial) -> dict[str, Any]:
         evidence = self._evidence[trial.number]
-        verdict = self._verdicts.get(trial.number) or judge(trial, evidence, time.time())
-        return {
-            "variant": trial.variant_id,
-            "against": trial.against_id,
-            "decision": verdict.decision.value,
-            "reason": verdict.reason,
-            "age_s": round(time.time() - trial.began_s, 1),
-            **_details(trial, evidence, verdict),
-        }
+        return status_of(trial, evidence, time.time(), self._verdicts.get(trial.number))
 
 
 def _evidence_kept(store: Store, trial: Trial) -> TrialEvidence:
-    kept = read_evidence(store, trial)
-    return TrialEvidence() if kept is None else TrialEvidence.of_document(kept)
-
-
-def _details(trial: Trial, evidence: TrialEvidence, verdict: Verdict) -> dict[str, Any]:
-    slow_s = slow_above_s(evidence)
-    return {
-        "share": trial.share,
-        "queries": {"tried": evidence.tried.queries, "standing": evidence.standing.queries},
-        "slow_above_ms": None if slow_s is None else round(slow_s * 1e3, 3),
-        "guards": [guard.document() for guard in verdict.guards],
-    }
+    return TrialEvidence.kept(read_evidence(store, trial))

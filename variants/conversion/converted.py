@@ -16,7 +16,7 @@ from modelless.variants.errors import (
     ModellessError,
     NotFoundError,
 )
-from modelless.variants.importing import import_object
+from modelless.variants.importing import FOREIGN_ERRORS, import_object
 from modelless.variants.making.calibration import CalibrationData, Feed
 from modelless.variants.making.canonical import write_model
 from modelless.variants.making.fidelity import Outputs
@@ -108,7 +108,7 @@ def guarded(source_run: Callable[[Feed], Outputs], source: str) -> Callable[[Fee
             return source_run(feed)
         except ModellessError:
             raise
-        except Exception as error:  # another shape than it was trained on, nothing that predicts
+        except FOREIGN_ERRORS as error:  # such as another shape than it was trained on
             raise InvalidInputError(
                 f"conversion: {source} fails on the inputs: {type(error).__name__}: {error}"
             ) from error
@@ -149,7 +149,7 @@ def load_model(source: str, kind: type | tuple[type, ...]) -> Any:
     if callable(found) and not isinstance(found, kind):
         try:
             found = found()
-        except Exception as error:  # whatever the user's own code raises is told
+        except FOREIGN_ERRORS as error:  # whatever the user's own code raises is told
             raise InvalidInputError.of(
                 "conversion: source", source, allowed, f"It raised {type(error).__name__}: {error}"
             ) from error

@@ -87,6 +87,8 @@ def framework_of(source: str, framework: str | None = None) -> str:
         package = base.__module__.partition(".")[0]
         if package in _PACKAGES:
             return _PACKAGES[package]
+    if not callable(found):
+        raise InvalidInputError.of("source", source, ALLOWED, f"It is {found!r:.80}, not a model.")
     raise InvalidInputError.of(
         "--framework",
         None,

@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.variants.artifacts import ZIP_ERRORS
 from modelless.variants.errors import IntegrityError, InvalidInputError
+from modelless.variants.npz import NPZ_ERRORS, read_arrays
 
 Feed = Mapping[str, NDArray[Any]]
 """One call's inputs by name, items along axis 0."""
@@ -87,11 +87,10 @@ def from_npz(npz_bytes: bytes) -> CalibrationData:
     """
     feeds: dict[int, dict[str, NDArray[Any]]] = {}
     try:
-        with np.load(io.BytesIO(npz_bytes), allow_pickle=False) as file:
-            for key in file.files:
-                call, _, name = key.partition("/")
-                feeds.setdefault(int(call), {})[name] = file[key]
-    except (ValueError, TypeError, *ZIP_ERRORS) as error:
+        for key, array in read_arrays(io.BytesIO(npz_bytes)).items():
+            call, _, name = key.partition("/")
+            feeds.setdefault(int(call), {})[name] = array
+    except NPZ_ERRORS as error:
         raise IntegrityError(f"calibration data: they are damaged ({error}).") from error
     return CalibrationData(tuple(feeds[call] for call in sorted(feeds)))
 
@@ -103,9 +102,8 @@ def read_calibration(path: Path, batch: int = _BATCH) -> CalibrationData:
         InvalidInputError: no such file, no such arrays.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {str(name): file[name] for name in file.files}
-    except (ValueError, AttributeError, TypeError, *ZIP_ERRORS) as error:
+        arrays = read_arrays(path)
+    except NPZ_ERRORS as error:
         raise InvalidInputError.of(
             "calibration data", str(path), "an .npz file of plain arrays", f"({error})"
         ) from error

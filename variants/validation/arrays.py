@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.variants.errors import InvalidInputError
+from modelless.variants.npz import NPZ_ERRORS, read_arrays
 from modelless.variants.signature import check_inputs, dtype_of
 from modelless.variants.validation.expected import Boxes, Expects, LabelReader, bytes_of
 from modelless.variants.validation.table_file import Table, read_table
@@ -24,9 +23,6 @@ from modelless.variants.validation.validation_set import (
     check_count,
 )
 from modelless.variants.vocabulary import Task
-
-MOST_UNPACKED_BYTES: Final = 16 << 30
-"""Of an ``.npz`` file, checked before anything is unpacked."""
 
 _LABEL: Final = "label"
 
@@ -172,15 +168,8 @@ def read_csv(path: Path, task: Task, expects: Expects) -> ArraySet:
 
 def _load(path: Path) -> dict[str, NDArray[Any]]:
     try:
-        with zipfile.ZipFile(path) as packed:
-            unpacked_bytes = sum(member.file_size for member in packed.infolist())
-        if unpacked_bytes > MOST_UNPACKED_BYTES:
-            raise InvalidInputError.of(
-                f"{path}: bytes unpacked", unpacked_bytes, f"up to {MOST_UNPACKED_BYTES}"
-            )
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, EOFError, ValueError, zlib.error, zipfile.BadZipFile) as error:
+        return read_arrays(path)
+    except NPZ_ERRORS as error:
         raise InvalidInputError(
             f"{path}: not an .npz file of plain arrays ({error}). Write it with numpy.savez; "
             "arrays of Python objects are never read."

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.making.calibration import CalibrationData, read_calibration
 from modelless.variants.validation.measuring import random_order
@@ -59,7 +61,14 @@ def arrays_of(path: Path, most: int = MOST_ITEMS) -> CalibrationData:
             "an .npz file, where the task is new and the model is not ONNX",
             "Else describe the task in a file: --task-file.",
         )
-    feeds = read_calibration(path, _BATCH).feeds[: -(-most // _BATCH)]
+    try:
+        feeds = read_calibration(path, _BATCH).feeds[: -(-most // _BATCH)]
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{path}: {error}") from None
+    for feed in feeds:
+        for name, array in feed.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise InvalidInputError.of(f"{path}: {name}", "nan or infinity", "finite numbers")
     bare = [{name: feed[name] for name in feed if name not in _LABELS} for feed in feeds]
     if not bare[0]:
         raise InvalidInputError.of(f"{path}: arrays", sorted(feeds[0]), "an array an input, too")

@@ -226,3 +226,54 @@ def test_an_engine_that_is_not_here_is_told_and_registered(
     assert "note: it cannot be profiled or served here: engine tensorrt is not installed" in ran.err
     assert "pip install 'modelless[gpu]'" in ran.err
     assert names(registered)[2][-1] == "pixels/mine/fp32@1"
+
+
+def test_who_registered_it_is_in_the_history_once(run: Run, registered: Path, file: Path) -> None:
+    for _ in range(2):
+        assert register(run, file, *ACCURACY).code == 0
+    (entry,) = run("history", "--kind", "registered", "--json").document["entries"]
+    assert entry["subject"] == "pixels/mine/fp32@1"
+    assert entry["reason"] == f"registered from {file}"
+    assert entry["details"]["who"]
+    assert entry["details"]["sha256"].isalnum()
+
+
+def test_a_full_disk_leaves_neither_task_nor_model(
+    run: Run, registered: Path, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "task.yaml").write_text(TASK_FILE)
+    words = ("--task-file", tmp_path / "task.yaml", *ACCURACY)
+    before = names(registered)
+
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("modelless.variants.artifacts.write_whole", full)
+        ran = register(run, file, *words, task=None)
+    assert ran.code == 6
+    assert "No space left on device" in ran.err
+    assert names(registered) == before
+    assert register(run, file, *words, task=None).code == 0
+
+
+def test_without_a_name_there_must_be_something_to_measure_a_family_on(
+    run: Run, registered: Path, file: Path, tmp_path: Path
+) -> None:
+    words = ("register", file, "--task", "pixels", "--model", "mine")
+    ran = run(*words)
+    assert ran.code == 2
+    assert "--name: say what the variant is called; or give --validation" in ran.err
+    ran = run(*words, "--validation", tmp_path, "--licence", "MIT", "--accuracy", 3)
+    assert ran.code == 2
+    assert "--accuracy, --licence: goes with --name" in ran.err
+    ran = run(*words, "--name", "fp32")
+    assert ran.code == 2
+    assert "--precision: got None; allowed: fp32" in ran.err
+
+
+def test_an_unknown_task_says_how_to_describe_one(run: Run, registered: Path, file: Path) -> None:
+    ran = register(run, file, *ACCURACY, task="pixel")
+    assert ran.code == 3
+    assert "Did you mean pixels?" in ran.err
+    assert "give --task-file" in ran.err

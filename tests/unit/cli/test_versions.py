@@ -95,6 +95,7 @@ def test_a_canary_by_command(run: Run, versions: Path) -> None:
         (("--at-most", "soon"), "--at-most: got 'soon'"),
         (("--against", "two"), "version of"),
         (("--min-queries", "-1"), "min_queries: got -1"),
+        (("--alpha", "60%"), "alpha: got 0.6; allowed: up to 0.5"),
     ],
 )
 def test_canaries_that_make_no_sense(
@@ -118,3 +119,38 @@ def test_status_of_canaries(run: Run) -> None:
         }
         server.answers["/modelless/status"] = render_json(STATUS)
         assert run("canary", "status", "--url", server.url).out == "no canary is on\n"
+
+
+def test_status_where_nothing_is_up_is_what_the_store_knows(run: Run, versions: Path) -> None:
+    assert run("canary", "status").out == "no canary is on\n"
+    assert run("canary", f"{NAME}@2", "--share", "20%").code == 0
+    ran = run("canary", "status", "--json")
+    assert ran.code == 0, ran.err
+    (trial,) = ran.document["trials"]
+    assert (trial["variant"], trial["against"], trial["share"]) == (f"{NAME}@2", f"{NAME}@1", 0.2)
+    assert trial.keys() == TRIAL.keys()
+    assert "nothing is up" in ran.err
+    assert f"{NAME}@2 against {NAME}@1" in run("canary", "status").out
+
+
+def test_a_second_canary_of_a_task_is_refused_and_the_first_is_named(
+    run: Run, versions: Path
+) -> None:
+    assert run("canary", f"{NAME}@2").code == 0
+    ran = run("canary", "pixels/mean/medium@1", "--json")
+    assert ran.code == ran.document["exit_code"] == 2
+    assert f"one trial a task at a time; {NAME}@2 is on trial" in ran.err
+    assert f"modelless rollback {NAME}" in ran.err
+
+
+def test_the_history_says_who_changed_what_and_why(run: Run, versions: Path) -> None:
+    run("promote", f"{NAME}@1", "--reason", "it is known")
+    run("canary", f"{NAME}@2")
+    (promoted, begun) = run(
+        "history", "--kind", "promoted", "--kind", "canary-begun", "--json"
+    ).document["entries"]
+    assert promoted["details"]["who"] == begun["details"]["who"] != ""
+    told = " ".join(run("history", "--kind", "promoted", "--kind", "canary-begun").out.split())
+    who = promoted["details"]["who"]
+    assert f"it is known; version 2 to 1; by {who}" in told
+    assert f"by command; canary of version 2 on; by {who}" in told

@@ -110,7 +110,7 @@ def test_what_is_slow_is_taken_from_queries_that_it_does_not_judge() -> None:
 def test_evidence_survives_being_written_down() -> None:
     found = evidence(arm(300, labelled=30, wrong=3), arm(2000))
     for each in (found, TrialEvidence(first={3: 4})):
-        assert TrialEvidence.of_document(json.loads(json.dumps(each.document()))) == each
+        assert TrialEvidence.kept(json.loads(json.dumps(each.document()))) == each
 
 
 def test_figures_are_plain_data() -> None:
