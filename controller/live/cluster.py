@@ -26,6 +26,7 @@ from typing import Any
 
 from modelless.controller.config import Settings
 from modelless.controller.live import reaper
+from modelless.controller.live.deployed import write_deployed
 from modelless.controller.live.first_signal import FirstSignal
 from modelless.controller.live.haproxy_keeper import HAProxyKeeper
 from modelless.variants.errors import EnvironmentUnfitError, ModellessError
@@ -162,10 +163,14 @@ class Cluster:
             doors = None  # HAProxy and the gateways may be on different machines
             self._on_stage(f"joining the Ray cluster at {self._address}")
             self._join_ray(self._address)
+        import ray
         from ray import serve
 
         from modelless.controller.live import deployment, serve_app
 
+        # Noted first: what was begun can be upgraded, to be seen through.
+        address: str = ray.get_runtime_context().gcs_address
+        write_deployed(self._home, address, settings, is_own=self._address is None)
         self._on_stage("starting the control loop")
         deployment.start_control(self._home, settings)
         self._on_stage("starting Ray Serve")

@@ -31,6 +31,13 @@ from modelless.controller.core.effects import (
 from modelless.controller.core.roster import WorkerReport
 from modelless.controller.core.service import Service, follow_up
 from modelless.controller.core.settling import without_rash
+from modelless.controller.core.succession import (
+    Candidate,
+    RolloutWatch,
+    bequests,
+    lacking,
+    predecessors,
+)
 from modelless.controller.live.history_notes import HistoryNotes
 from modelless.controller.live.knowledge import Knowledge, read_knowledge, rereader
 from modelless.controller.live.last_run import LastRun, read_last_run
@@ -45,6 +52,7 @@ from modelless.controller.live.predictions import (
     predictions_status,
 )
 from modelless.controller.live.recordings import open_planner
+from modelless.controller.live.release import PROTOCOL, ProtocolError, release_of
 from modelless.controller.live.residency_log import ChangeBook
 from modelless.controller.live.version_follower import VersionFollower
 from modelless.controller.live.version_keeper import VersionKeeper
@@ -62,6 +70,9 @@ SETTLE_S = FORGET_S
 
 FEEDBACK_KEPT = 10_000
 """Entries that wait for a gateway to report; more are dropped."""
+
+CALLS = frozenset({"exchange", "metrics", "versions"})
+"""What other processes may ask for."""
 
 EXPORT_S = 5.0
 """Between two exports of metrics: Ray's agent hands them on every ten."""
@@ -103,6 +114,8 @@ class ControlLoop:
         self._started_s = time.time()
         self._pools = PoolBook(settings)
         self._changes = ChangeBook()
+        self._rollouts = RolloutWatch()
+        self._release = release_of(settings)
         self._export = export
         self._exported_s = -float("inf")
 
@@ -134,9 +147,19 @@ class ControlLoop:
         self._following = asyncio.create_task(self._follower.follow_forever())
         self._began_s = time.monotonic()
 
-    def is_for(self, home: Path, settings: Settings) -> bool:
-        """Whether it was started with these."""
-        return (self._home, self._settings) == (home, settings)
+    def is_for(self, home: Path, settings: Settings, release: str) -> bool:
+        """Whether it was started with these, from this code."""
+        return (self._home, self._settings, self._release) == (home, settings, release)
+
+    async def answer(self, protocol: int, method: str, *arguments: Any) -> Any:
+        """One of the ``CALLS`` from another process.
+
+        Raises:
+            ProtocolError: it speaks another protocol; nothing of what it says was taken in.
+        """
+        if protocol != PROTOCOL or method not in CALLS:
+            raise ProtocolError.between(protocol)
+        return await getattr(self, method)(*arguments)
 
     async def metrics(self) -> str:
         """The cluster in Prometheus' text format."""
@@ -173,6 +196,7 @@ class ControlLoop:
             self._tick(now_s)
         orders, member.orders = tuple(member.orders), []
         feedback, member.feedback = tuple(member.feedback), []
+        predecessor_id, missing = self._place_of(report)
         return Orders(
             orders,
             self._directory(),
@@ -183,6 +207,8 @@ class ControlLoop:
             self._pools.starting_s(self._planner.scaled),
             self._pools.is_at_rest(self._planner.scaled),
             self._is_settled(now_s),
+            predecessor_id,
+            missing,
         )
 
     async def versions(self, token: str) -> Service:
@@ -203,6 +229,8 @@ class ControlLoop:
                 {
                     "id": report.member_id,
                     "role": "gateway" if report.is_gateway else "worker",
+                    "release": report.standing.release,
+                    "is_starting": report.standing.is_starting,
                     "resizing_to": report.state.resizing_to if report.state else "",
                     "device_class": report.state.device_class if report.state else None,
                     "loaded": sorted(i.variant_id for i in instances if i.memory_bytes),
@@ -230,6 +258,8 @@ class ControlLoop:
             "served_by_variant": dict(self._served),
             "trials": self._keeper.status(),
             "up_s": round(time.time() - self._started_s, 1),
+            "protocol": PROTOCOL,
+            "release": self._release,
         }
 
     def _quarantine_of(self, member_id: str) -> str:
@@ -240,6 +270,18 @@ class ControlLoop:
             if member_id in member.report.quarantined
         ]
         return f"{max(signs)}, say {len(signs)} gateways" if signs else ""
+
+    def _place_of(self, report: Report) -> tuple[str, tuple[str, ...]]:
+        """Whose place one that starts is to take, and what it lacks for that."""
+        if not report.standing.is_starting:
+            return "", ()
+        predecessor = predecessors(self._candidates()).get(report.member_id)
+        if predecessor is None:
+            return "", ()
+        return predecessor.member_id, lacking(_candidate(report), predecessor)
+
+    def _candidates(self) -> list[Candidate]:
+        return [_candidate(report) for report in self._reports()]
 
     def _reports(self) -> list[Report]:
         return [member.report for member in self._members.values()]
@@ -271,8 +313,11 @@ class ControlLoop:
         placing = (LoadInstance, UnloadInstance)
         busy = {effect.worker_id for effect in effects if isinstance(effect, placing)}
         effects += follow_up(self._service, view.workers, self._facts, busy)
+        candidates = self._candidates()
+        effects += bequests(candidates)
+        is_calm = not self._rollouts.is_under_way(candidates, now_s) and self._is_settled(now_s)
         self._changes.decline(self._planner.declined)
-        for effect in effects if self._is_settled(now_s) else without_rash(effects):
+        for effect in effects if is_calm else without_rash(effects):
             if isinstance(effect, (*placing, ResizeWorker)):
                 orders = self._members[effect.worker_id].orders
                 if effect not in orders:
@@ -327,6 +372,15 @@ class ControlLoop:
             for report in workers
             if report.state is not None
         )
+
+
+def _candidate(report: Report) -> Candidate:
+    """What succession needs to know of a member."""
+    instances = report.state.instances if report.state is not None else ()
+    ready = {each.variant_id for each in instances if each.memory_bytes}
+    return Candidate(
+        report.member_id, report.pool, report.standing, ready, tuple(report.failed_loads)
+    )
 
 
 def _rate(counts: Mapping[str, int], interval_s: float) -> float:

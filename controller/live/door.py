@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
 import httptools
@@ -315,6 +316,11 @@ class DoorConnection(asyncio.BufferedProtocol):
             self._write(render_error(error), keep_alive=False)
         elif self._transport is not None:
             self._transport.close()
+
+
+def door_path(folder: Path, replica_id: str) -> Path:
+    """Where the gateway of this replica opens its door; the launcher finds it by its name."""
+    return folder / f"{replica_id}.door"
 
 
 async def open_door(

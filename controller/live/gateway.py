@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from modelless.controller.api.v2_limits import Limits
@@ -29,12 +28,13 @@ from modelless.controller.live.receipt_log import ReceiptLog
 from modelless.controller.live.recordings import open_dispatcher
 from modelless.controller.live.remote import RemoteWorkers
 from modelless.controller.live.sharing import Ran, TurnedBack
+from modelless.controller.live.successor import Successor
 from modelless.controller.live.version_follower import VersionFollower
 from modelless.policies.views import WorkerState
 from modelless.variants.errors import UnavailableError
 from modelless.variants.estimates import Load
 from modelless.variants.runtimes.resident_memory import resident_bytes
-from modelless.variants.vocabulary import Placement
+from modelless.variants.vocabulary import DeviceClass, Placement
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +60,7 @@ class Gateway:
         rank: which of the gateways this is, from 0; None if unknown.
         count: how many gateways there are.
         receipt_log: where receipts are kept for later; None: nowhere.
+        successor: whose place it may be taking.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Gateway:
         rank: int | None = None,
         count: int = 1,
         receipt_log: ReceiptLog | None = None,
+        successor: Successor | None = None,
     ) -> None:
         self.gateway_id = gateway_id
         self._settings = settings
@@ -102,6 +104,7 @@ class Gateway:
             self.check_health,
         )
         self._receipt_log = receipt_log
+        self._successor = successor or Successor()
         self._reported_s = self._handed_s = time.monotonic()
         self._own_s = self._told_own_s = 0.0
         self._busy_neighbours = 0.0
@@ -246,10 +249,12 @@ class Gateway:
             try:
                 orders = await self._control.exchange(self._report())
                 self._obey(orders)
+                self._successor.on_orders(orders)
                 silent = False
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # serving goes on without a control loop
+                self._successor.on_failure(error)
                 if not silent:
                     logger.warning("the control loop does not answer: %s", error, exc_info=True)
                 silent = True
@@ -263,9 +268,6 @@ class Gateway:
         if settings.device_class is None:
             return None
         device_class = self._knowledge.device_class(settings.device_class)
-        cores: Collection[int] = ()
-        if settings.pin and rank is not None:
-            cores = cores_of(rank, device_class.threads, count)
         return LocalDevice(
             self.gateway_id,
             device_class,
@@ -273,11 +275,21 @@ class Gateway:
             self._knowledge.fetch,
             self._knowledge.catalog.tasks,
             self._on_device_change,
-            cores,
+            self._cores_of(device_class, rank, count),
             [self._knowledge.device_class(name) for name in settings.sizes],
             self._settings.residency.pinned,
             partial(self._knowledge.load_s, device_class.name),
         )
+
+    def take_rank(self, rank: int, count: int) -> None:
+        """It is this one of so many gateways from now on."""
+        if self._device is not None:
+            self._device.keep_to(self._cores_of(self._device.device_class, rank, count))
+
+    def _cores_of(self, owned: DeviceClass, rank: int | None, count: int) -> Collection[int]:
+        if rank is None or not self._settings.gateways.pin:
+            return ()
+        return cores_of(rank, owned.threads, count)
 
     def _state(self) -> WorkerState | None:
         if self._device is None:
@@ -315,6 +327,7 @@ class Gateway:
             changes=self._device.take_changes() if self._device is not None else (),
             meters=counters.meters,
             quarantined={n: str(sign) for n, sign in self._dispatcher.quarantine.signs.items()},
+            standing=self._successor.standing,
         )
 
     def _obey(self, orders: Orders) -> None:
@@ -385,8 +398,3 @@ class Gateway:
         if self._device is not None:
             self._told_own_s = self._own_s
             self._tell(self._device.report(), self._own_s)
-
-
-def door_path(folder: Path, replica_id: str) -> Path:
-    """Where the gateway of this replica opens its door; the launcher finds it by its name."""
-    return folder / f"{replica_id}.door"

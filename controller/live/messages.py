@@ -1,4 +1,7 @@
-"""What gateways, workers and the control loop say to each other, once a second."""
+"""What gateways, workers and the control loop say to each other, once a second.
+
+Processes of two releases may meet: see ``release.PROTOCOL`` before changing anything here.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from modelless.controller.core.books import Kind
 from modelless.controller.core.effects import PlanEffect
 from modelless.controller.core.meters import Meters
 from modelless.controller.core.roster import WorkerReport
+from modelless.controller.core.succession import Standing
 from modelless.controller.core.trials import TrialCounts
 from modelless.controller.live.residency_log import Change
 from modelless.policies.views import WorkerState
@@ -47,6 +51,7 @@ class Report:
         changes: loads and evictions that ended since its last report.
         meters: what became of queries and batches since its last report.
         quarantined: workers that it gives no batches for now, and why.
+        standing: which release it is of, and whether it serves yet.
     """
 
     member_id: str
@@ -73,6 +78,7 @@ class Report:
     changes: tuple[Change, ...] = ()
     meters: Meters = field(default_factory=Meters)
     quarantined: Mapping[str, str] = field(default_factory=dict)
+    standing: Standing = field(default_factory=Standing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +96,8 @@ class Orders:
         is_at_rest: scaling keeps no worker of any pool just now.
         is_settled: whether everybody has had time to report: before, who is not in the directory
             is not gone.
+        predecessor_id: whose place it takes, while it starts; empty: nobody's.
+        lacking: what that one serves and this one does not yet.
     """
 
     effects: tuple[PlanEffect, ...]
@@ -101,3 +109,5 @@ class Orders:
     starting_s: Mapping[str, float] = field(default_factory=dict)
     is_at_rest: bool = False
     is_settled: bool = True
+    predecessor_id: str = ""
+    lacking: tuple[str, ...] = ()
