@@ -23,7 +23,7 @@ from typing import Any
 
 from modelless.controller.config import PoolSettings, Settings
 from modelless.controller.live.cluster import UpState, read_state
-from modelless.controller.live.deployed import Deployed, read_deployed, write_deployed
+from modelless.controller.live.deployed import AUTH_MODE, Deployed, read_deployed, write_deployed
 from modelless.controller.live.release import PROTOCOL, ProtocolError, release_of
 from modelless.controller.live.upgrade_settings import (
     available_bytes,
@@ -118,7 +118,7 @@ def upgrade(
         ran = _releases(status)
         write_deployed(home, running.deployed.address, settings, is_own=running.deployed.is_own)
         replaced = _Steps(home, settings, running.deployed, on_stage).take(restart=restart)
-        _check(deployment.control_status(), release)
+        _check(release)
     took_s = time.monotonic() - began_s
     return Upgraded(running.state.url, release, ran, replaced, round(took_s, 1))
 
@@ -236,9 +236,15 @@ def _releases(status: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(sorted({str(name) for name in told if name}))
 
 
-def _check(status: Mapping[str, Any], release: str) -> None:
-    others = [name for name in _releases(status) if name != release]
-    if others:
+def _check(release: str) -> None:
+    """See that nothing else runs, once those that ended are forgotten."""
+    from modelless.controller.live import deployment
+
+    end_s = time.monotonic() + GATHER_S
+    while others := [n for n in _releases(deployment.control_status()) if n != release]:
+        if time.monotonic() < end_s:
+            time.sleep(0.5)
+            continue
         raise EnvironmentUnfitError(
             f"after the upgrade {', '.join(others)} runs beside {release}: the nodes of the "
             "cluster have other code on disk than this one. Install the release on all of them"
@@ -255,8 +261,11 @@ def _joined(deployed: Deployed, home: Path, settings: Settings) -> Iterator[None
         os.environ.update(ray_environment(settings.http.host, haproxy=launcher))
     else:
         os.environ.update(joining_environment(deployed.address))
+    if deployed.auth_mode:
+        os.environ[AUTH_MODE] = deployed.auth_mode  # Ray supposes none where an address is named
     os.environ.pop("RAY_ADDRESS", None)
     import ray
+    from ray import serve  # noqa: F401  (it sets its logger's level as it is imported)
 
     try:
         ray.init(
