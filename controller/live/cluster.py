@@ -45,11 +45,14 @@ class UpState:
         pid: of the supervisor.
         url: where clients go.
         started_at: seconds since the epoch.
+        began_ticks: when the process began, as the kernel counts: process ids are used again; 0
+            where it does not say.
     """
 
     pid: int
     url: str
     started_at: float
+    began_ticks: int = 0
 
 
 def read_state(home: Path) -> UpState | None:
@@ -59,7 +62,17 @@ def read_state(home: Path) -> UpState | None:
         os.kill(state.pid, 0)
     except (OSError, ValueError, TypeError):
         return None
-    return state
+    is_another = state.began_ticks and began_ticks(state.pid) not in (0, state.began_ticks)
+    return None if is_another else state
+
+
+def began_ticks(process_id: int) -> int:
+    """When the process began, in the kernel's ticks since it booted; 0 where it does not say."""
+    try:
+        status = Path(f"/proc/{process_id}/stat").read_bytes()
+    except OSError:
+        return 0
+    return int(status.rpartition(b")")[2].split()[19])
 
 
 class Cluster:
@@ -188,7 +201,7 @@ class Cluster:
             name=serve_app.GATEWAY_APP,
             route_prefix="/",
         )
-        state = UpState(os.getpid(), self.url, time.time())
+        state = UpState(os.getpid(), self.url, time.time(), began_ticks(os.getpid()))
         temporary = self._run / "up.json.new"
         temporary.write_text(json.dumps(asdict(state)))
         temporary.replace(self._run / "up.json")

@@ -305,6 +305,10 @@ class ControlLoop:
             logger.warning("%s has not reported for %.0f s: forgotten", name, FORGET_S)
             del self._members[name]
         view = self._view(now_s)
+        self._last_run.hold(
+            {each.variant_id for w in view.workers for each in w.instances if each.memory_bytes},
+            now_s,
+        )
         effects = self._planner.tick(view)
         failed = {name: member.report.failed_loads for name, member in self._members.items()}
         self._history.take(self._chronicle.tick(view, effects, failed, self._planner.problems))
