@@ -67,12 +67,16 @@ def read_state(home: Path) -> UpState | None:
 
 
 def began_ticks(process_id: int) -> int:
-    """When the process began, in the kernel's ticks since it booted; 0 where it does not say."""
+    """When the process began, in the kernel's ticks since it booted; 0 where it does not say.
+
+    -1 for one that has ended, and whose parent has not asked how.
+    """
     try:
         status = Path(f"/proc/{process_id}/stat").read_bytes()
     except OSError:
         return 0
-    return int(status.rpartition(b")")[2].split()[19])
+    fields = status.rpartition(b")")[2].split()
+    return -1 if fields[0] == b"Z" else int(fields[19])
 
 
 class Cluster:
@@ -315,6 +319,8 @@ def take_down(home: Path, most_s: float = 60.0) -> bool:
         try:
             os.kill(state.pid, 0)
         except ProcessLookupError:
+            return True
+        if began_ticks(state.pid) < 0:
             return True
         time.sleep(0.05)
     raise EnvironmentUnfitError(
