@@ -111,7 +111,7 @@ class ResidencySettings(_Section):
     preload: tuple[str, ...] | Literal["last-run"] = Field(
         (),
         description="scopes loaded at the start, before anybody asks, the first ones first; "
-        "last-run: what was served most lately, before the last stop",
+        "last-run: what was loaded when it last ran, the most served first",
     )
 
 

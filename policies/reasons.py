@@ -54,3 +54,4 @@ class Reason(StrEnum):
     FORECAST = "forecast"
     OPTIMISED = "optimised"
     FALLBACK = "fallback"
+    SUCCESSION = "succession"

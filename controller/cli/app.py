@@ -25,6 +25,7 @@ from modelless.controller.cli import (
     replay_command,
     select_command,
     simulate_command,
+    upgrade_command,
     validate_command,
     variants_command,
     versions_commands,
@@ -123,6 +124,7 @@ app.command(epilog=simulate_command.EPILOG)(simulate_command.simulate)
 app.command(epilog=compare_command.EPILOG)(compare_command.compare)
 app.command(epilog=cluster_commands.UP_EPILOG)(cluster_commands.up)
 app.command(epilog=cluster_commands.STATUS_EPILOG)(cluster_commands.status)
+app.command(epilog=upgrade_command.EPILOG)(upgrade_command.upgrade)
 app.command(epilog=history_command.EPILOG)(history_command.history)
 app.command(epilog=replay_command.EPILOG)(replay_command.replay)
 app.command(epilog=why_command.EPILOG)(why_command.why)

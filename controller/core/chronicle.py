@@ -28,6 +28,7 @@ class EntryKind(StrEnum):
     UNLOADED = "unloaded"
     SCALE = "scale"
     CONTROL_UP = "control-up"
+    UPGRADE = "upgrade"
     WORKER_UP = "worker-up"
     WORKER_GONE = "worker-gone"
     POLICY_PROBLEM = "policy-problem"

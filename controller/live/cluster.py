@@ -26,6 +26,7 @@ from typing import Any
 
 from modelless.controller.config import Settings
 from modelless.controller.live import reaper
+from modelless.controller.live.deployed import write_deployed
 from modelless.controller.live.first_signal import FirstSignal
 from modelless.controller.live.haproxy_keeper import HAProxyKeeper
 from modelless.variants.errors import EnvironmentUnfitError, ModellessError, NotFoundError
@@ -44,11 +45,14 @@ class UpState:
         pid: of the supervisor.
         url: where clients go.
         started_at: seconds since the epoch.
+        began_ticks: when the process began, as the kernel counts: process ids are used again; 0
+            where it does not say.
     """
 
     pid: int
     url: str
     started_at: float
+    began_ticks: int = 0
 
 
 def read_state(home: Path) -> UpState | None:
@@ -58,7 +62,21 @@ def read_state(home: Path) -> UpState | None:
         os.kill(state.pid, 0)
     except (OSError, ValueError, TypeError):
         return None
-    return state
+    is_another = state.began_ticks and began_ticks(state.pid) not in (0, state.began_ticks)
+    return None if is_another else state
+
+
+def began_ticks(process_id: int) -> int:
+    """When the process began, in the kernel's ticks since it booted; 0 where it does not say.
+
+    -1 for one that has ended, and whose parent has not asked how.
+    """
+    try:
+        status = Path(f"/proc/{process_id}/stat").read_bytes()
+    except OSError:
+        return 0
+    fields = status.rpartition(b")")[2].split()
+    return -1 if fields[0] == b"Z" else int(fields[19])
 
 
 class Cluster:
@@ -169,10 +187,14 @@ class Cluster:
             doors = None  # HAProxy and the gateways may be on different machines
             self._on_stage(f"joining the Ray cluster at {self._address}")
             self._join_ray(self._address)
+        import ray
         from ray import serve
 
         from modelless.controller.live import deployment, serve_app
 
+        # Noted first: what was begun can be upgraded, to be seen through.
+        address: str = ray.get_runtime_context().gcs_address
+        write_deployed(self._home, address, settings, is_own=self._address is None)
         self._on_stage("starting the control loop")
         deployment.start_control(self._home, settings)
         self._on_stage("starting Ray Serve")
@@ -190,7 +212,7 @@ class Cluster:
             name=serve_app.GATEWAY_APP,
             route_prefix="/",
         )
-        state = UpState(os.getpid(), self.url, time.time())
+        state = UpState(os.getpid(), self.url, time.time(), began_ticks(os.getpid()))
         temporary = self._run / "up.json.new"
         temporary.write_text(json.dumps(asdict(state)))
         temporary.replace(self._run / "up.json")
@@ -304,6 +326,8 @@ def take_down(home: Path, most_s: float = 60.0) -> bool:
         try:
             os.kill(state.pid, 0)
         except ProcessLookupError:
+            return True
+        if began_ticks(state.pid) < 0:
             return True
         time.sleep(0.05)
     raise EnvironmentUnfitError(

@@ -36,6 +36,7 @@ from modelless.controller.live.history_notes import HistoryNotes
 from modelless.controller.live.knowledge import Knowledge, read_knowledge, rereader
 from modelless.controller.live.last_run import LastRun, read_last_run
 from modelless.controller.live.logs import log_to
+from modelless.controller.live.members_status import members_status
 from modelless.controller.live.messages import Orders, Report
 from modelless.controller.live.metrics import ClusterMetrics, Scalars
 from modelless.controller.live.neighbourhood import Neighbourhood, busy_neighbours
@@ -48,7 +49,9 @@ from modelless.controller.live.predictions import (
 )
 from modelless.controller.live.rates import Recent
 from modelless.controller.live.recordings import open_planner
+from modelless.controller.live.release import PROTOCOL, ProtocolError, release_of
 from modelless.controller.live.residency_log import ChangeBook
+from modelless.controller.live.rollouts import Rollouts
 from modelless.controller.live.version_follower import VersionFollower
 from modelless.controller.live.version_keeper import VersionKeeper
 from modelless.policies.views import ClusterView, Demand
@@ -65,6 +68,9 @@ SETTLE_S = FORGET_S
 
 FEEDBACK_KEPT = 10_000
 """Entries that wait for a gateway to report; more are dropped."""
+
+CALLS = frozenset({"called", "exchange", "metrics", "versions"})
+"""What other processes may ask for."""
 
 EXPORT_S = 5.0
 """Between two exports of metrics: Ray's agent hands them on every ten."""
@@ -107,6 +113,8 @@ class ControlLoop:
         self._started_s = time.time()
         self._pools = PoolBook(settings)
         self._changes = ChangeBook()
+        self._rollouts = Rollouts(self._reports)
+        self._release = release_of(settings)
         self._export = export
         self._exported_s = -float("inf")
         self._calls = Calls()
@@ -140,9 +148,19 @@ class ControlLoop:
         self._following = asyncio.create_task(self._follower.follow_forever())
         self._began_s = time.monotonic()
 
-    def is_for(self, home: Path, settings: Settings) -> bool:
-        """Whether it was started with these."""
-        return (self._home, self._settings) == (home, settings)
+    def is_for(self, home: Path, settings: Settings, release: str) -> bool:
+        """Whether it was started with these, from this code."""
+        return (self._home, self._settings, self._release) == (home, settings, release)
+
+    async def answer(self, protocol: int, method: str, *arguments: Any) -> Any:
+        """One of the ``CALLS`` from another process.
+
+        Raises:
+            ProtocolError: it speaks another protocol; nothing of what it says was taken in.
+        """
+        if protocol != PROTOCOL or method not in CALLS:
+            raise ProtocolError.between(protocol)
+        return await getattr(self, method)(*arguments)
 
     async def metrics(self) -> str:
         """The cluster in Prometheus' text format."""
@@ -162,7 +180,7 @@ class ControlLoop:
         if member is None:
             member = self._members[report.member_id] = _Member(report, now_s)
             self._pools.on_worker(report.pool, now_s)
-        held_before = _held(member.report)
+        held_before = member.report.held
         member.report, member.heard_s = member.recent.take(report), now_s
         for outcome, count in report.outcomes.items():
             self._totals[outcome] = self._totals.get(outcome, 0) + count
@@ -181,7 +199,7 @@ class ControlLoop:
             self._tick(now_s)
         elif report.is_urgent:
             self._tick_early(now_s)
-        if not report.is_gateway and _held(report) != held_before:
+        if not report.is_gateway and report.held != held_before:
             self._call([name for name, one in self._members.items() if one.report.queued])
         self._calls.came(report.member_id)
         orders, member.orders = tuple(member.orders), []
@@ -196,6 +214,7 @@ class ControlLoop:
             self._pools.starting_s(self._planner.scaled),
             self._pools.is_at_rest(self._planner.scaled),
             self._is_settled(now_s),
+            *self._rollouts.place_of(report),
         )
 
     async def called(self, member_id: str) -> bool:
@@ -212,29 +231,7 @@ class ControlLoop:
 
     def status(self) -> Mapping[str, Any]:
         """The cluster in a few figures, as plain data."""
-        members = []
-        for member in self._members.values():
-            report = member.report
-            instances = report.state.instances if report.state is not None else ()
-            members.append(
-                {
-                    "id": report.member_id,
-                    "role": "gateway" if report.is_gateway else "worker",
-                    "resizing_to": report.state.resizing_to if report.state else "",
-                    "device_class": report.state.device_class if report.state else None,
-                    "loaded": sorted(i.variant_id for i in instances if i.memory_bytes),
-                    "loading": sorted(i.variant_id for i in instances if not i.memory_bytes),
-                    "pinned": sorted(i.variant_id for i in instances if i.pinned),
-                    "failed_loads": dict(report.failed_loads),
-                    "quarantine": self._quarantine_of(report.member_id),
-                    "memory_bytes": sum(i.memory_bytes for i in instances),
-                    "memory_budget_bytes": report.state.memory_bytes if report.state else 0,
-                    "resident_bytes": report.resident_bytes,
-                    "tasks": report.tasks,
-                    "queued": report.queued,
-                    "arrivals_per_s": _rate(report.arrivals, report.interval_s),
-                }
-            )
+        members = members_status(self._reports())
         if self._began_s < 0.0:
             return {"members": members}
         return {
@@ -247,17 +244,11 @@ class ControlLoop:
             "outcomes": dict(self._totals),
             "served_by_variant": dict(self._served),
             "trials": self._keeper.status(),
+            "as_of_s": round(time.time(), 1),
             "up_s": round(time.time() - self._started_s, 1),
+            "protocol": PROTOCOL,
+            "release": self._release,
         }
-
-    def _quarantine_of(self, member_id: str) -> str:
-        """Why gateways give the member no batches for now, and how many; empty if none does."""
-        signs = [
-            member.report.quarantined[member_id]
-            for member in self._members.values()
-            if member_id in member.report.quarantined
-        ]
-        return f"{max(signs)}, say {len(signs)} gateways" if signs else ""
 
     def _reports(self) -> list[Report]:
         return [member.report for member in self._members.values()]
@@ -299,6 +290,7 @@ class ControlLoop:
             del self._members[name]
             self._calls.came(name)
         view = self._view(now_s)
+        self._last_run.hold(frozenset().union(*(report.held for report in self._reports())), now_s)
         effects = self._planner.tick(view)
         came = self._changes.take()
         self._history.take(self._chronicle.tick(view, effects, came, self._planner.problems))
@@ -307,8 +299,10 @@ class ControlLoop:
         placing = (LoadInstance, UnloadInstance)
         busy = {effect.worker_id for effect in effects if isinstance(effect, placing)}
         effects += follow_up(self._service, view.workers, self._facts, busy)
+        effects += self._rollouts.bequests()
+        is_calm = self._is_settled(now_s) and not self._rollouts.is_under_way(now_s)
         self._changes.decline(self._planner.declined)
-        for effect in effects if self._is_settled(now_s) else without_rash(effects):
+        for effect in effects if is_calm else without_rash(effects):
             if isinstance(effect, (*placing, ResizeWorker)):
                 orders = self._members[effect.worker_id].orders
                 if effect not in orders:
@@ -364,13 +358,3 @@ class ControlLoop:
             for report in workers
             if report.state is not None
         )
-
-
-def _held(report: Report) -> frozenset[str]:
-    """What the member has loaded."""
-    instances = report.state.instances if report.state is not None else ()
-    return frozenset(each.variant_id for each in instances if each.memory_bytes)
-
-
-def _rate(counts: Mapping[str, int], interval_s: float) -> float:
-    return round(sum(counts.values()) / interval_s, 1) if interval_s > 0.0 else 0.0

@@ -9,6 +9,7 @@ import ray
 
 from modelless.controller.core.service import Service
 from modelless.controller.live.messages import Orders, Report
+from modelless.controller.live.release import PROTOCOL
 
 NAMESPACE = "modelless"
 CONTROL_NAME = "modelless-control"
@@ -47,7 +48,7 @@ class ControlLink:
                 ray.get_actor, CONTROL_NAME, namespace=NAMESPACE
             )
         try:
-            call = getattr(self._handle, method).remote(*arguments)
+            call = self._handle.answer.remote(PROTOCOL, method, *arguments)
             return await asyncio.wait_for(call, PATIENCE_S)
         except Exception:
             self._handle = None

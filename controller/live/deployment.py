@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,28 +13,32 @@ from typing import Any
 
 import ray
 from ray import serve
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from modelless.controller.config import PoolSettings, Settings
 from modelless.controller.core.effects import ScalePool
 from modelless.controller.live.control import ControlLoop
 from modelless.controller.live.control_link import CONTROL_NAME, NAMESPACE
 from modelless.controller.live.ray_metrics import RayMetrics
+from modelless.controller.live.release import release_of
 from modelless.controller.live.serve_app import (
     GATEWAY_APP,
     POOL_DEPLOYMENT,
     POOL_HEAD,
+    gateway_app,
     pool_app,
     pool_app_name,
 )
 from modelless.variants.errors import EnvironmentUnfitError
+
+logger = logging.getLogger(__name__)
 
 PATIENCE_S = 60.0
 _TRIES = 10
 
 
 def start_control(home: Path, settings: Settings) -> None:
-    """Have a control loop with these settings; one with others is replaced.
+    """Have a control loop of this release with these settings; another one is replaced.
 
     Nothing is lost with the old one: it holds only what the members report anew each second.
 
@@ -41,11 +46,14 @@ def start_control(home: Path, settings: Settings) -> None:
         EnvironmentUnfitError: it does not start.
     """
     problem: Exception | None = None
+    release = release_of(settings)
     for _ in range(_TRIES):
         handle = _new_control(home, settings)
         try:
-            if ray.get(handle.is_for.remote(home, settings), timeout=PATIENCE_S):
+            if ray.get(handle.is_for.remote(home, settings, release), timeout=PATIENCE_S):
                 return
+        except RayTaskError:  # one of a release that is asked otherwise
+            logger.debug("the control loop is of another release", exc_info=True)
         except (RayActorError, GetTimeoutError) as error:
             if problem is not None:  # the first may have been another's that was dying
                 raise EnvironmentUnfitError(f"the control loop does not start: {error}") from error
@@ -77,17 +85,58 @@ def _new_control(home: Path, settings: Settings) -> Any:
 
 
 def start_pool(home: Path, settings: Settings, pool: PoolSettings) -> None:
-    """Run the application of one pool."""
+    """Run the application of one pool, and wait until it does."""
+    serve.run_many([_pool_target(pool, pool_app(home, settings, pool))])
+    trim_pool(pool, pool.workers)
+
+
+def deploy_pool(
+    home: Path, settings: Settings, pool: PoolSettings, count: int, *, surge: bool
+) -> None:
+    """Have Serve replace a pool's workers, which takes its time; then ``trim_pool``."""
+    app = pool_app(home, settings, pool, count, surge=surge)
+    serve.run_many([_pool_target(pool, app)], wait_for_applications_running=False)
+
+
+def trim_pool(pool: PoolSettings, count: int) -> None:
+    """Take away of a pool what was started only because Serve begins with one."""
     name = pool_app_name(pool.device_class)
-    serve.run(
-        pool_app(home, settings, pool),
-        name=name,
-        route_prefix=None,
-        external_scaler_enabled=True,
-    )
     _scale(name, POOL_HEAD, 0)
-    if pool.workers == 0:
+    if count == 0:
         _scale(name, POOL_DEPLOYMENT, 0)
+
+
+def deploy_gateways(
+    home: Path, settings: Settings, doors: Path | None, count: int, *, surge: bool
+) -> None:
+    """Have Serve replace the gateways, which takes its time."""
+    app = gateway_app(home, settings, doors, count, surge=surge)
+    target = serve.RunTarget(app, GATEWAY_APP, "/")
+    serve.run_many([target], wait_for_applications_running=False)
+
+
+def _pool_target(pool: PoolSettings, app: Any) -> serve.RunTarget:
+    return serve.RunTarget(
+        app, pool_app_name(pool.device_class), route_prefix=None, external_scaler_enabled=True
+    )
+
+
+def control_status() -> dict[str, Any]:
+    """What the control loop says, as plain data; empty while there is none."""
+    try:
+        handle = ray.get_actor(CONTROL_NAME, namespace=NAMESPACE)
+        status: dict[str, Any] = ray.get(handle.status.remote(), timeout=PATIENCE_S)
+    except (ValueError, RayActorError):
+        return {}
+    return status
+
+
+def end_control() -> None:
+    """End the control loop, if there is one."""
+    try:
+        ray.kill(ray.get_actor(CONTROL_NAME, namespace=NAMESPACE))
+    except ValueError:  # there is none
+        return
 
 
 def take_away(pools: Iterable[PoolSettings]) -> None:
@@ -95,10 +144,7 @@ def take_away(pools: Iterable[PoolSettings]) -> None:
     serve.delete(GATEWAY_APP)
     for pool in pools:
         serve.delete(pool_app_name(pool.device_class))
-    try:
-        ray.kill(ray.get_actor(CONTROL_NAME, namespace=NAMESPACE))
-    except ValueError:  # it never came up
-        return
+    end_control()
 
 
 def scale_pool(effect: ScalePool) -> None:

@@ -117,6 +117,10 @@ class LocalDevice:
 
         self._batches.put(Batch(loaded, inputs, done))
 
+    def keep_to(self, cores: Collection[int]) -> None:
+        """Run batches on these CPU cores from now on; empty for wherever the system puts them."""
+        self._batches.keep_to(cores)
+
     # -- orders ---------------------------------------------------------------------------------
 
     def obey(

@@ -100,6 +100,12 @@ class BatchThread:
         self._thread = threading.Thread(target=self._run, name="modelless-device", daemon=True)
         self._thread.start()
 
+    def keep_to(self, cores: Collection[int]) -> None:
+        """Run on these CPU cores from now on; empty for wherever the system puts it."""
+        self._cores = frozenset(cores)
+        if self._thread.native_id is not None and hasattr(os, "sched_setaffinity"):  # Linux
+            self._hold(self._thread.native_id, self._cores or os.sched_getaffinity(0))
+
     def put(self, job: Batch | Removal) -> None:
         """Do it after what was put before."""
         self._jobs.put(job)
@@ -115,10 +121,7 @@ class BatchThread:
 
     def _run(self) -> None:
         if self._cores:
-            try:
-                os.sched_setaffinity(threading.get_native_id(), self._cores)
-            except OSError as error:  # a core went offline, or a container forbids it
-                logger.warning("%s is not held to cores %s: %s", self._name, self._cores, error)
+            self._hold(threading.get_native_id(), self._cores)
         while (job := self._jobs.get()) is not None:
             started_s = time.perf_counter()
             if isinstance(job, Removal):
@@ -135,6 +138,12 @@ class BatchThread:
             self.running_since_s = math.nan
             self.busy.stop()
             self._call(job.done, busy_s, result)
+
+    def _hold(self, thread_id: int, cores: Collection[int]) -> None:
+        try:
+            os.sched_setaffinity(thread_id, cores)
+        except OSError as error:  # a core went offline, or a container forbids it
+            logger.warning("%s is not held to cores %s: %s", self._name, cores, error)
 
     def _free(self, loaded: LoadedVariant) -> None:
         try:

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from modelless.controller.api.v2_limits import Limits
-from modelless.controller.api.v2_reply import render_error, render_text
 from modelless.controller.config import Settings
 from modelless.controller.core.roster import WorkerReport
 from modelless.controller.core.service import Service
@@ -20,7 +19,7 @@ from modelless.controller.core.trials import TrialBook
 from modelless.controller.live.control_link import ControlLink
 from modelless.controller.live.device import LocalDevice, cores_of
 from modelless.controller.live.feedback_desk import FeedbackDesk
-from modelless.controller.live.frontend import Respond, RunBatch, V2Frontend
+from modelless.controller.live.frontend import RunBatch, V2Frontend
 from modelless.controller.live.knowledge import Knowledge
 from modelless.controller.live.messages import Orders, Report
 from modelless.controller.live.pace import Pace
@@ -29,12 +28,12 @@ from modelless.controller.live.receipt_log import ReceiptLog
 from modelless.controller.live.recordings import open_dispatcher
 from modelless.controller.live.remote import RemoteWorkers
 from modelless.controller.live.sharing import Ran, TurnedBack
+from modelless.controller.live.successor import Successor
 from modelless.controller.live.version_follower import VersionFollower
 from modelless.policies.views import WorkerState
-from modelless.variants.errors import UnavailableError
 from modelless.variants.estimates import Load
 from modelless.variants.runtimes.resident_memory import resident_bytes
-from modelless.variants.vocabulary import Placement
+from modelless.variants.vocabulary import DeviceClass, Placement
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +59,7 @@ class Gateway:
         rank: which of the gateways this is, from 0; None if unknown.
         count: how many gateways there are.
         receipt_log: where receipts are kept for later; None: nowhere.
+        successor: whose place it may be taking.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Gateway:
         rank: int | None = None,
         count: int = 1,
         receipt_log: ReceiptLog | None = None,
+        successor: Successor | None = None,
     ) -> None:
         self.gateway_id = gateway_id
         self._settings = settings
@@ -99,12 +100,13 @@ class Gateway:
             self._desk,
             self.status,
             self._wake_at,
-            self._answer_metrics,
+            Scrapes(control).answer,
             self.check_health,
         )
         self._pace = Pace()
         self.frontend.on_load_wanted = partial(self._pace.hurry, urgent=True)
         self._receipt_log = receipt_log
+        self._successor = successor or Successor()
         self._reported_s = self._handed_s = time.monotonic()
         self._own_s = self._told_own_s = 0.0
         self._busy_neighbours = 0.0
@@ -112,7 +114,6 @@ class Gateway:
         self._wake_s = 0.0
         self._status: Mapping[str, Any] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._scrapes: set[asyncio.Task[None]] = set()
         self._directory: dict[str, WorkerReport] = {}
         self._shares: Mapping[str, Mapping[Placement, float]] = {}
         self._starting_s: Mapping[str, float] = {}
@@ -168,19 +169,6 @@ class Gateway:
     def status(self) -> Mapping[str, Any]:
         """The cluster in a few figures, as the control loop last told."""
         return self._status
-
-    def _answer_metrics(self, respond: Respond) -> None:
-        async def answer() -> None:
-            try:
-                reply = render_text(await self._control.metrics())
-            except Exception as error:  # noqa: BLE001  (a scrape that fails says it by its status)
-                problem = UnavailableError(f"the control loop does not answer: {error}", 1.0)
-                reply = render_error(problem)
-            respond(reply)
-
-        task = self._loop.create_task(answer())
-        self._scrapes.add(task)
-        task.add_done_callback(self._scrapes.discard)
 
     # -- batches ------------------------------------------------------------------------------
 
@@ -252,10 +240,12 @@ class Gateway:
             try:
                 orders = await self._control.exchange(self._report())
                 self._obey(orders)
+                self._successor.on_orders(orders)
                 silent = False
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # serving goes on without a control loop
+                self._successor.on_failure(error)
                 if not silent:
                     logger.warning("the control loop does not answer: %s", error, exc_info=True)
                 silent = True
@@ -269,9 +259,6 @@ class Gateway:
         if settings.device_class is None:
             return None
         device_class = self._knowledge.device_class(settings.device_class)
-        cores: Collection[int] = ()
-        if settings.pin and rank is not None:
-            cores = cores_of(rank, device_class.threads, count)
         return LocalDevice(
             self.gateway_id,
             device_class,
@@ -279,11 +266,21 @@ class Gateway:
             self._knowledge.fetch,
             self._knowledge.catalog.tasks,
             self._on_device_change,
-            cores,
+            self._cores_of(device_class, rank, count),
             [self._knowledge.device_class(name) for name in settings.sizes],
             self._settings.residency.pinned,
             partial(self._knowledge.load_s, device_class.name),
         )
+
+    def take_rank(self, rank: int, count: int) -> None:
+        """It is this one of so many gateways from now on."""
+        if self._device is not None:
+            self._device.keep_to(self._cores_of(self._device.device_class, rank, count))
+
+    def _cores_of(self, owned: DeviceClass, rank: int | None, count: int) -> Collection[int]:
+        if rank is None or not self._settings.gateways.pin:
+            return ()
+        return cores_of(rank, owned.threads, count)
 
     def _state(self) -> WorkerState | None:
         if self._device is None:
@@ -322,6 +319,7 @@ class Gateway:
             meters=counters.meters,
             quarantined={n: str(sign) for n, sign in self._dispatcher.quarantine.signs.items()},
             is_urgent=self._pace.take_urgency(),
+            standing=self._successor.standing,
         )
 
     def _obey(self, orders: Orders) -> None:

@@ -1,4 +1,7 @@
-"""What gateways, workers and the control loop say to each other, once a second."""
+"""What gateways, workers and the control loop say to each other, once a second.
+
+Processes of two releases may meet: see ``release.PROTOCOL`` before changing anything here.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from modelless.controller.core.changes import Change
 from modelless.controller.core.effects import PlanEffect
 from modelless.controller.core.meters import Meters
 from modelless.controller.core.roster import WorkerReport
+from modelless.controller.core.succession import Standing
 from modelless.controller.core.trials import TrialCounts
 from modelless.policies.views import WorkerState
 from modelless.profiler.measured_model import Drift
@@ -48,6 +52,7 @@ class Report:
         meters: what became of queries and batches since its last report.
         quarantined: workers that it gives no batches for now, and why.
         is_urgent: a query has begun to wait for a load that none waited for before.
+        standing: which release it is of, and whether it serves yet.
     """
 
     member_id: str
@@ -75,6 +80,13 @@ class Report:
     meters: Meters = field(default_factory=Meters)
     quarantined: Mapping[str, str] = field(default_factory=dict)
     is_urgent: bool = False
+    standing: Standing = field(default_factory=Standing)
+
+    @property
+    def held(self) -> frozenset[str]:
+        """What it has loaded; what is still loading has no size yet."""
+        instances = self.state.instances if self.state is not None else ()
+        return frozenset(each.variant_id for each in instances if each.memory_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +104,8 @@ class Orders:
         is_at_rest: scaling keeps no worker of any pool just now.
         is_settled: whether everybody has had time to report: before, who is not in the directory
             is not gone.
+        predecessor_id: whose place it takes, while it starts; empty: nobody's.
+        lacking: what that one serves and this one does not yet.
     """
 
     effects: tuple[PlanEffect, ...]
@@ -103,3 +117,5 @@ class Orders:
     starting_s: Mapping[str, float] = field(default_factory=dict)
     is_at_rest: bool = False
     is_settled: bool = True
+    predecessor_id: str = ""
+    lacking: tuple[str, ...] = ()

@@ -22,6 +22,7 @@ from modelless.controller.live.messages import Report
 from modelless.controller.live.pace import Pace
 from modelless.controller.live.remote import WorkerGoneError
 from modelless.controller.live.sharing import AcceptedWork, Ran, TurnedBack
+from modelless.controller.live.successor import Successor
 from modelless.controller.live.version_follower import VersionFollower
 from modelless.variants.runtimes.resident_memory import resident_bytes
 
@@ -100,6 +101,7 @@ class PoolWorker:
         reread: reads the store anew, for versions that were registered since.
         sizes: device classes that it may be resized to.
         pinned: scopes whose variants are to stay once they are loaded.
+        successor: whose place it may be taking.
     """
 
     def __init__(
@@ -111,11 +113,13 @@ class PoolWorker:
         reread: Callable[[], Knowledge],
         sizes: Iterable[str] = (),
         pinned: Collection[str] = (),
+        successor: Successor | None = None,
     ) -> None:
         device_class = knowledge.device_class(device_class_name)
         self._pool = device_class_name
         self._knowledge = knowledge
         self._control = control
+        self._successor = successor or Successor()
         self._accepted = AcceptedWork(time.monotonic)
         self._running: dict[str, int] = {}
         self._next_batch_id = 0
@@ -222,13 +226,16 @@ class PoolWorker:
                         host=platform.node(),
                         pool=self._pool,
                         changes=self._device.take_changes(),
+                        standing=self._successor.standing,
                     )
                 )
                 self._last_s = now_s
                 self._device.obey(orders.effects, self._in_use(), self._knowledge.catalog.versions)
+                self._successor.on_orders(orders)
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # noqa: BLE001  (serving goes on without a control loop)
+                self._successor.on_failure(error)
                 logger.warning("the control loop did not answer: %s", error)
             await self._pace.pause(1.0 if state.instances else 0.1)
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ray import serve
+from ray.serve.schema import ReplicaRank
 
 from modelless.controller.config import PoolSettings, Settings, label_options, parse_settings
 from modelless.controller.live.asgi import answer_with, asgi_app
@@ -25,7 +27,9 @@ from modelless.controller.live.logs import log_to
 from modelless.controller.live.loopback import hold_replica_ports
 from modelless.controller.live.pool import PinnedRouter, PoolWorker
 from modelless.controller.live.receipt_log import ReceiptLog
+from modelless.controller.live.release import release_of
 from modelless.controller.live.remote import RemoteWorkers
+from modelless.controller.live.successor import Successor
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +37,8 @@ GATEWAY_APP = "modelless"
 POOL_DEPLOYMENT = "PoolReplica"
 POOL_HEAD = "PoolHead"
 DRAIN_S = 5.0
+_SURGE_PERCENT = 1
+"""In a rolling update one replica more than usual: Serve rounds up."""
 
 
 def pool_app_name(device_class: str) -> str:
@@ -53,7 +59,7 @@ class GatewayReplica:
     """A gateway in a Serve replica."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, home: str, settings: Mapping[str, Any], doors: str | None
+        self, home: str, settings: Mapping[str, Any], doors: str | None, rollout: str
     ) -> None:
         checked = parse_settings(settings)
         hold_replica_ports()
@@ -61,6 +67,7 @@ class GatewayReplica:
         replica_id = context.replica_id.unique_id
         log_to(Path(home), replica_id)
         knowledge = await asyncio.to_thread(read_knowledge, Path(home), checked)
+        successor = Successor(release_of(checked), rollout)
         self._gateway = Gateway(
             replica_id,
             checked,
@@ -71,15 +78,22 @@ class GatewayReplica:
             rank=context.rank.rank if context.rank is not None else None,
             count=context.world_size,
             receipt_log=ReceiptLog(Path(home), replica_id, checked.history),
+            successor=successor,
         )
         budget = BodyBudget(max(checked.limits.max_bodies_bytes, checked.http.max_body_bytes))
         answer_with(self._gateway.frontend, budget)
+        self._gateway.start()
+        await successor.wait(lambda: self._gateway.frontend.is_ready)
         self._door = door_path(Path(doors), replica_id) if doors is not None else None
         if self._door is not None:
             self._server, self._connections = await open_door(
                 self._gateway.frontend, str(self._door), checked.limits.max_connections, budget
             )
-        self._gateway.start()
+
+    def reconfigure(self, user_config: object, rank: ReplicaRank) -> None:
+        """Serve numbers the replicas anew, as after a rolling update."""
+        del user_config
+        self._gateway.take_rank(rank.rank, serve.get_replica_context().world_size)
 
     def check_health(self) -> None:
         """Serve asks regularly; raising takes this replica out and starts another."""
@@ -102,7 +116,7 @@ class PoolReplica:
     """A pool's worker in a Serve replica."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, home: str, settings: Mapping[str, Any], device_class: str
+        self, home: str, settings: Mapping[str, Any], device_class: str, rollout: str
     ) -> None:
         checked = parse_settings(settings)
         hold_replica_ports()
@@ -115,6 +129,7 @@ class PoolReplica:
             if pool.device_class == device_class
             for size in pool.sizes
         ]
+        successor = Successor(release_of(checked), rollout)
         self._worker = PoolWorker(
             replica_id,
             device_class,
@@ -123,7 +138,9 @@ class PoolReplica:
             rereader(Path(home), checked),
             sizes,
             checked.residency.pinned,
+            successor,
         )
+        await successor.wait()
 
     async def run_batch(
         self, variant_id: str, inputs: Any, expected_s: float, patience_s: float, worker_id: str
@@ -150,7 +167,9 @@ class PoolHead:
         del workers
 
 
-def gateway_app(home: Path, settings: Settings, doors: Path | None, count: int) -> Any:
+def gateway_app(
+    home: Path, settings: Settings, doors: Path | None, count: int, *, surge: bool = True
+) -> Any:
     """The ingress application: ``count`` gateways.
 
     Args:
@@ -158,22 +177,35 @@ def gateway_app(home: Path, settings: Settings, doors: Path | None, count: int) 
         doors: folder for the gateways' sockets, on the machine they share with HAProxy; None if
             they are reached through Serve's own ports alone.
         count: how many.
+        surge: whether there is room for a new one beside the old ones while they are replaced.
     """
     return GatewayReplica.options(  # type: ignore[attr-defined]
         num_replicas=count,
+        max_surge_percent=_SURGE_PERCENT if surge else 0,
         max_ongoing_requests=settings.limits.max_connections,
         health_check_period_s=1,
         health_check_timeout_s=10,
         graceful_shutdown_timeout_s=DRAIN_S + 5.0,
         graceful_shutdown_wait_loop_s=0.5,
         ray_actor_options={"num_cpus": 0.01, **label_options(settings.gateways.labels)},
-    ).bind(str(home), settings.model_dump(mode="json"), str(doors) if doors else None)
+    ).bind(
+        str(home), settings.model_dump(mode="json"), str(doors) if doors else None, _new_rollout()
+    )
 
 
-def pool_app(home: Path, settings: Settings, pool: PoolSettings) -> Any:
-    """The application of one pool."""
+def pool_app(
+    home: Path,
+    settings: Settings,
+    pool: PoolSettings,
+    count: int | None = None,
+    *,
+    surge: bool = True,
+) -> Any:
+    """The application of one pool; ``count`` workers, where that is not what is configured."""
     workers = PoolReplica.options(  # type: ignore[attr-defined]
-        num_replicas=max(pool.workers, 1),  # Serve begins with one; see ``Cluster._start_pool``
+        # Serve begins with one; see ``deployment.start_pool``
+        num_replicas=max(pool.workers if count is None else count, 1),
+        max_surge_percent=_SURGE_PERCENT if surge else 0,
         max_ongoing_requests=16,
         health_check_period_s=1,
         health_check_timeout_s=10,
@@ -181,6 +213,11 @@ def pool_app(home: Path, settings: Settings, pool: PoolSettings) -> Any:
         graceful_shutdown_wait_loop_s=0.5,
         request_router_config={"request_router_class": PinnedRouter},
         ray_actor_options={"num_cpus": 0.01, **pool.actor_options()},
-    ).bind(str(home), settings.model_dump(mode="json"), pool.device_class)
+    ).bind(str(home), settings.model_dump(mode="json"), pool.device_class, _new_rollout())
     head = PoolHead.options(ray_actor_options={"num_cpus": 0.01})  # type: ignore[attr-defined]
     return head.bind(workers)
+
+
+def _new_rollout() -> str:
+    """A name that tells the processes of this deployment from those before it."""
+    return uuid.uuid4().hex[:8]

@@ -16,11 +16,8 @@ from modelless.variants.vocabulary import SLO
 
 from .running import Running
 
-QUERY = encode_infer(
-    "fashion-mnist",
-    {"image": np.random.default_rng(0).integers(0, 255, (1, 28, 28), np.uint8)},
-    SLO(latency_ms=8000.0, min_accuracy=90.0),
-)
+IMAGE = np.random.default_rng(0).integers(0, 255, (1, 28, 28), np.uint8)
+QUERY = encode_infer("fashion-mnist", {"image": IMAGE}, SLO(latency_ms=8000.0, min_accuracy=90.0))
 
 
 def wait_until(condition: Callable[[], bool], most_s: float) -> None:

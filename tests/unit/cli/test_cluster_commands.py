@@ -17,6 +17,7 @@ import pytest
 from modelless.controller.cli import detached
 from modelless.controller.cli.greeting import curl_line
 from modelless.controller.cli.stopping import Stopped, StopSignals
+from modelless.controller.live.cluster import began_ticks, read_state
 from modelless.variants.vocabulary import Task, TensorSpec
 
 from .conftest import Run
@@ -36,6 +37,16 @@ def is_up(home: Path, url: str, pid: int | None = None) -> None:
     (home / "run").mkdir(parents=True, exist_ok=True)
     state = {"pid": pid or os.getpid(), "url": url, "started_at": time.time()}
     (home / "run" / "up.json").write_text(json.dumps(state))
+
+
+def test_a_process_id_that_is_used_again_is_not_modelless(home: Path) -> None:
+    is_up(home, "http://127.0.0.1:1")
+    assert read_state(home) is not None
+    note = home / "run" / "up.json"
+    ticks = began_ticks(os.getpid())
+    for began, found in ((ticks, True), (ticks + 1, False), (0, True)):
+        note.write_text(json.dumps({**json.loads(note.read_text()), "began_ticks": began}))
+        assert (read_state(home) is not None) == found
 
 
 class FakeCluster:

@@ -1,0 +1,53 @@
+"""The control loop's side of an upgrade: who starts in whose place, by the latest reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from modelless.controller.core.effects import PlanEffect
+from modelless.controller.core.succession import (
+    Candidate,
+    RolloutWatch,
+    bequests,
+    lacking,
+    predecessors,
+)
+from modelless.controller.live.messages import Report
+
+
+class Rollouts:
+    """See ``core/succession``.
+
+    Args:
+        reports: every member's latest.
+    """
+
+    def __init__(self, reports: Callable[[], Iterable[Report]]) -> None:
+        self._reports = reports
+        self._watch = RolloutWatch()
+
+    def place_of(self, report: Report) -> tuple[str, tuple[str, ...]]:
+        """Whose place one that starts is to take, and what it lacks for that."""
+        if not report.standing.is_starting:
+            return "", ()
+        predecessor = predecessors(self._candidates()).get(report.member_id)
+        if predecessor is None:
+            return "", ()
+        return predecessor.member_id, lacking(_candidate(report), predecessor)
+
+    def bequests(self) -> list[PlanEffect]:
+        """The loads that those which start need for their places."""
+        return list(bequests(self._candidates()))
+
+    def is_under_way(self, now_s: float) -> bool:
+        """Whether a rollout is to be waited for before anything is unloaded or scaled."""
+        return self._watch.is_under_way(self._candidates(), now_s)
+
+    def _candidates(self) -> list[Candidate]:
+        return [_candidate(report) for report in self._reports()]
+
+
+def _candidate(report: Report) -> Candidate:
+    return Candidate(
+        report.member_id, report.pool, report.standing, report.held, tuple(report.failed_loads)
+    )
