@@ -70,7 +70,8 @@ class PlacementModel:
         self._row_of = {point: row for row, point in enumerate(self.points)}
         self._batch = np.array([float(batch) for _, batch in self.points])
         rows = [subjects[placement].row(batch, 1.0) for placement, batch in self.points]
-        encoded = encode(rows, Vocabulary(), prior.roofline)
+        rates = [subjects[placement].rates for placement, _ in self.points]
+        encoded = encode(rows, Vocabulary(), prior.roofline, rates)
         self.base_log = encoded.roofline_log + np.log(self._batch)
         self._process = Process(prior.kernel, encoded.take([]), np.empty(0))
         self.belief = self._process.believe(encoded)
