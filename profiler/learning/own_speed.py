@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from modelless.profiler.microbenchmark import DeviceRates
 
 LEFT_OPEN: Final[Mapping[str, tuple[float, float]]] = {
-    "all": (0.001, 0.01),
-    "kind": (0.001, 0.01),
-    "source": (0.001, 0.01),
+    "all": (0.003, 0.01),
+    "kind": (0.003, 0.01),
+    "source": (0.003, 0.01),
     "precision": (0.05, 0.01),
     "engine": (0.05, 0.01),
     "device": (0.03, 1.0),
@@ -42,8 +42,8 @@ LEFT_OPEN: Final[Mapping[str, tuple[float, float]]] = {
 }
 """By level (``points.LEVELS``): how much is left open of the prior's variance of the level itself,
 and of that of all other terms. The prior's are those of devices of which at most a vendor's figures
-are known. Before the first measurement nine in ten latencies are then expected within a factor of
-6: more than was seen, as what was seen is of one kind of processor."""
+are known. Before the first measurement one latency in ten is then expected to take more than 3.2
+times as long as the median, and none did of 224: what that was seen on is one kind of processor."""
 
 _TIMES: Final = np.array([0.67, 1.2, 0.12, 2.1])
 """How many times as long as their probes the components take. A weight's is below 1 as it stays in
