@@ -1,8 +1,11 @@
-"""How well a part of the measuring time predicts all of it.
+"""How well a part of the measuring time predicts all of it, and what a device's own rates add.
 
 Takes a home in which a full grid was profiled, hides it, lets the agenda of `modelless profile
 --budget` choose points as if each were measured now (it takes as long as it took), and compares
-what is predicted of the rest with what was measured:
+what is predicted of the rest with what was measured. Each is done twice: the devices known by name
+alone, and with the rates that ``modelless device`` measured of them (``rates``). ``zero_shot`` is
+what is predicted of a device class before anything was measured, and ``sibling`` what is of one of
+which nothing was when all of another was:
 
     modelless --home HOME profile --device-class cpu-1,cpu-2
     python benchmarks/few_points.py --home HOME
@@ -12,13 +15,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from modelless.profiler.device import default_device_classes
+from modelless.profiler.device_records import DeviceRecords
 from modelless.profiler.host import read_facts
 from modelless.profiler.host_model import read_measurements
 from modelless.profiler.learning.agenda import InformedAgenda
@@ -48,12 +54,55 @@ def main() -> None:
             for row in read_measurements(registry, devices.values(), facts)
             if row.variant_id in newest
         ]
+        rates = DeviceRecords(registry.store).current(devices.values(), facts)
         subjects = measured_subjects(
-            grid, newest, devices, catalog.models.values(), registry.graph_facts
+            grid, newest, devices, catalog.models.values(), registry.graph_facts, rates
         )
-    results = [replay(grid, subjects, share) for share in SHARES]
-    found = {"points": len(grid), "seconds": round(cost_s(grid), 1), "results": results}
+    found: dict[str, Any] = {"points": len(grid), "seconds": round(cost_s(grid), 1)}
+    unrated = {placement: replace(one, rates=None) for placement, one in subjects.items()}
+    for name, some in (("name_alone", unrated), ("rates", subjects)):
+        found[name] = {
+            "zero_shot": {each: unseen(grid, some, each, []) for each in devices},
+            "sibling": {each: unseen(grid, some, each, others(grid, each)) for each in devices},
+            "results": [replay(grid, some, share) for share in SHARES],
+        }
     print(json.dumps(found, indent=1))
+
+
+def others(grid: Sequence[Measurement], device_class: str) -> list[Measurement]:
+    """What was measured on other device classes."""
+    return [row for row in grid if row.device_class != device_class]
+
+
+def unseen(
+    grid: Sequence[Measurement],
+    subjects: Mapping[Placement, Subject],
+    device_class: str,
+    known: Sequence[Measurement],
+) -> dict[str, float]:
+    """What is predicted of a device class of which nothing was measured."""
+    model = PlacementModel(shipped_prior(), subjects, sorted({row.batch for row in grid}))
+    return judge(model, known, [row for row in grid if row.device_class == device_class])
+
+
+def judge(
+    model: PlacementModel, known: Sequence[Measurement], rest: Sequence[Measurement]
+) -> dict[str, float]:
+    """Errors and bands of the rest, predicted from what is known."""
+    rows = model.rows((row.placement, row.batch) for row in rest)
+    expected = model.fit(known).expect(rows)
+    seen_s = np.array([row.p50_s for row in rest])
+    error = np.abs(expected.median_s / seen_s - 1.0)
+    above = np.log(seen_s / expected.median_s) / expected.p90_log
+    return {
+        "predicted": len(rest),
+        "median_error_percent": round(100.0 * float(np.median(error)), 2),
+        "p90_error_percent": round(100.0 * float(np.quantile(error, 0.9)), 2),
+        "within_10_percent": round(100.0 * float((error <= 0.1).mean()), 1),
+        "below_p90_percent": round(100.0 * float((above <= 1.0).mean()), 1),
+        "in_band_of_80_percent": round(100.0 * float((np.abs(above) <= 1.0).mean()), 1),
+        "p90_over_median": round(float(np.exp(np.median(expected.p90_log))), 2),
+    }
 
 
 def cost_s(rows: Sequence[Measurement]) -> float:
@@ -63,7 +112,7 @@ def cost_s(rows: Sequence[Measurement]) -> float:
 
 
 def replay(
-    grid: Sequence[Measurement], subjects: dict[Placement, Subject], share: float
+    grid: Sequence[Measurement], subjects: Mapping[Placement, Subject], share: float
 ) -> dict[str, float]:
     """Choose points until that share of the time is spent, and judge what is predicted then."""
     points = {(row.placement, row.batch): row for row in grid}
@@ -86,17 +135,10 @@ def replay(
         if not left[chosen.placement]:
             del left[chosen.placement]
     rest = [points[placement, batch] for placement, some in left.items() for batch in some]
-    model = PlacementModel(shipped_prior(), subjects, batches)
-    rows = model.rows((row.placement, row.batch) for row in rest)
-    expected_s = model.fit(known).expect(rows).median_s
-    error = np.abs(expected_s / np.array([row.p50_s for row in rest]) - 1.0)
     return {
         "share_of_time": round(cost_s(known) / cost_s(grid), 3),
         "measured": len(known),
-        "predicted": len(rest),
-        "median_error_percent": round(100.0 * float(np.median(error)), 2),
-        "p90_error_percent": round(100.0 * float(np.quantile(error, 0.9)), 2),
-        "within_10_percent": round(100.0 * float((error <= 0.1).mean()), 1),
+        **judge(PlacementModel(shipped_prior(), subjects, batches), known, rest),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from sqlalchemy import select
@@ -37,6 +37,24 @@ class DeviceRecords:
             machines = session.scalar(query) or {}
         return _rates_of(machines.get(fingerprint, {}))
 
+    def current(self, devices: Iterable[DeviceClass], facts: DeviceFacts) -> dict[str, DeviceRates]:
+        """What was measured of the classes on this machine by the engine as it is now, by name.
+
+        Another version of an engine has other rates: those are left out, as are classes of which
+        nothing was measured.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        known = {
+            each.name: self.rates(each.name, facts.fingerprint_of(each.kind)) for each in devices
+        }
+        return {
+            name: rates
+            for name, rates in known.items()
+            if rates is not None and rates.engine in facts.engine_names
+        }
+
     def device_class(self, name: str) -> DeviceClass | None:
         """The device class as it was first described, on any machine; None if it never was.
 
@@ -64,8 +82,8 @@ class DeviceRecords:
     def add(self, device: DeviceClass, facts: DeviceFacts, rates: DeviceRates) -> bool:
         """Keep ``rates`` in place of older ones of the same machine, in one transaction.
 
-        Rates that are not trusted do not replace ones that are: then nothing is written, and the
-        answer is False.
+        Rates that are not trusted do not replace ones of the same version of the engine that are:
+        then nothing is written, and the answer is False.
 
         Raises:
             StoreError: the store cannot be written.
@@ -75,7 +93,12 @@ class DeviceRecords:
             row = session.get(DeviceClassRow, device.name, with_for_update=True)
             machines: dict[str, Any] = {} if row is None else dict(row.facts)
             before = _rates_of(machines.pop(fingerprint, {}))
-            if before is not None and before.trusted and not rates.trusted:
+            if (
+                before is not None
+                and before.engine == rates.engine
+                and before.trusted
+                and not rates.trusted
+            ):
                 return False
             machines[fingerprint] = {
                 "facts": dataclasses.asdict(facts),
@@ -98,24 +121,27 @@ def describe_devices(
     records: DeviceRecords,
     *,
     again: bool = False,
+    accept_noise: bool = False,
     measure: Callable[[DeviceClass, DeviceFacts], DeviceRates] = measure_rates,
 ) -> dict[str, DeviceRates]:
     """The rates of each device class of this machine, by name: kept ones, or measured now and kept.
 
-    Measured now is what was not measured here before, or while it was too noisy to be trusted.
-    Nothing is kept where no engine is installed.
+    Measured now is what was not measured here before by this version of the engine, or while it was
+    too noisy to be trusted. Nothing is kept where no engine is installed.
 
     Args:
         again: measure all of them.
+        accept_noise: do not measure again what is not trusted.
         measure: another way to, in tests.
 
     Raises:
         StoreError: the store cannot be read or written.
     """
     found = {}
+    current = records.current(devices, facts)
     for device in devices:
-        known = records.rates(device.name, facts.fingerprint_of(device.kind))
-        if again or known is None or not known.trusted:
+        known = current.get(device.name)
+        if again or known is None or not (known.trusted or accept_noise):
             now = measure(device, facts)
             is_kept = bool(now.engine) and records.add(device, facts, now)
             known = now if is_kept or known is None else known

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from modelless.profiler.campaign import BATCHES
 from modelless.profiler.device import DeviceFacts
@@ -18,6 +19,9 @@ from modelless.variants.catalog import Catalog
 from modelless.variants.registry import Registry
 from modelless.variants.runtimes.engines import runs_on
 from modelless.variants.vocabulary import DeviceClass, Placement, Variant
+
+if TYPE_CHECKING:
+    from modelless.profiler.microbenchmark import DeviceRates
 
 
 def read_measurements(
@@ -109,7 +113,8 @@ def cost_inputs_of(
         for kind in sorted({device.kind for device in devices})
         for run in pairs.current(facts.fingerprint_of(kind))
     ]
-    incomplete = with_gaps(measured, catalog.variants, devices, unmeasured=unmeasured)
+    rates = _own_rates(registry, devices, facts) if unmeasured else {}
+    incomplete = with_gaps(measured, catalog.variants, devices, unmeasured=unmeasured, rated=rates)
     if not incomplete:
         return CostInputs(measured, pair_runs, learns=learns)
     # SciPy is slow to import, and where everything was measured nothing needs it.
@@ -117,12 +122,20 @@ def cost_inputs_of(
     from modelless.profiler.learning.supposed import suppose
 
     subjects = subjects_of(
-        catalog.variants, devices, facts, catalog.models.values(), registry.graph_facts
+        catalog.variants, devices, facts, catalog.models.values(), registry.graph_facts, rates
     )
     told = incomplete.union(row.placement for row in measured)
     subjects = {placement: one for placement, one in subjects.items() if placement in told}
     supposed = suppose(shipped_prior(), subjects, measured, BATCHES)
     return CostInputs(measured, pair_runs, supposed, learns)
+
+
+def _own_rates(
+    registry: Registry, devices: Iterable[DeviceClass], facts: DeviceFacts
+) -> dict[str, DeviceRates]:
+    from modelless.profiler.device_records import DeviceRecords  # with ONNX, slow to import
+
+    return DeviceRecords(registry.store).current(devices, facts)
 
 
 def with_gaps(
@@ -131,13 +144,17 @@ def with_gaps(
     devices: Iterable[DeviceClass],
     *,
     unmeasured: bool,
+    rated: Container[str] = (),
 ) -> set[Placement]:
-    """The placements of which something may be supposed, on device classes with measurements.
+    """The placements of which something may be supposed.
+
+    They are on device classes with measurements or, where unmeasured placements count, with rates.
 
     Args:
         measured: on this host.
         variants, devices: of the placements.
         unmeasured: those, too, of which nothing was measured.
+        rated: device classes that were themselves measured (``microbenchmark``).
     """
     points = {(row.placement, row.batch) for row in measured}
     known = {placement for placement, _ in points}
@@ -146,7 +163,8 @@ def with_gaps(
         Placement(variant.id, device.name)
         for variant in variants
         for device in devices
-        if device.name in classes and runs_on(variant.engine, device)
+        if (device.name in classes or (unmeasured and device.name in rated))
+        and runs_on(variant.engine, device)
     }
     return {
         placement

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from modelless.profiler.device import DeviceFacts
 from modelless.profiler.measurement import Measurement
@@ -13,6 +14,9 @@ from modelless.variants.graph_facts import GraphFacts
 from modelless.variants.runtimes.engines import runs_on
 from modelless.variants.vocabulary import DeviceClass, Model, Placement, Variant
 
+if TYPE_CHECKING:
+    from modelless.profiler.microbenchmark import DeviceRates
+
 
 def measured_subjects(
     measurements: Iterable[Measurement],
@@ -20,8 +24,12 @@ def measured_subjects(
     devices: Mapping[str, DeviceClass],
     models: Iterable[Model],
     graph_facts: Callable[[Variant], GraphFacts],
+    rates: Mapping[str, DeviceRates] | None = None,
 ) -> dict[Placement, Subject]:
-    """What was measured, on whatever machine; placements of unknown device classes are left out."""
+    """What was measured, on whatever machine; placements of unknown device classes are left out.
+
+    The rates are those of the device classes on that machine, as for ``subjects_of``.
+    """
     rows = {
         row.placement: row
         for row in measurements
@@ -38,6 +46,7 @@ def measured_subjects(
             row.engine,
             families.get(_model_of(variants[row.variant_id]), ""),
             graphs[row.variant_id],
+            _rates_with(row.engine, row.device_class, rates),
         )
         for placement, row in rows.items()
     }
@@ -49,6 +58,7 @@ def subjects_of(
     facts: DeviceFacts,
     models: Iterable[Model],
     graph_facts: Callable[[Variant], GraphFacts],
+    rates: Mapping[str, DeviceRates] | None = None,
 ) -> dict[Placement, Subject]:
     """Every variant on every device class that its engine runs on.
 
@@ -58,6 +68,8 @@ def subjects_of(
         models: of the variants, for their families.
         graph_facts: of a variant; one whose file is damaged or away, or that was removed since, is
             seen without.
+        rates: what the device classes were measured to do, by name, as far as they were; they tell
+            of the engine that they were measured with.
     """
     families = _families(models)
     devices = list(devices)
@@ -66,15 +78,24 @@ def subjects_of(
         graph = _graph(variant, graph_facts)
         for device in devices:
             if runs_on(variant.engine, device):
+                engine = facts.engine_name(variant.engine.value)
                 subjects[Placement(variant.id, device.name)] = Subject(
                     variant,
                     device,
                     facts.device_name(device.kind),
-                    facts.engine_name(variant.engine.value),
+                    engine,
                     families.get(_model_of(variant), ""),
                     graph,
+                    _rates_with(engine, device.name, rates),
                 )
     return subjects
+
+
+def _rates_with(
+    engine: str, device_class: str, rates: Mapping[str, DeviceRates] | None
+) -> DeviceRates | None:
+    found = (rates or {}).get(device_class)
+    return found if found is not None and found.engine == engine else None
 
 
 def _families(models: Iterable[Model]) -> dict[tuple[str, str], str]:

@@ -13,12 +13,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from modelless.profiler.measurement import Measurement
 from modelless.profiler.table_checks import check_duplicates, check_units
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.graph_facts import GraphFacts
 from modelless.variants.vocabulary import DeviceClass, Variant
+
+if TYPE_CHECKING:
+    from modelless.profiler.microbenchmark import DeviceRates
 
 SOURCE = "modelless"
 """The ``source`` of tables we write."""
@@ -108,6 +112,7 @@ class Subject:
         device_name, engine: as measurements tell them.
         family: the model's architecture; the model's own name if blank.
         graph: what is known of its graph.
+        rates: what the device class was measured to do in a second; None if it was not.
     """
 
     variant: Variant
@@ -116,6 +121,7 @@ class Subject:
     engine: str
     family: str = ""
     graph: GraphFacts | None = None
+    rates: DeviceRates | None = None
 
     def row(self, batch: int, latency_ms: float) -> TableRow:
         """A point of the placement.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -167,10 +168,26 @@ def check_new(settings: Settings) -> None:
         raise EnvironmentUnfitError(f"record.folder: {folder} cannot be written; name another one")
 
 
+def _rate_devices(home: Path) -> None:
+    """Measure what this machine's device classes do in a second, where that is not known yet."""
+    from modelless.profiler.device import default_device_classes
+    from modelless.profiler.device_records import DeviceRecords, describe_devices
+    from modelless.profiler.host import read_facts
+    from modelless.variants.registry import open_registry
+
+    facts = read_facts()
+    with closing(open_registry(home)) as registry:
+        describe_devices(
+            default_device_classes(facts), facts, DeviceRecords(registry.store), accept_noise=True
+        )
+
+
 def _serve(home: Path, settings: Settings, address: str | None, *, as_json: bool) -> None:
     """Bring it up, wait for a signal, take it down."""
     from modelless.controller.live.cluster import Cluster
 
+    if settings.serve_unmeasured:
+        _rate_devices(home)
     with StopSignals() as signals:
 
         def on_stage(stage: str) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import getpass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from modelless.controller.cli.task_files import read_task
 from modelless.variants.errors import InvalidInputError
-from modelless.variants.registry import Registry
 from modelless.variants.vocabulary import Model, Task
+
+if TYPE_CHECKING:
+    from modelless.variants.registry import Registry
 
 
 def described_task(path: Path, name: str | None) -> Task:
@@ -21,6 +23,8 @@ def described_task(path: Path, name: str | None) -> Task:
     Raises:
         InvalidInputError: see ``read_task``; or the file is about another task.
     """
+    from modelless.controller.cli.task_files import read_task
+
     found = read_task(path)
     if name not in (None, found.name):
         raise InvalidInputError.of("--task", name, f"{found.name!r}, as the task file says")

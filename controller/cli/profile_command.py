@@ -141,7 +141,7 @@ def profile(
         chosen = [job for job in jobs if not drifted or job.placement in wrong]
         agenda = None
         if target is not None or budget_s is not None:
-            agenda = _agenda(registry, catalog, chosen, facts, sizes, target)
+            agenda = _agenda(registry, catalog, chosen, facts, sizes, target, rates)
         sink = _Anew(records) if again or drifted else records
         result = measure_jobs(chosen, sink, facts, settings, agenda)
         wanted = {Placement(v.id, device.name) for v in variants for device in devices}
@@ -238,13 +238,8 @@ def _describe(
     from modelless.profiler.device_records import describe_devices
     from modelless.profiler.microbenchmark import TYPICAL_S
 
-    known = {
-        device.name: rates
-        for device in devices
-        if (rates := records.rates(device.name, facts.fingerprint_of(device.kind))) is not None
-    }
     if budget_s is not None and budget_s < TYPICAL_S * len(devices) / DEVICE_SHARE:
-        return known, 0.0
+        return records.current(devices, facts), 0.0
     started_s = time.perf_counter()
     return describe_devices(devices, facts, records), time.perf_counter() - started_s
 
@@ -256,6 +251,7 @@ def _agenda(
     facts: DeviceFacts,
     batches: Sequence[int],
     target_error: float | None,
+    rates: Mapping[str, DeviceRates],
 ) -> Agenda:
     """Measures what tells most of all the jobs."""
     from modelless.profiler.learning.agenda import InformedAgenda
@@ -265,7 +261,12 @@ def _agenda(
     variants = {job.variant.id: job.variant for job in jobs}
     devices = {job.device.name: job.device for job in jobs}
     subjects = subjects_of(
-        variants.values(), devices.values(), facts, catalog.models.values(), registry.graph_facts
+        variants.values(),
+        devices.values(),
+        facts,
+        catalog.models.values(),
+        registry.graph_facts,
+        rates,
     )
     return InformedAgenda(shipped_prior(), subjects, batches, target_error)
 

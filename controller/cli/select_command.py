@@ -82,14 +82,15 @@ def select(
     specification = settings.policies.selection if policy is None else policy_of(policy)
     chooser: SelectionPolicy = build_policy(SelectionPolicy, specification)
     facts = read_facts()
-    devices = pick_device_classes(class_names, default_device_classes(facts))
+    every = default_device_classes(facts)
+    devices = pick_device_classes(class_names, every)
     with closing(open_registry(home_of(ctx))) as registry:
         catalog = registry.catalog()
         measured = read_measurements(registry, devices, facts)
         if not settings.serve_dominated:
             catalog = without_dominated(catalog, measured, registry.store, class_names)
         cost_model = cost_model_of(
-            registry, catalog, devices, facts, measured, unmeasured=settings.serve_unmeasured
+            registry, catalog, every, facts, measured, unmeasured=settings.serve_unmeasured
         )
     scope = catalog.resolve(task)
     left_out = {name: why for name, why in catalog.left_out.items() if in_scope(name, scope.name)}

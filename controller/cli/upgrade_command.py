@@ -15,7 +15,7 @@ from modelless.controller.cli.screen import Json, duration, emit, home_of, say
 if TYPE_CHECKING:
     from modelless.controller.live.upgrade import Upgraded
 
-EPILOG = "Example: pip install '.[cpu]' && modelless upgrade"
+EPILOG = "Examples: modelless upgrade; modelless upgrade --config settings.yaml"
 
 
 def upgrade(

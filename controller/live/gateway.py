@@ -27,6 +27,7 @@ from modelless.controller.live.pool_book import GATEWAYS
 from modelless.controller.live.receipt_log import ReceiptLog
 from modelless.controller.live.recordings import open_dispatcher
 from modelless.controller.live.remote import RemoteWorkers
+from modelless.controller.live.scrapes import Scrapes
 from modelless.controller.live.sharing import Ran, TurnedBack
 from modelless.controller.live.successor import Successor
 from modelless.controller.live.version_follower import VersionFollower

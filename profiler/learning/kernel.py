@@ -3,8 +3,10 @@
 It is a sum over levels (what all devices share, those of a kind, ..., one device alone) of sums of
 terms (a constant, the roofline's balance, the features, the family, the name, how the item fares
 elsewhere). A new device so begins with what its kind has in common, and each of its own
-measurements tells apart what is its own. This is a coregionalised Gaussian process with nested
-random effects: Bonilla, Chai and Williams, "Multi-task Gaussian Process Prediction" (2007).
+measurements tells apart what is its own. Of a device that was itself measured less is open from the
+start (``own_speed``), and the same sum counts for less. This is a coregionalised Gaussian process
+with nested random effects: Bonilla, Chai and Williams, "Multi-task Gaussian Process Prediction"
+(2007).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from modelless.profiler.learning.own_speed import LEFT_OPEN
 from modelless.profiler.learning.points import LEVELS, Points
 from modelless.variants.estimates import FloatArray
 
@@ -34,6 +37,10 @@ _SMOOTH_SCALE2 = 1.0
 _LOCAL_SCALE2 = 0.09
 _WIDE_SCALE2 = 4.0
 _ELSEWHERE_SCALE2 = 0.5
+# Of each variance, what is left open where the device was itself measured.
+_LEFT_OPEN = np.array(
+    [[LEFT_OPEN[level][term != "constant"] for term in TERMS] for level in LEVELS], dtype=np.float64
+)
 _LEAST_VARIANCE = 1e-4  # of a term: one hundredth in log latency is below anyone's noise
 
 
@@ -64,20 +71,22 @@ class Kernel:
         for left_levels, left_rows in _groups(left):
             some = left.take(left_rows)
             for right_levels, right_rows in right_groups:
-                weights = (left_levels == right_levels) @ self.variances
+                is_same = left_levels[:-1] == right_levels[:-1]
+                rated = 0.5 * (left_levels[-1] + right_levels[-1])
+                weights = is_same @ (self.variances * _LEFT_OPEN**rated)
                 block = weighted_terms(some, right.take(right_rows), weights)
                 total[np.ix_(left_rows, right_rows)] = block
         return total
 
     def variance(self, points: Points) -> FloatArray:
         """Of each point with itself, shape (n,)."""
-        by_term = self.variances.sum(axis=0)
+        known, open_ = self.variances.sum(axis=0), (self.variances * _LEFT_OPEN).sum(axis=0)
         own = np.ones((len(points), len(TERMS)))
         own[:, TERMS.index("balance")] = (points.shares**2).sum(axis=1)
         own[:, TERMS.index("linear")] = (points.features**2).sum(axis=1)
         own[:, TERMS.index("elsewhere_linear")] = points.elsewhere**2
         own[:, TERMS.index("elsewhere_smooth")] = points.is_known_elsewhere
-        return np.asarray(own @ by_term)
+        return np.asarray(np.where(points.is_rated > 0.0, own @ open_, own @ known))
 
 
 def weighted_terms(left: Points, right: Points, weights: FloatArray) -> FloatArray:
@@ -112,8 +121,9 @@ def weighted_terms(left: Points, right: Points, weights: FloatArray) -> FloatArr
 
 
 def _groups(points: Points) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """(levels, rows) of the points that agree in all levels."""
-    combinations, group = np.unique(points.levels, axis=0, return_inverse=True)
+    """(levels and ``is_rated``, rows) of the points that agree in all of these."""
+    keys = np.column_stack([points.levels, points.is_rated.astype(np.intp)])
+    combinations, group = np.unique(keys, axis=0, return_inverse=True)
     group = group.reshape(-1)
     for number, levels in enumerate(combinations):
         yield levels, np.flatnonzero(group == number)

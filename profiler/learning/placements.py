@@ -7,16 +7,17 @@ placement's latency tells of another's, by the prior, and how noisy measurements
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.profiler.learning.calibration import scores_of
+from modelless.profiler.learning.calibration import Scores, scores_of
 from modelless.profiler.learning.points import Vocabulary, encode
 from modelless.profiler.learning.prior import Prior
-from modelless.profiler.learning.process import Adapted, Process
+from modelless.profiler.learning.process import Adapted, Belief, Process
 from modelless.profiler.measurement import Measurement
 from modelless.profiler.table import Subject
 from modelless.variants.estimates import FloatArray
@@ -26,6 +27,9 @@ IntArray = NDArray[np.intp]
 
 MOST_MEASURED = 1500
 """Measured points that are learned from; more are thinned out evenly."""
+
+LEAST_OWN = 10
+"""Measured points of a device class from which they tell more of it than its rates do."""
 
 MEDIAN_OF_NORMAL = 0.6745
 """The median distance from the mean of a normal variable, in standard deviations."""
@@ -70,10 +74,17 @@ class PlacementModel:
         self._row_of = {point: row for row, point in enumerate(self.points)}
         self._batch = np.array([float(batch) for _, batch in self.points])
         rows = [subjects[placement].row(batch, 1.0) for placement, batch in self.points]
+        rates = [subjects[placement].rates for placement, _ in self.points]
         encoded = encode(rows, Vocabulary(), prior.roofline)
-        self.base_log = encoded.roofline_log + np.log(self._batch)
         self._process = Process(prior.kernel, encoded.take([]), np.empty(0))
-        self.belief = self._process.believe(encoded)
+        self._usual = self._process.believe(encoded)
+        rated = encode(rows, Vocabulary(), prior.roofline, rates)
+        self._rated = {
+            p.device_class
+            for (p, _), is_so in zip(self.points, rated.is_rated.tolist(), strict=True)
+            if is_so
+        }
+        self._by_rates = self._process.believe(rated) if self._rated else self._usual
         self.scores = scores_of(self._process, np.random.default_rng(0))
 
     def fit(self, measured: Iterable[Measurement]) -> FittedPlacements:
@@ -89,8 +100,12 @@ class PlacementModel:
             known = [known[row] for row in kept]
         rows = np.array([self._row_of[point] for point in known], dtype=np.intp)
         values = np.array([math.log(latency_s[point] * 1e3) for point in known])
-        adapted = Adapted(self._process, self.belief.take(rows), values - self.base_log[rows])
-        return FittedPlacements(self, adapted)
+        of_class = Counter(placement.device_class for placement, _ in known)
+        is_new = any(of_class[name] < LEAST_OWN for name in self._rated)
+        belief = self._by_rates if is_new else self._usual
+        base_log = belief.points.roofline_log + np.log(self._batch)
+        adapted = Adapted(self._process, belief.take(rows), values - base_log[rows])
+        return FittedPlacements(self.scores, belief, base_log, adapted)
 
     def rows(self, points: Iterable[Point]) -> IntArray:
         """Their places in ``points``."""
@@ -100,22 +115,23 @@ class PlacementModel:
 class FittedPlacements:
     """A ``PlacementModel`` that has seen measurements."""
 
-    def __init__(self, model: PlacementModel, adapted: Adapted) -> None:
-        self._model = model
+    def __init__(
+        self, usual: Scores, belief: Belief, base_log: FloatArray, adapted: Adapted
+    ) -> None:
+        self._belief = belief
+        self._base_log = base_log
         self._adapted = adapted
         # Half of the errors lie within the median of a normal variable; those of a tenth to either
         # side make the central 80 %.
         error, variance = adapted.left_out()
         scores = error / np.sqrt(variance)
-        within, self._p90, self._p99 = (
-            model.scores.quantile(share, scores) for share in (0.5, 0.8, 0.98)
-        )
+        within, self._p90, self._p99 = (usual.quantile(share, scores) for share in (0.5, 0.8, 0.98))
         self._scale = within / MEDIAN_OF_NORMAL
 
     def expect(self, rows: IntArray) -> Expected:
         """What a measurement of these points would find."""
-        mean, variance = self._adapted.predict(self._model.belief.take(rows))
-        median_s = np.exp(mean + self._model.base_log[rows]) / 1e3
+        mean, variance = self._adapted.predict(self._belief.take(rows))
+        median_s = np.exp(mean + self._base_log[rows]) / 1e3
         deviation = np.sqrt(variance)
         return Expected(
             median_s, self._scale * deviation, self._p90 * deviation, self._p99 * deviation
@@ -123,7 +139,7 @@ class FittedPlacements:
 
     def covariance(self, rows: IntArray) -> FloatArray:
         """Of what is not known of these points, shape (n, n), log latency; noise left out."""
-        return self._adapted.covariance(self._model.belief.take(rows))
+        return self._adapted.covariance(self._belief.take(rows))
 
     @property
     def noise_variance(self) -> float:

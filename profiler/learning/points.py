@@ -11,14 +11,19 @@ import math
 import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from modelless.profiler.learning.device_speed import speed_of
+from modelless.profiler.learning.own_speed import unit_ms_of
 from modelless.profiler.learning.roofline import Roofline
 from modelless.profiler.table import TableRow
 from modelless.variants.estimates import FloatArray
+
+if TYPE_CHECKING:
+    from modelless.profiler.microbenchmark import DeviceRates
 
 IntArray = NDArray[np.intp]
 
@@ -77,6 +82,7 @@ class Points:
             skeleton a model's name without its numbers.
         elsewhere: shape (n,), how the item fares on other devices; see ``elsewhere``.
         is_known_elsewhere: shape (n,), 1 where that is known, else 0.
+        is_rated: shape (n,), 1 where the device was itself measured (``own_speed``), else 0.
     """
 
     features: FloatArray
@@ -90,6 +96,7 @@ class Points:
     skeleton: IntArray
     elsewhere: FloatArray = field(default_factory=lambda: np.empty(0))
     is_known_elsewhere: FloatArray = field(default_factory=lambda: np.empty(0))
+    is_rated: FloatArray = field(default_factory=lambda: np.empty(0))
 
     def __len__(self) -> int:
         return len(self.roofline_log)
@@ -104,13 +111,19 @@ class Points:
         return self.levels[:, LEVELS.index(name)]
 
 
-def encode(rows: Sequence[TableRow], vocabulary: Vocabulary, roofline: Roofline) -> Points:
+def encode(
+    rows: Sequence[TableRow],
+    vocabulary: Vocabulary,
+    roofline: Roofline,
+    rates: Sequence[DeviceRates | None] = (),
+) -> Points:
     """The points of ``rows``; their latencies are not looked at.
 
     Args:
         rows: of any source.
         vocabulary: grows by what is new.
         roofline: the analytical estimate.
+        rates: what the device of each row was measured to do, n of them; none where nothing was.
     """
     sizes = {
         name: np.array([_or_nan(getattr(row, name)) for row in rows])
@@ -118,11 +131,15 @@ def encode(rows: Sequence[TableRow], vocabulary: Vocabulary, roofline: Roofline)
     }
     sizes["batch"] = np.array([float(row.batch) for row in rows])
     sizes["concurrency"] = np.array([float(row.concurrency or 1) for row in rows])
-    kinds = [row.device_kind for row in rows]
-    speeds = [
-        speed_of(row.device, row.device_kind, canonical_precision(row.precision)) for row in rows
+    own = [
+        None if each is None else unit_ms_of(each, canonical_precision(row.precision))
+        for row, each in zip(rows, rates or [None] * len(rows), strict=True)
     ]
-    roofline_log, shares = roofline.estimate(kinds, speeds, sizes)
+    unit_ms = [
+        _published(row, roofline) if known is None else known
+        for row, known in zip(rows, own, strict=True)
+    ]
+    roofline_log, shares = roofline.estimate(unit_ms, sizes)
     names = [re.findall(r"\d+", row.model)[:_NUMBERS_KEPT] for row in rows]
     numbers = np.zeros((len(rows), _NUMBERS_KEPT))
     for position, found in enumerate(names):
@@ -148,6 +165,7 @@ def encode(rows: Sequence[TableRow], vocabulary: Vocabulary, roofline: Roofline)
         skeleton=codes(*(("skeleton", row.source, re.sub(r"\d+", "#", row.model)) for row in rows)),
         elsewhere=np.zeros(len(rows)),
         is_known_elsewhere=np.zeros(len(rows)),
+        is_rated=np.array([float(known is not None) for known in own]),
     )
 
 
@@ -165,6 +183,11 @@ def canonical_precision(name: str) -> str:
     """One name for what sources call differently: ``amp`` and ``FP16`` are ``fp16``."""
     lowered = name.lower()
     return _PRECISIONS.get(lowered, lowered)
+
+
+def _published(row: TableRow, roofline: Roofline) -> FloatArray:
+    speed = speed_of(row.device, row.device_kind, canonical_precision(row.precision))
+    return roofline.unit_ms(row.device_kind, speed)
 
 
 def _level_keys(row: TableRow) -> tuple[Hashable, ...]:

@@ -5,7 +5,8 @@ multicore architectures" (2009), with a sum in place of the maximum: real networ
 one thing in one layer and by another in the next, and what is bound by both overlaps little.
 
 The constants are those of the typical device of a kind. What its vendor publishes of a device
-scales them; what it differs by besides is learned.
+scales them, or what it was itself measured to do takes their place (``own_speed``); what it differs
+by besides is learned.
 """
 
 from __future__ import annotations
@@ -34,19 +35,28 @@ class Roofline:
 
     constants: Mapping[str, FloatArray]
 
+    def unit_ms(self, kind: str, speed: Speed) -> FloatArray:
+        """Milliseconds a unit of each component on some device, shape (4,).
+
+        Args:
+            kind: of the device; one that is not known is taken as a CPU.
+            speed: beside the typical device of its kind.
+        """
+        constants = self.constants.get(kind, self.constants[_UNKNOWN_KIND])
+        relative = np.array([speed.arithmetic, speed.memory, speed.memory, 1.0])
+        return np.asarray(constants / relative)
+
+    @staticmethod
     def estimate(
-        self, kinds: Sequence[str], speeds: Sequence[Speed], sizes: Mapping[str, FloatArray]
+        unit_ms: Sequence[FloatArray], sizes: Mapping[str, FloatArray]
     ) -> tuple[FloatArray, FloatArray]:
         """(log milliseconds an item, shape (n,); shares of each component, shape (n, 4)).
 
         Args:
-            kinds: device kinds, n of them; one that is not known is taken as a CPU.
-            speeds: of the devices, beside the typical one of their kind.
+            unit_ms: of the devices, n times shape (4,): see ``unit_ms``.
             sizes: ``gmacs``, ``mactivations_m``, ``params_m``, ``layers`` and ``batch``, shape (n,)
                 each; NaN where unknown: then that component is left out, and layers are typical.
         """
-        fallback = self.constants[_UNKNOWN_KIND]
-        constants = np.array([self.constants.get(kind, fallback) for kind in kinds])
         work = np.stack(
             [
                 np.nan_to_num(sizes["gmacs"]),
@@ -56,7 +66,6 @@ class Roofline:
             ],
             axis=1,
         )
-        speed = np.array([(each.arithmetic, each.memory, each.memory, 1.0) for each in speeds])
-        time_ms = work * (constants / speed).reshape(len(work), len(COMPONENTS))
+        time_ms = work * np.array(unit_ms).reshape(len(work), len(COMPONENTS))
         total_ms = np.maximum(time_ms.sum(axis=1), _LEAST_MS)
         return np.log(total_ms), time_ms / total_ms[:, None]

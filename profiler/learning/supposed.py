@@ -3,7 +3,9 @@
 Latency is predicted by ``placements``. Its quantiles hold both what runs differ by (the tails of
 what was measured) and how unsure the prediction is, so a placement that nobody measured looks as
 slow as it may well be. Memory and load time follow the artifact's size and the batch, as they do
-where they were measured on the same device class and engine, and err on the large side.
+where they were measured on the same device class and engine, and err on the large side. A device
+class without a profile that was itself measured (``own_speed``) takes these from the others of its
+kind that run the engine.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from modelless.variants.estimates import FloatArray
 from modelless.variants.vocabulary import Placement
 
 LEAST_MEASURED = 5
-"""Points of the same device class and engine: with fewer nothing is supposed."""
+"""Points of the same device class and engine: with fewer nothing is supposed. Points of the same
+kind and engine, where the class itself was rated."""
 
 _RIDGE = 1.0
 
@@ -58,9 +61,7 @@ def suppose(
         batches: in question.
     """
     known = [row for row in measured if row.placement in subjects]
-    alike: dict[tuple[str, str], list[Measurement]] = {}
-    for row in known:
-        alike.setdefault(_group(subjects[row.placement]), []).append(row)
+    alike = _alike(known, subjects)
     first: dict[Placement, Measurement] = {}
     last: dict[Placement, Measurement] = {}
     for row in sorted(known, key=lambda row: row.batch):
@@ -69,7 +70,7 @@ def suppose(
     wanted = [
         (placement, batch)
         for placement, subject in subjects.items()
-        if len(alike.get(_group(subject), ())) >= LEAST_MEASURED
+        if _group(subject) in alike
         for batch in batches
         if placement not in first or not first[placement].batch <= batch <= last[placement].batch
     ]
@@ -78,11 +79,7 @@ def suppose(
     every_batch = sorted({*batches, *(row.batch for row in known)})
     model = PlacementModel(prior, subjects, every_batch)
     expected = model.fit(known).expect(model.rows(wanted))
-    rules = {
-        group: _Rules(rows, subjects)
-        for group, rows in alike.items()
-        if len(rows) >= LEAST_MEASURED
-    }
+    rules = {group: _Rules(rows, subjects) for group, rows in alike.items()}
     found = []
     for (placement, batch), p50_s, p90_log, p99_log in zip(
         wanted,
@@ -113,6 +110,27 @@ def _at_most(row: Supposed, more: Measurement) -> Supposed:
     """Fewer items take no longer and no more than what was measured of more."""
     names = ("p50_s", "p90_s", "p99_s", "memory_bytes")
     return replace(row, **{name: min(getattr(row, name), getattr(more, name)) for name in names})
+
+
+def _alike(
+    known: Sequence[Measurement], subjects: Mapping[Placement, Subject]
+) -> dict[tuple[str, str], list[Measurement]]:
+    """What tells of each device class and engine of which something may be supposed."""
+    own: dict[tuple[str, str], list[Measurement]] = {}
+    of_kind: dict[tuple[str, str], list[Measurement]] = {}
+    for row in known:
+        subject = subjects[row.placement]
+        own.setdefault(_group(subject), []).append(row)
+        of_kind.setdefault((subject.device.kind, subject.engine), []).append(row)
+    found = {}
+    for subject in subjects.values():
+        group = _group(subject)
+        rows = own.get(group, [])
+        if len(rows) < LEAST_MEASURED and subject.rates is not None:
+            rows = of_kind.get((subject.device.kind, subject.engine), [])
+        if len(rows) >= LEAST_MEASURED:
+            found[group] = rows
+    return found
 
 
 def _group(subject: Subject) -> tuple[str, str]:

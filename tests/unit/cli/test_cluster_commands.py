@@ -130,6 +130,29 @@ def test_up_names_what_it_does_not_serve_and_why(
     assert run("up", "--json").document["not_served"] == {"pixels": reason}
 
 
+@pytest.mark.parametrize("serve_unmeasured", [False, True])
+def test_up_measures_the_devices_where_their_rates_are_served_by(
+    run: Run,
+    registered: Path,
+    cluster: type[FakeCluster],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    serve_unmeasured: bool,
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def describe(*_: Any, **wanted: Any) -> dict[str, Any]:
+        asked.append(wanted)
+        return {}
+
+    monkeypatch.setattr("modelless.profiler.device_records.describe_devices", describe)
+    config = tmp_path / "settings.yaml"
+    config.write_text(f"serve_unmeasured: {str(serve_unmeasured).lower()}\n")
+    monkeypatch.setattr(cluster, "ending", Stopped())
+    assert run("up", "--config", config).code == 0
+    assert asked == [{"accept_noise": True}] * serve_unmeasured, "noise is no reason to wait"
+
+
 def test_up_says_when_ray_fails(
     run: Run, registered: Path, cluster: type[FakeCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,3 +131,20 @@ def test_without_an_engine_nothing_is_kept(records: DeviceRecords, make: Any) ->
     found = describe_devices([make.device()], make.facts, records, measure=Meter(absent))
     assert found == {"cpu-1": absent}
     assert records.rates("cpu-1", make.facts.fingerprint) is None
+
+
+def test_rates_of_another_version_of_the_engine_are_measured_anew(
+    records: DeviceRecords, make: Any
+) -> None:
+    facts = dataclasses.replace(make.facts, engines={"onnxruntime-cpu": "1.20.1"})
+    newer = dataclasses.replace(facts, engines={"onnxruntime-cpu": "1.21.0"})
+    device = make.device()
+    old, new = rates(), rates(engine="onnxruntime-cpu-1.21.0", trusted=False)
+    assert records.add(device, facts, old)
+    assert records.current([device], facts) == {device.name: old}
+    assert records.current([device], newer) == {}
+    found = describe_devices([device], newer, records, measure=Meter(new), accept_noise=True)
+    assert found == {device.name: new}, "though noisy, as the others tell of another engine"
+    assert records.current([device], newer) == found
+    again = Meter(rates(5e-6))
+    assert describe_devices([device], newer, records, measure=again, accept_noise=True) == found
