@@ -177,7 +177,7 @@ class BestValue(SelectionPolicy):
         if self._left_until_s:
             until_s = self._left_until_s.get(_asked(worker, deferred), -math.inf)
             if now_s < until_s:
-                return Wait(Reason.WORTH_WAITING, until_s)
+                return Wait(Reason.WORTH_WAITING, until_s, for_class=True)
         self._market.on_idle(worker, deferred, now_s)
         crowd = sum([len(queue.queries) for queue in deferred])
         chosen: Offer | None = None
@@ -203,7 +203,7 @@ class BestValue(SelectionPolicy):
                 return Wait(Reason.NOTHING_QUEUED, dropped=dropped)
             self._left_until_s[_asked(worker, deferred)] = until_s = now_s + _LOOK_AGAIN_S
             self._market.fleet.on_left(now_s)
-            return Wait(Reason.WORTH_WAITING, until_s, dropped)
+            return Wait(Reason.WORTH_WAITING, until_s, dropped, for_class=True)
         self._market.on_run(worker, chosen.latency_s, now_s)
         return Run(chosen.variant_id, chosen.queries, Reason.BEST_VALUE, dropped)
 
