@@ -31,7 +31,7 @@ from modelless.controller.core.waiting import WaitingRoom, Worker
 from modelless.policies.batching.urgency import rank, urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
-from modelless.policies.views import Defer, QueryView, Reject, Run, Wait
+from modelless.policies.views import Defer, QueryView, Reject, Run
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
 

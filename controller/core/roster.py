@@ -349,9 +349,7 @@ class Roster:
         """The workers that hold a ready variant of the scope."""
         ids = self._ids_in(scope)
         return frozenset(
-            name
-            for name, report in self._reports.items()
-            if not ids.isdisjoint(report.variant_ids)
+            name for name, report in self._reports.items() if not ids.isdisjoint(report.variant_ids)
         )
 
     def _build_scope(self, scope: str) -> _ScopeTable:

@@ -32,6 +32,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from operator import attrgetter
 from statistics import median
 
 import numpy as np
@@ -60,6 +61,8 @@ from modelless.policies.views import (
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.estimates import Estimates
 
+_DEFERRED = Defer()
+_TENANT = attrgetter("tenant")
 _LOOK_AHEAD = 64  # queries of a queue that are looked at for tenants' shares
 _QUEUES_LOOKED_AT = 8
 _LOOK_AGAIN_S = 0.003
@@ -118,7 +121,7 @@ class BestValue(SelectionPolicy):
         if query.max_cost_usd != math.inf:
             return self._bind(query, candidates)
         reason = self._why_never(query, candidates)
-        return Defer() if reason is None else Reject(reason)
+        return _DEFERRED if reason is None else Reject(reason)
 
     def on_late(self, query: QueryView, candidates: Candidates, rng: np.random.Generator) -> Choice:
         return self._bind(query, candidates)
@@ -341,4 +344,4 @@ def _urgency_of_head(queue: QueueView) -> tuple[int, float, int]:
 
 
 def _tenants(queries: Sequence[QueryView]) -> int:
-    return len({query.tenant for query in islice(queries, _LOOK_AHEAD)})
+    return len(set(map(_TENANT, islice(queries, _LOOK_AHEAD))))
