@@ -129,7 +129,7 @@ class ReadyCandidates(Candidates):
     @property
     def free_at_s(self) -> FloatArray:
         """See ``Candidates``."""
-        known: FloatArray | Callable[[], FloatArray] = self._free_at_s  # type: ignore[attr-defined]
+        known: FloatArray | Callable[[], FloatArray] = self._free_at_s
         if callable(known):
             known = known()
             known.setflags(write=False)
