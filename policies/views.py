@@ -172,11 +172,14 @@ class Wait(NamedTuple):
 
     Attributes:
         dropped: as in ``Run``.
+        for_class: every other idle worker of its device class to which nothing is bound would be
+            told the same until the policy is asked about a query: now they need not be asked.
     """
 
     reason: Reason
     until_s: float = float("inf")
     dropped: tuple[QueryView, ...] = ()
+    for_class: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,8 @@ from modelless.policies.views import (
 )
 from modelless.variants.vocabulary import Placement
 
+_CHOICES = (Bind, Defer, Reject)
+
 
 class PolicyFailure(NamedTuple):
     """A policy raised, or answered nonsense.
@@ -80,14 +82,13 @@ def ask_on_idle(
     the others only if it has nothing to run of them: so priorities hold across queues, whatever
     the policy.
     """
+    worker_id, servers = worker.worker_id, roster.servers
     queues = list(worker.queues.values())
-    for key, queue in waiting.deferred.items():
-        if roster.serves(worker.worker_id, key[0]):
-            queues.append(queue)
+    queues += [q for key, q in waiting.deferred.items() if worker_id in servers[key[0]]]
     if not queues:
         return None
-    residents = roster.residents(worker.worker_id)
-    view = WorkerView(worker.worker_id, worker.device_class, residents, max_batch)
+    residents = roster.residents(worker_id)
+    view = WorkerView(worker_id, worker.device_class, residents, max_batch)
     if not waiting.is_mixed:
         shown = [queue.view for queue in queues]
         return _ask_on_idle(selection, worker, view, shown, waiting, now_s, rng)
@@ -161,7 +162,7 @@ def _within_reach(
 
 
 def _problem_of_choice(choice: object, rows: int) -> str | None:
-    if not isinstance(choice, (Bind, Defer, Reject)):
+    if not isinstance(choice, _CHOICES):
         return f"returned {choice!r:.80}; allowed: a Bind, a Defer or a Reject"
     if isinstance(choice, Bind):
         row: object = choice.row

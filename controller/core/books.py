@@ -102,7 +102,8 @@ class Books:
                 meters.count_latency(query.scope, latency_s)
                 is_late = now_s > receipt.query.deadline_s
                 self._close(receipt, "served-late" if is_late else "served")
-                effects.append(Complete(query.query_id, batch_id))
+                # As ``Complete(...)``, whose constructor is a Python function: half as long.
+                effects.append(tuple.__new__(Complete, (query.query_id, batch_id)))
         if effects:
             _count(self._counters.used, (worker.worker_id, batch.variant_id), len(effects))
         return effects

@@ -7,6 +7,7 @@ exactly once, as a Complete or a Refuse.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
@@ -30,7 +31,7 @@ from modelless.controller.core.waiting import WaitingRoom, Worker
 from modelless.policies.batching.urgency import rank, urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
-from modelless.policies.views import Defer, QueryView, Reject, Run, Wait
+from modelless.policies.views import Defer, QueryView, Reject, Run
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
 
@@ -246,6 +247,7 @@ class Dispatcher(DispatchReports):
                 return list(self._held.ask_for_load(query))
             if not candidates.placements:
                 return self._give_up([query], Reason.NOTHING_READY, now_s)
+        self._idle.reopen()
         choice = ask_on_query(self.selection, query, candidates, self._rng, late=late)
         if isinstance(choice, PolicyFailure):
             return self._refuse_failed(choice, now_s)
@@ -284,33 +286,32 @@ class Dispatcher(DispatchReports):
 
     def _settle(self, now_s: float, effects: list[DispatchEffect]) -> list[DispatchEffect]:
         """Feed every idle worker with something new in reach: the end of each event."""
+        self._idle.reopen()
         while (worker := self._idle.next_hungry()) is not None:
             effects += self._feed(worker, now_s)
         return effects
 
     def _feed(self, worker: Worker, now_s: float) -> list[DispatchEffect]:
         """Give an idle worker its next batch, turning away what is too late on the way."""
-        effects = self._turn_away_late(worker, now_s)
+        effects = self._turn_away_late(worker, now_s) if worker.queues else []
         while True:
+            most = self.limits.max_batch
             decision = ask_on_idle(
-                self.selection,
-                worker,
-                self._waiting,
-                self.roster,
-                self.limits.max_batch,
-                now_s,
-                self._rng,
+                self.selection, worker, self._waiting, self.roster, most, now_s, self._rng
             )
             if isinstance(decision, PolicyFailure):  # each costs a query, so this ends
                 effects += self._refuse_failed(decision, now_s)
                 continue
-            if decision is not None:
-                effects += self._give_up(decision.dropped, Reason.DEADLINE_PASSED, now_s)
-            if isinstance(decision, Wait) and decision.dropped:
-                continue  # there may be good ones behind them
+            if decision is None:
+                return effects
+            effects += self._give_up(decision.dropped, Reason.DEADLINE_PASSED, now_s)
             if isinstance(decision, Run):
-                effects.append(self._start(worker, decision, now_s))
-            elif decision is not None and decision.until_s < float("inf"):
+                return [*effects, self._start(worker, decision, now_s)]
+            if decision.dropped:
+                continue  # there may be good ones behind them
+            if decision.for_class:
+                self._idle.settle(worker.device_class)
+            if decision.until_s < math.inf:
                 effects.append(WakeAt(max(decision.until_s, now_s + self.limits.min_wait_s)))
             return effects
 

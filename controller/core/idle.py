@@ -23,6 +23,7 @@ class IdleWorkers:
         self._hungry: dict[str, Worker] = {}  # with something new in reach
         self._is_new_for_all = False
         self._to_ask: list[Worker] = []  # about what is new for all, the last one first
+        self._settled: set[str] = set()  # device classes whose workers need not be asked now
 
     def add(self, worker: Worker) -> None:
         """The worker runs nothing any more."""
@@ -41,6 +42,14 @@ class IdleWorkers:
         """Something new is in reach of everyone."""
         self._is_new_for_all = True
 
+    def settle(self, device_class: str) -> None:
+        """What waits for anyone is none for the class's workers: see ``Wait.for_class``."""
+        self._settled.add(device_class)
+
+    def reopen(self) -> None:
+        """What was settled may be so no more: time has passed, or a policy was asked."""
+        self._settled.clear()
+
     def next_hungry(self) -> Worker | None:
         """Whom to ask next, if anybody; each once about what is new.
 
@@ -48,14 +57,20 @@ class IdleWorkers:
         """
         while self._hungry:
             _, worker = self._hungry.popitem()
-            if worker.running is None and (worker.queues or self._waiting.deferred):
+            if worker.running is None and (worker.queues or self._offers(worker)):
                 return worker
         if self._is_new_for_all:
             self._is_new_for_all = False
             self._to_ask = self._idle.copy()
         while self._to_ask and self._waiting.deferred:
             worker = self._to_ask.pop()
-            if worker.running is None:  # else it was given something meanwhile
+            if worker.running is not None:  # it was given something meanwhile
+                continue
+            if worker.queues or self._offers(worker):
                 return worker
         self._to_ask.clear()
         return None
+
+    def _offers(self, worker: Worker) -> bool:
+        """Whether something waits for anyone that the worker may be asked about."""
+        return bool(self._waiting.deferred) and worker.device_class not in self._settled

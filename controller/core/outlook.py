@@ -87,6 +87,14 @@ class Outlook:
         return shown
 
 
+class _Unfrozen(Candidates):
+    """What ``ReadyCandidates`` are while they are made: the same slots, and not frozen."""
+
+    __slots__ = ("_free_at_s",)
+    __setattr__ = object.__setattr__
+    __delattr__ = object.__delattr__
+
+
 class ReadyCandidates(Candidates):
     """Candidates whose ``free_at_s`` is worked out when it is first looked at.
 
@@ -106,19 +114,22 @@ class ReadyCandidates(Candidates):
         now_s: float,
         shortlist: NDArray[np.intp] | None = None,
     ) -> None:
-        put = object.__setattr__
-        put(self, "placements", placements)
-        put(self, "accuracy_percent", accuracy_percent)
-        put(self, "cost_usd", cost_usd)
-        put(self, "estimates", estimates)
-        put(self, "now_s", now_s)
-        put(self, "shortlist", shortlist)
-        put(self, "_free_at_s", free_at_s)
+        # One is made for each query. To pass a frozen class by for each of seven fields takes
+        # twice as long as to take it off once: 0.7 and 0.35 microseconds.
+        object.__setattr__(self, "__class__", _Unfrozen)
+        self.placements = placements  # type: ignore[misc]
+        self.accuracy_percent = accuracy_percent  # type: ignore[misc]
+        self.cost_usd = cost_usd  # type: ignore[misc]
+        self.estimates = estimates  # type: ignore[misc]
+        self.now_s = now_s  # type: ignore[misc]
+        self.shortlist = shortlist  # type: ignore[misc]
+        self._free_at_s = free_at_s
+        self.__class__ = ReadyCandidates
 
     @property
     def free_at_s(self) -> FloatArray:
         """See ``Candidates``."""
-        known: FloatArray | Callable[[], FloatArray] = self._free_at_s  # type: ignore[attr-defined]
+        known: FloatArray | Callable[[], FloatArray] = self._free_at_s
         if callable(known):
             known = known()
             known.setflags(write=False)

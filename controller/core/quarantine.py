@@ -22,9 +22,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import median
 
 from modelless.controller.core.roster import Roster, WorkerReport
+from modelless.controller.core.usual import UsualErrors
 from modelless.controller.core.waiting import Batch, Worker
 
 
@@ -111,6 +111,7 @@ class Quarantine:
         self._roster = roster
         self._limits = limits or QuarantineLimits()
         self._cases: dict[str, _Case] = {}
+        self._usual = UsualErrors()  # of the sound workers that have shown what is usual
         self._awaited: dict[int, str] = {}
 
     @property
@@ -124,6 +125,7 @@ class Quarantine:
         if case is None:
             case = self._cases[report.worker_id] = _Case(report)
         case.report = report
+        self._recount(case)
         return report if case.sign is None else report._replace(variant_ids=())
 
     def report_of(self, worker_id: str) -> WorkerReport:
@@ -133,6 +135,7 @@ class Quarantine:
     def forget(self, worker_id: str) -> None:
         """The worker is gone."""
         case = self._cases.pop(worker_id, None)
+        self._usual.drop(worker_id)
         if case is not None and case.awaited is not None:
             self._awaited.pop(case.awaited, None)
 
@@ -163,19 +166,17 @@ class Quarantine:
         took_s = now_s - batch.started_s
         if not 0.0 < batch.expected_s < math.inf or took_s <= 0.0:
             return False
-        others = self._others_of(case)
-        usual_s = batch.expected_s
-        if others:
-            usual_s *= math.exp(median(other.error for other in others))
-        is_slow = (
-            bool(others)
-            and took_s > limits.slow_factor * usual_s
-            and took_s > usual_s + limits.slow_s
-        )
+        self._usual.drop(worker.worker_id)  # it is told from the others of its class
+        usual_error = self._usual.median(case.report.device_class)
+        is_slow = False
+        if usual_error is not None:
+            usual_s = batch.expected_s * math.exp(usual_error)
+            is_slow = took_s > limits.slow_factor * usual_s and took_s > usual_s + limits.slow_s
         error = math.log(took_s / batch.expected_s)
         case.batches += 1
         case.error += max(limits.learnt, 1.0 / case.batches) * (error - case.error)
         case.slow_streak = case.slow_streak + 1 if is_slow else 0
+        self._recount(case)
         on_trial, case.on_trial = case.on_trial, False
         if not is_slow or case.slow_streak < (1 if on_trial else limits.slow_batches):
             return False
@@ -205,11 +206,13 @@ class Quarantine:
         case.sign, case.slow_streak, case.on_trial = sign, 0, False
         case.until_s = now_s + min(first_s * 2.0**case.times, limits.longest_s)
         case.times += 1
+        self._recount(case)
 
     def _let_out(self, case: _Case, now_s: float, *, on_trial: bool) -> None:
         case.sign, case.awaited, case.until_s = None, None, math.inf
         case.seen_hanging = None
         case.on_trial, case.sound_since_s = on_trial, now_s
+        self._recount(case)
 
     def _is_spare(self, case: _Case) -> bool:
         """Whether others serve every task that it serves."""
@@ -217,16 +220,13 @@ class Quarantine:
         tasks = {name.partition("/")[0] for name in case.report.variant_ids}
         return all(roster.is_served_beside(worker_id, task) for task in tasks)
 
-    def _others_of(self, case: _Case) -> list[_Case]:
-        """The sound workers of its class that have shown what is usual."""
-        return [
-            other
-            for other in self._cases.values()
-            if other is not case
-            and other.sign is None
-            and other.batches >= self._limits.slow_batches
-            and other.report.device_class == case.report.device_class
-        ]
+    def _recount(self, case: _Case) -> None:
+        """Count the worker among those that show what is usual, if it is sound and has shown it."""
+        report = case.report
+        if case.sign is None and case.batches >= self._limits.slow_batches:
+            self._usual.put(report.worker_id, report.device_class, case.error)
+        else:
+            self._usual.drop(report.worker_id)
 
     def _may_one_more(self, case: _Case) -> bool:
         of_class = [

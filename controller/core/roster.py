@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from modelless.controller.core.columns import column, plus
 from modelless.controller.core.outlook import Outlook, ReadyCandidates, Snapshot
 from modelless.controller.core.residents import build_residents
+from modelless.controller.core.servers import Servers
 from modelless.controller.core.shortlist import find_shortlist
 from modelless.policies.scopes import in_scope
 from modelless.policies.views import Candidates, FloatArray, QueryView, ResidentView
@@ -91,6 +92,9 @@ class Roster:
         device_classes: by name.
         cost_model: what predicts.
         max_batch: the largest batch that will be asked about.
+
+    Attributes:
+        servers: by scope, the workers that hold a ready variant of it.
     """
 
     def __init__(
@@ -109,7 +113,7 @@ class Roster:
         self._scopes: dict[str, _ScopeTable] = {}
         self._residents: dict[str, Mapping[str, ResidentView]] = {}
         self._shared_residents: dict[WorkerReport, Mapping[str, ResidentView]] = {}
-        self._servers: dict[str, frozenset[str]] = {}
+        self.servers = Servers(self._find_servers, _ANSWERS_KEPT)
         self._best: dict[str, float] = {}  # the best accuracy that is ready, by scope
         self._holders: dict[Placement, _Holders] = {}
         self._loadable: dict[str, tuple[FloatArray, FloatArray]] = {}
@@ -192,16 +196,15 @@ class Roster:
 
     def serves(self, worker_id: str, scope: str) -> bool:
         """Whether the worker holds a ready variant of the scope."""
-        servers = self._servers.get(scope)  # asked for each queue whenever a worker falls idle
-        return worker_id in (self._servers_of(scope) if servers is None else servers)
+        return worker_id in self.servers[scope]
 
     def is_served(self, scope: str) -> bool:
         """Whether any worker holds a ready variant of the scope."""
-        return bool(self._servers_of(scope))
+        return bool(self.servers[scope])
 
     def is_served_beside(self, worker_id: str, scope: str) -> bool:
         """Whether a worker other than this one holds a ready variant of the scope."""
-        return bool(self._servers_of(scope) - {worker_id})
+        return bool(self.servers[scope] - {worker_id})
 
     def candidates(self, scope: str, items: int, now_s: float, rank: int = 0) -> Candidates:
         """The rows for a query of ``items`` items; no rows if nothing is ready.
@@ -321,7 +324,7 @@ class Roster:
             self._scopes,
             self._residents,
             self._shared_residents,
-            self._servers,
+            self.servers,
             self._best,
             self._holders,
             self._loadable,
@@ -334,7 +337,7 @@ class Roster:
         for variant_id in changed:
             self._holders.pop(Placement(variant_id, report.device_class), None)
         variants = [self.variants[name] for name in changed if name in self.variants]
-        for cache in (self._scopes, self._servers, self._best):
+        for cache in (self._scopes, self.servers, self._best):
             for scope in [s for s in cache if any(in_scope(v.id, s) for v in variants)]:
                 del cache[scope]
 
@@ -342,19 +345,12 @@ class Roster:
         """The variants of a scope."""
         return frozenset(v.id for v in self.variants.values() if in_scope(v.id, scope))
 
-    def _servers_of(self, scope: str) -> frozenset[str]:
+    def _find_servers(self, scope: str) -> frozenset[str]:
         """The workers that hold a ready variant of the scope."""
-        known = self._servers.get(scope)
-        if known is None:
-            ids = self._ids_in(scope)
-            known = frozenset(
-                name
-                for name, report in self._reports.items()
-                if not ids.isdisjoint(report.variant_ids)
-            )
-            if len(self._servers) < _ANSWERS_KEPT:
-                self._servers[scope] = known
-        return known
+        ids = self._ids_in(scope)
+        return frozenset(
+            name for name, report in self._reports.items() if not ids.isdisjoint(report.variant_ids)
+        )
 
     def _build_scope(self, scope: str) -> _ScopeTable:
         ids = self._ids_in(scope)

@@ -80,7 +80,8 @@ class Tenants:
             known[0] += work
             known[1] += 1
         limit_s = query.deadline_s - query.arrival_s
-        self._limit_s = min(self._limit_s, limit_s)
+        if limit_s < self._limit_s:
+            self._limit_s = limit_s
 
     def on_leave(self, query: QueryView, work: int) -> None:
         """The query, which waited, does not any more."""

@@ -32,6 +32,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from operator import attrgetter
 from statistics import median
 
 import numpy as np
@@ -60,6 +61,8 @@ from modelless.policies.views import (
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.estimates import Estimates
 
+_DEFERRED = Defer()
+_TENANT = attrgetter("tenant")
 _LOOK_AHEAD = 64  # queries of a queue that are looked at for tenants' shares
 _QUEUES_LOOKED_AT = 8
 _LOOK_AGAIN_S = 0.003
@@ -118,7 +121,7 @@ class BestValue(SelectionPolicy):
         if query.max_cost_usd != math.inf:
             return self._bind(query, candidates)
         reason = self._why_never(query, candidates)
-        return Defer() if reason is None else Reject(reason)
+        return _DEFERRED if reason is None else Reject(reason)
 
     def on_late(self, query: QueryView, candidates: Candidates, rng: np.random.Generator) -> Choice:
         return self._bind(query, candidates)
@@ -177,7 +180,7 @@ class BestValue(SelectionPolicy):
         if self._left_until_s:
             until_s = self._left_until_s.get(_asked(worker, deferred), -math.inf)
             if now_s < until_s:
-                return Wait(Reason.WORTH_WAITING, until_s)
+                return Wait(Reason.WORTH_WAITING, until_s, for_class=True)
         self._market.on_idle(worker, deferred, now_s)
         crowd = sum([len(queue.queries) for queue in deferred])
         chosen: Offer | None = None
@@ -203,7 +206,7 @@ class BestValue(SelectionPolicy):
                 return Wait(Reason.NOTHING_QUEUED, dropped=dropped)
             self._left_until_s[_asked(worker, deferred)] = until_s = now_s + _LOOK_AGAIN_S
             self._market.fleet.on_left(now_s)
-            return Wait(Reason.WORTH_WAITING, until_s, dropped)
+            return Wait(Reason.WORTH_WAITING, until_s, dropped, for_class=True)
         self._market.on_run(worker, chosen.latency_s, now_s)
         return Run(chosen.variant_id, chosen.queries, Reason.BEST_VALUE, dropped)
 
@@ -341,4 +344,4 @@ def _urgency_of_head(queue: QueueView) -> tuple[int, float, int]:
 
 
 def _tenants(queries: Sequence[QueryView]) -> int:
-    return len({query.tenant for query in islice(queries, _LOOK_AHEAD)})
+    return len(set(map(_TENANT, islice(queries, _LOOK_AHEAD))))

@@ -122,7 +122,7 @@ def _best_of(
     # Of a batch of the first few, the first few count.
     served = np.einsum("ivj,ij->vj", chance, _inside(len(members)))
     worth = (menu.accuracy_percent[rows, None] + penalty) * served
-    worth -= np.cumsum(later) + penalty * np.arange(1.0, len(members) + 1.0)
+    worth -= np.array(later).cumsum() + penalty * np.arange(1.0, len(members) + 1.0)
     if price > 0.0:
         pressure = _waited(line.queries[members[0]], line.slack_s[members[0]])
         share_s = menu.share_s[rows, columns]

@@ -54,6 +54,7 @@ class Menu:
         share_s: device time of the items if their batches were of the best size, shape (n, K).
         item_s: least device time an item takes in any batch, shape (n,).
         least_s: the least of ``typical_s``; inf if there are no variants.
+        most: items of the largest batch: K.
     """
 
     variant_ids: tuple[str, ...]
@@ -64,6 +65,7 @@ class Menu:
     share_s: FloatArray = field(init=False)
     item_s: FloatArray = field(init=False)
     least_s: float = field(init=False)
+    most: int = field(init=False)
     _falling: tuple[float, ...] = field(init=False)
     _quickest_s: tuple[float, ...] = field(init=False)
     _within: dict[tuple[float, int], Within] = field(init=False)
@@ -78,6 +80,7 @@ class Menu:
             ("log_s", np.log(self.typical_s)),
             ("item_s", item_s),
             ("least_s", float(self.typical_s[:, :1].min(initial=np.inf))),
+            ("most", int(self.typical_s.shape[1])),
             ("_falling", tuple((-self.accuracy_percent).tolist())),
             ("_quickest_s", tuple(np.minimum.accumulate(item_s).tolist())),
             ("_within", {}),
@@ -87,11 +90,6 @@ class Menu:
             ("share_s", item_s[:, None] * np.arange(1.0, self.typical_s.shape[1] + 1.0)),
         ):
             object.__setattr__(self, name, value)
-
-    @property
-    def most(self) -> int:
-        """Items of the largest batch."""
-        return int(self.typical_s.shape[1])
 
     def reach(self, min_accuracy_percent: float) -> int:
         """How many variants, from the first, are at least so accurate."""

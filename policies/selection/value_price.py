@@ -50,8 +50,12 @@ class Rates(Generic[_Key]):
     def count(self, key: _Key, amount: float, now_s: float) -> None:
         """So much more of it."""
         self._decay(now_s)
-        if key in self._counts or len(self._counts) < _KEYS_KEPT:
-            self._counts[key] = self._counts.get(key, 0.0) + amount
+        counts = self._counts
+        known = counts.get(key)
+        if known is not None:
+            counts[key] = known + amount
+        elif len(counts) < _KEYS_KEPT:
+            counts[key] = float(amount)
 
     def per_s(self, now_s: float) -> dict[_Key, float]:
         """The rates now."""

@@ -96,7 +96,13 @@ class ValueTable:
 
     def worth(self, slack_s: float, reach: int) -> float:
         """What a query is worth at best that the first ``reach`` variants may serve; see U."""
-        place = self._place(slack_s)
+        # As ``_place``, without a call: this is asked several times for each query that waits.
+        if not 0.0 < slack_s < math.inf:
+            place = self._place(slack_s)
+        else:
+            place = int((math.log(slack_s) - self._low) * self._per_step + 1e-9)
+            if place >= self._points:
+                place = self._points - 1
         if place < 0 or not reach:
             return -self.penalty
         return self._worth[place * self._rows + reach - 1]

@@ -85,6 +85,28 @@ def test_a_worker_that_waits_is_woken() -> None:
     assert world.running["w0"].query_ids == (query,)
 
 
+def test_what_holds_for_a_class_is_asked_of_one_of_its_workers() -> None:
+    asked: list[str] = []
+    late = LateBinding()
+
+    def on_idle(worker: WorkerView, queues: list[QueueView]) -> Run | Wait:
+        asked.append(worker.worker_id)
+        is_small = worker.device_class == "cpu-1"
+        return Wait(Reason.WORTH_WAITING, 100.5, for_class=is_small)
+
+    world = World(Scripted(arrival=lambda q, c: late.on_arrival(q, c, world.roster), idle=on_idle))  # type: ignore[arg-type]
+    for name, device_class in (("w0", "cpu-1"), ("w1", "h200"), ("w2", "cpu-1"), ("w3", "h200")):
+        world.add_worker(name, device_class=device_class)
+    world.ask(latency_ms=900.0)
+    assert asked == ["w3", "w2", "w1"]
+    asked.clear()
+    world.ask(latency_ms=900.0)  # a query has come: what held may do so no more
+    assert asked == ["w3", "w2", "w1"]
+    asked.clear()
+    world.tick(0.1)  # and so may what held a while ago
+    assert sorted(asked) in (["w0", "w1", "w3"], ["w1", "w2", "w3"])
+
+
 def test_a_policy_that_waits_until_now_does_not_spin() -> None:
     world = World(Scripted(idle=lambda worker, queues: Wait(Reason.NOTHING_QUEUED, 0.0)))
     world.add_worker()

@@ -1,0 +1,27 @@
+"""Who can serve a scope at all: asked for each queue whenever a worker falls idle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Servers(dict[str, frozenset[str]]):
+    """By scope, the workers that hold a ready variant of it; found when first asked for.
+
+    A mapping, so that what is known costs no call: a worker that falls idle looks once a queue.
+
+    Args:
+        find: finds them.
+        most: scopes that are kept; others are found each time.
+    """
+
+    def __init__(self, find: Callable[[str], frozenset[str]], most: int) -> None:
+        super().__init__()
+        self._find = find
+        self._most = most
+
+    def __missing__(self, scope: str) -> frozenset[str]:
+        found = self._find(scope)
+        if len(self) < self._most:
+            self[scope] = found
+        return found
