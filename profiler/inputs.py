@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from modelless.variants.errors import InvalidInputError
+from modelless.variants.runtimes.base import Tensors
 from modelless.variants.vocabulary import TensorSpec
+
+MOST_WARM_UP = 8
+"""Items in the largest batch to warm up with: its memory stays with the session."""
 
 FREE_AXIS = 224
 """Size given to a free axis when nothing else is said: the usual side of an image."""
@@ -69,6 +73,20 @@ def sample_inputs(
         else:
             arrays[spec.name] = rng.integers(0, largest, shape, endpoint=True).astype(kind)
     return arrays
+
+
+def warm_up_inputs(make: Callable[[int], Tensors], most: int = MOST_WARM_UP) -> list[Tensors]:
+    """Batches to run before a session serves: 1, 2, 4 and so on, ``most`` items at last.
+
+    An engine takes memory as batches need it, and the first to need more waits for it: three times
+    as long as the batch itself, and longer where all processes grow at once, as in a burst.
+
+    Args:
+        make: a batch of so many items.
+        most: items that a batch may have; beyond ``MOST_WARM_UP`` nothing is warmed up.
+    """
+    most = min(most, MOST_WARM_UP)
+    return [make(1 << power) for power in range((most - 1).bit_length())] + [make(most)]
 
 
 def _sizes(spec: TensorSpec, given: Sequence[int] | None) -> list[int]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from modelless.profiler.device import DeviceFacts
+from modelless.profiler.inputs import warm_up_inputs
 from modelless.profiler.measurement import Measurement
 from modelless.profiler.noise import HostNoise, NoiseGauge
 from modelless.variants.runtimes import LoadedVariant, find_runtime
@@ -47,9 +48,9 @@ class MeasurementSink(Protocol):
 
 
 def load_job(job: Job) -> LoadedVariant:
-    """Load a job's variant with its own engine, warmed up by one item."""
+    """Load a job's variant with its own engine, warmed up as where it serves."""
     return find_runtime(job.variant.engine).load(
-        job.variant, job.artifact, threads=job.device.threads, warm_up=[job.inputs(1)]
+        job.variant, job.artifact, threads=job.device.threads, warm_up=warm_up_inputs(job.inputs)
     )
 
 

@@ -41,7 +41,7 @@ from modelless.controller.live.residency_log import ChangeLog
 from modelless.controller.live.resizing import Resizing
 from modelless.policies.reasons import Reason
 from modelless.policies.views import WorkerState
-from modelless.profiler.inputs import FREE_AXIS, sample_inputs
+from modelless.profiler.inputs import FREE_AXIS, sample_inputs, warm_up_inputs
 from modelless.variants.errors import ModellessError
 from modelless.variants.runtimes import LoadedVariant, find_runtime
 from modelless.variants.vocabulary import DeviceClass, Task, Variant
@@ -69,6 +69,7 @@ class LocalDevice:
         sizes: what it may be resized to.
         pinned: scopes whose variants are to stay once they are loaded.
         load_s: predicts a variant's load, seconds; not finite if unknown.
+        max_batch: most items a batch may have.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class LocalDevice:
         sizes: Iterable[DeviceClass] = (),
         pinned: Collection[str] = (),
         load_s: Callable[[str], float] = lambda _: math.nan,
+        max_batch: int = 1,
     ) -> None:
         self.worker_id = worker_id
         self.device_class = device_class
@@ -94,6 +96,7 @@ class LocalDevice:
         self._waiting: deque[tuple[Variant, Reason]] = deque()
         self._loading: tuple[str, float] | None = None
         self._load_s = load_s
+        self._max_batch = max_batch
         self._sizes = {size.name: size for size in (device_class, *sizes)}
         self._resizing: Resizing | None = None
         self._batches = BatchThread(worker_id, cores)
@@ -287,7 +290,9 @@ class LocalDevice:
             variant,
             self._fetch(variant.artifact_sha256),
             threads=threads,
-            warm_up=[sample_inputs(inputs, 1, free_axes=sizes)],
+            warm_up=warm_up_inputs(
+                lambda items: sample_inputs(inputs, items, free_axes=sizes), self._max_batch
+            ),
         )
 
     def _loaded(self, variant: Variant, reason: Reason, loaded: LoadResult) -> None:

@@ -271,6 +271,7 @@ class Gateway:
             [self._knowledge.device_class(name) for name in settings.sizes],
             self._settings.residency.pinned,
             partial(self._knowledge.load_s, device_class.name),
+            self._settings.limits.max_batch,
         )
 
     def take_rank(self, rank: int, count: int) -> None:

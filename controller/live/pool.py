@@ -101,6 +101,7 @@ class PoolWorker:
         reread: reads the store anew, for versions that were registered since.
         sizes: device classes that it may be resized to.
         pinned: scopes whose variants are to stay once they are loaded.
+        max_batch: most items a batch may have.
         successor: whose place it may be taking.
     """
 
@@ -113,6 +114,7 @@ class PoolWorker:
         reread: Callable[[], Knowledge],
         sizes: Iterable[str] = (),
         pinned: Collection[str] = (),
+        max_batch: int = 1,
         successor: Successor | None = None,
     ) -> None:
         device_class = knowledge.device_class(device_class_name)
@@ -134,6 +136,7 @@ class PoolWorker:
             sizes=[knowledge.device_class(name) for name in sizes],
             pinned=pinned,
             load_s=partial(knowledge.load_s, device_class_name),
+            max_batch=max_batch,
         )
         follower = VersionFollower(
             knowledge, reread, control.versions, lambda _: None, self._on_knowledge

@@ -138,6 +138,7 @@ class PoolReplica:
             rereader(Path(home), checked),
             sizes,
             checked.residency.pinned,
+            checked.limits.max_batch,
             successor,
         )
         await successor.wait()

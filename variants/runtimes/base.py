@@ -52,6 +52,8 @@ class Runtime(Protocol):
     ) -> LoadedVariant:
         """Check the artifact's hash, build a session, run each of ``warm_up`` once.
 
+        Where that takes long, the rest of it may be left out.
+
         Raises:
             IntegrityError: the file is not the one registered, or asks for what is not allowed.
             InvalidInputError: ``threads``, or a warm-up batch that does not fit the graph.

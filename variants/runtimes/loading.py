@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from numpy.typing import NDArray
@@ -104,6 +105,9 @@ class ProcessMemory:
         return resident_bytes()
 
 
+MOST_WARM_UP_S: Final = 0.5
+"""Where nothing is compiled for the shapes that are shown: on the CPU."""
+
 _Loaded = TypeVar("_Loaded", bound=MeasuredVariant)
 
 
@@ -113,6 +117,7 @@ def load_measured(
     open_variant: Callable[[], _Loaded],
     warm_up: Sequence[Tensors],
     memory: MemoryGauge,
+    most_warm_up_s: float = inf,
 ) -> _Loaded:
     """Load by ``open_variant``, run each of ``warm_up`` once, and measure time and memory.
 
@@ -122,6 +127,8 @@ def load_measured(
         open_variant: reads the artifact and builds the session.
         warm_up: batches, largest last for a true memory figure.
         memory: where the variant's memory is.
+        most_warm_up_s: once it has taken so long, the rest of ``warm_up`` is left out: what waits
+            for a slow model must not wait for its largest batch.
 
     Raises:
         InvalidInputError: ``threads``, or a warm-up batch that does not fit; nothing stays loaded.
@@ -132,9 +139,12 @@ def load_measured(
     before_bytes = memory.used_bytes()
     start_s = time.perf_counter()
     loaded = open_variant()
+    opened_s = time.perf_counter()
     try:
         for tensors in warm_up:
             loaded.infer(tensors)
+            if time.perf_counter() - opened_s > most_warm_up_s:
+                break
     except BaseException:
         loaded.unload()
         raise

@@ -13,7 +13,7 @@ import onnxruntime as ort
 
 from modelless.variants.artifacts import read_verified
 from modelless.variants.runtimes.base import Tensors
-from modelless.variants.runtimes.loading import ProcessMemory, load_measured
+from modelless.variants.runtimes.loading import MOST_WARM_UP_S, ProcessMemory, load_measured
 from modelless.variants.runtimes.onnxruntime_session import (
     OnnxRuntimeVariant,
     common_options,
@@ -46,7 +46,8 @@ class OnnxRuntimeCpu:
             _refuse_external_data(data, variant)
             return OnnxRuntimeVariant(variant, threads, open_on_cpu(data, threads, variant.id))
 
-        return load_measured(variant, threads, open_variant, warm_up, ProcessMemory())
+        memory = ProcessMemory()
+        return load_measured(variant, threads, open_variant, warm_up, memory, MOST_WARM_UP_S)
 
 
 def session_options(threads: int) -> ort.SessionOptions:

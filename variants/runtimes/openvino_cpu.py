@@ -21,7 +21,12 @@ from modelless.variants.errors import EnvironmentUnfitError
 from modelless.variants.inspection import read_signature
 from modelless.variants.runtimes.base import Tensors
 from modelless.variants.runtimes.engine_cache import EngineCache, EngineKey
-from modelless.variants.runtimes.loading import MeasuredVariant, ProcessMemory, load_measured
+from modelless.variants.runtimes.loading import (
+    MOST_WARM_UP_S,
+    MeasuredVariant,
+    ProcessMemory,
+    load_measured,
+)
 from modelless.variants.runtimes.resident_memory import give_back_freed
 from modelless.variants.vocabulary import Engine, TensorSpec, Variant
 
@@ -63,7 +68,8 @@ class OpenVinoCpu:
         def open_variant() -> OpenVinoVariant:
             return self._open(variant, artifact, threads)
 
-        return load_measured(variant, threads, open_variant, warm_up, ProcessMemory())
+        memory = ProcessMemory()
+        return load_measured(variant, threads, open_variant, warm_up, memory, MOST_WARM_UP_S)
 
     def _open(self, variant: Variant, artifact: Path, threads: int) -> OpenVinoVariant:
         data = read_verified(artifact, variant.artifact_sha256, size_bytes=variant.artifact_bytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modelless.profiler.inputs import sample_inputs
+from modelless.profiler.inputs import sample_inputs, warm_up_inputs
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import TensorSpec
 
@@ -36,3 +36,12 @@ def test_nonsense_is_refused() -> None:
         sample_inputs([IMAGE], 1, free_axes={"image": (3,)})
     with pytest.raises(InvalidInputError, match="BYTES"):
         sample_inputs([TensorSpec("text", "BYTES", (-1,))], 1)
+
+
+@pytest.mark.parametrize(
+    ("most", "sizes"),
+    [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8]), (99, [1, 2, 4, 8])],
+)
+def test_a_session_is_warmed_up_to_the_largest_batch(most: int, sizes: list[int]) -> None:
+    batches = warm_up_inputs(lambda items: {"image": np.zeros((items, 2))}, most)
+    assert [len(batch["image"]) for batch in batches] == sizes
