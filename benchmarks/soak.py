@@ -21,7 +21,7 @@ import tempfile
 import threading
 from collections import Counter, defaultdict
 from contextlib import suppress
-from itertools import cycle, pairwise
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -170,12 +170,11 @@ def print_books(
     print(f"\nclient: {len(rows)} sent, {statuses[200]} answered, {in_time} of them in time,")
     refused = {status: count for status, count in statuses.items() if status not in (0, 200)}
     print(f"  refused {refused or 'none'}, without an answer {statuses[0]}")
-    counted: Counter[str] = Counter()
-    told = [sample["status"]["outcomes"] for sample in samples if sample["status"]]
-    for before, after in pairwise([{}, *told]):
-        # A control loop that begins anew counts from 0.
-        began_anew = sum(after.values()) < sum(before.values())
-        counted.update(after if began_anew else Counter(after) - Counter(before))
+    # A control loop that begins anew counts from 0, while gateways still repeat what the last said.
+    by_loop: defaultdict[float, Counter[str]] = defaultdict(Counter)
+    for status in (sample["status"] for sample in samples if sample["status"]):
+        by_loop[status["began_s"]] |= Counter(status["outcomes"])  # each of them only grows
+    counted = sum(by_loop.values(), Counter[str]())
     print(f"gateways: {sum(counted.values())} counted: {dict(counted)}")
     print(f"  the client's answers and refusals less these: "
           f"{len(rows) - statuses[0] - sum(counted.values())}")  # fmt: skip

@@ -244,7 +244,7 @@ class ControlLoop:
             "outcomes": dict(self._totals),
             "served_by_variant": dict(self._served),
             "trials": self._keeper.status(),
-            "as_of_s": round(time.time(), 1),
+            "began_s": round(self._started_s, 1),
             "up_s": round(time.time() - self._started_s, 1),
             "protocol": PROTOCOL,
             "release": self._release,

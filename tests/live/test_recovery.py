@@ -40,7 +40,7 @@ def members(running: Running) -> set[str]:
 
 def control_began_s(running: Running) -> float:
     """When the control loop began; while there is none, gateways repeat what the last one said."""
-    return time.time() - running.get("/modelless/status")["up_s"]
+    return float(running.get("/modelless/status")["began_s"])
 
 
 def one_of(running: Running, role: str) -> int:
