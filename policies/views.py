@@ -218,6 +218,8 @@ class WorkerState:
         pool: whose it is; by default the one called like its device class.
         resizing_to: the device class that it is about to become; empty if it stays what it is.
         barred: variants that could not be loaded there lately: not to be tried again just now.
+        unmet: of a device that one gateway alone reaches: by scope that its clients asked
+            for in vain since the last view, their strictest minimum accuracy, percent.
         free_bytes: memory budget less what its instances take.
     """
 
@@ -230,6 +232,7 @@ class WorkerState:
     pool: str = ""
     resizing_to: str = ""
     barred: frozenset[str] = frozenset()
+    unmet: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
     free_bytes: int = field(init=False, repr=False, compare=False)
 
     @property

@@ -182,6 +182,7 @@ class Planner:
         for placement, count in wanted.items():
             if count > 0 and draft.is_asked_in_vain(placement.variant_id):
                 self._add(placement, 1, draft, set(), in_vain=True)
+        self._bring_home(draft)
         for due in missing:
             if draft.stock.copies(due.scope) == 0:
                 self._ask(self.forecaster, partial(self._put_ahead, due, draft), None)
@@ -189,6 +190,18 @@ class Planner:
         for placement, count in wanted.items():
             self._add(placement, count - draft.stock.count(placement), draft, full, in_vain=False)
         return draft.effects
+
+    def _bring_home(self, draft: _Draft) -> None:
+        """Load on a gateway's own device what its clients asked for and others' devices hold."""
+        for worker in draft.view.workers:
+            for scope, min_accuracy_percent in worker.unmet.items():
+                for placement in draft.stock.out_of_reach(worker, scope, min_accuracy_percent):
+                    needed_bytes = draft.stock.needed_bytes(placement)
+                    home = draft.stock.worker(worker.worker_id)
+                    if needed_bytes is not None and self._put(
+                        placement, home, needed_bytes, draft, in_vain=True
+                    ):
+                        break
 
     def _relieve(self, draft: _Draft) -> None:
         """Evict where loads took more than they were expected to, spare instances first."""

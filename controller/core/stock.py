@@ -58,6 +58,33 @@ class Stock:
             ]
         )
 
+    def worker(self, worker_id: str) -> WorkerState:
+        """The worker as it will be."""
+        return self._workers[worker_id]
+
+    def out_of_reach(
+        self, home: WorkerState, scope: str, min_accuracy_percent: float
+    ) -> list[Placement]:
+        """What could serve the scope's queries but is only held, or being loaded, by the others of
+        the worker's pool: the most accurate first. Nothing while something in reach could.
+        """
+        held: dict[str, bool] = {}
+        for worker_id, names in self._held.items():
+            is_near = worker_id == home.worker_id or self._workers[worker_id].pool != home.pool
+            for name in names:
+                held[name] = held.get(name, False) or is_near
+        able = {
+            name: facts.accuracy_percent
+            for name in held
+            if in_scope(name, scope)
+            and (facts := self._facts.get(name)) is not None
+            and facts.accuracy_percent >= min_accuracy_percent
+        }
+        if home.resizing_to or any(held[name] for name in able):
+            return []
+        ranked = sorted(able, key=lambda name: (-able[name], name))
+        return [Placement(name, home.device_class) for name in ranked if name not in home.barred]
+
     def newcomer(self, placement: Placement, worker_id: str) -> Instance:
         """The variant as it would be on the worker if it were loaded."""
         load_s = self._facts[placement.variant_id].load_s.get(placement.device_class, 0.0)

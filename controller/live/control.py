@@ -47,7 +47,7 @@ from modelless.controller.live.predictions import (
     drifts_status,
     predictions_status,
 )
-from modelless.controller.live.rates import Recent
+from modelless.controller.live.rates import Recent, unmet_at_home
 from modelless.controller.live.recordings import open_planner
 from modelless.controller.live.release import PROTOCOL, ProtocolError, release_of
 from modelless.controller.live.residency_log import ChangeBook
@@ -327,7 +327,12 @@ class ControlLoop:
             if report.state is not None:
                 beside = self._neighbourhood.beside(report, self._reports())
                 slowdowns = self._neighbourhood.slowdowns(report.state.device_class, beside)
-                state = replace(report.state, slowdowns=slowdowns, pool=report.pool)
+                state = replace(
+                    report.state,
+                    slowdowns=slowdowns,
+                    pool=report.pool,
+                    unmet=unmet_at_home(report) if report.is_gateway else {},
+                )
                 workers.append(self._service.kept(state))
             demands += demands_of(report.kinds, max(report.interval_s, 1e-3))
             open_queries.update(report.open_queries)
