@@ -103,16 +103,21 @@ class Tape:
             logger.error("the recording %s is cut: %s", self.path, self._cut)
 
     def _drain(self) -> None:
-        queue, wrote = self._queue, False
+        queue, pending_bytes = self._queue, 0
+        room_bytes = self._max_bytes - _END_BYTES
         while queue:
-            if self._raw.tell() >= self._max_bytes - _END_BYTES:
+            items = [queue.popleft() for _ in range(min(len(queue), 256))]
+            lines = b"".join([encode_item(*item).encode() + b"\n" for item in items])
+            pending_bytes += len(lines)  # compressed they take less, but how much is known later
+            if self._raw.tell() + pending_bytes > room_bytes:
+                self._file.flush()
+                pending_bytes = len(lines)
+            if self._raw.tell() + pending_bytes > room_bytes:
                 self._cut = f"it is full: {self._max_bytes} bytes (record.max_bytes)"
                 break
-            for _ in range(min(len(queue), 256)):
-                self._file.write(encode_item(*queue.popleft()).encode() + b"\n")
-                self._count += 1
-            wrote = True
-        if wrote:
+            self._file.write(lines)
+            self._count += len(items)
+        if pending_bytes:
             self._file.flush()  # so that what a killed process leaves can be read up to here
 
 
