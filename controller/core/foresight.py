@@ -124,7 +124,7 @@ class Foresight:
                 used = instance.last_used_s if instance.use_count else -inf
                 for scope in scopes_of(instance.variant_id):
                     self._copies[scope] += 1
-                    if used > -inf and (scope not in last or last[scope] < (used, placement)):
+                    if used > -inf and (scope not in last or last[scope][0] < used):
                         last[scope] = used, placement
         for scope, rate in view.arrivals_per_s.items():
             if rate > 0.0 and scope in last:
