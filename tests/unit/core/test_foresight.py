@@ -63,12 +63,11 @@ def test_what_wakes_is_loaded_a_load_and_a_margin_before() -> None:
     assert tick_after_a_burst(97.0, empty) == [AHEAD]
 
 
-def test_workers_that_served_it_at_the_same_time_are_no_riddle() -> None:
+def test_two_that_served_a_scope_at_the_same_time_are_no_riddle() -> None:
     decides = knowing(planner(OnDemandFor()), Knows())
-    both = [worker(name, 100, held(OTHER, use_count=5, last_used_s=40.0)) for name in ("w0", "w1")]
-    decides.tick(replace(at(40.0, *both), arrivals_per_s={"other": 4.0}))
+    both = [held(name, use_count=5, last_used_s=40.0) for name in (B, A)]
+    decides.tick(replace(at(40.0, worker("w0", 100, *both)), arrivals_per_s={"t": 4.0}))
     assert decides.problems == []
-    assert decides.tick(at(97.0, worker("w0", 10))) == [AHEAD]
 
 
 def test_what_is_held_or_was_never_served_is_not() -> None:
