@@ -10,11 +10,13 @@ evaluates its size expressions, so take ``.pt2`` files only from whom you would 
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
+from onnx import ModelProto
 
 from modelless.variants.conversion.converted import (
     Converted,
@@ -41,8 +43,7 @@ def convert_pytorch(
     Tensors are handed over in the order of ``inputs``. The outputs are called ``output``, or
     ``output_0``, ``output_1``, ... if there are several.
     """
-    torch: Any = require("torch", _HINT)
-    require("onnxscript", _HINT)
+    torch = import_torch()
     names = list(inputs.feeds[0])
     if source.endswith(".pt2"):
         program = _load_program(torch, source)
@@ -59,6 +60,43 @@ def convert_pytorch(
         return dict(zip(output_names(len(arrays)), arrays, strict=True))
 
     count = len(guarded(run, source)(inputs.feeds[0]))
+    model = _export(torch, program, arguments, names, output_names(count), sizes, source)
+    return finish(model, run, source, inputs, tolerance, {"torch", "onnxscript"})
+
+
+def import_torch() -> Any:
+    """The module ``torch``; EnvironmentUnfitError if it, or what it exports with, is missing."""
+    torch = require("torch", _HINT)
+    require("onnxscript", _HINT)
+    return torch
+
+
+def export_module(module: Any, inputs: CalibrationData, outputs: Sequence[str]) -> ModelProto:
+    """A module, in evaluation mode, as a graph whose inputs are called as those are.
+
+    Args:
+        module: an ``nn.Module`` that takes the inputs in their order.
+        inputs: axis 0, and what differs in size between calls, stays free.
+        outputs: what its outputs shall be called.
+
+    Raises:
+        InvalidInputError: PyTorch cannot export it.
+    """
+    torch = import_torch()
+    names = list(inputs.feeds[0])
+    arguments, sizes = _example(torch, inputs, names), _free_sizes(torch, inputs, names)
+    return _export(torch, module, arguments, names, outputs, sizes, "the module")
+
+
+def _export(
+    torch: Any,
+    program: Any,
+    arguments: tuple[Any, ...] | None,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    sizes: tuple[Any, ...] | None,
+    what: str,
+) -> ModelProto:
     try:
         with _quiet():
             exported = torch.onnx.export(
@@ -67,15 +105,16 @@ def convert_pytorch(
                 dynamo=True,
                 verbose=False,
                 external_data=False,
-                input_names=names,
-                output_names=output_names(count),
+                input_names=list(inputs),
+                output_names=list(outputs),
                 dynamic_shapes=sizes,
             )
     except Exception as error:  # the exporter's kinds have no common base
         raise InvalidInputError(
-            f"conversion: PyTorch cannot export {source}: {type(error).__name__}: {error}"
+            f"conversion: PyTorch cannot export {what}: {type(error).__name__}: {error}"
         ) from error
-    return finish(exported.model_proto, run, source, inputs, tolerance, {"torch", "onnxscript"})
+    model: ModelProto = exported.model_proto
+    return model
 
 
 def _load_program(torch: Any, source: str) -> Any:
@@ -124,11 +163,13 @@ def _flat(torch: Any, found: Any) -> list[Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without a warning for every operator of packages that are not installed."""
+    """Without what PyTorch says of packages that are not installed, and of its own future."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
     finally:
         logger.setLevel(before)

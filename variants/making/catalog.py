@@ -17,6 +17,7 @@ _HOME: Final = "modelless.variants.making"
 
 BUILT_IN: Final[Mapping[str, str]] = {
     "bf16": f"{_HOME}.bf16:Bf16",
+    "distil": f"{_HOME}.distil:Distil",
     "fp16": f"{_HOME}.fp16:Fp16",
     "int4-weights": f"{_HOME}.int4_weights:Int4Weights",
     "int8-dynamic": f"{_HOME}.int8_dynamic:Int8Dynamic",
