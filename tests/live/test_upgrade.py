@@ -79,8 +79,8 @@ def kill(running: Running) -> None:
         for pid in processes:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        running.process.poll()
         time.sleep(0.1)
+    running.process.wait(10.0)
 
 
 def test_an_upgrade_under_load_loses_no_query(running: Running) -> None:
