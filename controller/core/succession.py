@@ -1,18 +1,20 @@
 """Who takes whose place while a cluster is upgraded, and what it must hold before it may.
 
 Ray Serve replaces a deployment's replicas one after the other: a new one is started beside the old
-ones, and once that is ready the oldest of those is drained. So each process that starts is the heir
-of one of another rollout in its pool: the first to start of the one that began first. It is ready
-when it holds what that one serves.
+ones, and once that is ready one of those is drained. So each process that starts is the heir of one
+of another rollout in its pool: the first to start of the one that began first. It is ready when it
+holds what that one serves; and, as Serve may drain another one first, what is left in the pool that
+no other new one has, as far as its memory goes.
 
 Plain functions of who is there: a control loop that begins anew in the midst of it goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
+from types import MappingProxyType
 from typing import NamedTuple
 
 from modelless.controller.core.effects import LoadInstance
@@ -44,15 +46,17 @@ class Candidate(NamedTuple):
     Attributes:
         member_id, pool: its name, and where it belongs.
         standing: see there.
-        ready: variants that it serves.
+        ready: variants that it serves, and the bytes they take.
         hopeless: variants that it serves not and will not soon: they could not be loaded.
+        memory_bytes: its budget.
     """
 
     member_id: str
     pool: str
     standing: Standing
-    ready: Collection[str] = ()
+    ready: Mapping[str, int] = MappingProxyType({})
     hopeless: Collection[str] = ()
+    memory_bytes: float = inf
 
 
 def predecessors(members: Iterable[Candidate]) -> dict[str, Candidate]:
@@ -76,9 +80,25 @@ def predecessors(members: Iterable[Candidate]) -> dict[str, Candidate]:
     return found
 
 
-def lacking(heir: Candidate, predecessor: Candidate) -> tuple[str, ...]:
-    """What the heir is still to load before the other may go, in a fixed order."""
-    return tuple(sorted(set(predecessor.ready) - set(heir.ready) - set(heir.hopeless)))
+def lacking(
+    heir: Candidate, predecessor: Candidate, members: Iterable[Candidate]
+) -> tuple[str, ...]:
+    """What the heir is still to load before an old one may go, in a fixed order."""
+    left: dict[str, int] = {}
+    kept = set(predecessor.ready)
+    for other in members:
+        if other.pool != heir.pool or other.member_id == heir.member_id:
+            continue
+        if other.standing.rollout == heir.standing.rollout:
+            kept |= other.ready.keys()
+        else:
+            left.update(other.ready)
+    wanted, room_bytes = set(predecessor.ready), heir.memory_bytes - sum(predecessor.ready.values())
+    for variant_id in sorted(left.keys() - kept):
+        if left[variant_id] <= room_bytes:
+            wanted.add(variant_id)
+            room_bytes -= left[variant_id]
+    return tuple(sorted(wanted - heir.ready.keys() - set(heir.hopeless)))
 
 
 def bequests(members: Collection[Candidate]) -> list[LoadInstance]:
@@ -88,7 +108,7 @@ def bequests(members: Collection[Candidate]) -> list[LoadInstance]:
         LoadInstance(member.member_id, variant_id, Reason.SUCCESSION)
         for member in members
         if member.member_id in heirs
-        for variant_id in lacking(member, heirs[member.member_id])
+        for variant_id in lacking(member, heirs[member.member_id], members)
     ]
 
 

@@ -30,10 +30,11 @@ class Rollouts:
         """Whose place one that starts is to take, and what it lacks for that."""
         if not report.standing.is_starting:
             return "", ()
-        predecessor = predecessors(self._candidates()).get(report.member_id)
+        candidates = self._candidates()
+        predecessor = predecessors(candidates).get(report.member_id)
         if predecessor is None:
             return "", ()
-        return predecessor.member_id, lacking(_candidate(report), predecessor)
+        return predecessor.member_id, lacking(_candidate(report), predecessor, candidates)
 
     def bequests(self) -> list[PlanEffect]:
         """The loads that those which start need for their places."""
@@ -48,6 +49,12 @@ class Rollouts:
 
 
 def _candidate(report: Report) -> Candidate:
+    instances = report.state.instances if report.state is not None else ()
     return Candidate(
-        report.member_id, report.pool, report.standing, report.held, tuple(report.failed_loads)
+        report.member_id,
+        report.pool,
+        report.standing,
+        {each.variant_id: each.memory_bytes for each in instances if each.memory_bytes},
+        tuple(report.failed_loads),
+        report.state.memory_bytes if report.state is not None else 0.0,
     )

@@ -18,13 +18,14 @@ A, B, C = "t/a/x@1", "t/b/x@1", "t/c/x@1"
 
 
 def old(name: str, began_s: float, *ready: str, pool: str = "cpu-1") -> Candidate:
-    return Candidate(name, pool, Standing("1", "first", began_s), ready)
+    return Candidate(name, pool, Standing("1", "first", began_s), dict.fromkeys(ready, 10))
 
 
 def new(
     name: str, began_s: float, *ready: str, pool: str = "cpu-1", is_starting: bool = True
 ) -> Candidate:
-    return Candidate(name, pool, Standing("2", "second", began_s, is_starting), ready)
+    standing = Standing("2", "second", began_s, is_starting)
+    return Candidate(name, pool, standing, dict.fromkeys(ready, 10))
 
 
 def heirs(*members: Candidate) -> dict[str, str]:
@@ -64,8 +65,20 @@ def test_an_heir_loads_what_the_other_serves_and_it_does_not() -> None:
 
 def test_what_cannot_be_loaded_is_not_waited_for() -> None:
     heir = new("x", 10.0, A)._replace(hopeless=(B,))
-    assert lacking(heir, old("a", 1.0, A, B)) == ()
     assert bequests([old("a", 1.0, A, B), heir]) == []
+
+
+def test_whoever_goes_first_nothing_goes_with_it() -> None:
+    members = [old("a", 1.0, A), old("b", 2.0, A, B), new("x", 10.0)]
+    assert lacking(members[2], members[0], members) == (A, B)
+    elsewhere = [*members, new("w", 9.0, B, is_starting=False), old("o", 0.0, C, pool="cpu-2")]
+    assert lacking(members[2], members[0], elsewhere) == (A,)
+
+
+def test_an_heir_takes_no_more_than_it_has_memory_for() -> None:
+    heir = new("x", 10.0)._replace(memory_bytes=25)
+    members = [old("a", 1.0, A), old("b", 2.0, B, C), heir]
+    assert lacking(heir, members[0], members) == (A, B)
 
 
 def test_several_rollouts_in_a_pool_are_one_under_way() -> None:
