@@ -69,6 +69,16 @@ def member_ids(running: Running) -> set[str]:
     return {member["id"] for member in running.get("/modelless/status")["members"]}
 
 
+def gateway_ids(running: Running) -> set[str]:
+    members = running.get("/modelless/status")["members"]
+    return {member["id"] for member in members if member["role"] == "gateway"}
+
+
+def doors(home: Path) -> set[str]:
+    """Whose doors are in the run folder, by id."""
+    return {path.stem for path in (home / "run" / "doors").glob("*.door")}
+
+
 def pids(running: Running, names: tuple[str, ...]) -> set[int]:
     return {pid for pid, name in running.processes().items() if any(each in name for each in names)}
 
@@ -137,9 +147,7 @@ def test_after_a_crash_the_next_up_loads_what_was_loaded(running: Running, port:
     try:
         wait_ready(again)
         wait_until(lambda: loaded(again) >= before, 60.0)
-        doors = {path.stem for path in (home / "run" / "doors").glob("*.door")}
-        members = again.get("/modelless/status")["members"]
-        assert doors == {m["id"] for m in members if m["role"] == "gateway"}
+        wait_until(lambda: doors(home) == gateway_ids(again), 20.0)  # those of the dead are gone
         with Clients(again) as clients:
             clients.answered_again(20)
         assert set(clients.outcomes) == {"200"}, clients.outcomes
