@@ -170,22 +170,19 @@ def run(policy: str, home: Path, variants: Sequence[Variant], told: Any, budget:
     shots = trace(sorted(queries), told.seconds, told.per_s, told.drift_s)
     with ClusterProcess(home, told.port, config=config) as cluster:
         cluster.wait_ready()
-        with Client(cluster.url) as client:
-            status = settle(client)
-            there = {name for member in status["members"] for name in member["loaded"]}
-            absent = next(v for v in variants if v.id not in there)
-            scope = absent.id.partition("@")[0]
-            patient = {
-                scope: encode_infer(scope, {"image": pixels[scope]}, SLO(latency_ms=30_000.0))
-            }
-            burst = send(cluster.url, patient, [Shot(0.0, scope)] * told.burst)
-            before = settle(client)
-            burst_loads = sum(
-                change["kind"] == "loaded" and change["variant_id"] == absent.id
-                for change in before["residency"]["recent"]
-            )
-            outcomes = send(cluster.url, queries, shots)
-            after = settle(client)
+        status = settle(cluster.url)
+        there = {name for member in status["members"] for name in member["loaded"]}
+        absent = next(v for v in variants if v.id not in there)
+        scope = absent.id.partition("@")[0]
+        patient = {scope: encode_infer(scope, {"image": pixels[scope]}, SLO(latency_ms=30_000.0))}
+        burst = send(cluster.url, patient, [Shot(0.0, scope)] * told.burst)
+        before = settle(cluster.url)
+        burst_loads = sum(
+            change["kind"] == "loaded" and change["variant_id"] == absent.id
+            for change in before["residency"]["recent"]
+        )
+        outcomes = send(cluster.url, queries, shots)
+        after = settle(cluster.url)
     return {
         "policy": policy,
         "burst_answered": sum(outcome.status == 200 for outcome in burst),
@@ -194,10 +191,11 @@ def run(policy: str, home: Path, variants: Sequence[Variant], told: Any, budget:
     }
 
 
-def settle(client: Client) -> dict[str, Any]:
+def settle(url: str) -> dict[str, Any]:
     """The status once the last seconds' reports are in it."""
     time.sleep(3.0)
-    status: dict[str, Any] = client.get("/modelless/status")
+    with Client(url) as client:  # one left idle for a whole run would be closed
+        status: dict[str, Any] = client.get("/modelless/status")
     return status
 
 
