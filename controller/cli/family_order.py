@@ -34,8 +34,8 @@ from modelless.variants.vocabulary import (
 _MOST_CALIBRATION: Final = 1024
 """Items of a set that was given to calibrate with; all are kept beside the variants."""
 
-
 _METRIC: Final = "top-1"
+"""Of a new task, where nobody says another."""
 
 
 @dataclass(frozen=True, slots=True)

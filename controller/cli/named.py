@@ -1,4 +1,4 @@
-"""The task and the model that a command line names: registered already, or new."""
+"""What a command line names: the task and the model, registered already or new; and by whom."""
 
 from __future__ import annotations
 

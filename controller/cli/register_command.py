@@ -173,34 +173,33 @@ def register(
         data = _read(file, framework, of_task, validation)
         facts = inspect_onnx(data)
         check_signature(facts, of_task)
-        found: MeasuredAccuracy | None = None
-        metric: Metric | None = None
+        measured: tuple[MeasuredAccuracy, Metric] | None = None
         if validation is not None:
             planned = Variant(
                 of_task.name, model, name, 1, precision, resolution, _engine_to_measure(engine),
                 hashlib.sha256(data).hexdigest(), len(data), known_accuracy,
             )  # fmt: skip
-            found, metric = measure_file(planned, data, of_task, validation)
-            known_accuracy = found.accuracy
-            if remark := remark_on_precision(found, metric, None):
+            measured = measure_file(planned, data, of_task, validation)
+            known_accuracy = measured[0].accuracy
+            if remark := remark_on_precision(*measured, None):
                 say(f"note: {remark}")
+        every = registry.variants(of_task.name, model, name, latest_only=False)
+        before = {known.id for known in every}
 
         def note(session: Session, variant: Variant) -> None:
             if variant.id in before:
                 return
             told = {"who": who(), "source": file, "sha256": variant.artifact_sha256}
             record(session, REGISTERED, variant.id, f"registered from {file}", told)
-            if found is not None and metric is not None:
+            if measured is not None:
                 reason = "measured when it was registered"
-                session.add(first_measured(variant, found, metric, reason))
+                session.add(first_measured(variant, *measured, reason))
 
-        details = {} if found is None or metric is None else details_of(found, metric)
+        details = {} if measured is None else details_of(*measured)
         variant = _revise(
             registry, of_task, model, name, engine, data, known_accuracy, revise, details
         )
         if variant is None:
-            every = registry.variants(of_task.name, model, name, latest_only=False)
-            before = {known.id for known in every}
             variant = registry.register_variant(
                 task=of_task,
                 model=of_model,

@@ -130,7 +130,7 @@ class Chronicle:
                 continue  # it is tried again and again
             else:
                 self._failed[where] = change.problem
-            entries.append(_came(change, worker.device_class))
+            entries.append(_change(change, worker.device_class))
         return entries
 
     # -- decisions ----------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def _ready(worker: WorkerState) -> dict[str, Instance]:
     return {i.variant_id: i for i in worker.instances if i.memory_bytes}
 
 
-def _came(change: Change, device_class: str) -> Entry:
+def _change(change: Change, device_class: str) -> Entry:
     details: dict[str, Any] = {"worker": change.worker_id, "device_class": device_class}
     reason = change.reason.value
     if change.kind == ChangeKind.LOADED:

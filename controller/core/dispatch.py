@@ -244,7 +244,7 @@ class Dispatcher(DispatchReports):
             if is_held or not candidates.placements:
                 self._books.count_unmet(query)
             if is_held:
-                return list(self._held.ask_for_load(query))
+                return self._held.ask_for_load(query)
             if not candidates.placements:
                 return self._give_up([query], Reason.NOTHING_READY, now_s)
         self._idle.reopen()

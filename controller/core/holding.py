@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from modelless.controller.core.effects import AskForLoad
+from modelless.controller.core.effects import AskForLoad, DispatchEffect
 from modelless.controller.core.limits import DispatchLimits
 from modelless.controller.core.roster import Roster
 from modelless.controller.core.waiting import Queue, QueueKey, WaitingRoom
@@ -41,11 +41,10 @@ class HoldingRoom:
         self._waiting.hold(query)
         return True
 
-    def ask_for_load(self, query: QueryView) -> Iterator[AskForLoad]:
+    def ask_for_load(self, query: QueryView) -> list[DispatchEffect]:
         """What the query, which has just been held, waits for: if it is the first to."""
         wish = _wish_of(query)
-        if self._kinds[wish] == 1:
-            yield wish
+        return [wish] if self._kinds[wish] == 1 else []
 
     def forget(self, query_id: int) -> None:
         """The query does not wait for a load any more, if it did."""

@@ -174,10 +174,9 @@ class Planner:
         self, view: ClusterView, wanted: Mapping[Placement, int], on_demand: bool
     ) -> list[PlanEffect]:
         draft = _Draft(view, wanted, Stock(view), on_demand is True)
-        nothing: list[Due] = []
-        missing = nothing  # of a plan that is not on demand nothing: what is held is planned
-        if draft.on_demand:
-            missing = self._ask(self.forecaster, lambda: self._foresight.missing(view), nothing)
+        missing: list[Due] = []
+        if draft.on_demand:  # else all that is to be held is planned
+            missing = self._ask(self.forecaster, lambda: self._foresight.missing(view), missing)
         self._relieve(draft)
         for placement, count in wanted.items():
             if count > 0 and draft.is_asked_in_vain(placement.variant_id):

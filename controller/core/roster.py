@@ -194,10 +194,6 @@ class Roster:
             self._residents[worker_id] = known
         return known
 
-    def serves(self, worker_id: str, scope: str) -> bool:
-        """Whether the worker holds a ready variant of the scope."""
-        return worker_id in self.servers[scope]
-
     def is_served(self, scope: str) -> bool:
         """Whether any worker holds a ready variant of the scope."""
         return bool(self.servers[scope])

@@ -16,9 +16,9 @@ class Calls:
         self._called: set[str] = set()
         self._news = asyncio.Event()
 
-    def call(self, member_id: str) -> None:
-        """Have the member report."""
-        self._called.add(member_id)
+    def call(self, *member_ids: str) -> None:
+        """Have the members report."""
+        self._called.update(member_ids)
         self._news.set()
         self._news = asyncio.Event()
 

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ from modelless.controller.live.predictions import (
     drifts_status,
     predictions_status,
 )
-from modelless.controller.live.rates import Recent, unmet_at_home
+from modelless.controller.live.rates import Recent
 from modelless.controller.live.recordings import open_planner
 from modelless.controller.live.release import PROTOCOL, ProtocolError, release_of
 from modelless.controller.live.residency_log import ChangeBook
@@ -200,10 +200,11 @@ class ControlLoop:
         elif report.is_urgent:
             self._tick_early(now_s)
         if not report.is_gateway and report.held != held_before:
-            self._call([name for name, one in self._members.items() if one.report.queued])
+            self._calls.call(*(name for name, one in self._members.items() if one.report.queued))
         self._calls.came(report.member_id)
         orders, member.orders = tuple(member.orders), []
         feedback, member.feedback = tuple(member.feedback), []
+        predecessor_id, lacking = self._rollouts.place_of(report)
         return Orders(
             orders,
             self._directory(),
@@ -214,7 +215,8 @@ class ControlLoop:
             self._pools.starting_s(self._planner.scaled),
             self._pools.is_at_rest(self._planner.scaled),
             self._is_settled(now_s),
-            *self._rollouts.place_of(report),
+            predecessor_id,
+            lacking,
         )
 
     async def called(self, member_id: str) -> bool:
@@ -273,10 +275,6 @@ class ControlLoop:
             loop = asyncio.get_running_loop()
             self._early = loop.call_later(wait_s, lambda: self._tick(time.monotonic()))
 
-    def _call(self, member_ids: Iterable[str]) -> None:
-        for name in member_ids:
-            self._calls.call(name)
-
     def _tick(self, now_s: float) -> None:
         self._ticked_s = now_s
         if self._early is not None:
@@ -314,7 +312,7 @@ class ControlLoop:
                     self._scale_pool(effect)
             else:
                 self._shares = {scope: dict(shares) for scope, shares in effect.shares}
-        self._call([name for name, member in self._members.items() if member.orders])
+        self._calls.call(*(name for name, member in self._members.items() if member.orders))
 
     def _view(self, now_s: float) -> ClusterView:
         arrivals: dict[str, float] = {}
@@ -331,7 +329,7 @@ class ControlLoop:
                     report.state,
                     slowdowns=slowdowns,
                     pool=report.pool,
-                    unmet=unmet_at_home(report) if report.is_gateway else {},
+                    unmet=report.unmet_at_home,
                 )
                 workers.append(self._service.kept(state))
             demands += demands_of(report.kinds, max(report.interval_s, 1e-3))

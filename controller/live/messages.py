@@ -88,6 +88,16 @@ class Report:
         instances = self.state.instances if self.state is not None else ()
         return frozenset(each.variant_id for each in instances if each.memory_bytes)
 
+    @property
+    def unmet_at_home(self) -> dict[str, float]:
+        """What a gateway's clients asked for in vain: by scope, their strictest minimum accuracy,
+        percent."""
+        strictest: dict[str, float] = {}
+        for scope, _, min_accuracy_percent in self.kinds:
+            if self.unmet.get(scope):
+                strictest[scope] = max(strictest.get(scope, 0.0), min_accuracy_percent)
+        return strictest
+
 
 @dataclass(frozen=True, slots=True)
 class Orders:

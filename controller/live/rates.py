@@ -17,15 +17,6 @@ LEAST_S = 0.9
 """A regular report's interval is a second, or a little less; rates are over no less than this."""
 
 
-def unmet_at_home(report: Report) -> Mapping[str, float]:
-    """What a gateway's clients asked for in vain: by scope, their strictest minimum accuracy."""
-    strictest: dict[str, float] = {}
-    for scope, _, min_accuracy_percent in report.kinds:
-        if report.unmet.get(scope):
-            strictest[scope] = max(strictest.get(scope, 0.0), min_accuracy_percent)
-    return strictest
-
-
 class Recent:
     """A member's last reports, as many as make up ``LEAST_S``."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from modelless.controller.core.effects import PlanEffect
+from modelless.controller.core.effects import LoadInstance
 from modelless.controller.core.succession import (
     Candidate,
     RolloutWatch,
@@ -36,9 +36,9 @@ class Rollouts:
             return "", ()
         return predecessor.member_id, lacking(_candidate(report), predecessor, candidates)
 
-    def bequests(self) -> list[PlanEffect]:
+    def bequests(self) -> list[LoadInstance]:
         """The loads that those which start need for their places."""
-        return list(bequests(self._candidates()))
+        return bequests(self._candidates())
 
     def is_under_way(self, now_s: float) -> bool:
         """Whether a rollout is to be waited for before anything is unloaded or scaled."""

@@ -130,8 +130,8 @@ def test_unknown_variants_are_no_rows() -> None:
     roster.update(WorkerReport("w0", "cpu-1", (INT8, "imagenet/not/registered@1")))
     assert len(roster.candidates("imagenet", 1, 0.0).placements) == 1
     assert set(roster.residents("w0")) == {INT8}
-    assert roster.serves("w0", "imagenet/lite0")
-    assert not roster.serves("w0", "imagenet/not")
+    assert "w0" in roster.servers["imagenet/lite0"]
+    assert "w0" not in roster.servers["imagenet/not"]
 
 
 def test_residents_by_batch_size() -> None:

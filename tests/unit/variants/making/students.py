@@ -26,11 +26,11 @@ def narrow() -> Any:
     """Of too few classes."""
     import torch
 
-    return torch.nn.Sequential(Floats(), torch.nn.Flatten(), torch.nn.Linear(784, 3))
+    return torch.nn.Sequential(to_float(), torch.nn.Flatten(), torch.nn.Linear(784, 3))
 
 
-def Floats() -> Any:  # noqa: N802  (it stands for a module)
-    """uint8 to float32."""
+def to_float() -> Any:
+    """uint8 to float32, of any shape."""
     import torch
 
     class ToFloat(torch.nn.Module):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError
+from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.catalog import build_maker
 from modelless.variants.making.fidelity import compare, run_all
 from modelless.variants.making.session import Session
@@ -29,14 +30,13 @@ def step(student: str = "small", **settings: object) -> object:
 @needs_torch
 def test_a_student_answers_as_its_teacher_on_what_it_never_saw() -> None:
     learned = made(step(epochs=20), FASHION, pictures(2048))
-    unseen = pictures(4096).feeds[64:]
-    data = type(pictures(1))(tuple(unseen))
+    data = CalibrationData(pictures(4096).feeds[64:])
     agreement = compare(run_all(Session(FASHION), data), run_all(Session(learned), data))
     assert agreement.top_1_agreement is not None
     assert agreement.top_1_agreement > 0.75
     assert len(learned) < len(FASHION)
-    (output,) = Session(learned).run(unseen[0]).values()
-    (wanted,) = Session(FASHION).run(unseen[0]).values()
+    (output,) = Session(learned).run(data.feeds[0]).values()
+    (wanted,) = Session(FASHION).run(data.feeds[0]).values()
     assert bool(np.allclose(output.sum(1), 1.0, atol=1e-3)) == bool(
         np.allclose(wanted.sum(1), 1.0, atol=1e-3)
     ), "probabilities where the teacher gives them"
