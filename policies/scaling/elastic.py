@@ -81,6 +81,7 @@ class Elastic(ScalingPolicy):
         self._asked_s: float | None = None  # when there last was a query
         self._strain = 1.0
         self._plans: deque[tuple[float, Plan]] = deque(maxlen=_MOST_PLANS)
+        self._kept: Plan = Counter()  # the plan that was last followed
 
     def targets(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> Targets:
         self._rates.observe(view)
@@ -93,7 +94,7 @@ class Elastic(ScalingPolicy):
         present = present_plan(view.workers)
         expected = self._expected(view, forecast_per_s)
         plan = present if expected is None else self._best(view, expected, present)
-        plan = self._steadied(view, plan)
+        plan = self._kept = self._steadied(view, plan)
         wanted = dict.fromkeys((size for pool in view.pools for size in pool.sizes), 0)
         for source in (plan, _unpooled(view, present)):
             for (_, size), count in source.items():
@@ -146,7 +147,13 @@ class Elastic(ScalingPolicy):
         return present if found is None else found
 
     def _steadied(self, view: ClusterView, plan: Plan) -> Plan:
-        """The dearest plan of the last while, of equals the latest."""
+        """The dearest plan of the last while, of equals the latest.
+
+        While queries are open it is never none: whoever waits for a worker that is slow to start
+        came too long ago to count as demand, and would be given up.
+        """
+        if view.open_queries and not plan.total():
+            plan = self._kept
         if self._plans and view.now_s < self._plans[-1][0]:
             self._plans.clear()  # the clock jumped back
         self._plans.append((view.now_s, plan))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,15 +63,17 @@ def join(cluster: Cluster, site: str) -> Any:
 def kill(cluster: Cluster, node: Any) -> None:
     """Kill all of the node's processes; nobody has time to say goodbye."""
     daemons = [one.process.pid for many in node.all_processes.values() for one in many]
-    for process_id in daemons + [child for daemon in daemons for child in children_of(daemon)]:
-        os.kill(process_id, signal.SIGKILL)
+    for process_id in [each for daemon in daemons for each in (daemon, *offspring_of(daemon))]:
+        with suppress(ProcessLookupError):  # gone with its parent
+            os.kill(process_id, signal.SIGKILL)
     cluster.remove_node(node, allow_graceful=False)
 
 
-def children_of(process_id: int) -> list[int]:
-    """The process's children, by the kernel's own list."""
+def offspring_of(process_id: int) -> list[int]:
+    """The process's children and theirs, by the kernel's own lists: HAProxy is a worker's child."""
     tasks = Path(f"/proc/{process_id}/task").glob("*/children")
-    return [int(child) for task in tasks for child in task.read_text().split()]
+    children = [int(child) for task in tasks for child in task.read_text().split()]
+    return [each for child in children for each in (child, *offspring_of(child))]
 
 
 if __name__ == "__main__":

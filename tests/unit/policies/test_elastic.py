@@ -143,6 +143,17 @@ def test_without_queries_for_long_enough_nothing_is_kept() -> None:
     assert wanted(policy, view(10.0, 1.0, pool=pool)) == {"cpu-1": 1}, "the first query starts one"
 
 
+def test_whoever_waits_for_a_worker_that_is_slow_to_start_is_not_given_up() -> None:
+    pool = replace(NUMBER, min_workers=0)
+    policy = Elastic(down_after_s=2.0, zero_after_s=5.0)
+    assert wanted(policy, view(0.0, 1.0, pool=pool)) == {"cpu-1": 1}
+    for now_s in range(1, 300):
+        waiting = replace(view(float(now_s), 0.0, pool=pool), open_queries={"t": 1})
+        assert wanted(policy, waiting) == {"cpu-1": 1}, now_s
+    assert wanted(policy, view(300.0, 0.0, "cpu-1", pool=pool)) == {"cpu-1": 1}
+    assert wanted(policy, view(306.0, 0.0, "cpu-1", pool=pool)) == {"cpu-1": 0}
+
+
 def test_before_anything_came_all_stays_as_it_is() -> None:
     assert wanted(Elastic(), view(0.0, 0.0, "cpu-1", "cpu-1", pool=NUMBER)) == {"cpu-1": 2}
 
