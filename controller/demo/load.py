@@ -45,13 +45,21 @@ class _Sent(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """An HTTP reply as far as it matters here: its status (0 for none) and its body."""
+    """An HTTP reply as far as it matters here: its status (0 for none), its body, or why none."""
 
     status: int
     body: bytes
+    lost: str = ""
 
 
-NO_REPLY = Reply(0, b"")
+BROKEN = Reply(0, b"", "broken")
+"""The connection broke under the query."""
+
+TIMED_OUT = Reply(0, b"", "timed out")
+"""No reply came until ``GRACE_S`` after the end."""
+
+UNREACHED = Reply(0, b"", "unreached")
+"""Nobody accepted a connection to send the query on."""
 
 
 class ReplyReader:
@@ -108,7 +116,7 @@ class _Connection(asyncio.Protocol):
         self.is_open = True
 
     def send(self, request: bytes, answered: Callable[[Reply], None]) -> None:
-        """Send ``request``; ``answered`` is called once, with NO_REPLY if the connection breaks."""
+        """Send ``request``; ``answered`` is called once, with BROKEN if the connection breaks."""
         self._answered = answered
         if self._transport is not None:
             self._transport.write(request)
@@ -128,10 +136,11 @@ class _Connection(asyncio.Protocol):
         del exc
         self.is_open = False
         self._on_lost(self)
-        self._finish(NO_REPLY)
+        self._finish(BROKEN)
 
     def close(self) -> None:
         """Close it; what waits for a reply gets none."""
+        self._finish(TIMED_OUT)
         if self._transport is not None:
             self._transport.abort()
 
@@ -199,9 +208,9 @@ class Load:
             reporter.cancel()
             for connection in tuple(self._connections):
                 connection.close()
-            await asyncio.sleep(0)  # closing tells those that still wait that no reply comes
+            await asyncio.sleep(0)  # the loop closes their sockets
         while self._waiting:
-            self._enter(self._waiting.popleft(), NO_REPLY)
+            self._enter(self._waiting.popleft(), UNREACHED)
         self._flush(is_last=True)
 
     def _send(self, shot: Shot) -> None:
@@ -236,7 +245,7 @@ class Load:
             self._on_idle(connection)
         except OSError:
             if self._waiting and not self._connections:  # nobody else will send it
-                self._enter(self._waiting.popleft(), NO_REPLY)
+                self._enter(self._waiting.popleft(), UNREACHED)
         finally:
             self._connecting -= 1
 
@@ -272,13 +281,13 @@ def row_of(
 
     Args:
         shot: what was sent.
-        reply: what came; a body that cannot be read counts as no reply.
+        reply: what came; a body that cannot be read counts as no reply, and as "unreadable".
         latency_ms: since it was sent.
         lag_ms: from when it was due until it was sent.
         acceptable: classes that are right; empty if that is not known.
     """
     if reply.status != 200:
-        return Row(shot.kind, shot.due_s, reply.status, latency_ms, lag_ms)
+        return Row(shot.kind, shot.due_s, reply.status, latency_ms, lag_ms, lost=reply.lost)
     try:
         document = json.loads(reply.body)
         said = document["parameters"]
@@ -295,7 +304,7 @@ def row_of(
             found in acceptable if acceptable else None,
         )
     except (ValueError, KeyError, TypeError, IndexError):
-        return Row(shot.kind, shot.due_s, 0, latency_ms, lag_ms)
+        return Row(shot.kind, shot.due_s, 0, latency_ms, lag_ms, lost="unreadable")
 
 
 def prepare_requests(spec: LoadSpec) -> list[list[bytes]]:
