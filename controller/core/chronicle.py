@@ -64,6 +64,12 @@ class Chronicle:
         self._pools: dict[str, int] = {}
         self._failed: dict[tuple[str, str], str] = {}
         self._problems: frozenset[str] = frozenset()
+        self._left: set[str] = set()
+
+    def left(self, worker_id: str) -> None:
+        """It has said goodbye: the next tick will not take it for one that was lost."""
+        if worker_id in self._workers:
+            self._left.add(worker_id)
 
     def tick(
         self,
@@ -103,8 +109,10 @@ class Chronicle:
             worker = self._workers[gone]
             held = sorted(i.variant_id for i in _ready(worker).values())
             lost = {"device_class": worker.device_class, "held": held}
-            entries.append(Entry(EntryKind.WORKER_GONE, gone, "silent for too long", lost))
+            reason = "left in good order" if gone in self._left else "silent for too long"
+            entries.append(Entry(EntryKind.WORKER_GONE, gone, reason, lost))
             self._failed = {w: problem for w, problem in self._failed.items() if w[0] != gone}
+        self._left.clear()
         for worker in view.workers:
             if worker.worker_id in self._workers:
                 continue

@@ -146,12 +146,13 @@ class Gateway:
                 raise RuntimeError(f"a loop of the gateway has ended: {task}")
 
     async def drain(self, most_s: float) -> None:
-        """Let what runs or waits finish, for at most ``most_s`` seconds; then refuse and stop."""
+        """Let what runs or waits finish, for at most ``most_s`` seconds; then refuse and leave."""
         self.frontend.is_draining = True
         end_s = time.monotonic() + most_s
         while self._dispatcher.open_queries and time.monotonic() < end_s:
             await asyncio.sleep(0.01)
         self.close()
+        await self._control.say_goodbye(self._report())  # with what it has counted since the last
 
     def close(self) -> None:
         """Refuse what waits and stop."""

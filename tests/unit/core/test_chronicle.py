@@ -107,8 +107,20 @@ def test_workers_that_go_and_policies_that_fail_are_told() -> None:
     told.tick(view(worker("w0", 15, held(A))), [])
     (gone,) = told.tick(view(), [], [], ["Broken raised ValueError: no"])[:1]
     assert (gone.kind, gone.subject) == (EntryKind.WORKER_GONE, "w0")
-    assert gone.details["held"] == [A]
+    assert (gone.reason, gone.details["held"]) == ("silent for too long", [A])
     assert told.tick(view(), [], [], ["Broken raised ValueError: no"]) == []
     assert told.tick(view(), []) == []
     (problem,) = told.tick(view(), [], [], ["Broken raised ValueError: no"])
     assert (problem.kind, problem.subject) == (EntryKind.POLICY_PROBLEM, "Broken")
+
+
+def test_who_says_goodbye_was_not_lost() -> None:
+    told = Chronicle()
+    told.tick(view(worker("w0", 15, held(A)), worker("w1", 15)), [])
+    told.left("w0")
+    told.left("a gateway without a device")
+    left, lost = told.tick(view(), [])
+    assert (left.subject, left.reason) == ("w0", "left in good order")
+    assert (lost.subject, lost.reason) == ("w1", "silent for too long")
+    told.tick(view(worker("w0", 15)), [])
+    assert told.tick(view(), [])[0].reason == "silent for too long"
