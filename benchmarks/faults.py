@@ -268,14 +268,14 @@ FAULTS: dict[str, Fault] = {
     "restart": Fault(
         "'modelless down', and 'modelless up' when it has ended",
         _restart,
-        after_s=40.0,
+        after_s=60.0,
         is_mended=_others_are_there,
         is_outage=True,
     ),
     "crash": Fault(
         "'modelless up' is killed, and everything with it; 'modelless up' again",
         _crash,
-        after_s=40.0,
+        after_s=60.0,
         is_mended=_others_are_there,
         is_outage=True,
     ),
