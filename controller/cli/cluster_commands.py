@@ -301,7 +301,7 @@ def _show_status(url: str, found: Mapping[str, Any]) -> None:
             holders[variant] = holders.get(variant, 0) + 1
     if holders:
         show_table(
-            ["variant", "loaded in", "batches served"],
+            ["variant", "loaded in", "queries served"],
             [(name, str(holders[name]), str(served.get(name, 0))) for name in sorted(holders)],
             right=[1, 2],
             whole=0,

@@ -127,6 +127,9 @@ def test_why_tells_from_what_was_kept(run: Run, home: Path) -> None:
     assert document["not_ready"][0].startswith(FP32)
     assert document["before"][0]["kind"] == "unload"
     assert "gw-1" in run("why").out
+    assert "gw-1" in run("why", "--at", datetime.now().isoformat()).out
+    assert "no receipts" in run("why", "--at", "2020-01-01T00:00:00").out
+    assert "not both" in run("why", "gw-1", "--at", "12:00").err
     missing = run("why", "gw-2")
     assert missing.code != 0
     assert "history.receipts_per_s" in missing.err
