@@ -152,7 +152,7 @@ def _show_candidates(candidates: Sequence[Mapping[str, Any]]) -> None:
             )
             for row in candidates
         ],
-        title="what there was to choose from",
+        title="what there was to choose from, as it was estimated then",
         right=range(2, 7),
         whole=0,
     )

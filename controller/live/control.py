@@ -301,7 +301,6 @@ class ControlLoop:
         self._last_run.hold(frozenset().union(*(report.held for report in self._reports())), now_s)
         effects = self._planner.tick(view)
         came = self._changes.take()
-        self._history.take(self._chronicle.tick(view, effects, came, self._planner.problems))
         for problem in self._planner.problems:
             logger.error("a policy failed: %s", problem)
         placing = (LoadInstance, UnloadInstance)
@@ -310,7 +309,9 @@ class ControlLoop:
         effects += self._rollouts.bequests()
         is_calm = self._is_settled(now_s) and not self._rollouts.is_under_way(now_s)
         self._changes.decline(self._planner.declined)
-        for effect in effects if is_calm else without_rash(effects):
+        ordered = effects if is_calm else without_rash(effects)
+        self._history.take(self._chronicle.tick(view, ordered, came, self._planner.problems))
+        for effect in ordered:
             if isinstance(effect, (*placing, ResizeWorker)):
                 orders = self._members[effect.worker_id].orders
                 if effect not in orders:
