@@ -35,6 +35,7 @@ GRACE_S = 12.0
 _SEND_BUFFER_BYTES = 1 << 20
 _HEAD_END = b"\r\n\r\n"
 _LENGTH = b"content-length:"
+_CLOSES = b"connection: close"
 
 
 class _Sent(NamedTuple):
@@ -63,13 +64,18 @@ UNREACHED = Reply(0, b"", "unreached")
 
 
 class ReplyReader:
-    """Cuts the bytes of a keep-alive connection into replies, which come one at a time."""
+    """Cuts the bytes of a keep-alive connection into replies, which come one at a time.
+
+    Attributes:
+        is_last: the server closes the connection after the last reply that was read.
+    """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._needed = 0
         self._body_at = 0
         self._status = 0
+        self.is_last = False
 
     def feed(self, data: bytes) -> Reply | None:
         """Take what came; the reply if it is complete now."""
@@ -80,6 +86,7 @@ class ReplyReader:
                 return None
             head = bytes(self._buffer[: end + 2]).lower()
             self._status = int(head[9:12])
+            self.is_last = _CLOSES in head
             start = head.find(_LENGTH)
             length = 0
             if start >= 0:
@@ -130,7 +137,10 @@ class _Connection(asyncio.Protocol):
             return
         if reply is not None:
             self._finish(reply)
-            self._on_idle(self)
+            if self._reader.is_last:  # a query sent on it would be lost
+                self.close()
+            else:
+                self._on_idle(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
@@ -206,11 +216,11 @@ class Load:
                 await asyncio.sleep(0.02)
         finally:
             reporter.cancel()
+            while self._waiting:
+                self._enter(self._waiting.popleft(), UNREACHED)
             for connection in tuple(self._connections):
                 connection.close()
             await asyncio.sleep(0)  # the loop closes their sockets
-        while self._waiting:
-            self._enter(self._waiting.popleft(), UNREACHED)
         self._flush(is_last=True)
 
     def _send(self, shot: Shot) -> None:
@@ -222,6 +232,9 @@ class Load:
                 self._send_on(connection, sent)
                 return
         self._waiting.append(sent)
+        self._connect_soon()
+
+    def _connect_soon(self) -> None:
         if len(self._connections) + self._connecting < self._spec.most_connections:
             task = self._loop.create_task(self._connect())
             self._tasks.add(task)
@@ -237,7 +250,7 @@ class Load:
         self._connecting += 1
         try:
             _, connection = await self._loop.create_connection(
-                lambda: _Connection(self._on_idle, self._connections.discard),
+                lambda: _Connection(self._on_idle, self._on_lost),
                 host,
                 port,
             )
@@ -248,6 +261,11 @@ class Load:
                 self._enter(self._waiting.popleft(), UNREACHED)
         finally:
             self._connecting -= 1
+
+    def _on_lost(self, connection: _Connection) -> None:
+        self._connections.discard(connection)
+        if len(self._waiting) > self._connecting:  # they may have waited for this one
+            self._connect_soon()
 
     def _on_idle(self, connection: _Connection) -> None:
         if self._waiting:

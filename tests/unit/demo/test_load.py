@@ -72,6 +72,13 @@ def test_replies_are_cut_wherever_the_network_cuts() -> None:
         assert first is None
         assert reader.feed(whole[cut:]) == Reply(200, b"hello")
         assert reader.feed(other) == Reply(429, b"")
+        assert not reader.is_last
+
+
+def test_a_connection_that_the_server_closes_is_not_used_again() -> None:
+    reader = ReplyReader()
+    reader.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx")
+    assert reader.is_last
 
 
 def test_what_is_not_http_is_an_error() -> None:
