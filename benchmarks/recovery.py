@@ -2,136 +2,232 @@
 
 Two gateways before a pool of two workers, Fashion-MNIST, an open-loop client in a process of its
 own at about half of what they can serve, 300 ms deadlines. Each trial: a few quiet seconds, the
-fault, and what follows.
+fault, and what follows. A node is killed in a Ray cluster of three, a gateway on its head and a
+worker on each of the two others, under a fifth of the load: queries come in there by Ray Serve's
+own proxies, not by HAProxy and a gateway's door.
 
-    python benchmarks/recovery.py --home HOME [--faults worker-kill,...] [--times 10] [--per-s 150]
+    modelless zoo add fashion-mnist; modelless profile --device-class cpu-1,cpu-2
+    python benchmarks/recovery.py --home HOME --times 3
+    python benchmarks/recovery.py --home HOME --faults worker-kill,node-kill --times 10
 
-HOME must hold the zoo, profiled (``modelless zoo add fashion-mnist; modelless profile``). Prints a
-row a fault; ``--json FILE`` keeps every second of every trial. The faults: see ``faults.FAULTS``.
+Every query is in exactly one column:
 
-- lost: the connection broke, was refused, or no reply came within 12 s: the client got no answer;
-- refused: an HTTP error, by status; late: an answer after the deadline;
-- 99 % again: from the fault until the first of three seconds in a row with 99 % in time (0: at
-  once); whole: until every gateway and worker was back.
+- in time, late: answered, before its deadline or after;
+- refused: an HTTP error, by status;
+- lost: no answer. Broken: the connection broke under the query; unreached: nobody accepted a
+  connection; timed out: no reply until 12 s after the load's end.
+
+And of each fault, median (worst) of the trials:
+
+- 99 % again, s: from the fault to the first of three seconds in a row with 99 % in time, counted
+  from the first second that was not so; 0: there was none. inf: not while it was looked;
+- below, s: how many seconds were below 99 %;
+- whole, s: from the fault until it is over, every gateway and worker is there again and holds
+  something, none is in quarantine, and as many processes run of each kind as before.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import tempfile
 import time
 from collections import Counter
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import faults
-from faults import FAULTS, LATENCY_MS, STATUS, OpenLoop, UnderTest, is_in_time
+from faults import FAULTS, Fault
+from open_loop import GRACE_S, OpenLoop, is_in_time, outcomes
+from under_test import WHOLE_S, UnderTest, running, running_on_nodes
+
+from modelless.controller.demo.books import Row
 
 IN_A_ROW = 3
+GOOD_SHARE = 0.99
+LOOK_S = 0.1
+NODES_SHARE = 0.2
+START_S = 40.0
+"""What it takes to start a cluster and to take it down, about."""
+
+Trial = dict[str, Any]
 
 
 def main() -> None:
     """Run the trials and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--home", type=Path, required=True)
-    parser.add_argument("--faults", default=",".join(FAULTS), help="of: " + ", ".join(FAULTS))
-    parser.add_argument("--times", type=int, default=10)
-    parser.add_argument("--per-s", type=float, default=150.0)
-    parser.add_argument("--latency-ms", type=float, default=300.0)
-    parser.add_argument("--before-s", type=float, default=4.0)
-    parser.add_argument("--after-s", type=float, default=20.0)
-    parser.add_argument("--store-gone-s", type=float, default=60.0)
-    parser.add_argument("--port", type=int, default=8150)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    faults.STORE_GONE_S = arguments.store_gone_s
-    kept: dict[str, list[dict[str, Any]]] = {}
-    print(
-        f"{'fault':22}{'sent':>7}{'in time':>9}{'late':>6}{'lost':>6}"
-        f"{'99 % again, s (worst)':>24}{'whole, s (worst)':>18}  refused",
-        flush=True,
+    arguments = read_arguments()
+    names = arguments.faults.split(",")
+    unknown = sorted(set(names) - FAULTS.keys())
+    if unknown:
+        raise SystemExit(f"--faults: {', '.join(unknown)}; allowed: {', '.join(FAULTS)}")
+    about_s = takes_s(names, arguments)
+    print(f"{len(names)} faults, {arguments.times} times: about {about_s / 60.0:.0f} minutes, "
+          f"a trial that is not whole {WHOLE_S:.0f} s after its load ends it")  # fmt: skip
+    print_head()
+    kept: dict[str, list[Trial]] = {}
+    for on_nodes, up in ((False, running), (True, running_on_nodes)):
+        chosen = [name for name in names if FAULTS[name].on_nodes == on_nodes]
+        if chosen:
+            run_all(up(arguments.home.resolve(), arguments.port), chosen, arguments, kept)
+
+
+def read_arguments() -> argparse.Namespace:
+    """The command line."""
+    described = "\n".join(f"  {name:22} {fault.about}" for name, fault in FAULTS.items())
+    everything = argparse.Namespace(times=1, before_s=4.0)
+    once_min = takes_s(list(FAULTS), everything) / 60.0
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f"faults:\n{described}\n\nAll of them once take about {once_min:.0f} minutes.",
     )
-    with faults.running(arguments.home, arguments.port) as cluster:
-        for name in arguments.faults.split(","):
-            kept[name] = [trial(cluster, name, seed, arguments) for seed in range(arguments.times)]
-            print_row(name, kept[name])
+    add = parser.add_argument
+    add("--home", type=Path, required=True, help="with fashion-mnist, profiled")
+    add("--faults", default=",".join(FAULTS), help="some of those below, with commas; default: all")
+    add("--times", type=int, default=3, help="trials of each (%(default)s)")
+    add("--per-s", type=float, default=150.0, help="queries a second (%(default)s)")
+    add("--latency-ms", type=float, default=300.0, help="deadline (%(default)s)")
+    add("--before-s", type=float, default=4.0, help="quiet seconds before a fault (%(default)s)")
+    add("--port", type=int, default=8150, help="where clients go (%(default)s)")
+    add("--json", type=Path, help="write the table's figures and every second of every trial here")
+    return parser.parse_args()
+
+
+def takes_s(names: list[str], arguments: argparse.Namespace) -> float:
+    """About how long the trials take."""
+    trials_s: float = sum(
+        arguments.before_s + FAULTS[name].lasts_s + FAULTS[name].after_s + 3.0 for name in names
+    )
+    clusters = len({FAULTS[name].on_nodes for name in names})
+    return int(arguments.times) * trials_s + clusters * START_S
+
+
+def run_all(
+    up: AbstractContextManager[UnderTest],
+    names: list[str],
+    arguments: argparse.Namespace,
+    kept: dict[str, list[Trial]],
+) -> None:
+    """All trials of some faults in one cluster; a row after each fault."""
+    with up as cluster:
+        for name in names:
+            kept[name] = [
+                trial(cluster, FAULTS[name], seed, arguments) for seed in range(arguments.times)
+            ]
+            print_row(name, figures_of(kept[name]))
             if arguments.json:
-                arguments.json.write_text(json.dumps(kept, indent=1))
+                document = {
+                    name: {"about": FAULTS[name].about, **figures_of(trials), "trials": trials}
+                    for name, trials in kept.items()
+                }
+                text = json.dumps(document, indent=1).replace("Infinity", "null")
+                arguments.json.write_text(text)
 
 
-def trial(
-    cluster: UnderTest, name: str, seed: int, arguments: argparse.Namespace
-) -> dict[str, Any]:
+def trial(cluster: UnderTest, fault: Fault, seed: int, arguments: argparse.Namespace) -> Trial:
     """One load with one fault in it; what came of its queries."""
-    after_s = arguments.after_s
-    if name == "store-gone":
-        after_s = max(after_s, arguments.store_gone_s + 5.0)
-    steps = [(arguments.before_s + after_s, arguments.per_s)]
+    cluster.wait_whole()
+    before = cluster.seen()
+    length_s = arguments.before_s + fault.lasts_s + fault.after_s
+    per_s = arguments.per_s * (NODES_SHARE if fault.on_nodes else 1.0)
     with tempfile.TemporaryDirectory() as folder:
+        steps = [(length_s, per_s)]
         load = OpenLoop(cluster.url, Path(folder), steps, arguments.latency_ms, seed)
         load.wait_until(arguments.before_s)
         fault_s = load.now_s()
-        end_fault = FAULTS[name](cluster)
+        end_fault = fault.inject(cluster)
         try:
-            time.sleep(1.0)  # until it is missed
-            whole_s = 1.0 + cluster.wait_whole()
+            most_s = length_s + GRACE_S + WHOLE_S
+            while load.now_s() < fault_s + fault.lasts_s or not is_mended(cluster, fault, before):
+                if load.now_s() > most_s:
+                    raise SystemExit(f"not whole after {most_s:.0f} s: {cluster.status()}")
+                time.sleep(LOOK_S)
+            whole_s = load.now_s() - fault_s
             rows = load.finish()
         finally:
             if end_fault is not None:
                 end_fault()
-    cluster.wait_whole()
-    after = [row for row in rows if row[1] >= fault_s]
-    shares = by_second(after, fault_s, arguments.latency_ms)
+    shares = by_second([row for row in rows if row.due_s >= fault_s], fault_s, arguments.latency_ms)
     return {
-        "sent": len(rows),
-        "in_time": sum(is_in_time(row, arguments.latency_ms) for row in rows),
-        "late": sum(r[STATUS] == 200 and r[LATENCY_MS] > arguments.latency_ms for r in rows),
-        "lost": sum(row[STATUS] == 0 for row in rows),
-        "refused": dict(Counter(str(row[STATUS]) for row in rows if row[STATUS] not in (0, 200))),
+        **outcomes(rows, arguments.latency_ms),
         "in_time_before": by_second(
-            [row for row in rows if row[1] < fault_s], 0.0, arguments.latency_ms
+            [row for row in rows if row.due_s < fault_s], 0.0, arguments.latency_ms
         ),
         "in_time_after": shares,
-        "lost_at_s": [round(row[1] - fault_s, 2) for row in rows if row[STATUS] == 0],
+        "lost_at_s": [round(row.due_s - fault_s, 2) for row in rows if row.lost],
         "again_s": recovered_s(shares),
-        "whole_s": whole_s,
+        "below_s": sum(share < GOOD_SHARE for share in shares),
+        "whole_s": round(whole_s, 1),
     }
 
 
-def by_second(rows: list[list[Any]], from_s: float, latency_ms: float) -> list[float]:
-    """The share in time of the queries due in each second; whole seconds only."""
+def is_mended(cluster: UnderTest, fault: Fault, before: Any) -> bool:
+    """Whether all is as before the fault."""
+    try:
+        return cluster.is_whole(before) and fault.is_mended(cluster, before)
+    except (OSError, KeyError, ValueError):
+        return False
+
+
+def by_second(rows: list[Row], from_s: float, latency_ms: float) -> list[float]:
+    """The share in time of the queries due in each second; a second without any is left out."""
     if not rows:
         return []
-    shares: list[list[bool]] = [[] for _ in range(int(max(row[1] for row in rows) - from_s) + 1)]
+    shares: list[list[bool]] = [[] for _ in range(int(max(r.due_s for r in rows) - from_s) + 1)]
     for row in rows:
-        shares[int(row[1] - from_s)].append(is_in_time(row, latency_ms))
+        shares[int(row.due_s - from_s)].append(is_in_time(row, latency_ms))
     return [sum(each) / len(each) for each in shares if each]
 
 
 def recovered_s(shares: list[float]) -> float:
-    """Seconds until the first of ``IN_A_ROW`` good ones; inf if there are none."""
-    for second in range(len(shares) - IN_A_ROW + 1):
-        if all(share >= 0.99 for share in shares[second : second + IN_A_ROW]):
+    """Seconds until the first of ``IN_A_ROW`` good ones after the first bad one; see the module."""
+    good = [share >= GOOD_SHARE for share in shares]
+    if all(good):
+        return 0.0
+    for second in range(good.index(False) + 1, len(good) - IN_A_ROW + 1):
+        if all(good[second : second + IN_A_ROW]):
             return float(second)
-    return float("inf")
+    return math.inf
 
 
-def print_row(name: str, trials: list[dict[str, Any]]) -> None:
-    """One fault's row: sums, and median and worst over its trials."""
+def figures_of(trials: list[Trial]) -> dict[str, Any]:
+    """Of one fault's trials: sums of the queries, median and worst of the seconds."""
+    figures: dict[str, Any] = {
+        name: sum(trial[name] for trial in trials) for name in ("sent", "in_time", "late")
+    }
+    for name in ("refused", "lost"):
+        figures[name] = dict(sum((Counter(trial[name]) for trial in trials), Counter[str]()))
+    for name in ("again_s", "below_s", "whole_s"):
+        values = [trial[name] for trial in trials]
+        figures[name] = {"median": statistics.median(values), "worst": max(values)}
+    return figures
 
-    def total(key: str) -> int:
-        return sum(trial[key] for trial in trials)
 
-    again = [trial["again_s"] for trial in trials]
-    whole = [trial["whole_s"] for trial in trials]
-    refused: Counter[str] = sum((Counter(trial["refused"]) for trial in trials), Counter())
-    again_text = f"{statistics.median(again):.0f} ({max(again):.0f})"
-    whole_text = f"{statistics.median(whole):.1f} ({max(whole):.1f})"
+def print_head() -> None:
+    """The table's first line."""
     print(
-        f"{name:22}{total('sent'):>7}{total('in_time'):>9}{total('late'):>6}{total('lost'):>6}"
-        f"{again_text:>24}{whole_text:>18}  {dict(refused) or ''}",
+        f"{'fault':22}{'sent':>7}{'in time':>9}{'late':>6}{'refused':>9}{'lost':>6}"
+        f"{'99 % again, s':>15}{'below, s':>11}{'whole, s':>15}  refused, lost",
+        flush=True,
+    )
+
+
+def print_row(name: str, figures: dict[str, Any]) -> None:
+    """One fault's row."""
+
+    def seconds(key: str, digits: int = 0) -> str:
+        return f"{figures[key]['median']:.{digits}f} ({figures[key]['worst']:.{digits}f})"
+
+    kinds = [
+        f"{count} {kind}" for key in ("refused", "lost") for kind, count in figures[key].items()
+    ]
+    print(
+        f"{name:22}{figures['sent']:>7}{figures['in_time']:>9}{figures['late']:>6}"
+        f"{sum(figures['refused'].values()):>9}{sum(figures['lost'].values()):>6}"
+        f"{seconds('again_s'):>15}{seconds('below_s'):>11}{seconds('whole_s', 1):>15}"
+        f"  {', '.join(kinds)}",
         flush=True,
     )
 

@@ -281,8 +281,8 @@ def _show_status(url: str, found: Mapping[str, Any]) -> None:
         [
             (
                 member["id"],
-                member["role"],
-                member["device_class"] or "",
+                member["role"] + (", starting" if member.get("is_starting") else ""),
+                " to ".join(filter(None, [member["device_class"], member.get("resizing_to")])),
                 str(len(member["loaded"])),
                 str(len(member["loading"])),
                 f"{mebibytes(member['memory_bytes'])} / {mebibytes(member['memory_budget_bytes'])}",
@@ -294,6 +294,11 @@ def _show_status(url: str, found: Mapping[str, Any]) -> None:
         ],
         right=range(3, 9),
     )  # fmt: skip
+    for pool in found.get("pools", []):
+        typer.echo(
+            f"pool {pool['pool']}: {pool['asked']} workers asked for, "
+            f"of {pool['min_workers']} to {pool['max_workers']}"
+        )
     served = found.get("served_by_variant", {})
     holders: dict[str, int] = dict.fromkeys(served, 0)
     for member in members:
@@ -301,7 +306,7 @@ def _show_status(url: str, found: Mapping[str, Any]) -> None:
             holders[variant] = holders.get(variant, 0) + 1
     if holders:
         show_table(
-            ["variant", "loaded in", "batches served"],
+            ["variant", "loaded in", "queries served"],
             [(name, str(holders[name]), str(served.get(name, 0))) for name in sorted(holders)],
             right=[1, 2],
             whole=0,

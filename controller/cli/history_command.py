@@ -39,7 +39,9 @@ def history(
     ] = None,
     kind: Annotated[
         list[str] | None,
-        typer.Option("--kind", help="load, loaded, load-failed, unload, scale, worker-up, ..."),
+        typer.Option(
+            "--kind", help="load, loaded, load-failed, unload, scale, worker-up, ...; repeatable."
+        ),
     ] = None,
     task: Annotated[
         str | None, typer.Option("--task", "-t", help="Task, task/model or task/model/variant.")
@@ -62,6 +64,7 @@ def history(
     JSON document a line.
     """
     from modelless.controller.history.entries import Wanted, loaded_at, read_entries
+    from modelless.controller.history.kinds import check_kinds
     from modelless.variants.registry import open_registry
 
     if follow and at is not None:
@@ -73,6 +76,9 @@ def history(
         (until or now) - timedelta(seconds=back_s), until, tuple(kind or ()), task, None, _MOST
     )
     with closing(open_registry(home_of(ctx))) as registry:
+        check_kinds(registry.store, wanted.kinds)
+        if task is not None and not read_entries(registry.store, Wanted(task=task, most=1)):
+            registry.resolve(task)  # of what is not registered there may be entries all the same
         entries = read_entries(registry.store, wanted)
         loaded = loaded_at(registry.store, until) if until is not None else None
         if follow:

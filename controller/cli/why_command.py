@@ -7,17 +7,17 @@ import json
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from modelless.controller.cli.moments import clock_text
+from modelless.controller.cli.moments import clock_text, moment_of
 from modelless.controller.cli.screen import Json, emit, home_of, say, show_table
-from modelless.variants.errors import NotFoundError, StoreError
+from modelless.variants.errors import InvalidInputError, NotFoundError, StoreError
 
-EPILOG = "Examples: modelless why k2j5h8-17; modelless why"
+EPILOG = "Examples: modelless why k2j5h8-17; modelless why; modelless why --at 18:30:05"
 _TIMEOUT_S: Final = 5.0
 _LISTED: Final = 20
 _SHOWN: Final = 12
@@ -32,6 +32,14 @@ def why(
             help="A reply's receipt_id, also of a refusal; default: list the last that were kept.",
         ),
     ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--at",
+            metavar="TIME",
+            help="List the last that arrived up to then: 18:30:05, or a date and time.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Say why a query was answered as it was, or refused.
@@ -40,9 +48,19 @@ def why(
     the control plane had loaded and evicted around it. A gateway that is up is asked first; else
     the receipts that were kept answer: see history.receipts_per_s in the settings.
     """
-    from modelless.controller.history.receipts import newest_receipts, receipts_folder
+    from modelless.controller.history.receipts import (
+        newest_receipts,
+        receipts_folder,
+        receipts_until,
+    )
 
     home = home_of(ctx)
+    if at is not None:
+        if receipt_id is not None:
+            raise InvalidInputError.of("at", at, "a receipt or --at, not both")
+        until = moment_of("at", at, datetime.now(UTC))
+        _list(receipts_until(receipts_folder(home), until, _LISTED), as_json=as_json)
+        return
     if receipt_id is None:
         _list(newest_receipts(receipts_folder(home), _LISTED), as_json=as_json)
         return
@@ -134,7 +152,7 @@ def _show_candidates(candidates: Sequence[Mapping[str, Any]]) -> None:
             )
             for row in candidates
         ],
-        title="what there was to choose from",
+        title="what there was to choose from, as it was estimated then",
         right=range(2, 7),
         whole=0,
     )
@@ -145,7 +163,7 @@ def _list(receipts: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
         emit({"receipts": list(receipts)})
         return
     if not receipts:
-        typer.echo("no receipts were kept yet")
+        typer.echo("no receipts were kept yet, or none so old")
         return
     from modelless.controller.history.words import reason_text
 

@@ -13,7 +13,13 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from modelless.controller.core.changes import Change, ChangeKind
-from modelless.controller.core.effects import LoadInstance, PlanEffect, ScalePool, UnloadInstance
+from modelless.controller.core.effects import (
+    LoadInstance,
+    PlanEffect,
+    ResizeWorker,
+    ScalePool,
+    UnloadInstance,
+)
 from modelless.policies.scopes import in_scope
 from modelless.policies.views import ClusterView, Instance, VariantFacts, WorkerState
 
@@ -27,6 +33,9 @@ class EntryKind(StrEnum):
     UNLOAD = "unload"
     UNLOADED = "unloaded"
     SCALE = "scale"
+    RESIZE = "resize"
+    RESIZED = "resized"
+    RESIZE_FAILED = "resize-failed"
     CONTROL_UP = "control-up"
     UPGRADE = "upgrade"
     WORKER_UP = "worker-up"
@@ -64,6 +73,12 @@ class Chronicle:
         self._pools: dict[str, int] = {}
         self._failed: dict[tuple[str, str], str] = {}
         self._problems: frozenset[str] = frozenset()
+        self._left: set[str] = set()
+
+    def left(self, worker_id: str) -> None:
+        """It has said goodbye: the next tick will not take it for one that was lost."""
+        if worker_id in self._workers:
+            self._left.add(worker_id)
 
     def tick(
         self,
@@ -103,10 +118,14 @@ class Chronicle:
             worker = self._workers[gone]
             held = sorted(i.variant_id for i in _ready(worker).values())
             lost = {"device_class": worker.device_class, "held": held}
-            entries.append(Entry(EntryKind.WORKER_GONE, gone, "silent for too long", lost))
+            reason = "left in good order" if gone in self._left else "silent for too long"
+            entries.append(Entry(EntryKind.WORKER_GONE, gone, reason, lost))
             self._failed = {w: problem for w, problem in self._failed.items() if w[0] != gone}
+        self._left.clear()
         for worker in view.workers:
-            if worker.worker_id in self._workers:
+            before = self._workers.get(worker.worker_id)
+            if before is not None:
+                entries += _resized(before, worker)
                 continue
             details = {
                 "device_class": worker.device_class,
@@ -145,6 +164,11 @@ class Chronicle:
                 pools[effect.device_class] = effect.workers
                 if self._pools.get(effect.device_class) != effect.workers:
                     entries.append(_scale(view, effect))
+            elif isinstance(effect, ResizeWorker):
+                key = (EntryKind.RESIZE, effect.worker_id, effect.device_class)
+                decided.add(key)
+                if key not in self._decided and effect.worker_id in self._workers:
+                    entries.append(_resize(view, effect, self._workers[effect.worker_id]))
             elif isinstance(effect, (LoadInstance, UnloadInstance)):
                 loads = isinstance(effect, LoadInstance)
                 kind = EntryKind.LOAD if loads else EntryKind.UNLOAD
@@ -220,17 +244,42 @@ def _unload(view: ClusterView, effect: UnloadInstance, worker: WorkerState) -> E
 
 
 def _scale(view: ClusterView, effect: ScalePool) -> Entry:
-    present = [w for w in view.workers if w.device_class == effect.device_class]
-    busy = [worker.busy_share for worker in present]
+    present = [worker for worker in view.workers if worker.pool == effect.device_class]
+    details = {"workers_before": len(present), "workers": effect.workers, **_load_of(view, present)}
+    return Entry(EntryKind.SCALE, effect.device_class, effect.reason.value, details)
+
+
+def _resize(view: ClusterView, effect: ResizeWorker, worker: WorkerState) -> Entry:
+    present = [other for other in view.workers if other.pool == worker.pool]
     details = {
-        "workers_before": len(present),
-        "workers": effect.workers,
+        "size_before": worker.device_class,
+        "size": effect.device_class,
+        **_load_of(view, present),
+    }
+    return Entry(EntryKind.RESIZE, effect.worker_id, effect.reason.value, details)
+
+
+def _resized(before: WorkerState, now: WorkerState) -> list[Entry]:
+    """What came of a resize since the last tick."""
+    size = before.resizing_to
+    if now.device_class != before.device_class:
+        kind, reason, size = EntryKind.RESIZED, "took over", now.device_class
+    elif size and not now.resizing_to:
+        kind, reason = EntryKind.RESIZE_FAILED, "what it holds could not be loaded again"
+    else:
+        return []
+    return [Entry(kind, now.worker_id, reason, {"size_before": before.device_class, "size": size})]
+
+
+def _load_of(view: ClusterView, workers: Sequence[WorkerState]) -> dict[str, Any]:
+    """How busy these workers were, and what all clients asked for."""
+    busy = [worker.busy_share for worker in workers]
+    return {
         "busy_share": round(sum(busy) / len(busy), 3) if busy else None,
         "arrivals_per_s": round(sum(view.arrivals_per_s.values()), 3),
         "unmet_per_s": round(sum(view.unmet_per_s.values()), 3),
         "open_queries": sum(view.open_queries.values()),
     }
-    return Entry(EntryKind.SCALE, effect.device_class, effect.reason.value, details)
 
 
 def _finite(value: float | None) -> float | None:

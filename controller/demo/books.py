@@ -56,6 +56,7 @@ class Row(NamedTuple):
         variant: id of the variant that answered; empty without an answer.
         accuracy: of that variant, per cent.
         is_right: whether the answer's class is an acceptable one; None if that is not known.
+        lost: why there is no reply; empty where there is one.
     """
 
     kind: int
@@ -67,6 +68,7 @@ class Row(NamedTuple):
     variant: str = ""
     accuracy: float = 0.0
     is_right: bool | None = None
+    lost: str = ""
 
 
 class Kind(NamedTuple):

@@ -35,6 +35,7 @@ GRACE_S = 12.0
 _SEND_BUFFER_BYTES = 1 << 20
 _HEAD_END = b"\r\n\r\n"
 _LENGTH = b"content-length:"
+_CLOSES = b"connection: close"
 
 
 class _Sent(NamedTuple):
@@ -45,23 +46,36 @@ class _Sent(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """An HTTP reply as far as it matters here: its status (0 for none) and its body."""
+    """An HTTP reply as far as it matters here: its status (0 for none), its body, or why none."""
 
     status: int
     body: bytes
+    lost: str = ""
 
 
-NO_REPLY = Reply(0, b"")
+BROKEN = Reply(0, b"", "broken")
+"""The connection broke under the query."""
+
+TIMED_OUT = Reply(0, b"", "timed out")
+"""No reply came until ``GRACE_S`` after the end."""
+
+UNREACHED = Reply(0, b"", "unreached")
+"""Nobody accepted a connection to send the query on."""
 
 
 class ReplyReader:
-    """Cuts the bytes of a keep-alive connection into replies, which come one at a time."""
+    """Cuts the bytes of a keep-alive connection into replies, which come one at a time.
+
+    Attributes:
+        is_last: the server closes the connection after the last reply that was read.
+    """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._needed = 0
         self._body_at = 0
         self._status = 0
+        self.is_last = False
 
     def feed(self, data: bytes) -> Reply | None:
         """Take what came; the reply if it is complete now."""
@@ -72,6 +86,7 @@ class ReplyReader:
                 return None
             head = bytes(self._buffer[: end + 2]).lower()
             self._status = int(head[9:12])
+            self.is_last = _CLOSES in head
             start = head.find(_LENGTH)
             length = 0
             if start >= 0:
@@ -108,7 +123,7 @@ class _Connection(asyncio.Protocol):
         self.is_open = True
 
     def send(self, request: bytes, answered: Callable[[Reply], None]) -> None:
-        """Send ``request``; ``answered`` is called once, with NO_REPLY if the connection breaks."""
+        """Send ``request``; ``answered`` is called once, with BROKEN if the connection breaks."""
         self._answered = answered
         if self._transport is not None:
             self._transport.write(request)
@@ -122,16 +137,20 @@ class _Connection(asyncio.Protocol):
             return
         if reply is not None:
             self._finish(reply)
-            self._on_idle(self)
+            if self._reader.is_last:  # a query sent on it would be lost
+                self.close()
+            else:
+                self._on_idle(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
         self.is_open = False
         self._on_lost(self)
-        self._finish(NO_REPLY)
+        self._finish(BROKEN)
 
     def close(self) -> None:
         """Close it; what waits for a reply gets none."""
+        self._finish(TIMED_OUT)
         if self._transport is not None:
             self._transport.abort()
 
@@ -197,11 +216,11 @@ class Load:
                 await asyncio.sleep(0.02)
         finally:
             reporter.cancel()
+            while self._waiting:
+                self._enter(self._waiting.popleft(), UNREACHED)
             for connection in tuple(self._connections):
                 connection.close()
-            await asyncio.sleep(0)  # closing tells those that still wait that no reply comes
-        while self._waiting:
-            self._enter(self._waiting.popleft(), NO_REPLY)
+            await asyncio.sleep(0)  # the loop closes their sockets
         self._flush(is_last=True)
 
     def _send(self, shot: Shot) -> None:
@@ -213,6 +232,9 @@ class Load:
                 self._send_on(connection, sent)
                 return
         self._waiting.append(sent)
+        self._connect_soon()
+
+    def _connect_soon(self) -> None:
         if len(self._connections) + self._connecting < self._spec.most_connections:
             task = self._loop.create_task(self._connect())
             self._tasks.add(task)
@@ -228,7 +250,7 @@ class Load:
         self._connecting += 1
         try:
             _, connection = await self._loop.create_connection(
-                lambda: _Connection(self._on_idle, self._connections.discard),
+                lambda: _Connection(self._on_idle, self._on_lost),
                 host,
                 port,
             )
@@ -236,9 +258,14 @@ class Load:
             self._on_idle(connection)
         except OSError:
             if self._waiting and not self._connections:  # nobody else will send it
-                self._enter(self._waiting.popleft(), NO_REPLY)
+                self._enter(self._waiting.popleft(), UNREACHED)
         finally:
             self._connecting -= 1
+
+    def _on_lost(self, connection: _Connection) -> None:
+        self._connections.discard(connection)
+        if len(self._waiting) > self._connecting:  # they may have waited for this one
+            self._connect_soon()
 
     def _on_idle(self, connection: _Connection) -> None:
         if self._waiting:
@@ -272,13 +299,13 @@ def row_of(
 
     Args:
         shot: what was sent.
-        reply: what came; a body that cannot be read counts as no reply.
+        reply: what came; a body that cannot be read counts as no reply, and as "unreadable".
         latency_ms: since it was sent.
         lag_ms: from when it was due until it was sent.
         acceptable: classes that are right; empty if that is not known.
     """
     if reply.status != 200:
-        return Row(shot.kind, shot.due_s, reply.status, latency_ms, lag_ms)
+        return Row(shot.kind, shot.due_s, reply.status, latency_ms, lag_ms, lost=reply.lost)
     try:
         document = json.loads(reply.body)
         said = document["parameters"]
@@ -295,7 +322,7 @@ def row_of(
             found in acceptable if acceptable else None,
         )
     except (ValueError, KeyError, TypeError, IndexError):
-        return Row(shot.kind, shot.due_s, 0, latency_ms, lag_ms)
+        return Row(shot.kind, shot.due_s, 0, latency_ms, lag_ms, lost="unreadable")
 
 
 def prepare_requests(spec: LoadSpec) -> list[list[bytes]]:

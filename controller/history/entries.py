@@ -10,12 +10,10 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import delete, or_, select
 
 from modelless.controller.core.chronicle import Entry, EntryKind
+from modelless.controller.history.kinds import SERVING_KINDS
 from modelless.variants.store import HistoryRow, Store
 
 _MOST_READ: Final = 1_000_000
-SERVING_KINDS: Final = tuple(kind.value for kind in EntryKind)
-"""What serving writes by itself, and only of these the oldest leave: what else is in the history
-(validations, profiles that drifted) is read as state by those who wrote it."""
 
 
 class Told(NamedTuple):

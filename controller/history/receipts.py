@@ -8,6 +8,7 @@ of two and another is begun; what was the older goes.
 from __future__ import annotations
 
 import gzip
+import heapq
 import json
 import time
 import zlib
@@ -111,6 +112,14 @@ def newest_receipts(folder: Path, most: int) -> list[dict[str, Any]]:
     return sorted(documents, key=lambda document: str(document["arrived_at"]))[-most:]
 
 
+def receipts_until(folder: Path, until: datetime, most: int) -> list[dict[str, Any]]:
+    """The last receipts of all gateways that arrived up to then, oldest first."""
+    stamp = until.astimezone(UTC).isoformat(timespec="milliseconds")
+    lines = (line for path in sorted(folder.glob("*.gz")) for line in _lines(path))
+    last = heapq.nlargest(most, (line for line in lines if _arrived(line) <= stamp), key=_arrived)
+    return [json.loads(line) for line in reversed(last)]
+
+
 def gateway_of(receipt_id: str) -> str:
     """The gateway whose receipt it is.
 
@@ -124,6 +133,11 @@ def gateway_of(receipt_id: str) -> str:
             "receipt id", receipt_id, "a reply's parameters.receipt_id, such as k2j5h8-17"
         )
     return gateway_id
+
+
+def _arrived(line: str) -> str:
+    """When the query of a line arrived, without reading all of it; such times sort as text."""
+    return line.partition('"arrived_at":"')[2].partition('"')[0]
 
 
 def _lines(path: Path) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from modelless.controller.core.chronicle import EntryKind
 from modelless.controller.history.entries import Told, Wanted, read_entries
 from modelless.controller.history.words import entry_text, reason_text
+from modelless.policies.reasons import Reason
 from modelless.policies.scopes import in_scope
 from modelless.variants.store import Store
 
@@ -30,7 +31,10 @@ def context_of(store: Store, receipt: Mapping[str, Any]) -> tuple[list[Told], li
     task = str(receipt["scope"]).partition("/")[0]
     since, lately = arrived - timedelta(seconds=_ABSENCE_S), arrived - timedelta(seconds=AROUND_S)
     of_task = read_entries(store, Wanted(since, arrived, task=task, most=_MOST))
-    kinds = (EntryKind.SCALE, EntryKind.WORKER_UP, EntryKind.WORKER_GONE, EntryKind.POLICY_PROBLEM)
+    kinds = (
+        EntryKind.SCALE, EntryKind.RESIZE, EntryKind.RESIZED, EntryKind.RESIZE_FAILED,
+        EntryKind.WORKER_UP, EntryKind.WORKER_GONE, EntryKind.POLICY_PROBLEM,
+    )  # fmt: skip
     of_nobody = read_entries(store, Wanted(lately, arrived, kinds=kinds, most=_MOST))
     shown = [told for told in of_task if told.at >= lately] + of_nobody
     return sorted(shown, key=lambda told: told.number), absences(receipt, of_task, arrived)
@@ -83,7 +87,7 @@ def words(receipt: Mapping[str, Any]) -> list[str]:
         lines.append("stood behind the others of its priority: late, or beyond its tenant's share")
     why = reason_text(receipt["reason"])
     if receipt["outcome"] == "refused":
-        lines.append(f"refused after {_ms(receipt['observed_latency_ms'])}: {why}")
+        lines.append(_refusal(receipt, why))
     elif receipt["variant"] is not None:
         lines.append(f"{receipt['variant']} on {receipt['device_class']}, chosen as {why}")
     else:
@@ -98,6 +102,16 @@ def words(receipt: Mapping[str, Any]) -> list[str]:
             f"handed to a worker {receipt['attempts']} times"
         )
     return lines
+
+
+def _refusal(receipt: Mapping[str, Any], why: str) -> str:
+    took_ms, limit_ms = receipt["observed_latency_ms"], receipt["latency_ms"]
+    if None not in (took_ms, limit_ms):
+        if receipt["reason"] == Reason.DEADLINE_PASSED and took_ms < limit_ms:
+            why = "nothing could have it done in time any more: the devices were busy with others"
+        elif receipt["reason"] == Reason.QUEUE_TOO_LONG and took_ms >= limit_ms:
+            why = "its time was over when the gateway came to it, which has too much to do"
+    return f"refused after {_ms(took_ms)}: {why}"
 
 
 def _course(receipt: Mapping[str, Any]) -> str:

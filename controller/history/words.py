@@ -74,11 +74,16 @@ def entry_text(entry: Entry) -> str:
         parts += _cost(details, "frees", "again in")
         if details.get("unused_s") is not None:
             parts.append(f"unused for {details['unused_s']:.1f} s")
-    elif entry.kind == EntryKind.SCALE:
-        parts.append(f"{details.get('workers_before')} to {details.get('workers')} workers")
+    elif entry.kind in (EntryKind.SCALE, EntryKind.RESIZE):
+        if entry.kind == EntryKind.SCALE:
+            parts.append(f"{details.get('workers_before')} to {details.get('workers')} workers")
+        else:
+            parts.append(f"{details.get('size_before')} to {details.get('size')}")
         if details.get("busy_share") is not None:
             parts.append(f"{details['busy_share']:.0%} busy")
         parts += _rates(details)
+    elif entry.kind in (EntryKind.RESIZED, EntryKind.RESIZE_FAILED):
+        parts.append(f"{details.get('size_before')} to {details.get('size')}")
     elif entry.kind in (EntryKind.WORKER_UP, EntryKind.WORKER_GONE):
         held = details.get("holds") or details.get("held") or []
         parts.append(str(details.get("device_class", "")))

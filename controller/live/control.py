@@ -174,27 +174,14 @@ class ControlLoop:
         member = self._members.get(report.member_id)
         is_new = member is None
         if report.is_leaving:
-            self._members.pop(report.member_id, None)
-            self._calls.came(report.member_id)
+            self._part_with(report, now_s)
             return Orders((), (), {}, {})
         if member is None:
             member = self._members[report.member_id] = _Member(report, now_s)
             self._pools.on_worker(report.pool, now_s)
         held_before = member.report.held
         member.report, member.heard_s = member.recent.take(report), now_s
-        for outcome, count in report.outcomes.items():
-            self._totals[outcome] = self._totals.get(outcome, 0) + count
-        for variant_id, count in report.served.items():
-            self._served[variant_id] = self._served.get(variant_id, 0) + count
-        self._metrics.take(report)
-        self._drift_notes.take(report.drifts)
-        self._keeper.take(report.trials, report.failed_loads)
-        for told in report.feedback:
-            owner = self._members.get(told.gateway_id)
-            if owner is not None and len(owner.feedback) < FEEDBACK_KEPT:
-                owner.feedback.append(told)
-        self._last_run.count(report.served, now_s)
-        self._changes.enter(report.changes, report.unmet)
+        self._count(report, now_s)
         if is_new or now_s - self._ticked_s >= 1.0:
             self._tick(now_s)
         elif report.is_urgent:
@@ -218,6 +205,29 @@ class ControlLoop:
             predecessor_id,
             lacking,
         )
+
+    def _part_with(self, report: Report, now_s: float) -> None:
+        """Forget one that says goodbye; what it has counted since its last report stays."""
+        if self._members.pop(report.member_id, None) is not None:
+            self._chronicle.left(report.member_id)
+            self._count(report, now_s)
+        self._calls.came(report.member_id)
+
+    def _count(self, report: Report, now_s: float) -> None:
+        """Add up what happened since the member's last report."""
+        for outcome, count in report.outcomes.items():
+            self._totals[outcome] = self._totals.get(outcome, 0) + count
+        for variant_id, count in report.served.items():
+            self._served[variant_id] = self._served.get(variant_id, 0) + count
+        self._metrics.take(report)
+        self._drift_notes.take(report.drifts)
+        self._keeper.take(report.trials, report.failed_loads)
+        for told in report.feedback:
+            owner = self._members.get(told.gateway_id)
+            if owner is not None and len(owner.feedback) < FEEDBACK_KEPT:
+                owner.feedback.append(told)
+        self._last_run.count(report.served, now_s)
+        self._changes.enter(report.changes, report.unmet)
 
     async def called(self, member_id: str) -> bool:
         """Whether the member should report now: as soon as that is so, or False after a while."""
@@ -291,7 +301,6 @@ class ControlLoop:
         self._last_run.hold(frozenset().union(*(report.held for report in self._reports())), now_s)
         effects = self._planner.tick(view)
         came = self._changes.take()
-        self._history.take(self._chronicle.tick(view, effects, came, self._planner.problems))
         for problem in self._planner.problems:
             logger.error("a policy failed: %s", problem)
         placing = (LoadInstance, UnloadInstance)
@@ -300,7 +309,9 @@ class ControlLoop:
         effects += self._rollouts.bequests()
         is_calm = self._is_settled(now_s) and not self._rollouts.is_under_way(now_s)
         self._changes.decline(self._planner.declined)
-        for effect in effects if is_calm else without_rash(effects):
+        ordered = effects if is_calm else without_rash(effects)
+        self._history.take(self._chronicle.tick(view, ordered, came, self._planner.problems))
+        for effect in ordered:
             if isinstance(effect, (*placing, ResizeWorker)):
                 orders = self._members[effect.worker_id].orders
                 if effect not in orders:

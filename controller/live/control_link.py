@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -15,6 +17,9 @@ NAMESPACE = "modelless"
 CONTROL_NAME = "modelless-control"
 PATIENCE_S = 5.0
 
+GOODBYE_S = 1.0
+"""Patience with a goodbye: without one the control loop notices the silence, some seconds later."""
+
 
 class ControlLink:
     """Calls the control loop, and finds it anew after it was restarted under another handle."""
@@ -26,6 +31,11 @@ class ControlLink:
         """See ``ControlLoop.exchange``."""
         orders: Orders = await self._call("exchange", report)
         return orders
+
+    async def say_goodbye(self, report: Report) -> None:
+        """Send the last report; whoever says goodbye ends, whether it arrives or not."""
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(self.exchange(replace(report, is_leaving=True)), GOODBYE_S)
 
     async def versions(self, token: str) -> Service:
         """See ``ControlLoop.versions``."""

@@ -22,6 +22,7 @@ from modelless.controller.live.feedback_desk import FeedbackDesk
 from modelless.controller.live.frontend import RunBatch, V2Frontend
 from modelless.controller.live.knowledge import Knowledge
 from modelless.controller.live.messages import Orders, Report
+from modelless.controller.live.overhead import Overhead
 from modelless.controller.live.pace import Pace
 from modelless.controller.live.pool_book import GATEWAYS
 from modelless.controller.live.receipt_log import ReceiptLog
@@ -109,7 +110,7 @@ class Gateway:
         self._receipt_log = receipt_log
         self._successor = successor or Successor()
         self._reported_s = self._handed_s = time.monotonic()
-        self._own_s = self._told_own_s = 0.0
+        self._own, self._told_own_s = Overhead(0.0, OWN_TIME_LEARNT, time.monotonic), 0.0
         self._busy_neighbours = 0.0
         self._wake: asyncio.TimerHandle | None = None
         self._wake_s = 0.0
@@ -146,12 +147,13 @@ class Gateway:
                 raise RuntimeError(f"a loop of the gateway has ended: {task}")
 
     async def drain(self, most_s: float) -> None:
-        """Let what runs or waits finish, for at most ``most_s`` seconds; then refuse and stop."""
+        """Let what runs or waits finish, for at most ``most_s`` seconds; then refuse and leave."""
         self.frontend.is_draining = True
         end_s = time.monotonic() + most_s
         while self._dispatcher.open_queries and time.monotonic() < end_s:
             await asyncio.sleep(0.01)
         self.close()
+        await self._control.say_goodbye(self._report())  # with what it has counted since the last
 
     def close(self) -> None:
         """Refuse what waits and stop."""
@@ -183,8 +185,7 @@ class Gateway:
 
     def _on_local_batch(self, batch_id: int, busy_s: float, result: Any) -> None:
         # The device runs one batch at a time: whatever is not its time is this process's own.
-        own_s = time.monotonic() - self._handed_s - busy_s
-        self._own_s += OWN_TIME_LEARNT * (max(own_s, 0.0) - self._own_s)
+        self._own.learn(time.monotonic() - self._handed_s - busy_s)
         self.frontend.on_batch_done(batch_id, busy_s, result, lost=False)
 
     def _on_remote_batch(
@@ -327,7 +328,7 @@ class Gateway:
     def _obey(self, orders: Orders) -> None:
         self._status = orders.status
         self._busy_neighbours = orders.busy_neighbours
-        if abs(self._own_s - self._told_own_s) > OWN_TIME_STEP_S:
+        if abs(self._own.seconds - self._told_own_s) > OWN_TIME_STEP_S:
             self._on_device_change()
         if self._device is not None:
             in_use = self._dispatcher.in_use(self.gateway_id)
@@ -391,5 +392,5 @@ class Gateway:
     def _on_device_change(self) -> None:
         """Tell the dispatcher of the device, and what handing it a batch costs here."""
         if self._device is not None:
-            self._told_own_s = self._own_s
-            self._tell(self._device.report(), self._own_s)
+            self._told_own_s = self._own.seconds
+            self._tell(self._device.report(), self._told_own_s)

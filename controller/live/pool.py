@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import platform
 import time
@@ -197,9 +196,7 @@ class PoolWorker:
         """Say goodbye: what was handed to this worker is done, and it stops."""
         for task in self._tasks:
             task.cancel()
-        with contextlib.suppress(Exception):  # else the control loop notices by the silence
-            report = Report(self._device.worker_id, False, None, is_leaving=True)
-            await self._control.exchange(report)
+        await self._control.say_goodbye(Report(self._device.worker_id, False, None))
         self._device.close()
 
     def check_health(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from ray.exceptions import RayActorError
 
 from modelless.controller.live.frontend import RunBatch
+from modelless.controller.live.overhead import Overhead
 from modelless.controller.live.routable import ROUTABLE, RoutableWorkers
 from modelless.controller.live.sharing import Ran, TurnedBack
 from modelless.variants.errors import ModellessError
@@ -30,6 +31,8 @@ class WorkerGoneError(ModellessError):
 FIRST_HOP_S = 0.002
 """Price of a hop before one was measured: a 150 kB batch by handle takes about this long."""
 
+HOP_LEARNT = 0.1
+MOST_GROWTH = 4.0
 
 BELIEVED_GONE_S = 5.0
 """For how long a worker that was found gone gets nothing, though it may still tell of itself."""
@@ -53,7 +56,10 @@ class RemoteWorkers:
         self._apps = {pool.app_name: pool for pool in pools.values()}
         self._routable = routable
         self._clock = clock
-        self._hop_s: dict[str, float] = {}
+        self._hops = {
+            app: Overhead(FIRST_HOP_S, HOP_LEARNT, clock, MOST_GROWTH, believe_first=True)
+            for app in self._apps
+        }
         self._running: set[asyncio.Task[None]] = set()
         self._gone: dict[str, float] = {}  # and until when that is believed
 
@@ -82,8 +88,8 @@ class RemoteWorkers:
 
     def hop_s(self, worker_id: str) -> float:
         """What reaching the worker costs a batch, there and back, seconds; as measured lately."""
-        app = self._routable.app_of(worker_id) or ""
-        return round(self._hop_s.get(app, FIRST_HOP_S), 4)
+        hop = self._hops.get(self._routable.app_of(worker_id) or "")
+        return round(hop.seconds if hop is not None else FIRST_HOP_S, 4)
 
     def run(
         self, batch: RunBatch, expected_s: float, patience_s: float, callback: RemoteCallback
@@ -120,7 +126,8 @@ class RemoteWorkers:
                 worker_id=batch.worker_id,
             )
             if isinstance(result, Ran):
-                self._learn(app, self._clock() - started_s - result.busy_s - result.waited_s)
+                hop_taken_s = self._clock() - started_s - result.busy_s - result.waited_s
+                self._hops[app].learn(hop_taken_s)
         except (RayActorError, WorkerGoneError) as error:
             result, lost = error, True
             self._gone[batch.worker_id] = self._clock() + BELIEVED_GONE_S
@@ -129,8 +136,3 @@ class RemoteWorkers:
         if isinstance(result, (Ran, TurnedBack)):  # the next batch takes as long on its way
             result = result._replace(others_s=max(result.others_s - hop_s, 0.0))
         callback(batch.batch_id, result, lost)
-
-    def _learn(self, app: str, hop_s: float) -> None:
-        if hop_s > 0.0:
-            before_s = self._hop_s.get(app, hop_s)
-            self._hop_s[app] = before_s + 0.1 * (min(hop_s, 4 * before_s) - before_s)

@@ -23,7 +23,9 @@ STATUS = {
         {
             "id": "abc",
             "role": "gateway",
+            "is_starting": True,
             "device_class": "cpu-1",
+            "resizing_to": "cpu-2",
             "loaded": ["pixels/mean/small@1"],
             "loading": [],
             "failed_loads": {"pixels/mean/large@1": "no room"},
@@ -48,6 +50,7 @@ STATUS = {
     "drifted": [{"variant": "pixels/mean/small@1", "device_class": "cpu-1", "factor": 1.5}],
     "not_served": {"stray": "task stray has no profile on device class cpu-1: profile it"},
     "outcomes": {"served": 40, "refused": 2},
+    "pools": [{"pool": "cpu-1", "asked": 2, "min_workers": 1, "max_workers": 4}],
     "served_by_variant": {"pixels/mean/small@1": 40},
     "up_s": 65.0,
 }

@@ -397,6 +397,9 @@ def test_status_shows_what_is_up(run: Run, home: Path, server: Server) -> None:
     assert ran.code == 0
     assert f"{server.url}, up for 1 min 5 s: 12.5 queries/s, 2 waiting" in ran.out
     assert "3.0 / 100.0" in ran.out
+    assert "gateway, starting" in ran.out
+    assert "cpu-1 to cpu-2" in ran.out
+    assert "pool cpu-1: 2 workers asked for, of 1 to 4" in ran.out
     assert "queries: 2 refused, 40 served" in ran.out
     (line,) = [line for line in ran.out.splitlines() if "4321" in line]
     assert line.split() == ["cpu-1", "4321", "90.4", "%", "98.9", "%", "5.6", "%", "12"]

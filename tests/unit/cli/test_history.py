@@ -11,17 +11,19 @@ import pytest
 from modelless.controller.cli.moments import moment_of
 from modelless.controller.core.chronicle import Entry
 from modelless.controller.history.entries import write_entries
+from modelless.controller.history.kinds import NOTED_KINDS
 from modelless.controller.history.receipts import (
     ReceiptFiles,
     receipt_document,
     receipts_folder,
 )
-from modelless.variants.errors import InvalidInputError
+from modelless.variants.errors import InvalidInputError, NotFoundError
 from modelless.variants.registry import open_registry
 from tests.unit.core.world import LADDER, World
 from tests.unit.recording.session import record_gateway, snapshot
 
 from .conftest import Run
+from .tiny import add_variants
 
 INT8, FP32, _ = LADDER
 WHERE = {"worker": "w0", "device_class": "cpu-1"}
@@ -67,12 +69,34 @@ def test_history_is_narrowed_by_time_kind_and_task(run: Run, home: Path) -> None
         (["--since", "soon"], "since"),
         (["--at", "noonish"], "at: got 'noonish'"),
         (["--at", "12:00", "--follow"], "not both"),
+        (["--kind", "load", "--kind", "unloded"], "Did you mean unloaded or"),
+        (["--kind", "eviction"], "--kind: got 'eviction'; allowed: load, loaded, "),
     ],
 )
 def test_what_history_does_not_understand(run: Run, words: list[str], says: str) -> None:
     done = run("history", *words)
     assert done.code == InvalidInputError.exit_code
     assert says in done.err
+
+
+def test_history_knows_tasks_that_are_registered_or_have_entries(run: Run, home: Path) -> None:
+    add_variants(home)
+    note(home, (30.0, Entry("unload", "gone/m/v@1", "room-needed", WHERE)))
+    assert "room was needed" in run("history", "--task", "gone").out
+    assert "nothing in the" in run("history", "--task", "pixels").out
+    unknown = run("history", "--task", "pixel")
+    assert unknown.code == NotFoundError.exit_code
+    assert "Did you mean pixels?" in unknown.err
+
+
+def test_every_kind_that_is_noted_can_be_asked_for() -> None:
+    from modelless.controller.cli import zoo_adding
+    from modelless.profiler import drift_history
+    from modelless.variants import outcomes
+    from modelless.variants.making import origins
+
+    noted = {outcomes.REVISED, outcomes.MEASURED, origins.MADE, drift_history.KIND, zoo_adding.KIND}
+    assert noted <= set(NOTED_KINDS)
 
 
 def test_a_time_of_day_is_the_last_one() -> None:
@@ -103,6 +127,9 @@ def test_why_tells_from_what_was_kept(run: Run, home: Path) -> None:
     assert document["not_ready"][0].startswith(FP32)
     assert document["before"][0]["kind"] == "unload"
     assert "gw-1" in run("why").out
+    assert "gw-1" in run("why", "--at", datetime.now().isoformat()).out
+    assert "no receipts" in run("why", "--at", "2020-01-01T00:00:00").out
+    assert "not both" in run("why", "gw-1", "--at", "12:00").err
     missing = run("why", "gw-2")
     assert missing.code != 0
     assert "history.receipts_per_s" in missing.err

@@ -7,7 +7,7 @@ from typing import Any
 
 from modelless.controller.core.changes import Change, ChangeKind
 from modelless.controller.core.chronicle import Chronicle, EntryKind
-from modelless.controller.core.effects import ScalePool
+from modelless.controller.core.effects import ResizeWorker, ScalePool
 from modelless.policies.reasons import Reason
 
 from .test_plan import A, B, Wants, held, load, planner, unload, view, worker
@@ -102,13 +102,52 @@ def test_scaling_is_told_when_its_aim_changes_with_what_was_seen() -> None:
     assert told.tick(busy, [scale._replace(workers=4)])[0].details["workers"] == 4
 
 
+def test_a_pools_size_is_that_of_its_own_workers() -> None:
+    told = Chronicle()
+    gateway = replace(worker("g", 15), pool="gateways")
+    seen = view(gateway, worker("w0", 15))
+    scale = ScalePool("cpu-1", 2, Reason.DEMAND)
+    entry = told.tick(seen, [scale])[-1]
+    assert (entry.details["workers_before"], entry.details["workers"]) == (1, 2)
+
+
+def test_a_resize_is_decided_and_comes_true_or_not() -> None:
+    told = Chronicle()
+    small = worker("w0", 15, held(A))
+    resize = ResizeWorker("w0", "cpu-2", Reason.DEMAND)
+    decided = told.tick(view(small), [resize])[-1]
+    assert (decided.kind, decided.subject, decided.reason) == (EntryKind.RESIZE, "w0", "demand")
+    assert (decided.details["size_before"], decided.details["size"]) == ("cpu-1", "cpu-2")
+    assert told.tick(view(small), [resize]) == []
+    under_way = replace(small, resizing_to="cpu-2")
+    assert told.tick(view(under_way), []) == []
+    (failed,) = told.tick(view(small), [])
+    assert (failed.kind, failed.details["size"]) == (EntryKind.RESIZE_FAILED, "cpu-2")
+    told.tick(view(under_way), [resize])
+    (resized,) = told.tick(view(replace(small, device_class="cpu-2", pool="cpu-1")), [])
+    assert (resized.kind, resized.subject) == (EntryKind.RESIZED, "w0")
+    assert resized.details == {"size_before": "cpu-1", "size": "cpu-2"}
+
+
 def test_workers_that_go_and_policies_that_fail_are_told() -> None:
     told = Chronicle()
     told.tick(view(worker("w0", 15, held(A))), [])
     (gone,) = told.tick(view(), [], [], ["Broken raised ValueError: no"])[:1]
     assert (gone.kind, gone.subject) == (EntryKind.WORKER_GONE, "w0")
-    assert gone.details["held"] == [A]
+    assert (gone.reason, gone.details["held"]) == ("silent for too long", [A])
     assert told.tick(view(), [], [], ["Broken raised ValueError: no"]) == []
     assert told.tick(view(), []) == []
     (problem,) = told.tick(view(), [], [], ["Broken raised ValueError: no"])
     assert (problem.kind, problem.subject) == (EntryKind.POLICY_PROBLEM, "Broken")
+
+
+def test_who_says_goodbye_was_not_lost() -> None:
+    told = Chronicle()
+    told.tick(view(worker("w0", 15, held(A)), worker("w1", 15)), [])
+    told.left("w0")
+    told.left("a gateway without a device")
+    left, lost = told.tick(view(), [])
+    assert (left.subject, left.reason) == ("w0", "left in good order")
+    assert (lost.subject, lost.reason) == ("w1", "silent for too long")
+    told.tick(view(worker("w0", 15)), [])
+    assert told.tick(view(), [])[0].reason == "silent for too long"

@@ -23,7 +23,7 @@ from modelless.controller.demo.burst import (
     plan_steps,
 )
 from modelless.controller.demo.load import (
-    NO_REPLY,
+    BROKEN,
     Reply,
     ReplyReader,
     prepare_requests,
@@ -72,6 +72,13 @@ def test_replies_are_cut_wherever_the_network_cuts() -> None:
         assert first is None
         assert reader.feed(whole[cut:]) == Reply(200, b"hello")
         assert reader.feed(other) == Reply(429, b"")
+        assert not reader.is_last
+
+
+def test_a_connection_that_the_server_closes_is_not_used_again() -> None:
+    reader = ReplyReader()
+    reader.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx")
+    assert reader.is_last
 
 
 def test_what_is_not_http_is_an_error() -> None:
@@ -91,19 +98,21 @@ def test_an_answer_becomes_a_row() -> None:
     shot = Shot(1.0, 2, 0)
     row = row_of(shot, answer(), 6.0, 0.5, [7, 8])
     assert row[:5] == (2, 1.0, 200, 6.0, 0.5)
-    assert row[5:] == (4.5, "t/m/v@1", 75.0, True)
+    assert row[5:] == (4.5, "t/m/v@1", 75.0, True, "")
     assert row_of(shot, answer(9), 6.0, 0.5, [7, 8]).is_right is False
     assert row_of(shot, answer(), 6.0, 0.5, []).is_right is None
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"parameters":{},"outputs":[]}', b"[1]"])
 def test_an_answer_that_cannot_be_read_is_no_answer(body: bytes) -> None:
-    assert row_of(Shot(1.0, 0, 0), Reply(200, body), 6.0, 0.5, []).status == 0
+    unreadable = row_of(Shot(1.0, 0, 0), Reply(200, body), 6.0, 0.5, [])
+    assert (unreadable.status, unreadable.lost) == (0, "unreadable")
 
 
 def test_refusals_and_silence_become_rows() -> None:
     assert row_of(Shot(1.0, 0, 0), Reply(429, b"x"), 6.0, 0.5, []).status == 429
-    assert row_of(Shot(1.0, 0, 0), NO_REPLY, 6.0, 0.5, []).status == 0
+    broken = row_of(Shot(1.0, 0, 0), BROKEN, 6.0, 0.5, [])
+    assert (broken.status, broken.lost) == (0, "broken")
 
 
 def test_requests_are_what_the_server_reads(spec: LoadSpec, tmp_path: Path) -> None:

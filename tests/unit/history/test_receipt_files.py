@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from modelless.controller.history.receipts import (
     gateway_of,
     newest_receipts,
     receipts_folder,
+    receipts_until,
 )
 from modelless.controller.live.receipt_log import ReceiptLog
 from modelless.variants.errors import InvalidInputError
@@ -57,6 +59,25 @@ def test_what_is_new_in_a_book() -> None:
     assert ids(book.newest(receipts[2], 10)) == [3, 4]
     assert ids(book.newest(receipts[2], 1)) == [4]
     assert book.newest(receipts[4], 10) == []
+
+
+def test_what_arrived_up_to_a_time_is_found_in_all_gateways_files(tmp_path: Path) -> None:
+    def second(number: int) -> str:
+        return f"2026-03-01T12:00:{number:02d}.500+00:00"
+
+    for gateway, numbers in (("a", range(0, 60, 2)), ("b", range(1, 60, 2))):
+        files = ReceiptFiles(tmp_path, gateway, 1024)
+        for number in numbers:
+            files.write([{"receipt_id": f"{gateway}-{number}", "arrived_at": second(number)}])
+    assert (tmp_path / "a.older.gz").exists()
+
+    def until(text: str, most: int) -> list[str]:
+        found = receipts_until(tmp_path, datetime.fromisoformat(text), most)
+        return [str(each["receipt_id"]) for each in found]
+
+    assert until("2026-03-01T12:00:58+00:00", 3) == ["b-55", "a-56", "b-57"]
+    assert until("2026-03-01T13:00:58.5+01:00", 1) == ["a-58"]
+    assert until("2026-03-01T11:00:00+00:00", 3) == []
 
 
 def document(number: int, **more: object) -> dict[str, object]:

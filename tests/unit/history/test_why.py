@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from modelless.controller.core.chronicle import Entry
 from modelless.controller.history.entries import write_entries
 from modelless.controller.history.receipts import receipt_document
@@ -41,6 +43,25 @@ def test_a_refused_query_in_words() -> None:
         "asked for imagenet: 1 item, within 1 ms",
         "refused after 0.0 ms: nothing would be in time, even without a queue",
     ]
+
+
+@pytest.mark.parametrize(
+    ("reason", "took_ms", "says"),
+    [
+        ("deadline-passed", 30.0, "nothing could have it done in time any more"),
+        ("deadline-passed", 40.0, "its deadline passed while it waited"),
+        ("queue-too-long", 0.1, "the queue was too long to be in time"),
+        ("queue-too-long", 85.0, "its time was over when the gateway came to it"),
+    ],
+)
+def test_whether_its_time_was_over_is_said_of_a_refusal(
+    reason: str, took_ms: float, says: str
+) -> None:
+    world = World()
+    world.add_worker()
+    receipt = told(world, world.ask(latency_ms=1.0))
+    receipt |= {"reason": reason, "latency_ms": 40.0, "observed_latency_ms": took_ms}
+    assert words(receipt)[1].startswith(f"refused after {took_ms:.1f} ms: {says}")
 
 
 def test_a_query_that_is_served_late_in_words() -> None:

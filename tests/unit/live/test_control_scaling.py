@@ -85,6 +85,17 @@ def test_one_that_says_goodbye_is_not_counted_any_more(home: Path) -> None:
     assert answers[0].is_at_rest
 
 
+def test_what_a_gateway_counted_last_is_not_lost_with_it(home: Path) -> None:
+    def gateway(answered: int, **more: Any) -> Report:
+        return Report("g", True, None, outcomes={"completed": answered}, **more)
+
+    told = settings({"cpu-1": 0})
+    last = gateway(2, is_leaving=True)
+    _, _, status = talk(home, told, gateway(5), last, last)
+    assert status["members"] == []
+    assert status["outcomes"] == {"completed": 7}
+
+
 @pytest.mark.parametrize(
     "pool", [{"device_class": "cpu-99"}, {"device_class": "cpu-1", "sizes": ["cpu-99"]}]
 )
