@@ -40,7 +40,7 @@ from modelless.controller.live.members_status import members_status
 from modelless.controller.live.messages import Orders, Report
 from modelless.controller.live.metrics import ClusterMetrics, Scalars
 from modelless.controller.live.neighbourhood import Neighbourhood, busy_neighbours
-from modelless.controller.live.pace import LEAST_PAUSE_S
+from modelless.controller.live.pace import EXCHANGE_S, LEAST_PAUSE_S
 from modelless.controller.live.pool_book import PoolBook
 from modelless.controller.live.predictions import (
     DriftNotes,
@@ -59,6 +59,9 @@ from modelless.variants.versions import name_of
 from modelless.variants.vocabulary import Placement
 
 logger = logging.getLogger(__name__)
+
+TICK_S = 1.0
+"""Between two decisions, unless somebody waits for one."""
 
 FORGET_S = 5.0
 """A member that was silent this long is gone."""
@@ -182,7 +185,7 @@ class ControlLoop:
         held_before = member.report.held
         member.report, member.heard_s = member.recent.take(report), now_s
         self._count(report, now_s)
-        if is_new or now_s - self._ticked_s >= 1.0:
+        if is_new or now_s - self._ticked_s >= TICK_S:
             self._tick(now_s)
         elif report.is_urgent:
             self._tick_early(now_s)
@@ -286,6 +289,7 @@ class ControlLoop:
             self._early = loop.call_later(wait_s, lambda: self._tick(time.monotonic()))
 
     def _tick(self, now_s: float) -> None:
+        self._forget(now_s)
         self._ticked_s = now_s
         if self._early is not None:
             self._early.cancel()
@@ -293,10 +297,6 @@ class ControlLoop:
         if self._export is not None and now_s - self._exported_s >= EXPORT_S:
             self._exported_s = now_s
             self._export(self._metrics.scalars())
-        for name in [n for n, m in self._members.items() if now_s - m.heard_s > FORGET_S]:
-            logger.warning("%s has not reported for %.0f s: forgotten", name, FORGET_S)
-            del self._members[name]
-            self._calls.came(name)
         view = self._view(now_s)
         self._last_run.hold(frozenset().union(*(report.held for report in self._reports())), now_s)
         effects = self._planner.tick(view)
@@ -324,6 +324,20 @@ class ControlLoop:
             else:
                 self._shares = {scope: dict(shares) for scope, shares in effect.shares}
         self._calls.call(*(name for name, member in self._members.items() if member.orders))
+
+    def _forget(self, now_s: float) -> None:
+        """Part with those that were silent for too long.
+
+        While nobody at all was heard it was rather this loop that was deaf, as its processor was
+        taken or Ray was slow: that time is not held against anybody.
+        """
+        deaf_s = max(now_s - self._ticked_s - TICK_S - EXCHANGE_S, 0.0)
+        for name, member in list(self._members.items()):
+            member.heard_s = min(member.heard_s + deaf_s, now_s)
+            if now_s - member.heard_s > FORGET_S:
+                logger.warning("%s has not reported for %.0f s: forgotten", name, FORGET_S)
+                del self._members[name]
+                self._calls.came(name)
 
     def _view(self, now_s: float) -> ClusterView:
         arrivals: dict[str, float] = {}

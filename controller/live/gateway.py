@@ -23,7 +23,7 @@ from modelless.controller.live.frontend import RunBatch, V2Frontend
 from modelless.controller.live.knowledge import Knowledge
 from modelless.controller.live.messages import Orders, Report
 from modelless.controller.live.overhead import Overhead
-from modelless.controller.live.pace import Pace
+from modelless.controller.live.pace import EXCHANGE_S, Pace
 from modelless.controller.live.pool_book import GATEWAYS
 from modelless.controller.live.receipt_log import ReceiptLog
 from modelless.controller.live.recordings import open_dispatcher
@@ -39,7 +39,6 @@ from modelless.variants.vocabulary import DeviceClass, Placement
 
 logger = logging.getLogger(__name__)
 
-EXCHANGE_S = 1.0
 TICK_S = 0.02
 OWN_TIME_LEARNT = 0.02
 OWN_TIME_STEP_S = 0.0003

@@ -10,6 +10,9 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 
+EXCHANGE_S = 1.0
+"""Between two reports of a member that nobody waits for."""
+
 LEAST_PAUSE_S = 0.05
 """Between two reports, however much somebody hurries."""
 

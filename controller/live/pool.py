@@ -18,7 +18,7 @@ from modelless.controller.live.control_link import ControlLink
 from modelless.controller.live.device import LocalDevice
 from modelless.controller.live.knowledge import Knowledge
 from modelless.controller.live.messages import Report
-from modelless.controller.live.pace import Pace
+from modelless.controller.live.pace import EXCHANGE_S, Pace
 from modelless.controller.live.remote import WorkerGoneError
 from modelless.controller.live.sharing import AcceptedWork, Ran, TurnedBack
 from modelless.controller.live.successor import Successor
@@ -237,7 +237,7 @@ class PoolWorker:
             except Exception as error:  # noqa: BLE001  (serving goes on without a control loop)
                 self._successor.on_failure(error)
                 logger.warning("the control loop did not answer: %s", error)
-            await self._pace.pause(1.0 if state.instances else 0.1)
+            await self._pace.pause(EXCHANGE_S if state.instances else 0.1)
 
     def _on_knowledge(self, knowledge: Knowledge) -> None:
         self._knowledge = knowledge

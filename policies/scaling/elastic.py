@@ -34,6 +34,7 @@ from modelless.variants.errors import InvalidInputError
 
 _MEMORY_S = 60.0
 _MOST_PLANS = 1024
+_PRICELESS_USD = 1e6
 _MISSED = 0.01  # of the arrivals: more than this is too many
 _STRAIN_UP, _STRAIN_DOWN, _MOST_STRAIN = 1.25, 0.99, 8.0  # a view
 
@@ -81,7 +82,6 @@ class Elastic(ScalingPolicy):
         self._asked_s: float | None = None  # when there last was a query
         self._strain = 1.0
         self._plans: deque[tuple[float, Plan]] = deque(maxlen=_MOST_PLANS)
-        self._kept: Plan = Counter()  # the plan that was last followed
 
     def targets(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> Targets:
         self._rates.observe(view)
@@ -94,7 +94,7 @@ class Elastic(ScalingPolicy):
         present = present_plan(view.workers)
         expected = self._expected(view, forecast_per_s)
         plan = present if expected is None else self._best(view, expected, present)
-        plan = self._kept = self._steadied(view, plan)
+        plan = self._steadied(view, plan)
         wanted = dict.fromkeys((size for pool in view.pools for size in pool.sizes), 0)
         for source in (plan, _unpooled(view, present)):
             for (_, size), count in source.items():
@@ -126,6 +126,19 @@ class Elastic(ScalingPolicy):
             self._strain = max(self._strain * _STRAIN_DOWN, 1.0)
 
     def _best(self, view: ClusterView, expected: list[KindRate], present: Plan) -> Plan:
+        """What pays; none at all only while nobody waits.
+
+        To a pool at rest the first query is what a worker starts for, though one query may never
+        pay for it; and it is not given up while that takes its time.
+        """
+        plan = self._optimum(view, expected, present, self.prices)
+        if view.open_queries and not plan.total():
+            plan = self._optimum(view, expected, present, _at_any_price(self.prices))
+        return plan
+
+    def _optimum(
+        self, view: ClusterView, expected: list[KindRate], present: Plan, prices: Prices
+    ) -> Plan:
         sizes = {size for pool in view.pools for size in pool.sizes}
         names = sorted((sizes | {size for _, size in present}) & set(view.device_classes))
         offer = offer_of(view.variants, names)
@@ -142,18 +155,12 @@ class Elastic(ScalingPolicy):
             present,
             view.device_classes,
             self.utilisation,
-            self.prices,
+            prices,
         )
         return present if found is None else found
 
     def _steadied(self, view: ClusterView, plan: Plan) -> Plan:
-        """The dearest plan of the last while, of equals the latest.
-
-        While queries are open it is never none: whoever waits for a worker that is slow to start
-        came too long ago to count as demand, and would be given up.
-        """
-        if view.open_queries and not plan.total():
-            plan = self._kept
+        """The dearest plan of the last while, of equals the latest."""
         if self._plans and view.now_s < self._plans[-1][0]:
             self._plans.clear()  # the clock jumped back
         self._plans.append((view.now_s, plan))
@@ -163,6 +170,11 @@ class Elastic(ScalingPolicy):
             (plan for _, plan in reversed(self._plans)),
             key=lambda plan: round(rent_usd_per_s(plan, view.device_classes), 12),
         )
+
+
+def _at_any_price(prices: Prices) -> Prices:
+    """As if any answer were worth any worker: what remains is to take the cheapest."""
+    return prices._replace(query_usd=_PRICELESS_USD)
 
 
 def _unpooled(view: ClusterView, present: Plan) -> Plan:

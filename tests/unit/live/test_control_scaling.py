@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -94,6 +96,29 @@ def test_what_a_gateway_counted_last_is_not_lost_with_it(home: Path) -> None:
     _, _, status = talk(home, told, gateway(5), last, last)
     assert status["members"] == []
     assert status["outcomes"] == {"completed": 7}
+
+
+def test_who_falls_silent_is_forgotten_but_not_while_nobody_is_heard(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 0.0
+    clock = SimpleNamespace(monotonic=lambda: now_s, time=time.time)
+    monkeypatch.setattr(control, "time", clock)
+
+    async def exchange() -> None:
+        nonlocal now_s
+        loop = ControlLoop(home, settings({"cpu-1": 2}), lambda effect: None)
+        for name in ("v", "w"):
+            await loop.exchange(worker(name))
+        now_s = 60.0  # the machine stood still
+        for _ in range(4):
+            await loop.exchange(worker("w"))
+            assert [member["id"] for member in loop.status()["members"]] == ["v", "w"]
+            now_s += 1.0
+        await loop.exchange(worker("w"))
+        assert [member["id"] for member in loop.status()["members"]] == ["w"]
+
+    asyncio.run(exchange())
 
 
 @pytest.mark.parametrize(

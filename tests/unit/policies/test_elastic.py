@@ -145,9 +145,12 @@ def test_without_queries_for_long_enough_nothing_is_kept() -> None:
 
 def test_whoever_waits_for_a_worker_that_is_slow_to_start_is_not_given_up() -> None:
     pool = replace(NUMBER, min_workers=0)
-    policy = Elastic(down_after_s=2.0, zero_after_s=5.0)
-    assert wanted(policy, view(0.0, 1.0, pool=pool)) == {"cpu-1": 1}
-    for now_s in range(1, 300):
+    policy = Elastic(query_usd=1e-5, down_after_s=2.0, zero_after_s=5.0)
+    for now_s in range(60):
+        assert wanted(policy, view(float(now_s), 0.0, pool=pool)) == {"cpu-1": 0}
+    first = replace(view(60.0, 1.0, pool=pool), open_queries={"t": 1})
+    assert wanted(policy, first) == {"cpu-1": 1}, "though it will not pay"
+    for now_s in range(61, 300):
         waiting = replace(view(float(now_s), 0.0, pool=pool), open_queries={"t": 1})
         assert wanted(policy, waiting) == {"cpu-1": 1}, now_s
     assert wanted(policy, view(300.0, 0.0, "cpu-1", pool=pool)) == {"cpu-1": 1}
