@@ -9,7 +9,11 @@ from typing import Final
 
 from sqlalchemy.orm import Session
 
-from modelless.controller.cli.measuring import keep_measured, load_to_measure
+from modelless.controller.cli.measuring import (
+    keep_measured,
+    load_to_measure,
+    remark_on_guessing,
+)
 from modelless.controller.cli.screen import Steps
 from modelless.variants.conversion.sources import Source
 from modelless.variants.errors import InvalidInputError, ModellessError, StoreError
@@ -161,6 +165,11 @@ class _Making:
                 "nothing could be made: "
                 + "; ".join(f"{name}: {why}" for name, why in self._family.left_out.items())
             )
+        best = max(
+            (each.variant.accuracy for each in self._family.members), key=lambda a: a.percent
+        )
+        if remark := remark_on_guessing(best, order.task):
+            self._steps.note(f"note: the best of them: {remark}")
         return self._family
 
     def _show(self, words: str, done: int, total: int) -> None:

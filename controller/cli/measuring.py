@@ -12,13 +12,14 @@ from modelless.controller.cli.screen import Steps
 from modelless.profiler.host import read_facts
 from modelless.variants.intervals import FINEST_PERCENT, recommended_sample_size
 from modelless.variants.metrics import Metric, Score, find_metric
+from modelless.variants.metrics.outputs import is_scores
 from modelless.variants.outcomes import details_of, note_measured
 from modelless.variants.registry import Registry
 from modelless.variants.runtimes.base import LoadedVariant
 from modelless.variants.runtimes.engines import find_runtime
 from modelless.variants.validation import ValidationSet, open_validation_set
 from modelless.variants.validation.measuring import MeasuredAccuracy, measure_accuracy
-from modelless.variants.vocabulary import Provenance, Task, Variant
+from modelless.variants.vocabulary import Accuracy, Provenance, Task, Variant
 
 COARSE_PERCENT: Final = 5.0
 """Half-width of an interval, in points, past which variants are hardly told apart."""
@@ -159,3 +160,22 @@ def remark_on_precision(
         return few
     count = recommended_sample_size(wanted_percent, score.percent)
     return f"{few}; +-{wanted_percent:g} take about {count}"
+
+
+def remark_on_guessing(accuracy: Accuracy, task: Task) -> str:
+    """That a classifier is no better than a guess, as with labels of another order; else empty.
+
+    Args:
+        accuracy: measured.
+        task: of the variant; its first output of scores tells how many classes there are.
+    """
+    scores = next((spec for spec in task.outputs if is_scores(spec)), None)
+    if scores is None or accuracy.metric != "top-1" or accuracy.low_percent is None:
+        return ""
+    classes = scores.shape[1]
+    if classes < 2 or accuracy.low_percent > 100.0 / classes:
+        return ""
+    return (
+        f"{accuracy.percent:.1f} % is no better than guessing one of {classes} classes: are the "
+        "labels indices from 0 on, in the order of the model's outputs?"
+    )

@@ -147,7 +147,11 @@ def register(
             as_json=as_json,
         )  # fmt: skip
         return
-    from modelless.controller.cli.measuring import measure_file, remark_on_precision
+    from modelless.controller.cli.measuring import (
+        measure_file,
+        remark_on_guessing,
+        remark_on_precision,
+    )
     from modelless.variants.inspection import check_signature, inspect_onnx
     from modelless.variants.outcomes import details_of, first_measured
     from modelless.variants.registry import open_registry
@@ -181,7 +185,11 @@ def register(
             )  # fmt: skip
             measured = measure_file(planned, data, of_task, validation)
             known_accuracy = measured[0].accuracy
-            if remark := remark_on_precision(*measured, None):
+            remarks = (
+                remark_on_precision(*measured, None),
+                remark_on_guessing(known_accuracy, of_task),
+            )
+            for remark in filter(None, remarks):
                 say(f"note: {remark}")
         every = registry.variants(of_task.name, model, name, latest_only=False)
         before = {known.id for known in every}

@@ -7,6 +7,7 @@ let a function load it that you name.
 
 from __future__ import annotations
 
+import os
 from typing import Any, Final
 
 import numpy as np
@@ -36,6 +37,8 @@ def convert_tensorflow(
     The outputs are called ``output``, or ``output_0``, ``output_1``, ... if there are several. The
     model goes as a function, because ``tf2onnx.convert.from_keras`` fails on Keras 3's Sequential.
     """
+    # Its C++ side tells stderr what it found of the processor; 2 leaves warnings out, not errors.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     tf2onnx: Any = require("tf2onnx", _HINT)
     tensorflow: Any = require("tensorflow", _HINT)
     model = load_model(source, tensorflow.keras.Model)

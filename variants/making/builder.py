@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from modelless.variants.artifacts import ArtifactStore, write_whole
@@ -23,10 +23,11 @@ from modelless.variants.errors import (
 )
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.canonical import read_model, write_model
-from modelless.variants.making.fidelity import Fidelity, Outputs, compare, run_all
+from modelless.variants.making.fidelity import Fidelity, compare, run_all
 from modelless.variants.making.lineage import Lineage, lineage_of
 from modelless.variants.making.recipe import Recipe, Step, parse_step
 from modelless.variants.making.session import Session
+from modelless.variants.making.telling import telling
 from modelless.variants.making.verification import Tolerance, verify_conversion
 from modelless.variants.vocabulary import Precision
 
@@ -87,14 +88,13 @@ class _Chains:
     Attributes:
         source: as handed in.
         base_sha256: of its canonical form, with which every chain begins.
-        wanted: the source's outputs on the calibration data; None without data.
+        calibration: with the source's answers.
         refusals: reasons by the lineage of what was refused.
     """
 
     source: bytes
     base_sha256: str
     calibration: CalibrationData
-    wanted: Sequence[Outputs] | None
     refusals: dict[str, str] = field(default_factory=dict)
 
     def lineage(self, steps: Sequence[Step]) -> Lineage:
@@ -138,8 +138,7 @@ class Builder:
             StoreError: the work folder cannot be written; what is in it stays whole.
         """
         base = self._artifacts.put(write_model(read_model(source)))
-        wanted = run_all(Session(source), calibration) if calibration.feeds else None
-        chains = _Chains(source, base, calibration, wanted)
+        chains = _Chains(source, base, with_answers(source, calibration))
         for done, (name, chain) in enumerate(recipe.chains.items()):
 
             def told(words: str, name: str = name, done: int = done) -> None:
@@ -166,12 +165,13 @@ class Builder:
             notes += result.notes
         made = self._artifacts.read(result.sha256)
         fidelity = None
-        if chains.wanted is not None:
+        if chains.calibration.feeds:
             told("comparing with the source")
             if all(step.with_settings.lossless for step in steps):
                 source = Session(chains.source)
                 verify_conversion(source.run, made, chains.calibration, _LOSSLESS)
-            fidelity = compare(chains.wanted, run_all(Session(made), chains.calibration))
+            found = run_all(Session(made), chains.calibration)
+            fidelity = compare(chains.calibration.answers, found)
         makers = [step.with_settings for step in steps]
         return MadeVariant(
             name=name,
@@ -202,7 +202,10 @@ class Builder:
             return found
         told(str(step))
         try:
-            made, notes = run_step(step, self._artifacts.read(before.sha256), chains.calibration)
+            with telling(lambda words: told(f"{step.maker}: {words}")):
+                made, notes = run_step(
+                    step, self._artifacts.read(before.sha256), chains.calibration
+                )
         except ModellessError as error:
             chains.refusals[lineage.key] = str(error)
             raise
@@ -235,10 +238,24 @@ class Builder:
             ) from error
 
 
+def with_answers(source: bytes, calibration: CalibrationData) -> CalibrationData:
+    """The data, with what ``source`` answers to them.
+
+    Raises:
+        InvalidInputError: it does not take them.
+    """
+    if not calibration.feeds:
+        return calibration
+    return replace(calibration, answers=tuple(run_all(Session(source), calibration)))
+
+
 def run_step(
     step: Step, onnx_bytes: bytes, calibration: CalibrationData
 ) -> tuple[bytes, tuple[str, ...]]:
     """One step's result, as bytes, and what its maker notes.
+
+    Args:
+        calibration: see ``with_answers`` for makers that ask for the source's answers.
 
     Raises:
         InvalidInputError: the maker refuses, or a tool that it uses fails.
@@ -249,6 +266,10 @@ def run_step(
     if maker.needs_calibration and not calibration.feeds:
         raise InvalidInputError.of(
             f"{step.maker}: calibration data", "none", "inputs as they will come, one call at least"
+        )
+    if maker.needs_answers and len(calibration.answers) != len(calibration.feeds):
+        raise InvalidInputError.of(
+            f"{step.maker}: the source's answers", len(calibration.answers), "one a call"
         )
     given = calibration if maker.needs_calibration else CalibrationData()
     try:
@@ -285,6 +306,8 @@ def rebuild(lineage: Lineage, source: bytes, calibration: CalibrationData) -> by
                 f"lineage.{part}: got {found}; allowed: {recorded}, with which it was made."
             )
     onnx_bytes = write_model(read_model(source))
+    if any(step.with_settings.needs_answers for step in steps):
+        calibration = with_answers(source, calibration)
     for step in steps:
         onnx_bytes, _ = run_step(step, onnx_bytes, calibration)
     return onnx_bytes

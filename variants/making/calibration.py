@@ -28,9 +28,12 @@ class CalibrationData:
 
     Attributes:
         feeds: in the order in which they are run.
+        answers: what the model that variants are made of answers to each, by output; empty where
+            it was not asked. They follow from it and the feeds, so the digest leaves them out.
     """
 
     feeds: tuple[Feed, ...] = ()
+    answers: tuple[Feed, ...] = ()
 
     @classmethod
     def of(cls, arrays: Feed, batch: int = _BATCH) -> CalibrationData:

@@ -18,6 +18,7 @@ _HOME: Final = "modelless.variants.making"
 BUILT_IN: Final[Mapping[str, str]] = {
     "bf16": f"{_HOME}.bf16:Bf16",
     "distil": f"{_HOME}.distil:Distil",
+    "fine-tune": f"{_HOME}.fine_tune:FineTune",
     "fp16": f"{_HOME}.fp16:Fp16",
     "int4-weights": f"{_HOME}.int4_weights:Int4Weights",
     "int8-dynamic": f"{_HOME}.int8_dynamic:Int8Dynamic",

@@ -10,8 +10,7 @@ error.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,11 +23,11 @@ from pydantic import Field, model_validator
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.canonical import write_model
+from modelless.variants.making.learning import deterministic, log_probabilities, soft_loss
 from modelless.variants.making.maker import Made, Maker
 from modelless.variants.making.session import Session
+from modelless.variants.making.telling import tell
 from modelless.variants.vocabulary import Precision
-
-_LEAST_PROBABILITY = 1e-7  # of a class, as its logarithm is needed
 
 
 class Distil(Maker):
@@ -74,7 +73,7 @@ class Distil(Maker):
         (output,) = teacher.outputs
         feeds = [{name: feed[name] for name in teacher.inputs} for feed in calibration.feeds]
         answers = [teacher.run(feed)[output] for feed in feeds]
-        with _deterministic(torch, self.seed):
+        with deterministic(torch, self.seed):
             student = load_model(self.student, torch.nn.Module)
             learning = _Learning(torch, student, self.temperature, answers)
             agreement = learning.learn(feeds, self.epochs, self.learning_rate)
@@ -107,7 +106,7 @@ class _Learning:
             bool((each >= 0).all()) and np.allclose(each.sum(1), 1.0, atol=1e-3) for each in answers
         )
         if self._are_probabilities:
-            answers = [np.log(np.maximum(each, _LEAST_PROBABILITY)) for each in answers]
+            answers = [log_probabilities(each) for each in answers]
         self._targets = [torch.from_numpy(np.asarray(each, np.float32)) for each in answers]
 
     def learn(
@@ -118,7 +117,8 @@ class _Learning:
         calls = [tuple(torch.from_numpy(np.array(each)) for each in f.values()) for f in feeds]
         optimiser = torch.optim.Adam(student.parameters(), lr=learning_rate)
         student.train()
-        for _ in range(epochs):
+        for epoch in range(epochs):
+            tell(f"learning, {epoch} of {epochs} epochs done")
             for place in torch.randperm(len(calls)).tolist():
                 optimiser.zero_grad()
                 loss = self._loss(self._answer(calls[place], place), self._targets[place])
@@ -154,31 +154,9 @@ class _Learning:
         return found
 
     def _loss(self, found: Any, wanted: Any) -> Any:
-        functional = self._torch.nn.functional
         if not self._has_classes:
-            return functional.mse_loss(found, wanted)
-        # Its gradients shrink with the square of the temperature, which makes up for that.
-        return self._temperature**2 * functional.kl_div(
-            functional.log_softmax(found / self._temperature, 1),
-            functional.log_softmax(wanted / self._temperature, 1),
-            reduction="batchmean",
-            log_target=True,
-        )
-
-
-@contextmanager
-def _deterministic(torch: Any, seed: int) -> Iterator[None]:
-    """Equal sums in equal order, and equal chance."""
-    threads, was_set = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        torch.set_num_threads(1)
-        torch.use_deterministic_algorithms(True)
-        try:
-            yield
-        finally:
-            torch.use_deterministic_algorithms(was_set)
-            torch.set_num_threads(threads)
+            return self._torch.nn.functional.mse_loss(found, wanted)
+        return soft_loss(self._torch, found, wanted, self._temperature)
 
 
 def _sha256_of(student: str) -> str:

@@ -39,6 +39,7 @@ class Maker(BaseModel, ABC):
         precision: of the weights it leaves; None if it leaves them as they are.
         lossless: the outputs must stay as they are, up to rounding; the builder verifies it.
         needs_calibration: it looks at calibration data; else it is handed none.
+        needs_answers: it looks at what the source of the whole chain answers to them too.
         tools: import names of the packages that its result depends on; their versions are
             recorded.
     """
@@ -49,6 +50,7 @@ class Maker(BaseModel, ABC):
     precision: ClassVar[Precision | None] = None
     lossless: ClassVar[bool] = False
     needs_calibration: ClassVar[bool] = False
+    needs_answers: ClassVar[bool] = False
     tools: ClassVar[tuple[str, ...]] = ("onnx", "numpy")
 
     @property
@@ -62,8 +64,8 @@ class Maker(BaseModel, ABC):
 
         Args:
             model: the maker's own copy, which it may change; every node has a unique name.
-            calibration: inputs as they will come, at least one; empty for a maker that does not
-                ask for them.
+            calibration: inputs as they will come, at least one, with the source's answers to them
+                for a maker that asks for those; empty for a maker that asks for neither.
 
         Raises:
             InvalidInputError: this maker cannot do that to this model; says why.

@@ -3,7 +3,8 @@
 Weights are compared across layers by their LAMP score, ``w^2`` over the sum of the squares of those
 of the layer that are not smaller: Lee et al., "Layer-Adaptive Sparsity for the Magnitude-Based
 Pruning", ICLR 2021, https://arxiv.org/abs/2010.07611. Plain sizes would compare nothing:
-a layer whose batch normalisation is folded in may be scaled at will. Nothing is retrained.
+a layer whose batch normalisation is folded in may be scaled at will. Nothing is retrained here;
+``fine-tune`` may follow.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Those leave whose going disturbs the next layer least, and what they were on ave
 bias. What remains of a channel's error is then its variance times the squared norm of the weights
 that read it, which is the order in which channels go: An et al., "Fluctuation-based Adaptive
 Structured Pruning for Large Language Models", AAAI 2024, https://arxiv.org/abs/2312.11983, here for
-convolutions. Nothing is retrained, so expect accuracy to fall quickly with the share.
+convolutions. Nothing is retrained here, so accuracy falls quickly with the share; ``fine-tune`` may
+follow.
 """
 
 from __future__ import annotations

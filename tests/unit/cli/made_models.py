@@ -71,3 +71,31 @@ def convolution() -> Any:
         torch.nn.Flatten(),
         torch.nn.Linear(128, 10),
     )
+
+
+@cache
+def keras_clothes() -> Any:
+    """A small Keras network [N, 28, 28] -> [N, 10], trained on Fashion-MNIST's last test images."""
+    import keras
+
+    from modelless.variants.zoo.fashion_mnist import FashionMnist
+
+    keras.utils.set_random_seed(0)
+    network = keras.Sequential(
+        [
+            keras.layers.Input((28, 28), dtype="uint8"),
+            keras.layers.Rescaling(1 / 255),
+            keras.layers.Reshape((28, 28, 1)),
+            keras.layers.Conv2D(8, 3, strides=2, padding="same", use_bias=False),
+            keras.layers.BatchNormalization(),
+            keras.layers.ReLU(),
+            keras.layers.MaxPooling2D(),
+            keras.layers.Flatten(),
+            keras.layers.Dropout(0.1),
+            keras.layers.Dense(10, activation="softmax"),
+        ]
+    )
+    network.compile("adam", "sparse_categorical_crossentropy")
+    images, labels = FashionMnist().test_split()
+    network.fit(images[2000:], labels[2000:], epochs=2, batch_size=64, verbose=0)
+    return network

@@ -101,11 +101,23 @@ def check_whole(home: Path) -> set[str]:
     return {variant.name for variant in variants}
 
 
+def test_labels_of_another_order_are_suspected(
+    run: Run, home: Path, source: Path, tmp_path: Path
+) -> None:
+    images, labels = FashionMnist().test_split()
+    path = tmp_path / "shifted.npz"
+    np.savez(path, image=images[:ITEMS], labels=(labels[:ITEMS] + 1) % 10)
+    ran = on_one(run, source, path, {"fp32": ["optimise"]})
+    assert ran.code == 0, ran.err
+    assert "% is no better than guessing one of 10 classes: are the labels" in ran.err
+
+
 def test_one_model_becomes_a_family(run: Run, home: Path, source: Path, data: Path) -> None:
     ran = make(
         run, source, data, "--recipe", recipe(data.parent, RECIPE), "--report", data.parent / "rep"
     )
     assert ran.code == 0, ran.err
+    assert "no better than guessing" not in ran.err
     found = ran.document
     names = {row["name"]: row for row in found["variants"]}
     expected = {"fp32", "fp16", "int8"}

@@ -62,8 +62,8 @@ def error_of(step: object, source: bytes) -> str:
 class TestEveryMaker:
     def test_is_known_by_its_own_name(self) -> None:
         assert {name: find_maker(name).name for name in BUILT_IN} == {n: n for n in BUILT_IN}
-        # The network's pictures are fixed, and a student needs PyTorch.
-        assert BUILT_IN.keys() - STEPS.keys() == {"distil", "resolution"}
+        # The network's pictures are fixed, and what learns needs PyTorch.
+        assert BUILT_IN.keys() - STEPS.keys() == {"distil", "fine-tune", "resolution"}
 
     @pytest.mark.parametrize("name", BUILT_IN)
     def test_cites_its_source(self, name: str) -> None:
