@@ -45,6 +45,8 @@ class IdleWorkers:
     def settle(self, device_class: str) -> None:
         """What waits for anyone is none for the class's workers: see ``Wait.for_class``."""
         self._settled.add(device_class)
+        # All at once: to pass over hundreds one by one takes longer than to ask one of them.
+        self._to_ask = [w for w in self._to_ask if w.device_class != device_class or w.queues]
 
     def reopen(self) -> None:
         """What was settled may be so no more: time has passed, or a policy was asked."""

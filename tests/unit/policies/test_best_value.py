@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -150,6 +151,37 @@ def test_a_slow_device_leaves_a_query_to_a_better_one_that_is_free() -> None:
     run = policy.on_idle(fast, [QueueView("t", None, None, tight)], NOW_S, RNG)
     assert isinstance(run, Run)
     assert run.variant_id == "t/m/slow@1"
+
+
+def test_what_was_left_is_looked_at_again_for_what_came_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy = BestValue()
+    gpu = at("gpu-0", "gpu", [resident("t/big/v@1", 0.002, 90.0)])
+    cpu = at("cpu-0", "cpu-1", [resident("t/s/v@1", 0.01, 60.0), resident("u/s/v@1", 0.01, 60.0)])
+    for view in (gpu, cpu, gpu, cpu):  # both become known
+        idle(policy, view, NOW_S - 9.0, line(due(1, NOW_S)))
+        policy._market._survey(NOW_S - 8.5)
+    looked_at: list[str] = []
+    line_up = policy._line_up
+
+    def spy(worker: WorkerView, queue: QueueView, *rest: Any) -> Any:
+        looked_at.append(queue.scope)
+        return line_up(worker, queue, *rest)
+
+    monkeypatch.setattr(policy, "_line_up", spy)
+    for_gpu = line(due(2, NOW_S + 0.05))
+    assert isinstance(idle(policy, cpu, NOW_S, for_gpu), Wait)
+    assert isinstance(idle(policy, cpu, NOW_S + 0.001, for_gpu), Wait)
+    assert looked_at == ["t"]
+    came = due(3, NOW_S + 0.5)._replace(scope="u")
+    policy.on_arrival(came, candidates((0.01, 60.0, 1e-6)), RNG)
+    run = idle(policy, cpu, NOW_S + 0.001, for_gpu, line(came, scope="u"))
+    assert isinstance(run, Run)
+    assert run.queries == (came,)
+    assert looked_at == ["t", "u"]
+    assert isinstance(idle(policy, cpu, NOW_S + 0.004, for_gpu), Wait)
+    assert looked_at == ["t", "u", "t"]
 
 
 def test_what_nobody_could_ever_serve_is_rejected_on_arrival() -> None:
