@@ -181,6 +181,7 @@ class MeasuredCostModel:
         if batch < 1:
             raise InvalidInputError.of("batch", batch, "1 or more")
         sequence = self._sequence(placements)
+        self._corrections.asked(sequence.rows, load.at_s)
         busy = load.busy_neighbours
         version = self._corrections.version
         key = (id(sequence), batch, busy)

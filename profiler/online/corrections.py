@@ -14,6 +14,7 @@ from modelless.profiler.online.drift import ShiftDetector
 from modelless.profiler.online.residuals import Residuals
 from modelless.profiler.online.settings import ResidualSettings
 from modelless.profiler.online.tails import Tails
+from modelless.profiler.online.vain import Vain
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
@@ -62,6 +63,7 @@ class Corrections:
         self._absurd_log = math.log(settings.absurd_ratio)
         self._unfaded = 0
         self._faded_s = math.nan  # no time known yet
+        self._vain = Vain(groups)
         self.version = 0
         self.counters = [CoverageCounter() for _ in range(max(groups, default=-1) + 1)]
         self.shifted: dict[int, ShiftMark] = {}
@@ -114,6 +116,7 @@ class Corrections:
         self.counters[self._groups[row]].count(error, given, relative)
         if not self._settings.learns:
             return False
+        self._vain.heard(row)
         residuals.learn(row, ratio_log, slowed, busy_neighbours)
         tails.learn(row, spread, error, given)
         if self._detector.observe(row, ratio_log - slowed):
@@ -126,6 +129,19 @@ class Corrections:
             self._fade(at_s)
         return True
 
+    def asked(self, rows: IntArray, at_s: float) -> None:
+        """Predictions of these rows are wanted; those that it is always in vain for are let fade.
+
+        Args:
+            rows: whose.
+            at_s: as for ``observe``.
+        """
+        fading = self._vain.asked(rows, at_s)
+        if fading is not None:
+            self._residuals.fade(*fading)
+            self._tails.fade(*fading)
+            self.version += 1
+
     def _fade(self, at_s: float) -> None:
         """Forget by count and by time; a clock that jumps costs at most half of what is known."""
         settings = self._settings
@@ -136,6 +152,7 @@ class Corrections:
         self._unfaded = 0
         if math.isfinite(at_s):
             self._faded_s = at_s
-        keep = 0.5**ages
-        self._residuals.fade(keep)
-        self._tails.fade(keep)
+        keep = np.full(len(self._groups), 0.5**ages)
+        shared = np.full(len(self.counters), 0.5**ages)
+        self._residuals.fade(keep, shared)
+        self._tails.fade(keep, shared)

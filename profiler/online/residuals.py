@@ -152,8 +152,13 @@ class Residuals:
         """Let the next outcomes of a row that has shifted weigh more than those before."""
         self._keep(row, self._mean[row], min(self._outcomes[row], _AFTER_SHIFT))
 
-    def fade(self, keep: float) -> None:
-        """Forget all but the share ``keep`` of what was learned; touches every row."""
+    def fade(self, keep: FloatArray, shared: FloatArray) -> None:
+        """Forget all but a share of what was learned; touches every row.
+
+        Args:
+            keep: of each row, shape (rows,).
+            shared: of what each group has in common, shape (groups,).
+        """
         self._outcome_counts *= keep
         weights = self._outcome_counts / (self._outcome_counts + self._settings.own_weight)
         self._owns[:] = weights * self._means
@@ -162,8 +167,8 @@ class Residuals:
         self._weight = np.bincount(self._group_of_row, weights, groups).tolist()
         self._weighted = np.bincount(self._group_of_row, self._owns, groups).tolist()
         self._own_loads[:] = self._load_prior + keep * (self._own_loads - self._load_prior)
-        for curve in self._curves:
-            curve.fade(keep)
+        for curve, share in zip(self._curves, shared.tolist(), strict=True):
+            curve.fade(share)
 
     def _keep(self, row: int, mean: float, outcomes: float) -> None:
         """Keep what is known of a row now, in its group's sums and for ``locations`` too."""

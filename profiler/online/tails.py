@@ -129,10 +129,13 @@ class Tails:
             offset = quantile - elsewhere
             own[first + level] = offset if -_MOST_OFFSET < offset < _MOST_OFFSET else _clamp(offset)
 
-    def fade(self, keep: float) -> None:
-        """Forget all but the share ``keep`` of what was learned."""
-        self._owns *= keep
-        self._group = [[keep * offset for offset in offsets] for offsets in self._group]
+    def fade(self, keep: FloatArray, shared: FloatArray) -> None:
+        """Forget all but a share of what was learned: of each row, and of each group."""
+        self._owns *= keep[:, np.newaxis]
+        self._group = [
+            [share * offset for offset in offsets]
+            for share, offsets in zip(shared.tolist(), self._group, strict=True)
+        ]
 
 
 def _clamp(offset: float) -> float:

@@ -115,7 +115,7 @@ def test_one_and_many_rows_are_told_the_same() -> None:
         row, load = int(rng.integers(4)), float(rng.choice([0.0, 0.7, 3.0]))
         residuals.learn(row, float(rng.normal(0.3, 0.2)), residuals.contention(row, load), load)
         if step % 100 == 99:
-            residuals.fade(0.9)
+            residuals.fade(np.full(4, 0.9), np.full(2, 0.9))
             residuals.forget(row)
     for load in (0.0, 0.7, 5.0):
         many = residuals.locations(np.arange(4), load)
@@ -131,7 +131,7 @@ def test_what_was_measured_of_neighbours_counts_until_more_is_seen() -> None:
         for load, ratio_log in ((0.0, 0.0), (1.0, math.log(2.0))):
             residuals.learn(1, ratio_log, residuals.contention(1, load), load)
     assert residuals.location(1, 1.0) == pytest.approx(math.log(2.0), abs=0.03)
-    residuals.fade(0.0)
+    residuals.fade(np.zeros(2), np.zeros(1))
     assert residuals.location(1, 1.0) == pytest.approx(math.log(1.6))
 
 
