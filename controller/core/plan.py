@@ -16,6 +16,7 @@ from modelless.controller.core.effects import Advise, LoadInstance, PlanEffect, 
 from modelless.controller.core.fleet import Fleet, PlanLimits
 from modelless.controller.core.footprints import Footprints
 from modelless.controller.core.foresight import Due, Foresight
+from modelless.controller.core.making_room import leavers
 from modelless.controller.core.stock import Stock
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import in_scope
@@ -205,16 +206,11 @@ class Planner:
     def _relieve(self, draft: _Draft) -> None:
         """Evict where loads took more than they were expected to, spare instances first."""
         for worker in draft.view.workers:
-            free_bytes = worker.free_bytes
-            if free_bytes >= 0:
+            if worker.free_bytes >= 0:
                 continue
             movable = [i for i in worker.instances if not (i.in_use or i.pinned)]
-            ranked = self._ranked_for_eviction(movable, draft.view) if movable else []
-            for instance in sorted(ranked, key=lambda i: not draft.is_spare(i, worker)):
+            for instance in leavers(self._in_order(movable, worker, draft), -worker.free_bytes):
                 draft.unload(worker.worker_id, instance.variant_id, Reason.OVER_BUDGET)
-                free_bytes += instance.memory_bytes
-                if free_bytes >= 0:
-                    break
 
     def _add(
         self, placement: Placement, missing: int, draft: _Draft, full: set[str], *, in_vain: bool
@@ -251,9 +247,9 @@ class Planner:
         idle one may that is not itself all that others have just asked for. They leave in the
         eviction policy's order, but spare ones before others.
         """
-        free_bytes = worker.free_bytes
+        lacking_bytes = needed_bytes - worker.free_bytes
         victims: list[Instance] = []
-        if free_bytes < needed_bytes:
+        if lacking_bytes > 0:
             movable = [
                 instance
                 for instance in worker.instances
@@ -261,13 +257,8 @@ class Planner:
                 and (in_vain or draft.is_spare(instance, worker))
                 and not draft.is_last_answer(instance.variant_id, placement.variant_id)
             ]
-            ranked = self._ranked_for_eviction(movable, draft.view) if movable else []
-            for instance in sorted(ranked, key=lambda i: not draft.is_spare(i, worker)):
-                victims.append(instance)
-                free_bytes += instance.memory_bytes
-                if free_bytes >= needed_bytes:
-                    break
-        if free_bytes < needed_bytes:
+            victims = leavers(self._in_order(movable, worker, draft), lacking_bytes)
+        if sum(victim.memory_bytes for victim in victims) < lacking_bytes:
             return False
         if victims and draft.on_demand and not self._admits(placement, worker, victims, draft):
             return False
@@ -304,7 +295,7 @@ class Planner:
             if free_bytes < needed_bytes:
                 continue
             name = due.placement.variant_id
-            for victim in victims:
+            for victim in leavers(victims, needed_bytes - worker.free_bytes):
                 draft.unload(worker.worker_id, victim.variant_id, Reason.ROOM_NEEDED, name)
             draft.load(worker.worker_id, name, needed_bytes, Reason.FORECAST)
             return
@@ -352,6 +343,13 @@ class Planner:
         if len(ranked) != len(answer):
             self._complain(self.placement, "ranked workers that it was not given, or twice")
         return ranked
+
+    def _in_order(
+        self, movable: list[Instance], worker: WorkerState, draft: _Draft
+    ) -> list[Instance]:
+        """In the eviction policy's order, but spare ones before others."""
+        ranked = self._ranked_for_eviction(movable, draft.view) if movable else []
+        return sorted(ranked, key=lambda instance: not draft.is_spare(instance, worker))
 
     def _ranked_for_eviction(self, movable: list[Instance], view: ClusterView) -> list[Instance]:
         """A permutation of ``movable``: the eviction policy's, made good where it is none."""
