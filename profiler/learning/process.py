@@ -8,7 +8,7 @@ reweighting (Huber, "Robust Statistics", 1981, section 7.8).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -22,6 +22,7 @@ from modelless.variants.estimates import FloatArray
 IntArray = NDArray[np.intp]
 
 _HUBER = 1.7  # standard deviations beyond which a point is played down
+_REJECTED = 7.5  # and beyond which it is taken for a fault: it is as noisy as it is far off
 _REWEIGHTINGS, _FEW_REWEIGHTINGS = 8, 2
 _MANY = 300  # points, for each reweighting to take long
 _SETTLED = 0.01  # relative change of every point's noise at which reweighting ends
@@ -40,17 +41,39 @@ class Belief:
         mean: shape (n,).
         variance: of the function, without noise, shape (n,).
         whitened: covariance with the training points in their whitened basis, shape (t, n).
+        inputs: further inputs, each of which counts for an unknown standard normal number of times,
+            shape (q, n).
     """
 
     points: Points
     mean: FloatArray
     variance: FloatArray
     whitened: FloatArray
+    inputs: FloatArray
 
     def take(self, rows: IntArray) -> Belief:
         """Some of the points."""
         return Belief(
-            self.points.take(rows), self.mean[rows], self.variance[rows], self.whitened[:, rows]
+            self.points.take(rows),
+            self.mean[rows],
+            self.variance[rows],
+            self.whitened[:, rows],
+            self.inputs[:, rows],
+        )
+
+    def leaning_on(self, inputs: FloatArray, weight: float, weight_variance: float) -> Belief:
+        """With a linear term in ``inputs``, shape (q, n), of which each counts a q-th.
+
+        How much they count is known as a normal variable: Bayesian linear regression, in the same
+        solve as the process (Rasmussen and Williams, section 2.7).
+        """
+        count = max(len(inputs), 1)
+        scaled = np.sqrt(weight_variance / count) * inputs
+        return replace(
+            self,
+            mean=self.mean + weight / count * inputs.sum(axis=0),
+            variance=self.variance + (scaled**2).sum(axis=0),
+            inputs=scaled,
         )
 
 
@@ -78,12 +101,13 @@ class Process:
             solve_triangular(self._factor, covariance, lower=True) if len(mean) else covariance
         )
         variance = self.kernel.variance(points) - (whitened**2).sum(axis=0)
-        return Belief(points, mean, np.maximum(variance, 0.0), whitened)
+        none = np.empty((0, len(points)))
+        return Belief(points, mean, np.maximum(variance, 0.0), whitened, none)
 
     def covariance(self, left: Belief, right: Belief) -> FloatArray:
         """Between n and m points after the training points were seen, shape (n, m)."""
         prior = self.kernel.covariance(left.points, right.points)
-        return np.asarray(prior - left.whitened.T @ right.whitened)
+        return np.asarray(prior - left.whitened.T @ right.whitened + left.inputs.T @ right.inputs)
 
     def left_out(self, rows: IntArray) -> tuple[FloatArray, FloatArray]:
         """Errors and variances of training rows had they all been left out.
@@ -117,6 +141,10 @@ class Adapted:
         process: what came before.
         shots: k points more, as the process believes them to be; k may be 0.
         values: what they turned out to be, shape (k,).
+
+    Attributes:
+        noise_variance: of one measurement.
+        evidence: log marginal likelihood of the values, up to a constant of the process.
     """
 
     def __init__(self, process: Process, shots: Belief, values: FloatArray) -> None:
@@ -124,13 +152,12 @@ class Adapted:
         self._shots = shots
         covariance = process.covariance(shots, shots)
         surprise = values - shots.mean
-        self.noise_variance = process.kernel.noise_variance
-        if len(values) >= _LEAST_FOR_NOISE:
-            some = np.linspace(0, len(values) - 1, min(len(values), _MOST_FOR_NOISE)).astype(int)
-            self.noise_variance = max(
-                self.noise_variance * _NOISE_STEPS,
-                key=lambda noise: _evidence(covariance[np.ix_(some, some)], surprise[some], noise),
-            )
+        some = np.linspace(0, len(values) - 1, min(len(values), _MOST_FOR_NOISE)).astype(int)
+        steps = _NOISE_STEPS if len(values) >= _LEAST_FOR_NOISE else np.ones(1)
+        self.evidence, self.noise_variance = max(
+            (_evidence(covariance[np.ix_(some, some)], surprise[some], noise), noise)
+            for noise in (process.kernel.noise_variance * steps).tolist()
+        )
         self._noise, self._factor, self._weights = _fit_robustly(
             covariance, surprise, self.noise_variance
         )
@@ -184,6 +211,7 @@ def _fit_robustly(
         apart = np.abs(error) / np.sqrt(variance)
         # Huber's weight, squared: the farther off a point is, the less it pulls.
         before, noise = noise, noise_variance * np.maximum(1.0, apart / _HUBER) ** 2
+        noise = np.where(apart > _REJECTED, np.maximum(noise, error**2), noise)
         if (np.abs(noise - before) <= _SETTLED * before).all():
             break
     factor = cholesky(covariance + np.diag(noise + _JITTER), lower=True)
