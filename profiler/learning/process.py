@@ -154,6 +154,8 @@ class Adapted:
         surprise = values - shots.mean
         some = np.linspace(0, len(values) - 1, min(len(values), _MOST_FOR_NOISE)).astype(int)
         steps = _NOISE_STEPS if len(values) >= _LEAST_FOR_NOISE else np.ones(1)
+        self.evidence: float
+        self.noise_variance: float
         self.evidence, self.noise_variance = max(
             (_evidence(covariance[np.ix_(some, some)], surprise[some], noise), noise)
             for noise in (process.kernel.noise_variance * steps).tolist()
