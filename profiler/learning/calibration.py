@@ -41,11 +41,13 @@ class Scores:
     Attributes:
         values, weights: shape (n,).
         scale_log: log of that mean on the usual device.
+        least_scale_log: what it is at least where nothing was measured.
     """
 
     values: FloatArray
     weights: FloatArray
     scale_log: float
+    least_scale_log: float = 0.0
 
     def quantile(self, share: float, shot_errors: FloatArray) -> float:
         """The predicted standard deviations within which ``share`` of a device's errors lie.
@@ -58,7 +60,9 @@ class Scores:
         count = len(shot_errors)
         if not count:
             # How well a few points do for other devices says nothing where there are none.
-            return self._shape(share, shot_errors) * float(np.exp(max(self.scale_log, 0.0)))
+            return self._shape(share, shot_errors) * float(
+                np.exp(max(self.scale_log, self.least_scale_log))
+            )
         own_log = float(np.log(_scale_of(np.abs(shot_errors) / np.exp(self.scale_log))))
         scale_log = self.scale_log + own_log * count / (_USUAL_WORTH + count)
         # A scale that is not well known makes the tails heavier.
@@ -107,6 +111,26 @@ def scores_of(process: Process, rng: np.random.Generator) -> Scores:
         np.concatenate(weights),
         float(np.average(scale_logs, weights=[_SUPPOSED_WEIGHT] + [1.0] * (len(scale_logs) - 1))),
     )
+
+
+def family_scores_of(process: Process) -> Scores:
+    """How far off the process is on families left out whole, their devices being known."""
+    values, weights, scale_logs = [], [], []
+    families = process.points.family
+    for family in np.unique(families):
+        rows = np.flatnonzero(families == family)[:_MOST_POINTS]
+        error, variance = process.left_out(rows)
+        score = np.abs(error) / np.sqrt(variance)
+        scale = _scale_of(score)
+        values.append(score / scale)
+        weights.append(np.full(len(score), 1.0 / len(score)))
+        scale_logs.append(float(np.log(scale)))
+    scale_log = float(np.mean(scale_logs))
+    # Bands hold for the families of all scales at once: their differences belong to the shape.
+    pooled = [
+        value * np.exp(log - scale_log) for value, log in zip(values, scale_logs, strict=True)
+    ]
+    return Scores(np.concatenate(pooled), np.concatenate(weights), scale_log, -np.inf)
 
 
 def _weighted_quantile(share: float, values: FloatArray, weights: FloatArray) -> float:

@@ -13,7 +13,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.profiler.learning.calibration import MEDIAN_OF_NORMAL, Scores, scores_of
+from modelless.profiler.learning.calibration import (
+    MEDIAN_OF_NORMAL,
+    Scores,
+    family_scores_of,
+    scores_of,
+)
 from modelless.profiler.learning.elsewhere import Elsewhere
 from modelless.profiler.learning.mixture import Mixture
 from modelless.profiler.learning.points import (
@@ -93,6 +98,9 @@ class Predictor:
 
     @cached_property
     def _scores(self) -> Scores:
+        known = np.isin(self._belief.points.level("device"), self._process.points.level("device"))
+        if known.size and known.all():  # what is new is then the models
+            return family_scores_of(self._process)
         return scores_of(self._process, self._rng)
 
     def predict(self, shots: IntArray, latency_ms: FloatArray, rows: IntArray) -> Prediction:
