@@ -42,7 +42,7 @@ LEFT_OPEN: Final[Mapping[str, tuple[float, float]]] = {
 }
 """By level (``points.LEVELS``): how much is left open of the prior's variance of the level itself,
 and of that of all other terms. The prior's are those of devices of which at most a vendor's figures
-are known. Before the first measurement one latency in ten is then expected to take more than 3.2
+are known. Before the first measurement one latency in ten is then expected to take more than 2.7
 times as long as the median, and none did of 224: what that was seen on is one kind of processor."""
 
 _TIMES: Final = np.array([0.67, 1.2, 0.12, 2.1])
