@@ -13,11 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.profiler.campaign import Chosen
-from modelless.profiler.learning.placements import (
-    MEDIAN_OF_NORMAL,
-    FittedPlacements,
-    PlacementModel,
-)
+from modelless.profiler.learning.calibration import MEDIAN_OF_NORMAL
+from modelless.profiler.learning.placements import FittedPlacements, PlacementModel
 from modelless.profiler.learning.prior import Prior
 from modelless.profiler.measure import Effort
 from modelless.profiler.measurement import Measurement

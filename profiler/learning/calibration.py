@@ -18,6 +18,9 @@ import numpy as np
 from modelless.profiler.learning.process import Process
 from modelless.variants.estimates import FloatArray
 
+MEDIAN_OF_NORMAL = 0.6745
+"""The median distance from the mean of a normal variable, in standard deviations."""
+
 _SHOTS_KEPT = 10  # of a device that is left out to see how far off its other points are
 _LEAST_POINTS = 20  # of a device, for that
 _MOST_POINTS = 300  # of a device, looked at
@@ -25,8 +28,9 @@ _MOST_POINTS = 300  # of a device, looked at
 # their distribution. Tails are heavier than a Student t's with four degrees of freedom.
 _SUPPOSED = np.array([0.10, 0.22, 0.33, 0.46, 0.59, 0.74, 0.91, 1.12, 1.38, 1.77, 2.42, 4.60])
 _SUPPOSED_WEIGHT = 0.2  # against a device's 1
-_USUAL_WORTH = 6.0  # shots that the usual scale is worth
-_SCALE_VARIANCE = 2.0  # of the log of one score: they are heavy-tailed
+_USUAL_WORTH = 3.0  # shots that the usual scale is worth
+_SCALE_VARIANCE = 1.5  # of the log of one score: they are heavy-tailed
+_SHAPE_WORTH = 20.0  # shots at which their own distribution counts half as much as all others'
 _MOST_SCORE = 4.0  # of usual ones: more counts as this much towards the scale
 
 
@@ -37,11 +41,13 @@ class Scores:
     Attributes:
         values, weights: shape (n,).
         scale_log: log of that mean on the usual device.
+        least_scale_log: what it is at least where nothing was measured.
     """
 
     values: FloatArray
     weights: FloatArray
     scale_log: float
+    least_scale_log: float = 0.0
 
     def quantile(self, share: float, shot_errors: FloatArray) -> float:
         """The predicted standard deviations within which ``share`` of a device's errors lie.
@@ -51,20 +57,34 @@ class Scores:
             shot_errors: of the device's own measurements, each left out in turn, in predicted
                 standard deviations, shape (k,).
         """
-        order = np.argsort(self.values)
-        weights = self.weights[order] / self.weights.sum()
-        # At a score half of its own weight has passed.
-        passed = np.cumsum(weights) - 0.5 * weights
-        shape = float(np.interp(share, passed, self.values[order]))
         count = len(shot_errors)
-        # Where nothing of a device was seen, how well a few points do for others says nothing.
-        scale_log = self.scale_log if count else max(self.scale_log, 0.0)
-        if count:
-            usual = np.exp(self.scale_log)
-            own_log = float(np.log(_scale_of(np.abs(shot_errors) / usual)))
-            scale_log += own_log * count / (_USUAL_WORTH + count)
+        if not count:
+            # How well a few points do for other devices says nothing where there are none.
+            return self._shape(share, shot_errors) * float(
+                np.exp(max(self.scale_log, self.least_scale_log))
+            )
+        own_log = float(np.log(_scale_of(np.abs(shot_errors) / np.exp(self.scale_log))))
+        scale_log = self.scale_log + own_log * count / (_USUAL_WORTH + count)
         # A scale that is not well known makes the tails heavier.
-        return float(shape * np.exp(scale_log + _SCALE_VARIANCE / (_USUAL_WORTH + count)))
+        scale_log += _SCALE_VARIANCE / (_USUAL_WORTH + count)
+        return self._shape(share, shot_errors) * float(np.exp(scale_log))
+
+    def _shape(self, share: float, shot_errors: FloatArray) -> float:
+        """The same in multiples of the mean: of other devices, or wider by the device's own."""
+        usual = _weighted_quantile(share, self.values, self.weights)
+        count = len(shot_errors)
+        if not count:
+            return usual
+        own = np.abs(shot_errors)
+        # None counts as farther off than any of the others.
+        own = np.minimum(own / _scale_of(own), self.values.max())
+        weight = self.weights.sum() / (count + _SHAPE_WORTH)
+        mixed = _weighted_quantile(
+            share,
+            np.concatenate([self.values, own]),
+            np.concatenate([self.weights, np.full(count, weight)]),
+        )
+        return max(usual, mixed)
 
 
 def scores_of(process: Process, rng: np.random.Generator) -> Scores:
@@ -91,6 +111,34 @@ def scores_of(process: Process, rng: np.random.Generator) -> Scores:
         np.concatenate(weights),
         float(np.average(scale_logs, weights=[_SUPPOSED_WEIGHT] + [1.0] * (len(scale_logs) - 1))),
     )
+
+
+def family_scores_of(process: Process) -> Scores:
+    """How far off the process is on families left out whole, their devices being known."""
+    values, weights, scale_logs = [], [], []
+    families = process.points.family
+    for family in np.unique(families):
+        rows = np.flatnonzero(families == family)[:_MOST_POINTS]
+        error, variance = process.left_out(rows)
+        score = np.abs(error) / np.sqrt(variance)
+        scale = _scale_of(score)
+        values.append(score / scale)
+        weights.append(np.full(len(score), 1.0 / len(score)))
+        scale_logs.append(float(np.log(scale)))
+    scale_log = float(np.mean(scale_logs))
+    # Bands hold for the families of all scales at once: their differences belong to the shape.
+    pooled = [
+        value * np.exp(log - scale_log) for value, log in zip(values, scale_logs, strict=True)
+    ]
+    return Scores(np.concatenate(pooled), np.concatenate(weights), scale_log, -np.inf)
+
+
+def _weighted_quantile(share: float, values: FloatArray, weights: FloatArray) -> float:
+    order = np.argsort(values)
+    sorted_weights = weights[order] / weights.sum()
+    # At a value half of its own weight has passed.
+    passed = np.cumsum(sorted_weights) - 0.5 * sorted_weights
+    return float(np.interp(share, passed, values[order]))
 
 
 def _scale_of(scores: FloatArray) -> float:

@@ -195,7 +195,7 @@ def evaluate(
             truth_ms = latency_ms[rows]
             own = predictor.predict(given, latency_ms[given], rows)
             draws.setdefault(MODELLESS, []).append(
-                _judge(own.median_ms, truth_ms, own.low_ms, own.high_ms)
+                _judge(own.least_error_ms, truth_ms, own.low_ms, own.high_ms)
             )
             for name, other in others.items():
                 predicted_ms = other.predict(given, latency_ms[given], rows)

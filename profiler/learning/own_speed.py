@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from modelless.profiler.microbenchmark import DeviceRates
 
 LEFT_OPEN: Final[Mapping[str, tuple[float, float]]] = {
-    "all": (0.003, 0.01),
-    "kind": (0.003, 0.01),
-    "source": (0.003, 0.01),
+    "all": (0.012, 0.01),
+    "kind": (0.024, 0.01),
+    "source": (0.006, 0.01),
     "precision": (0.05, 0.01),
     "engine": (0.05, 0.01),
-    "device": (0.03, 1.0),
+    "device": (0.10, 1.0),
     "setting": (1.0, 1.0),
 }
 """By level (``points.LEVELS``): how much is left open of the prior's variance of the level itself,
 and of that of all other terms. The prior's are those of devices of which at most a vendor's figures
-are known. Before the first measurement one latency in ten is then expected to take more than 3.2
+are known. Before the first measurement one latency in ten is then expected to take more than 2.7
 times as long as the median, and none did of 224: what that was seen on is one kind of processor."""
 
 _TIMES: Final = np.array([0.67, 1.2, 0.12, 2.1])

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.profiler.learning.calibration import Scores, scores_of
+from modelless.profiler.learning.calibration import MEDIAN_OF_NORMAL, Scores, scores_of
 from modelless.profiler.learning.points import Vocabulary, encode
 from modelless.profiler.learning.prior import Prior
 from modelless.profiler.learning.process import Adapted, Belief, Process
@@ -30,9 +30,6 @@ MOST_MEASURED = 1500
 
 LEAST_OWN = 10
 """Measured points of a device class from which they tell more of it than its rates do."""
-
-MEDIAN_OF_NORMAL = 0.6745
-"""The median distance from the mean of a normal variable, in standard deviations."""
 
 Point = tuple[Placement, int]
 """A placement at a batch."""

@@ -13,8 +13,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.profiler.learning.calibration import Scores, scores_of
+from modelless.profiler.learning.calibration import (
+    MEDIAN_OF_NORMAL,
+    Scores,
+    family_scores_of,
+    scores_of,
+)
 from modelless.profiler.learning.elsewhere import Elsewhere
+from modelless.profiler.learning.mixture import Mixture
 from modelless.profiler.learning.points import (
     MOST_LOG,
     Points,
@@ -24,8 +30,8 @@ from modelless.profiler.learning.points import (
     latency_log,
 )
 from modelless.profiler.learning.prior import Prior
-from modelless.profiler.learning.process import Adapted, Process
-from modelless.profiler.learning.proxies import best_proxy, proxies_of
+from modelless.profiler.learning.process import Process
+from modelless.profiler.learning.proxies import contrasts_of, proxies_of
 from modelless.profiler.table import TableRow
 from modelless.variants.estimates import FloatArray
 
@@ -34,9 +40,8 @@ IntArray = NDArray[np.intp]
 MOST_TRAINING_POINTS = 3000
 """More are thinned out: the cost of training grows with their cube."""
 
-_LEAST_FOR_PROXY = 5  # measurements that a proxy shares
-_NORMAL_MEAN = 1.2533  # a normal variable's standard deviation over its mean distance from 0
-_LEAST_VARIANCE = 1e-6
+# Of the least relative error below the median: half the variance, as bands err to the safe side.
+_SHIFT_SHARE, _MOST_SHIFT_LOG = 0.5, 0.5
 _RELATED_SHARE = 0.75  # of the training points, at most, for items that are to be predicted
 
 
@@ -47,11 +52,16 @@ class Prediction:
     Attributes:
         median_ms: as likely too low as too high.
         low_ms, high_ms: the central 90 % band.
+        least_error_ms: whose expected relative error is least. That is below the median, the more
+            so the less sure it is: what is predicted too high is off by any multiple, what is
+            predicted too low by less than all. Of a log-normal variable it is its median over
+            exp(variance) (Gneiting, "Making and Evaluating Point Forecasts", 2011, section 2.3).
     """
 
     median_ms: FloatArray
     low_ms: FloatArray
     high_ms: FloatArray
+    least_error_ms: FloatArray
 
 
 class Predictor:
@@ -82,10 +92,15 @@ class Predictor:
         kept = _thin_out(points, wanted_points, self._rng)
         self._process = Process(prior.kernel, elsewhere.mark(points.take(kept)), values[kept])
         self._belief = self._process.believe(elsewhere.mark(wanted_points))
-        self._proxies = proxies_of(training, wanted)
+        self._contrasts = contrasts_of(
+            proxies_of(training, wanted), self._belief.mean + wanted_points.roofline_log
+        )
 
     @cached_property
     def _scores(self) -> Scores:
+        known = np.isin(self._belief.points.level("device"), self._process.points.level("device"))
+        if known.size and known.all():  # what is new is then the models
+            return family_scores_of(self._process)
         return scores_of(self._process, self._rng)
 
     def predict(self, shots: IntArray, latency_ms: FloatArray, rows: IntArray) -> Prediction:
@@ -96,65 +111,22 @@ class Predictor:
             latency_ms: what they took, shape (k,).
             rows: which to predict, n of them.
         """
-        seen = self._belief.take(shots)
-        values = np.log(latency_ms / self._wanted_batch[shots]) - seen.points.roofline_log
-        adapted = Adapted(self._process, seen, values)
-        belief = self._belief.take(rows)
-        mean, variance = adapted.predict(belief)
-        error, error_variance = adapted.left_out()
-        item_log = mean + belief.points.roofline_log
-        seen_log = values + seen.points.roofline_log
-        proxy = best_proxy(self._proxies, shots, seen_log)
-        if proxy is not None and np.isfinite(proxy.errors).sum() >= _LEAST_FOR_PROXY:
-            stack = _Stack.of(error, proxy.errors)
-            error = stack.mean(error, proxy.errors)
-            item_log = stack.mean(item_log, proxy.log[rows])
-            # The proxy's variance is what it is; the usual scale is that of the process.
-            scale2 = np.exp(2.0 * self._scores.scale_log)
-            error_variance = stack.variance(error_variance, proxy.errors, scale2)
-            variance = stack.variance(variance, proxy.log[rows], scale2)
-        width = self._scores.quantile(0.9, error / np.sqrt(error_variance)) * np.sqrt(variance)
-        centre = item_log + np.log(self._wanted_batch[rows])
-        centre = np.clip(centre, -MOST_LOG, MOST_LOG)
-        width = np.minimum(width, MOST_LOG)
-        return Prediction(np.exp(centre), np.exp(centre - width), np.exp(centre + width))
-
-
-@dataclass(frozen=True, slots=True)
-class _Stack:
-    """The process and a proxy, each counting for as much as it was right on the measurements.
-
-    Stacking by inverse variance of the errors of points left out (Wolpert, "Stacked
-    Generalization", 1992; Bates and Granger, "The Combination of Forecasts", 1969). Where the
-    proxy knows nothing (NaN), the process counts alone.
-
-    Attributes:
-        weight: of the process, 0 to 1.
-        proxy_variance: of the proxy's errors.
-    """
-
-    weight: float
-    proxy_variance: float
-
-    @classmethod
-    def of(cls, process_errors: FloatArray, proxy_errors: FloatArray) -> _Stack:
-        """From the errors of the same measurements."""
-        known = proxy_errors[np.isfinite(proxy_errors)]
-        # Its factor was fitted to these very points, and it was chosen among others by them.
-        spent = len(known) / (len(known) - 2)
-        proxy_variance = (_NORMAL_MEAN * float(np.abs(known).mean()) * spent) ** 2 + _LEAST_VARIANCE
-        own_variance = (_NORMAL_MEAN * float(np.abs(process_errors).mean())) ** 2 + _LEAST_VARIANCE
-        return cls(proxy_variance / (proxy_variance + own_variance), proxy_variance)
-
-    def mean(self, process: FloatArray, proxy: FloatArray) -> FloatArray:
-        """Of what the two say."""
-        both = self.weight * process + (1.0 - self.weight) * proxy
-        return np.where(np.isfinite(proxy), both, process)
-
-    def variance(self, process: FloatArray, proxy: FloatArray, scale2: float) -> FloatArray:
-        """Of that mean, in units in which the process's is to be multiplied by ``scale2``."""
-        both = self.weight**2 * process + (1.0 - self.weight) ** 2 * self.proxy_variance / scale2
-        return np.where(np.isfinite(proxy), both, process)
+        base_log = self._belief.points.roofline_log + np.log(self._wanted_batch)
+        values = np.log(latency_ms) - base_log[shots]
+        mixture = Mixture(self._process, self._belief, self._contrasts, shots, values)
+        mean, variance = mixture.predict(rows)
+        deviation = np.sqrt(variance)
+        error, error_variance = mixture.left_out()
+        shot_errors = error / np.sqrt(error_variance)
+        centre = np.clip(mean + base_log[rows], -MOST_LOG, MOST_LOG)
+        width = np.minimum(self._scores.quantile(0.9, shot_errors) * deviation, MOST_LOG)
+        shift = np.zeros(len(rows))
+        if len(shots):  # else the level is unknown, and its guess is best left in the middle
+            scale = self._scores.quantile(0.5, shot_errors) / MEDIAN_OF_NORMAL
+            shift = np.minimum(_SHIFT_SHARE * (scale * deviation) ** 2, _MOST_SHIFT_LOG)
+        return Prediction(
+            np.exp(centre), np.exp(centre - width), np.exp(centre + width), np.exp(centre - shift)
+        )
 
 
 def _thin_out(points: Points, wanted: Points, rng: np.random.Generator) -> IntArray:

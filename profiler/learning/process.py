@@ -8,7 +8,7 @@ reweighting (Huber, "Robust Statistics", 1981, section 7.8).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -22,6 +22,7 @@ from modelless.variants.estimates import FloatArray
 IntArray = NDArray[np.intp]
 
 _HUBER = 1.7  # standard deviations beyond which a point is played down
+_REJECTED = 7.5  # and beyond which it is taken for a fault: it is as noisy as it is far off
 _REWEIGHTINGS, _FEW_REWEIGHTINGS = 8, 2
 _MANY = 300  # points, for each reweighting to take long
 _SETTLED = 0.01  # relative change of every point's noise at which reweighting ends
@@ -40,17 +41,59 @@ class Belief:
         mean: shape (n,).
         variance: of the function, without noise, shape (n,).
         whitened: covariance with the training points in their whitened basis, shape (t, n).
+        inputs: further inputs, each of which counts for an unknown standard normal number of times,
+            shape (q, n).
+        doubt: how far the function may be from the mean, but for the inputs, in units of what the
+            process says, shape (n,).
     """
 
     points: Points
     mean: FloatArray
     variance: FloatArray
     whitened: FloatArray
+    inputs: FloatArray
+    doubt: FloatArray
 
     def take(self, rows: IntArray) -> Belief:
         """Some of the points."""
         return Belief(
-            self.points.take(rows), self.mean[rows], self.variance[rows], self.whitened[:, rows]
+            self.points.take(rows),
+            self.mean[rows],
+            self.variance[rows],
+            self.whitened[:, rows],
+            self.inputs[:, rows],
+            self.doubt[rows],
+        )
+
+    def leaning_on(self, inputs: FloatArray, weight: float, weight_variance: float) -> Belief:
+        """With a linear term in ``inputs``, shape (q, n), of which each counts a q-th.
+
+        How much they count is known as a normal variable: Bayesian linear regression, in the same
+        solve as the process (Rasmussen and Williams, section 2.7).
+        """
+        count = max(len(inputs), 1)
+        scaled = np.sqrt(weight_variance / count) * inputs
+        return replace(
+            self,
+            mean=self.mean + weight / count * inputs.sum(axis=0),
+            variance=self.variance + (scaled**2).sum(axis=0),
+            inputs=scaled,
+        )
+
+    def following(self, contrast: FloatArray, doubt: FloatArray, level_variance: float) -> Belief:
+        """With ``contrast`` added to the mean, which is then right but for a constant and a doubt.
+
+        Args:
+            contrast: shape (n,).
+            doubt: see ``Belief``.
+            level_variance: of the constant.
+        """
+        return replace(
+            self,
+            mean=self.mean + contrast,
+            variance=doubt**2 * self.variance + level_variance,
+            inputs=np.full((1, len(contrast)), np.sqrt(level_variance)),
+            doubt=doubt,
         )
 
 
@@ -66,9 +109,7 @@ class Process:
         self.kernel = kernel
         self.points = points
         covariance = kernel.covariance(points, points)
-        self._noise, self._factor, self._weights = _fit_robustly(
-            covariance, values, kernel.noise_variance
-        )
+        self._noise, self._factor, self._weights = _fit(covariance, values, kernel.noise_variance)
 
     def believe(self, points: Points) -> Belief:
         """What is expected at ``points``."""
@@ -78,12 +119,15 @@ class Process:
             solve_triangular(self._factor, covariance, lower=True) if len(mean) else covariance
         )
         variance = self.kernel.variance(points) - (whitened**2).sum(axis=0)
-        return Belief(points, mean, np.maximum(variance, 0.0), whitened)
+        none, usual = np.empty((0, len(points))), np.ones(len(points))
+        return Belief(points, mean, np.maximum(variance, 0.0), whitened, none, usual)
 
     def covariance(self, left: Belief, right: Belief) -> FloatArray:
         """Between n and m points after the training points were seen, shape (n, m)."""
         prior = self.kernel.covariance(left.points, right.points)
-        return np.asarray(prior - left.whitened.T @ right.whitened)
+        seen = prior - left.whitened.T @ right.whitened
+        doubts = np.outer(left.doubt, right.doubt)
+        return np.asarray(doubts * seen + left.inputs.T @ right.inputs)
 
     def left_out(self, rows: IntArray) -> tuple[FloatArray, FloatArray]:
         """Errors and variances of training rows had they all been left out.
@@ -117,22 +161,36 @@ class Adapted:
         process: what came before.
         shots: k points more, as the process believes them to be; k may be 0.
         values: what they turned out to be, shape (k,).
+        noise_variance: of one measurement, if known; then no shot is taken for an outlier either.
+
+    Attributes:
+        noise_variance: of one measurement.
+        evidence: log marginal likelihood of the values, up to a constant of the process.
     """
 
-    def __init__(self, process: Process, shots: Belief, values: FloatArray) -> None:
+    def __init__(
+        self,
+        process: Process,
+        shots: Belief,
+        values: FloatArray,
+        noise_variance: float | None = None,
+    ) -> None:
         self._process = process
         self._shots = shots
         covariance = process.covariance(shots, shots)
         surprise = values - shots.mean
-        self.noise_variance = process.kernel.noise_variance
-        if len(values) >= _LEAST_FOR_NOISE:
-            some = np.linspace(0, len(values) - 1, min(len(values), _MOST_FOR_NOISE)).astype(int)
-            self.noise_variance = max(
-                self.noise_variance * _NOISE_STEPS,
-                key=lambda noise: _evidence(covariance[np.ix_(some, some)], surprise[some], noise),
-            )
-        self._noise, self._factor, self._weights = _fit_robustly(
-            covariance, surprise, self.noise_variance
+        some = np.linspace(0, len(values) - 1, min(len(values), _MOST_FOR_NOISE)).astype(int)
+        steps = _NOISE_STEPS if len(values) >= _LEAST_FOR_NOISE else np.ones(1)
+        noises = (process.kernel.noise_variance * steps).tolist()
+        has_outliers = noise_variance is None
+        self.evidence: float
+        self.noise_variance: float
+        self.evidence, self.noise_variance = max(
+            (_evidence(covariance[np.ix_(some, some)], surprise[some], each, has_outliers), each)
+            for each in (noises if noise_variance is None else [noise_variance])
+        )
+        self._noise, self._factor, self._weights = _fit(
+            covariance, surprise, self.noise_variance, has_outliers
         )
 
     def predict(self, belief: Belief) -> tuple[FloatArray, FloatArray]:
@@ -160,30 +218,34 @@ class Adapted:
         return _left_out(self._factor, self._weights, self._noise, self.noise_variance)
 
 
-def _evidence(covariance: FloatArray, values: FloatArray, noise_variance: float) -> float:
+def _evidence(
+    covariance: FloatArray, values: FloatArray, noise_variance: float, has_outliers: bool
+) -> float:
     """Log marginal likelihood of values, up to a constant (Rasmussen and Williams, equation 5.8).
 
     Outliers are played down by heavier noise first, so that a few do not speak for all.
     """
-    noise, factor, weights = _fit_robustly(covariance, values, noise_variance)
+    noise, factor, weights = _fit(covariance, values, noise_variance, has_outliers)
     played_down = 0.5 * float(np.log(noise / noise_variance).sum())
     return -0.5 * float(values @ weights) - float(np.log(np.diag(factor)).sum()) - played_down
 
 
-def _fit_robustly(
-    covariance: FloatArray, values: FloatArray, noise_variance: float
+def _fit(
+    covariance: FloatArray, values: FloatArray, noise_variance: float, has_outliers: bool = True
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """(noise of each point, Cholesky factor with that noise, the values solved by it)."""
     noise = np.full(len(values), noise_variance)
     if not len(values):
         return noise, covariance, values
-    for _ in range(_REWEIGHTINGS if len(values) <= _MANY else _FEW_REWEIGHTINGS):
+    reweightings = _REWEIGHTINGS if len(values) <= _MANY else _FEW_REWEIGHTINGS
+    for _ in range(reweightings if has_outliers else 0):
         factor = cholesky(covariance + np.diag(noise + _JITTER), lower=True)
         weights = cho_solve((factor, True), values)
         error, variance = _left_out(factor, weights, noise, noise_variance)
         apart = np.abs(error) / np.sqrt(variance)
         # Huber's weight, squared: the farther off a point is, the less it pulls.
         before, noise = noise, noise_variance * np.maximum(1.0, apart / _HUBER) ** 2
+        noise = np.where(apart > _REJECTED, np.maximum(noise, error**2), noise)
         if (np.abs(noise - before) <= _SETTLED * before).all():
             break
     factor = cholesky(covariance + np.diag(noise + _JITTER), lower=True)

@@ -15,6 +15,7 @@ from modelless.variants.estimates import FloatArray
 IntArray = NDArray[np.intp]
 
 _LEAST_MATCHED = 0.5  # of the wanted rows, for a device to be a proxy
+_MOST_CONTRAST = 2.0  # in log latency: farther off it is another thing that was measured
 
 
 class Proxy(NamedTuple):
@@ -61,6 +62,23 @@ def best_proxy(proxies: FloatArray, shots: IntArray, seen_log: FloatArray) -> Pr
         if best is None or misfit < least:
             best, least = Proxy(proxy + factor_log, apart - factor_log), misfit
     return best
+
+
+def contrasts_of(proxies: FloatArray, expected_log: FloatArray) -> FloatArray:
+    """How each proxy sets the rows apart otherwise than is expected, shape (p, n).
+
+    Levels are taken off, so that a contrast tells of rows beside each other alone; 0 where a device
+    has no such item.
+
+    Args:
+        proxies: see ``proxies_of``.
+        expected_log: log milliseconds an item of each wanted row, shape (n,).
+    """
+    if not proxies.size:
+        return np.empty((0, len(expected_log)))
+    apart = proxies - expected_log
+    apart -= np.nanmedian(apart, axis=1, keepdims=True)
+    return np.clip(np.nan_to_num(apart, nan=0.0), -_MOST_CONTRAST, _MOST_CONTRAST)
 
 
 def _matched(

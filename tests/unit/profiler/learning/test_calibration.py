@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from modelless.profiler.learning.calibration import Scores, scores_of
+from modelless.profiler.learning.calibration import Scores, family_scores_of, scores_of
 from modelless.profiler.learning.prior import shipped_prior
 from modelless.profiler.learning.process import Adapted, Process
 from modelless.profiler.table import TableRow
@@ -61,7 +61,6 @@ def test_bands_hold_nine_in_ten_where_the_model_is_true(shots: int) -> None:
     assert 0.85 <= share <= 0.95
 
 
-@pytest.mark.xfail(strict=True, reason="without shots bands are too wide: 99.8 % are inside")
 def test_bands_without_shots_hold_about_nine_in_ten_too() -> None:
     share = np.mean([inside_bands(0, seed)[0] for seed in range(2)])
     assert 0.80 <= share <= 0.98
@@ -73,7 +72,7 @@ def test_bands_without_shots_hold_about_nine_in_ten_too() -> None:
         pytest.param(
             0,
             marks=pytest.mark.xfail(
-                strict=True, reason="the scale that ten shots tell is larger here: 2.54, not 2.37"
+                strict=True, reason="the scale that ten shots tell is larger here: 3.29, not 3.27"
             ),
         ),
         1,
@@ -162,3 +161,12 @@ def test_a_device_that_is_badly_predicted_makes_wider_bands() -> None:
         for each in (values, noisy)
     )
     assert wild > 1.3 * calm
+
+
+def test_models_new_to_a_known_device_have_narrower_bands_than_a_new_device() -> None:
+    rows = rows_as_supposed(0)[: 6 * MODELS]
+    points = encoded(rows)
+    values = np.log([one.latency_ms for one in rows]) - points.roofline_log
+    found = family_scores_of(Process(KERNEL, points, 0.3 * values))
+    new_device = scores_of(Process(KERNEL, points, 0.3 * values), np.random.default_rng(0))
+    assert found.quantile(0.9, np.empty(0)) < new_device.quantile(0.9, np.empty(0))

@@ -86,7 +86,7 @@ class Oracle(Spy):
 
     def predict(self, shots: IntArray, latency_ms: FloatArray, rows: IntArray) -> Prediction:
         truth_ms = self.note(shots, latency_ms, rows)
-        return Prediction(truth_ms, truth_ms / 2.0, truth_ms * 2.0)
+        return Prediction(truth_ms, truth_ms / 2.0, truth_ms * 2.0, truth_ms)
 
 
 class Half(Spy):

@@ -1,0 +1,66 @@
+"""Which of the ways to follow other devices the measurements bear out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from modelless.profiler.learning.mixture import Mixture
+from modelless.profiler.learning.prior import shipped_prior
+from modelless.profiler.learning.process import Process
+
+from .worlds import BLANK_SIZES, FloatArray, drawn, encoded, multiples
+
+MODELS, SHOTS = 80, 10
+
+
+def predicted(
+    truth_log: FloatArray, contrasts: FloatArray, seed: int = 0
+) -> tuple[FloatArray, FloatArray]:
+    """(errors, predicted standard deviations), NaN at the shots, of which nothing else is known.
+
+    Args:
+        truth_log: what each row departs from the roofline, shape (n,).
+        contrasts: of the other devices, shape (p, n).
+        seed: of the draw of the shots.
+    """
+    points = encoded(multiples({"new": 1.0}, MODELS, **BLANK_SIZES))
+    nothing = points.take(np.arange(0))
+    process = Process(shipped_prior().kernel, nothing, np.empty(0))
+    shots, rest = drawn(SHOTS, MODELS, seed)
+    mixture = Mixture(process, process.believe(points), contrasts, shots, truth_log[shots])
+    mean, variance = mixture.predict(rest)
+    errors, deviations = np.full((2, MODELS), np.nan)
+    errors[rest], deviations[rest] = np.abs(mean - truth_log[rest]), np.sqrt(variance)
+    return errors, deviations
+
+
+def devices(seed: int) -> tuple[FloatArray, FloatArray]:
+    """(how a device differs from the roofline, contrasts of five others, of which one is alike)."""
+    rng = np.random.default_rng(seed)
+    contrasts = rng.normal(0.0, 0.5, (5, MODELS))
+    return 0.7 + contrasts[2] + rng.normal(0.0, 0.05, MODELS), contrasts
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_sister_is_followed_to_the_letter(seed: int) -> None:
+    errors, deviations = predicted(*devices(seed), seed)
+    assert np.nanmean(errors) < 0.06  # of deviations of 0.05 the mean distance is 0.04
+    assert np.nanmean(deviations) < 0.15
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_device_that_is_alike_but_for_some_models_is_no_sister(seed: int) -> None:
+    """Else what tells that it is none would be taken for faults."""
+    truth_log, contrasts = devices(seed)
+    truth_log[np.random.default_rng(100 + seed).permutation(MODELS)[: MODELS // 3]] += np.log(3.0)
+    errors, deviations = predicted(truth_log, contrasts, seed)
+    assert np.nanquantile(errors / deviations, 0.8) < 2.0
+
+
+def test_items_that_the_sister_does_not_have_are_as_unsure_as_ever() -> None:
+    truth_log, contrasts = devices(0)
+    is_lacking = np.arange(MODELS) % 2 == 1
+    contrasts[2, is_lacking] = 0.0
+    _, deviations = predicted(truth_log, contrasts)
+    assert np.nanmean(deviations[is_lacking]) > 1.5 * np.nanmean(deviations[~is_lacking])
