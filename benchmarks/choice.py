@@ -64,6 +64,10 @@ class SetCosts:
         """Learns nothing."""
         del placement, batch, load, latency_s
 
+    def doubt(self, placements: Sequence[Placement], at_s: float) -> None:
+        """Nor anything of this."""
+        del placements, at_s
+
 
 def make_roster(rng: np.random.Generator, placements: int, workers: int) -> Roster:
     """Random variants of one task, dealt out to the workers."""

@@ -120,16 +120,17 @@ def _kill_node(cluster: UnderTest) -> Ender:
 
 def _loads_fail(cluster: UnderTest) -> Ender:
     """A worker dies, and what the one in its place is to load cannot be read."""
+    victim = cluster.any_of("worker")
     back = _moved_away([cluster.home / "artifacts"])
-    os.kill(cluster.any_of("worker"), signal.SIGKILL)
+    os.kill(victim, signal.SIGKILL)
     return _after(LOADS_FAIL_S, back)
 
 
 def _loads_hang(cluster: UnderTest) -> Ender:
     """A worker dies, and the first load of the one in its place never ends."""
-    file = cluster.stall_file()
+    victim, file = cluster.any_of("worker"), cluster.stall_file()
     file.touch()
-    os.kill(cluster.any_of("worker"), signal.SIGKILL)
+    os.kill(victim, signal.SIGKILL)
     return _after(STALL_S, lambda: file.unlink(missing_ok=True))
 
 
@@ -147,12 +148,21 @@ def _moved_away(paths: list[Path]) -> Ender:
 
     def back() -> None:
         for path, away in moved:
-            if path.is_dir():  # whoever made a new, empty one must not win
-                shutil.rmtree(path)
-            path.unlink(missing_ok=True)
-            away.rename(path)
+            _put_back(path, away)
 
     return back
+
+
+def _put_back(path: Path, away: Path) -> None:
+    """Whoever has made a new, empty one meanwhile must not win, though they may do so again."""
+    newer = path.with_name(f"new-{path.name}")
+    while away.exists():
+        with contextlib.suppress(OSError):
+            if path.exists():
+                path.rename(newer)
+            away.rename(path)
+        shutil.rmtree(newer, ignore_errors=True)
+        newer.unlink(missing_ok=True)
 
 
 # -- all of it -----------------------------------------------------------------------------------

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from modelless.controller.config import Settings
-from modelless.controller.core.dispatch import Dispatcher, DispatchLimits
+from modelless.controller.core.dispatch import Dispatcher
 from modelless.controller.core.fleet import PlanLimits
+from modelless.controller.core.limits import DispatchLimits
 from modelless.controller.core.plan import Planner
 from modelless.controller.core.preload import Preloading
 from modelless.controller.core.roster import Roster

@@ -181,7 +181,6 @@ class MeasuredCostModel:
         if batch < 1:
             raise InvalidInputError.of("batch", batch, "1 or more")
         sequence = self._sequence(placements)
-        self._corrections.asked(sequence.rows, load.at_s)
         busy = load.busy_neighbours
         version = self._corrections.version
         key = (id(sequence), batch, busy)
@@ -210,6 +209,10 @@ class MeasuredCostModel:
         self._corrections.observe(
             row, (p50_s, p90_s, p99_s), load.busy_neighbours, load.at_s, latency_s
         )
+
+    def doubt(self, placements: Sequence[Placement], at_s: float) -> None:
+        """See ``CostModel.doubt``. What was seen of them fades if nothing shows it any more."""
+        self._corrections.doubt(self._sequence(placements).rows, at_s)
 
     def _table(self, batch: int) -> FloatArray:
         """Uncorrected figures at ``batch``, shape (5, n + 1); the last column, unknown, is inf."""

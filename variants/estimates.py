@@ -81,3 +81,7 @@ class CostModel(Protocol):
     def observe(self, placement: Placement, batch: int, load: Load, latency_s: float) -> None:
         """Learn that a batch took ``latency_s`` seconds."""
         ...
+
+    def doubt(self, placements: Sequence[Placement], at_s: float) -> None:
+        """Learn that a query was refused, as all of these are predicted to be too slow for it."""
+        ...

@@ -29,6 +29,11 @@ from modelless.variants.store.queries import (
 from modelless.variants.store.tables import VersionLineRow, utc_now
 from modelless.variants.versions import EARLIER_KEPT, Line, Trial, TrialRules
 
+PROMOTED, ROLLED_BACK = "promoted", "rolled-back"
+TRIAL_BEGUN, TRIAL_WON, TRIAL_LOST = "canary-begun", "canary-promoted", "canary-rolled-back"
+KINDS = (PROMOTED, ROLLED_BACK, TRIAL_BEGUN, TRIAL_WON, TRIAL_LOST)
+"""Of the rows of history that are written here."""
+
 Details = Mapping[str, Any]
 _NO_DETAILS: Details = MappingProxyType({})
 
@@ -113,7 +118,7 @@ def promote(store: Store, variant_id: str, who: str, reason: str) -> Line:
                 "promote", variant_id, f"a version other than the current one, {line.current}"
             )
         after = _advanced(line, path.version)
-        return _change(session, line, after, "promoted", who, reason, _NO_DETAILS)
+        return _change(session, line, after, PROMOTED, who, reason, _NO_DETAILS)
 
 
 def rollback(store: Store, name: str, who: str, reason: str) -> Line:
@@ -145,7 +150,7 @@ def rollback(store: Store, name: str, who: str, reason: str) -> Line:
             after = dataclasses.replace(line, trial=None)
         else:
             after = Line(line.name, line.earlier[-1], line.earlier[:-1])
-        return _change(session, line, after, "rolled-back", who, reason, _NO_DETAILS)
+        return _change(session, line, after, ROLLED_BACK, who, reason, _NO_DETAILS)
 
 
 def begin_trial(
@@ -201,7 +206,7 @@ def begin_trial(
         trial = Trial(line.name, path.version, line.current, share, number, time.time(), rules)
         details = {"share": share, "against": line.current}
         after = dataclasses.replace(line, trial=trial)
-        _change(session, line, after, "canary-begun", who, reason, details)
+        _change(session, line, after, TRIAL_BEGUN, who, reason, details)
         return trial
 
 
@@ -220,7 +225,7 @@ def end_trial(
         after = _advanced(line, trial.version) if promoted else dataclasses.replace(
             line, trial=None
         )  # fmt: skip
-        kind = "canary-promoted" if promoted else "canary-rolled-back"
+        kind = TRIAL_WON if promoted else TRIAL_LOST
         return _change(session, line, after, kind, who, reason, details)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from modelless.controller.core.dispatch import Dispatcher, DispatchLimits
+from modelless.controller.core.dispatch import Dispatcher
 from modelless.controller.core.effects import DispatchEffect, Execute, Refuse, WakeAt
+from modelless.controller.core.limits import DispatchLimits
 from modelless.controller.core.receipts import explain_candidates
 from modelless.controller.core.roster import Roster, WorkerReport
 from modelless.policies.reasons import Reason

@@ -35,8 +35,6 @@ from modelless.policies.views import Defer, QueryView, Reject, Run
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
 
-__all__ = ["DispatchLimits", "Dispatcher"]
-
 
 class Dispatcher(DispatchReports):
     """One gateway's queries and the workers it may use.
@@ -252,6 +250,7 @@ class Dispatcher(DispatchReports):
         if isinstance(choice, PolicyFailure):
             return self._refuse_failed(choice, now_s)
         if isinstance(choice, Reject):
+            self.roster.doubt(query.scope, choice.reason, now_s)
             return self._give_up([query], choice.reason, now_s)
         if isinstance(choice, Defer) and not is_served:
             return self._give_up([query], Reason.TOO_INACCURATE, now_s)

@@ -19,6 +19,7 @@ from modelless.controller.core.outlook import Outlook, ReadyCandidates, Snapshot
 from modelless.controller.core.residents import build_residents
 from modelless.controller.core.servers import Servers
 from modelless.controller.core.shortlist import find_shortlist
+from modelless.policies.reasons import Reason
 from modelless.policies.scopes import in_scope
 from modelless.policies.views import Candidates, FloatArray, QueryView, ResidentView
 from modelless.variants.estimates import CostModel, Estimates, Load
@@ -155,6 +156,11 @@ class Roster:
         self._shared_residents.clear()
         for table in self._scopes.values():
             table.by_items.clear()
+
+    def doubt(self, scope: str, reason: Reason, now_s: float) -> None:
+        """A query of the scope was refused: if for what is predicted, that may hold no more."""
+        if reason is Reason.TOO_SLOW and scope in self._scopes:
+            self.cost_model.doubt(self._scopes[scope].placements, now_s)
 
     def renew(self, variants: Mapping[str, Variant], cost_model: CostModel) -> None:
         """Know more variants, and what they cost; those that workers hold must be among them."""

@@ -9,6 +9,7 @@ from typing import Final
 from sqlalchemy import select
 
 from modelless.controller.core.chronicle import EntryKind
+from modelless.variants import promotion
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.store import HistoryRow, Store
 
@@ -17,14 +18,11 @@ SERVING_KINDS: Final = tuple(kind.value for kind in EntryKind)
 (validations, profiles that drifted) is read as state by those who wrote it."""
 
 NOTED_KINDS: Final = (
-    "promoted",
-    "rolled-back",
-    "canary-begun",
-    "canary-promoted",
-    "canary-rolled-back",
+    *promotion.KINDS,
     "accuracy-measured",
     "accuracy-revised",
     "profile-drift",
+    "registered",
     "variant-made",
     "zoo-added",
 )

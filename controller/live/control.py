@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -66,8 +66,14 @@ TICK_S = 1.0
 FORGET_S = 5.0
 """A member that was silent this long is gone."""
 
+GRACE_S = 2.0
+"""What those have to report in whom nobody could have heard."""
+
 SETTLE_S = FORGET_S
 """So long after it began it knows everybody: until then it decides nothing that it might regret."""
+
+DEPARTED_KEPT = 256
+"""Members whose goodbye is remembered."""
 
 FEEDBACK_KEPT = 10_000
 """Entries that wait for a gateway to report; more are dropped."""
@@ -121,6 +127,7 @@ class ControlLoop:
         self._export = export
         self._exported_s = -float("inf")
         self._calls = Calls()
+        self._departed: deque[str] = deque(maxlen=DEPARTED_KEPT)
         self._early: asyncio.TimerHandle | None = None
 
     def _begin(self) -> None:
@@ -210,9 +217,11 @@ class ControlLoop:
         )
 
     def _part_with(self, report: Report, now_s: float) -> None:
-        """Forget one that says goodbye; what it has counted since its last report stays."""
-        if self._members.pop(report.member_id, None) is not None:
-            self._chronicle.left(report.member_id)
+        """Forget one that says goodbye; what it has counted since its last report stays, once."""
+        self._members.pop(report.member_id, None)
+        self._chronicle.left(report.member_id)
+        if report.member_id not in self._departed:  # though a new control loop never knew it
+            self._departed.append(report.member_id)
             self._count(report, now_s)
         self._calls.came(report.member_id)
 
@@ -328,12 +337,13 @@ class ControlLoop:
     def _forget(self, now_s: float) -> None:
         """Part with those that were silent for too long.
 
-        While nobody at all was heard it was rather this loop that was deaf, as its processor was
-        taken or Ray was slow: that time is not held against anybody.
+        While nobody at all was heard it may have been this loop that was deaf, as its processor was
+        taken or Ray was slow: everybody is given the time to be heard again.
         """
-        deaf_s = max(now_s - self._ticked_s - TICK_S - EXCHANGE_S, 0.0)
+        was_deaf = now_s - self._ticked_s > TICK_S + EXCHANGE_S
         for name, member in list(self._members.items()):
-            member.heard_s = min(member.heard_s + deaf_s, now_s)
+            if was_deaf:
+                member.heard_s = max(member.heard_s, now_s + GRACE_S - FORGET_S)
             if now_s - member.heard_s > FORGET_S:
                 logger.warning("%s has not reported for %.0f s: forgotten", name, FORGET_S)
                 del self._members[name]

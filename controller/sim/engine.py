@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from math import inf
 
 from modelless.controller.core.books import demands_of, missed
-from modelless.controller.core.dispatch import Dispatcher, DispatchLimits
+from modelless.controller.core.dispatch import Dispatcher
 from modelless.controller.core.effects import Complete, DispatchEffect, Execute, Refuse, WakeAt
+from modelless.controller.core.limits import DispatchLimits
 from modelless.controller.core.plan import PlanLimits, Planner
 from modelless.controller.core.receipts import Receipt, ReceiptBook
 from modelless.controller.core.roster import Roster

@@ -10,7 +10,7 @@ it is (*strain*), and slowly for less again afterwards.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import inf
 
 import numpy as np
@@ -34,7 +34,6 @@ from modelless.variants.errors import InvalidInputError
 
 _MEMORY_S = 60.0
 _MOST_PLANS = 1024
-_PRICELESS_USD = 1e6
 _MISSED = 0.01  # of the arrivals: more than this is too many
 _STRAIN_UP, _STRAIN_DOWN, _MOST_STRAIN = 1.25, 0.99, 8.0  # a view
 
@@ -126,19 +125,7 @@ class Elastic(ScalingPolicy):
             self._strain = max(self._strain * _STRAIN_DOWN, 1.0)
 
     def _best(self, view: ClusterView, expected: list[KindRate], present: Plan) -> Plan:
-        """What pays; none at all only while nobody waits.
-
-        To a pool at rest the first query is what a worker starts for, though one query may never
-        pay for it; and it is not given up while that takes its time.
-        """
-        plan = self._optimum(view, expected, present, self.prices)
-        if view.open_queries and not plan.total():
-            plan = self._optimum(view, expected, present, _at_any_price(self.prices))
-        return plan
-
-    def _optimum(
-        self, view: ClusterView, expected: list[KindRate], present: Plan, prices: Prices
-    ) -> Plan:
+        """What pays; where nothing does and nobody is at work, one worker for those who wait."""
         sizes = {size for pool in view.pools for size in pool.sizes}
         names = sorted((sizes | {size for _, size in present}) & set(view.device_classes))
         offer = offer_of(view.variants, names)
@@ -155,9 +142,18 @@ class Elastic(ScalingPolicy):
             present,
             view.device_classes,
             self.utilisation,
-            prices,
+            self.prices,
         )
-        return present if found is None else found
+        plan = present if found is None else found
+        scaled = {pool.name for pool in view.pools if pool.max_workers > 0}
+        is_idle = not plan.total() and all(worker.pool in scaled for worker in view.workers)
+        if is_idle and view.open_queries:
+            able = {
+                offer.classes[offer.class_of[number]]
+                for number in np.nonzero(np.isfinite(time_s))[1]
+            }
+            plan = _cheapest(view, able)
+        return plan
 
     def _steadied(self, view: ClusterView, plan: Plan) -> Plan:
         """The dearest plan of the last while, of equals the latest."""
@@ -172,9 +168,16 @@ class Elastic(ScalingPolicy):
         )
 
 
-def _at_any_price(prices: Prices) -> Prices:
-    """As if any answer were worth any worker: what remains is to take the cheapest."""
-    return prices._replace(query_usd=_PRICELESS_USD)
+def _cheapest(view: ClusterView, able: Collection[str]) -> Plan:
+    """One worker of the cheapest class that is able to serve; none if there is none."""
+    slots = [
+        (pool.name, size)
+        for pool in view.pools
+        for size in pool.sizes
+        if size in able and pool.max_workers > 0
+    ]
+    slots.sort(key=lambda slot: (view.device_classes[slot[1]].cost_usd(1.0), slot))
+    return Counter(slots[:1])
 
 
 def _unpooled(view: ClusterView, present: Plan) -> Plan:

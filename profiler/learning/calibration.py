@@ -118,9 +118,8 @@ def family_scores_of(process: Process) -> Scores:
     values, weights, scale_logs = [], [], []
     families = process.points.family
     for family in np.unique(families):
-        rows = np.flatnonzero(families == family)[:_MOST_POINTS]
-        error, variance = process.left_out(rows)
-        score = np.abs(error) / np.sqrt(variance)
+        error, variance = process.left_out(np.flatnonzero(families == family))
+        score = (np.abs(error) / np.sqrt(variance))[:_MOST_POINTS]
         scale = _scale_of(score)
         values.append(score / scale)
         weights.append(np.full(len(score), 1.0 / len(score)))

@@ -38,7 +38,8 @@ class Mixture:
     Args:
         process: fitted to other devices.
         belief: what it expects of the device's n rows.
-        contrasts: how each of p proxies differs from that, shape (p, n); see ``contrasts_of``.
+        contrasts: how each of p proxies differs from that, shape (p, n), NaN for items that it
+            lacks; see ``contrasts_of``.
         shots: which rows were measured, k of them; may be none.
         values: what they turned out to be, shape (k,).
     """
@@ -90,10 +91,12 @@ class Mixture:
 
 
 def _leaning(contrasts: FloatArray, belief: Belief, rows: IntArray) -> Belief:
-    return belief.take(rows).leaning_on(contrasts[:, rows], _WEIGHT, _WEIGHT_VARIANCE)
+    known = np.nan_to_num(contrasts[:, rows], nan=0.0)
+    return belief.take(rows).leaning_on(known, _WEIGHT, _WEIGHT_VARIANCE)
 
 
 def _sister(contrast: FloatArray, belief: Belief, rows: IntArray) -> Belief:
-    # Of items that the sister does not have (0) the process is as unsure as ever.
-    doubt = (contrast[rows] == 0.0).astype(float)
-    return belief.take(rows).following(contrast[rows], doubt, _SISTER_LEVEL_VARIANCE)
+    # Of items that the sister does not have the process is as unsure as ever.
+    doubt = np.isnan(contrast[rows]).astype(float)
+    known = np.nan_to_num(contrast[rows], nan=0.0)
+    return belief.take(rows).following(known, doubt, _SISTER_LEVEL_VARIANCE)

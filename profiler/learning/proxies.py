@@ -67,8 +67,8 @@ def best_proxy(proxies: FloatArray, shots: IntArray, seen_log: FloatArray) -> Pr
 def contrasts_of(proxies: FloatArray, expected_log: FloatArray) -> FloatArray:
     """How each proxy sets the rows apart otherwise than is expected, shape (p, n).
 
-    Levels are taken off, so that a contrast tells of rows beside each other alone; 0 where a device
-    has no such item.
+    Levels are taken off, so that a contrast tells of rows beside each other alone; NaN where a
+    device has no such item.
 
     Args:
         proxies: see ``proxies_of``.
@@ -78,7 +78,7 @@ def contrasts_of(proxies: FloatArray, expected_log: FloatArray) -> FloatArray:
         return np.empty((0, len(expected_log)))
     apart = proxies - expected_log
     apart -= np.nanmedian(apart, axis=1, keepdims=True)
-    return np.clip(np.nan_to_num(apart, nan=0.0), -_MOST_CONTRAST, _MOST_CONTRAST)
+    return np.clip(apart, -_MOST_CONTRAST, _MOST_CONTRAST)
 
 
 def _matched(

@@ -129,14 +129,14 @@ class Corrections:
             self._fade(at_s)
         return True
 
-    def asked(self, rows: IntArray, at_s: float) -> None:
-        """Predictions of these rows are wanted; those that it is always in vain for are let fade.
+    def doubt(self, rows: IntArray, at_s: float) -> None:
+        """A query was refused for what is predicted of these rows; see ``Vain``.
 
         Args:
             rows: whose.
             at_s: as for ``observe``.
         """
-        fading = self._vain.asked(rows, at_s)
+        fading = self._vain.refused(rows, at_s)
         if fading is not None:
             self._residuals.fade(*fading)
             self._tails.fade(*fading)

@@ -63,14 +63,16 @@ def join(cluster: Cluster, site: str) -> Any:
 def kill(cluster: Cluster, node: Any) -> None:
     """Kill all of the node's processes; nobody has time to say goodbye."""
     daemons = [one.process.pid for many in node.all_processes.values() for one in many]
-    for process_id in [each for daemon in daemons for each in (daemon, *offspring_of(daemon))]:
+    # Workers first: a proxy that finds its daemon gone would close its connections one by one.
+    workers = [each for daemon in daemons for each in offspring_of(daemon)]
+    for process_id in workers + daemons:
         with suppress(ProcessLookupError):  # gone with its parent
             os.kill(process_id, signal.SIGKILL)
     cluster.remove_node(node, allow_graceful=False)
 
 
 def offspring_of(process_id: int) -> list[int]:
-    """The process's children and theirs, by the kernel's own lists: HAProxy is a worker's child."""
+    """The process's children and theirs, by the kernel's own lists."""
     tasks = Path(f"/proc/{process_id}/task").glob("*/children")
     children = [int(child) for task in tasks for child in task.read_text().split()]
     return [each for child in children for each in (child, *offspring_of(child))]

@@ -90,13 +90,13 @@ def test_history_knows_tasks_that_are_registered_or_have_entries(run: Run, home:
 
 
 def test_every_kind_that_is_noted_can_be_asked_for() -> None:
-    from modelless.controller.cli import zoo_adding
+    from modelless.controller.cli import register_command, zoo_adding
     from modelless.profiler import drift_history
-    from modelless.variants import outcomes
+    from modelless.variants import outcomes, promotion
     from modelless.variants.making import origins
 
     noted = {outcomes.REVISED, outcomes.MEASURED, origins.MADE, drift_history.KIND, zoo_adding.KIND}
-    assert noted <= set(NOTED_KINDS)
+    assert noted | {register_command.REGISTERED} | set(promotion.KINDS) == set(NOTED_KINDS)
 
 
 def test_a_time_of_day_is_the_last_one() -> None:

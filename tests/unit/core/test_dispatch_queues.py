@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelless.controller.core.dispatch import DispatchLimits
+from modelless.controller.core.limits import DispatchLimits
 from modelless.controller.core.tenants import Tenants
 from modelless.controller.core.waiting import WaitingRoom, Worker
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst

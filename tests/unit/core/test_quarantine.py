@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from modelless.controller.core.dispatch import DispatchLimits
+from modelless.controller.core.limits import DispatchLimits
 from modelless.controller.core.quarantine import Quarantine, QuarantineLimits, Sign
 from modelless.controller.core.waiting import Batch, Worker
 from modelless.policies.reasons import Reason

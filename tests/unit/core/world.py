@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from modelless.controller.core.dispatch import Dispatcher, DispatchLimits
+from modelless.controller.core.dispatch import Dispatcher
 from modelless.controller.core.effects import Complete, DispatchEffect, Execute, Refuse, WakeAt
+from modelless.controller.core.limits import DispatchLimits
 from modelless.controller.core.roster import Roster, WorkerReport
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import in_scope
@@ -95,6 +96,9 @@ class FakeCostModel:
     def observe(self, placement: Placement, batch: int, load: Load, latency_s: float) -> None:
         """See ``CostModel.observe``."""
         self.observed.append((placement, batch, load, latency_s))
+
+    def doubt(self, placements: Sequence[Placement], at_s: float) -> None:
+        """See ``CostModel.doubt``; it has none."""
 
 
 def make_query(

@@ -157,6 +157,24 @@ def test_whoever_waits_for_a_worker_that_is_slow_to_start_is_not_given_up() -> N
     assert wanted(policy, view(306.0, 0.0, "cpu-1", pool=pool)) == {"cpu-1": 0}
 
 
+def test_it_is_one_of_the_cheapest_that_serves_them_in_time_and_only_where_nobody_is() -> None:
+    both = Pool("cpu-2", ("cpu-2", "cpu-1"), 0, 3, start_s=5.0)
+    gateways = Pool("gateways", ("cpu-1",), 0, 0)
+
+    def first(rate_per_s: float, latency_s: float, *sizes: str, pool: Pool = both) -> int | str:
+        policy = Elastic(query_usd=1e-9, accuracy_usd=0.0, down_after_s=0.0)
+        seen = view(0.0, rate_per_s, *sizes, pool=pool, latency_s=latency_s)
+        seen = replace(seen, open_queries={"t": 9}, pools=(both, gateways))
+        workers = wanted(policy, seen)
+        return "".join(size for size, count in sorted(workers.items()) for _ in range(count))
+
+    assert first(1.0, 0.5) == "cpu-1"
+    assert first(500.0, 0.5) == "cpu-1", "however many do not pay"
+    assert first(1.0, 0.03) == "cpu-2", "20 ms x slack 2 is too slow"
+    assert first(1.0, 0.01) == "", "nobody can"
+    assert first(1.0, 0.5, "cpu-1", pool=gateways) == "cpu-1", "the gateway's own, and no other"
+
+
 def test_before_anything_came_all_stays_as_it_is() -> None:
     assert wanted(Elastic(), view(0.0, 0.0, "cpu-1", "cpu-1", pool=NUMBER)) == {"cpu-1": 2}
 

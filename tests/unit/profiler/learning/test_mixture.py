@@ -8,6 +8,7 @@ import pytest
 from modelless.profiler.learning.mixture import Mixture
 from modelless.profiler.learning.prior import shipped_prior
 from modelless.profiler.learning.process import Process
+from modelless.profiler.learning.proxies import contrasts_of
 
 from .worlds import BLANK_SIZES, FloatArray, drawn, encoded, multiples
 
@@ -61,6 +62,13 @@ def test_a_device_that_is_alike_but_for_some_models_is_no_sister(seed: int) -> N
 def test_items_that_the_sister_does_not_have_are_as_unsure_as_ever() -> None:
     truth_log, contrasts = devices(0)
     is_lacking = np.arange(MODELS) % 2 == 1
-    contrasts[2, is_lacking] = 0.0
+    contrasts[2, is_lacking] = np.nan
     _, deviations = predicted(truth_log, contrasts)
     assert np.nanmean(deviations[is_lacking]) > 1.5 * np.nanmean(deviations[~is_lacking])
+
+
+def test_an_item_that_the_sister_has_in_the_middle_is_no_item_that_it_lacks() -> None:
+    proxies_log, expected_log = np.array([[0.5, np.nan, 0.9, 0.7]]), np.zeros(4)
+    (contrast,) = contrasts_of(proxies_log, expected_log)
+    assert np.isnan(contrast).tolist() == [False, True, False, False]
+    assert contrast[3] == 0.0

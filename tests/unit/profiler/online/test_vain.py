@@ -1,4 +1,4 @@
-"""What was seen long ago bars nobody for good: it fades where it is asked about in vain."""
+"""What was seen long ago bars nobody for good: it fades where queries are refused for it."""
 
 from __future__ import annotations
 
@@ -26,27 +26,28 @@ def slow_minute(model: MeasuredCostModel, *numbers: int, ratio: float = 8.0) -> 
     return 60.0
 
 
-def ask(model: MeasuredCostModel, begin_s: float, times: int, every_s: float = 1.0) -> None:
+def refuse(model: MeasuredCostModel, begin_s: float, times: int, every_s: float = 1.0) -> None:
     for number in range(times):
-        model.estimate(PLACEMENTS, 1, Load(at_s=begin_s + every_s * number))
+        model.doubt(PLACEMENTS, begin_s + every_s * number)
 
 
-def test_it_fades_where_it_is_asked_about_in_vain(make: Any) -> None:
+def test_it_fades_where_queries_are_refused_for_it(make: Any) -> None:
     model = make_model(make, count=3)
     now_s = slow_minute(model, 0, 1, 2)
     assert model.correction(placement(0)) > 6.0
-    ask(model, now_s, 5)
+    refuse(model, now_s, 5)
     assert model.correction(placement(0)) > 6.0, "patience"
-    ask(model, now_s + 5.0, 40)
+    refuse(model, now_s + 5.0, 40)
     assert model.correction(placement(0)) < 1.1
 
 
-def test_what_nobody_asks_for_is_remembered(make: Any) -> None:
+def test_what_nobody_is_refused_for_is_remembered(make: Any) -> None:
     model = make_model(make, count=3)
     now_s = slow_minute(model, 0)
     known = model.correction(placement(0))
-    ask(model, now_s + 86400.0, 1)
-    ask(model, now_s + 86400.0, 1000, every_s=1e-4)  # many at once are one
+    model.estimate(PLACEMENTS, 1, Load(at_s=now_s + 86400.0))
+    refuse(model, now_s + 86400.0, 1)
+    refuse(model, now_s + 86400.0, 1000, every_s=1e-4)  # many at once are one
     assert model.correction(placement(0)) == known
 
 
@@ -55,7 +56,7 @@ def test_whoever_is_heard_of_keeps_what_its_class_shows(make: Any) -> None:
     now_s = slow_minute(model, 0)
     for second in range(60):
         model.observe(placement(1), 1, Load(at_s=now_s + second), 2.0 * one_s(1))
-        ask(model, now_s + second, 1)
+        refuse(model, now_s + second, 1)
     assert model.correction(placement(1)) == pytest.approx(2.0, rel=0.05)
     assert 1.2 < model.correction(placement(0)) < 2.2, "as its class, no longer its own 8"
 
