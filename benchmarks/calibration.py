@@ -12,44 +12,22 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from dataclasses import dataclass
 from typing import Final, get_args
 
 import numpy as np
+from fashion_accuracy import Split, against, top_1
 from numpy.typing import NDArray
 
-from modelless.variants.intervals import wilson_percent
 from modelless.variants.making.activation_ranges import Method
 from modelless.variants.making.builder import run_step
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.recipe import parse_step
-from modelless.variants.making.session import Session
-from modelless.variants.paired import compare_right
 from modelless.variants.zoo.fashion_mnist import DATA, FashionMnist
 
-_BATCH: Final = 500
 _HEAD: Final = (
     *("model", "variant", "top-1 % (95 % interval)", "others %", "against fp32, points"),
     "p",
 )
-
-
-@dataclass(frozen=True)
-class Split:
-    """The test split: images UINT8 [N, 28, 28], labels UINT8 [N]."""
-
-    images: NDArray[np.uint8]
-    labels: NDArray[np.uint8]
-
-    def is_right(self, onnx_bytes: bytes) -> NDArray[np.bool_]:
-        """BOOL [N]: which images the model puts into their class."""
-        session = Session(onnx_bytes)
-        (output,) = session.outputs
-        found = [
-            session.run({"image": self.images[start : start + _BATCH]})[output].argmax(axis=1)
-            for start in range(0, len(self.images), _BATCH)
-        ]
-        return np.asarray(np.concatenate(found) == self.labels)
 
 
 def rows_of(model: str, split: Split, count: int) -> list[tuple[str, ...]]:
@@ -70,16 +48,7 @@ def rows_of(model: str, split: Split, count: int) -> list[tuple[str, ...]]:
 def _row(
     model: str, name: str, right: NDArray[np.bool_], exact: NDArray[np.bool_], count: int
 ) -> tuple[str, ...]:
-    low, high = wilson_percent(int(right.sum()), len(right))
-    against = compare_right(right, exact)
-    return (
-        model,
-        name,
-        f"{100 * right.mean():.2f} ({low:.2f} to {high:.2f})",
-        f"{100 * right[count:].mean():.2f}",
-        f"{against.percent:+.2f}" if right is not exact else "",
-        f"{against.p_value:.2g}" if right is not exact else "",
-    )
+    return model, name, top_1(right), f"{100 * right[count:].mean():.2f}", *against(right, exact)
 
 
 def main() -> None:

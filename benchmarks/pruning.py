@@ -18,18 +18,15 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from fashion_accuracy import Split, against, top_1
 from numpy.typing import NDArray
 
-from modelless.variants.intervals import wilson_percent
 from modelless.variants.making.builder import run_step, with_answers
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.recipe import parse_step
-from modelless.variants.making.session import Session
-from modelless.variants.paired import compare_right
 from modelless.variants.zoo.fashion_mnist import DATA
 from modelless.variants.zoo.training.fashion_mnist import Data, load_data
 
-_BATCH: Final = 500
 _HEAD: Final = ("model", "variant", "top-1 % (95 % interval)", "against fp32, points", "p", "s")
 _PRUNINGS: Final = {
     "50 % of weights": {"prune-magnitude": {"sparsity": 0.5}},
@@ -45,7 +42,8 @@ def rows_of(model: str, data: Data, images: int, steps: int) -> Iterator[tuple[s
     source = (DATA / f"{model}-fp32.onnx").read_bytes()
     calibration = with_answers(source, CalibrationData.of({"image": data.train_images[:images]}))
     optimised, _ = run_step(parse_step("optimise"), source, calibration)
-    exact = _is_right(optimised, data)
+    test = Split(data.test_images, data.test_labels)
+    exact = test.is_right(optimised)
     yield _row(model, "fp32", exact, exact, 0.0)
     for name, pruning in _PRUNINGS.items():
         for steps_of in ([pruning], [pruning, {"fine-tune": {"steps": steps}}]):
@@ -54,33 +52,13 @@ def rows_of(model: str, data: Data, images: int, steps: int) -> Iterator[tuple[s
                 made, _ = run_step(parse_step(step), made, calibration)
             taken_s = time.process_time() - started_s
             words = f"{name} gone" + (", fine-tuned" if len(steps_of) > 1 else "")
-            yield _row(model, words, _is_right(made, data), exact, taken_s)
-
-
-def _is_right(onnx_bytes: bytes, data: Data) -> NDArray[np.bool_]:
-    """BOOL [N]: which test images the model puts into their class."""
-    session = Session(onnx_bytes)
-    (output,) = session.outputs
-    found = [
-        session.run({"image": data.test_images[start : start + _BATCH]})[output].argmax(axis=1)
-        for start in range(0, len(data.test_images), _BATCH)
-    ]
-    return np.asarray(np.concatenate(found) == data.test_labels)
+            yield _row(model, words, test.is_right(made), exact, taken_s)
 
 
 def _row(
     model: str, name: str, right: NDArray[np.bool_], exact: NDArray[np.bool_], taken_s: float
 ) -> tuple[str, ...]:
-    low, high = wilson_percent(int(right.sum()), len(right))
-    against = compare_right(right, exact)
-    return (
-        model,
-        name,
-        f"{100 * right.mean():.2f} ({low:.2f} to {high:.2f})",
-        f"{against.percent:+.2f}" if right is not exact else "",
-        f"{against.p_value:.2g}" if right is not exact else "",
-        f"{taken_s:.0f}",
-    )
+    return model, name, top_1(right), *against(right, exact), f"{taken_s:.0f}"
 
 
 def main() -> None:

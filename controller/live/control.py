@@ -67,7 +67,7 @@ FORGET_S = 5.0
 """A member that was silent this long is gone."""
 
 GRACE_S = 2.0
-"""What those have to report in whom nobody could have heard."""
+"""Those whom nobody could have heard may still report for so long."""
 
 SETTLE_S = FORGET_S
 """So long after it began it knows everybody: until then it decides nothing that it might regret."""

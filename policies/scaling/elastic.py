@@ -148,11 +148,8 @@ class Elastic(ScalingPolicy):
         scaled = {pool.name for pool in view.pools if pool.max_workers > 0}
         is_idle = not plan.total() and all(worker.pool in scaled for worker in view.workers)
         if is_idle and view.open_queries:
-            able = {
-                offer.classes[offer.class_of[number]]
-                for number in np.nonzero(np.isfinite(time_s))[1]
-            }
-            plan = _cheapest(view, able)
+            able = offer.class_of[np.isfinite(time_s).any(axis=0)]
+            plan = _cheapest(view, {offer.classes[number] for number in able})
         return plan
 
     def _steadied(self, view: ClusterView, plan: Plan) -> Plan:

@@ -13,6 +13,7 @@ from modelless.variants.zoo.fashion_mnist import DATA, FashionMnist
 
 from . import made_models
 from .conftest import Run
+from .tiny import labelled_pictures
 
 ITEMS = 1000
 HERE = made_models.__name__
@@ -31,10 +32,7 @@ QUICK = (
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """Labelled pictures of Fashion-MNIST."""
-    images, labels = FashionMnist().test_split()
-    path = tmp_path / "set.npz"
-    np.savez(path, image=images[:ITEMS], labels=labels[:ITEMS])
-    return path
+    return labelled_pictures(tmp_path, ITEMS)
 
 
 def written(folder: Path, chains: dict[str, list[Any]]) -> Path:

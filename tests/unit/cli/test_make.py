@@ -31,7 +31,7 @@ from modelless.variants.zoo.fashion_mnist import DATA, FashionMnist
 
 from . import made_models
 from .conftest import Ran, Run
-from .tiny import measurement, tiny_bytes
+from .tiny import labelled_pictures, measurement, tiny_bytes
 
 ITEMS = 400
 RECIPE: dict[str, list[Any]] = {
@@ -49,10 +49,7 @@ HERE = made_models.__name__
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """Labelled pictures of Fashion-MNIST."""
-    images, labels = FashionMnist().test_split()
-    path = tmp_path / "set.npz"
-    np.savez(path, image=images[:ITEMS], labels=labels[:ITEMS])
-    return path
+    return labelled_pictures(tmp_path, ITEMS)
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from modelless.variants.vocabulary import (
     TensorSpec,
     Variant,
 )
+from modelless.variants.zoo.fashion_mnist import FashionMnist
 
 TASK = Task(
     name="pixels",
@@ -151,3 +152,11 @@ def add_rates(home: Path) -> None:
         records = DeviceRecords(registry.store)
         for device in default_device_classes(host_facts()):
             records.add(device, host_facts(), rates(device.threads))
+
+
+def labelled_pictures(folder: Path, items: int) -> Path:
+    """A file of the first of Fashion-MNIST's test pictures, with their labels."""
+    images, labels = FashionMnist().test_split()
+    path = folder / "set.npz"
+    np.savez(path, image=images[:items], labels=labels[:items])
+    return path
