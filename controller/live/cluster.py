@@ -11,15 +11,14 @@ import logging
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from http.client import HTTPException
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -29,6 +28,7 @@ from modelless.controller.live import reaper
 from modelless.controller.live.deployed import write_deployed
 from modelless.controller.live.first_signal import FirstSignal
 from modelless.controller.live.haproxy_keeper import HAProxyKeeper
+from modelless.controller.live.ports import HeldPorts
 from modelless.variants.errors import EnvironmentUnfitError, ModellessError, NotFoundError
 
 logger = logging.getLogger(__name__)
@@ -113,6 +113,7 @@ class Cluster:
         self._signals = FirstSignal()
         self._reaper: subprocess.Popen[bytes] | None = None
         self._keeper: HAProxyKeeper | None = None
+        self._ports = HeldPorts()
         self.not_served: Mapping[str, str] = {}
 
     @property
@@ -137,8 +138,6 @@ class Cluster:
         if knowledge.catalog.left_out:
             names = ", ".join(sorted(knowledge.catalog.left_out))
             self._on_stage(f"leaving out what is dominated (see 'modelless variants'): {names}")
-        if self._address is None:
-            _check_port(self._settings.http.host, self._settings.http.port)
         self._run.mkdir(parents=True, exist_ok=True)
         try:
             self._signals.install()
@@ -179,6 +178,7 @@ class Cluster:
         settings = self._settings
         shutil.rmtree(self._run / "logs", ignore_errors=True)
         if self._address is None:
+            self._ports.hold(settings.http.host, settings.http.port)
             doors = _empty_folder(self._run / "doors")
             self._reaper = _start_reaper()
             self._on_stage("starting Ray")
@@ -234,12 +234,8 @@ class Cluster:
             self._keeper = HAProxyKeeper(doors, binary)
             self._keeper.start()
         environment = ray_environment(host, haproxy=launcher)
-        for name, port in zip(
-            ("RAY_SERVE_HAPROXY_STATS_PORT", "RAY_SERVE_HAPROXY_METRICS_PORT"),
-            _free_ports(host, 2),
-            strict=True,
-        ):
-            environment[name] = str(port)
+        for name in ("RAY_SERVE_HAPROXY_STATS_PORT", "RAY_SERVE_HAPROXY_METRICS_PORT"):
+            environment[name] = str(self._ports.hold(host))
         os.environ.update(environment)
         os.environ.pop("RAY_ADDRESS", None)
         import ray
@@ -299,6 +295,7 @@ class Cluster:
         if self._reaper is not None:
             self._reaper.communicate()  # closes the pipe: what is left of the cluster ends now
             os.environ.pop(reaper.MARK, None)
+        self._ports.close()
         self._signals.restore()
 
 
@@ -348,32 +345,9 @@ def _empty_folder(doors: Path) -> Path:
     return doors
 
 
-def _check_port(host: str, port: int) -> None:
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
-    except OSError as error:
-        raise EnvironmentUnfitError(
-            f"http.port: {host}:{port} cannot be listened on ({error.strerror}); "
-            "free it, or choose another with --port or http.port"
-        ) from None
-
-
-def _free_ports(host: str, count: int) -> list[int]:
-    probes = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind((host, 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
-
-
 def _is_ready(url: str) -> bool:
     try:
         with urllib.request.urlopen(f"{url}/v2/health/ready", timeout=2.0) as reply:  # noqa: S310
             return bool(reply.status == 200)
-    except (urllib.error.URLError, OSError):
+    except (OSError, HTTPException):
         return False

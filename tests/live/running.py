@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -29,11 +30,19 @@ def modelless(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody listens on just now.
+
+    Not one of those that the system gives to whoever asks for any: a Ray that runs already, and
+    whose Serve is to listen there later, asks for dozens.
+    """
+    for port in random.sample(range(20_000, 30_000), 100):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    pytest.fail("no port between 20000 and 30000 is free")
 
 
 @dataclass

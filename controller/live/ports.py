@@ -1,0 +1,58 @@
+"""Ports that stay ours from the moment they are chosen until their listener has them.
+
+Ray starts dozens of servers that take whatever port the system gives them. One of them can be given
+the very port that clients were told of, between the check that it is free and HAProxy's start.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from modelless.variants.errors import EnvironmentUnfitError
+
+
+class HeldPorts:
+    """Ports bound, and not listened on, by this process.
+
+    The system gives such a port to nobody who asks for any, and refuses it to whoever does not
+    share; HAProxy and Serve's proxies do (``SO_REUSEPORT``), and only who listens gets connections.
+    """
+
+    def __init__(self) -> None:
+        self._sockets: list[socket.socket] = []
+
+    def hold(self, host: str, port: int = 0) -> int:
+        """Hold ``port``, or any that is free; returns which.
+
+        Raises:
+            EnvironmentUnfitError: somebody else listens there.
+        """
+        # Whoever listens and shares would share with us too: so ask first without.
+        try:
+            with _bound(host, port, shared=False) as probe:
+                chosen: int = probe.getsockname()[1]
+            self._sockets.append(_bound(host, chosen, shared=True))
+        except OSError as error:
+            raise EnvironmentUnfitError(
+                f"http.port: {host}:{port} cannot be listened on ({error.strerror}); "
+                "free it, or choose another with --port or http.port"
+            ) from None
+        return chosen
+
+    def close(self) -> None:
+        """Let go of them all."""
+        while self._sockets:
+            self._sockets.pop().close()
+
+
+def _bound(host: str, port: int, *, shared: bool) -> socket.socket:
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.bind((host, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound

@@ -1,0 +1,60 @@
+"""Ports are ours from the moment they are chosen, and only who listens gets connections."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from modelless.controller.live.ports import HeldPorts
+from modelless.variants.errors import EnvironmentUnfitError
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture
+def ports() -> Iterator[HeldPorts]:
+    held = HeldPorts()
+    yield held
+    held.close()
+
+
+def sharing_listener(port: int) -> socket.socket:
+    """What HAProxy and Serve's proxies do."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listener.bind((HOST, port))
+    listener.listen()
+    return listener
+
+
+def test_nobody_else_gets_a_held_port(ports: HeldPorts) -> None:
+    port = ports.hold(HOST)
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind((HOST, port))
+
+
+def test_a_listener_that_shares_gets_every_connection(ports: HeldPorts) -> None:
+    port = ports.hold(HOST)
+    for _ in range(2):  # the second is one that was started again
+        with sharing_listener(port) as listener:
+            for _ in range(50):
+                with socket.create_connection((HOST, port), timeout=5):
+                    listener.accept()[0].close()
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_a_port_that_somebody_listens_on_is_refused(ports: HeldPorts, shares: bool) -> None:
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(shares))
+        taken.bind((HOST, 0))
+        taken.listen()
+        with pytest.raises(EnvironmentUnfitError, match="--port"):
+            ports.hold(HOST, taken.getsockname()[1])
+
+
+def test_a_port_that_was_let_go_of_can_be_held_again(ports: HeldPorts) -> None:
+    port = ports.hold(HOST)
+    ports.close()
+    assert ports.hold(HOST, port) == port
