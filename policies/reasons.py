@@ -42,6 +42,7 @@ class Reason(StrEnum):
     WORTH_WAITING = "worth-waiting"
     # planning
     WANTED = "wanted"
+    ANOTHER_COPY = "another-copy"
     UNWANTED = "unwanted"
     ROOM_NEEDED = "room-needed"
     NO_ROOM = "no-room"

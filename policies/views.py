@@ -204,6 +204,11 @@ class Instance:
     in_use: bool = False
     pinned: bool = False
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether it is still to come, as far as one can see: in use, and never used."""
+        return self.in_use and self.use_count == 0
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:

@@ -268,7 +268,9 @@ class Planner:
             )
         if placement.variant_id in self.declined:  # on another worker
             self.declined.remove(placement.variant_id)
-        reason = Reason.DEMAND if in_vain else Reason.WANTED
+        is_ready = draft.stock.is_ready(placement.variant_id)
+        unasked = Reason.ANOTHER_COPY if is_ready else Reason.WANTED
+        reason = Reason.DEMAND if in_vain else unasked
         draft.load(worker.worker_id, placement.variant_id, needed_bytes, reason)
         return True
 
@@ -278,7 +280,7 @@ class Planner:
         if needed_bytes is None:
             return
         for worker in self._ranked(due.placement, needed_bytes, draft.stock, set()):
-            if any(each.in_use and not each.use_count for each in worker.instances):
+            if any(each.is_loading for each in worker.instances):
                 continue
             movable = [each for each in worker.instances if not (each.in_use or each.pinned)]
             ranked = self._ranked_for_eviction(movable, draft.view) if movable else []

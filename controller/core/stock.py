@@ -27,6 +27,12 @@ class Stock:
         self._of_class: dict[str, list[str]] = {}
         self._counts: Counter[Placement] = Counter()
         self._copies: Counter[str] = Counter()
+        self._ready = {
+            each.variant_id
+            for worker in view.workers
+            for each in worker.instances
+            if not each.is_loading
+        }
         for worker in view.workers:
             instances = tuple(self._weighed(i, worker.device_class) for i in worker.instances)
             self._workers[worker.worker_id] = replace(worker, instances=instances)
@@ -94,6 +100,10 @@ class Stock:
     def copies(self, scope: str) -> int:
         """How many instances of the scope's variants there are anywhere, loading ones too."""
         return sum(n for name, n in self._copies.items() if in_scope(name, scope))
+
+    def is_ready(self, variant_id: str) -> bool:
+        """Whether the variant served anywhere when the plan was begun."""
+        return variant_id in self._ready
 
     def load(self, worker_id: str, variant_id: str, memory_bytes: int) -> None:
         """The variant will be loaded there, and in use from now on."""

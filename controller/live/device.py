@@ -6,11 +6,10 @@ Everything public is called on the event loop's thread, and every callback comes
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
-import os
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from math import inf
@@ -36,6 +35,7 @@ from modelless.controller.live.device_threads import (
     Removal,
     Tensors,
 )
+from modelless.controller.live.load_queue import LoadQueue
 from modelless.controller.live.residency import Residency
 from modelless.controller.live.residency_log import ChangeLog
 from modelless.controller.live.resizing import Resizing
@@ -93,7 +93,9 @@ class LocalDevice:
         self._on_change = on_change
         self._residency = Residency(worker_id, memory_bytes, pinned)
         self._changes = ChangeLog(worker_id)
-        self._waiting: deque[tuple[Variant, Reason]] = deque()
+        self._waiting = LoadQueue()
+        self._wake: asyncio.TimerHandle | None = None
+        self._has_run = False  # since the last load ended
         self._loading: tuple[str, float] | None = None
         self._load_s = load_s
         self._max_batch = max_batch
@@ -118,6 +120,7 @@ class LocalDevice:
             self._free(variant_id, self._residency.release(variant_id, time.monotonic()))
             callback(batch_id, busy_s, result)
 
+        self._has_run = True
         self._batches.put(Batch(loaded, inputs, done))
 
     def keep_to(self, cores: Collection[int]) -> None:
@@ -157,7 +160,7 @@ class LocalDevice:
             return
         was_ready = variant.id in self._residency.ready
         if self._residency.begin_load(variant.id, time.monotonic()):
-            self._waiting.append((variant, reason))
+            self._waiting.put(variant, reason)
             self._load_next()
         elif not was_ready and variant.id in self._residency.ready:
             self._changes.stays(variant.id)
@@ -180,7 +183,7 @@ class LocalDevice:
         ``core/resizing``.
         """
         becomes = self._sizes.get(size)
-        is_loading = self._loading is not None or self._waiting or self._resizing is not None
+        is_loading = self._loading is not None or self._waiting.needed or self._resizing is not None
         if becomes is None or becomes == self.device_class or is_loading:
             return
         ready = self._residency.ready
@@ -198,12 +201,15 @@ class LocalDevice:
         if taken is None:
             logger.warning("%s cannot become %s: no room to load twice", self.worker_id, size)
             return
+        for variant in self._waiting.drop_copies():  # they would be of the size it is now
+            self._residency.cancel_load(variant.id)
         self._resizing = Resizing(becomes, [variants[name] for name in taken])
         self._load_next()
         self._finish_resizing()
 
     def close(self) -> None:
         """Stop both threads after what they are at."""
+        self._stop_resting()
         self._batches.close()
         self._loads.close()
 
@@ -273,9 +279,22 @@ class LocalDevice:
                 self._begin_load(Load(variant, threads, partial(self._loaded_again, variant)))
                 return
         elif self._waiting and not self._residency.is_draining:
-            variant, reason = self._waiting.popleft()
+            rest_s = self._waiting.rest_s(time.monotonic())
+            if rest_s > 0.0:
+                self._rest(rest_s)
+                return
+            variant, reason = self._waiting.take()
             done = partial(self._loaded, variant, reason)
             self._begin_load(Load(variant, self.device_class.threads, done))
+
+    def _rest(self, seconds: float) -> None:
+        """Look again for what to load after so long."""
+        self._stop_resting()
+        self._wake = asyncio.get_running_loop().call_later(seconds, self._load_next)
+
+    def _stop_resting(self) -> None:
+        if self._wake is not None:
+            self._wake.cancel()
 
     def _begin_load(self, load: Load) -> None:
         self._loading = load.variant.id, time.monotonic()
@@ -296,8 +315,11 @@ class LocalDevice:
         )
 
     def _loaded(self, variant: Variant, reason: Reason, loaded: LoadResult) -> None:
-        self._loading = None
+        assert self._loading is not None  # noqa: S101  (it has just been)
+        (_, began_s), self._loading = self._loading, None
         now_s = time.monotonic()
+        self._waiting.ended(reason, now_s - began_s, now_s, has_served=self._has_run)
+        self._has_run = False
         if isinstance(loaded, Exception):
             logger.error("cannot load %s in %s: %s", variant.id, self.worker_id, loaded)
             self._residency.fail_load(variant.id, str(loaded), now_s)
@@ -359,22 +381,3 @@ class LocalDevice:
                 self._load_next()
 
             self._batches.put(Removal(loaded, done))
-
-
-def cores_of(rank: int, threads: int, devices: int) -> frozenset[int]:
-    """The CPU cores of one of several like devices: its own, or none if there are too few for all.
-
-    A model that always runs on one core finds its weights in that core's cache, and is not moved
-    on top of another that runs.
-
-    Args:
-        rank: which of the devices, from 0.
-        threads: cores that each takes.
-        devices: how many there are.
-    """
-    if not hasattr(os, "sched_getaffinity"):  # not Linux
-        return frozenset()
-    cores = sorted(os.sched_getaffinity(0))
-    if not 0 <= rank < devices or devices * threads > len(cores):
-        return frozenset()
-    return frozenset(cores[rank * threads : (rank + 1) * threads])

@@ -17,7 +17,8 @@ from modelless.controller.core.roster import WorkerReport
 from modelless.controller.core.service import Service
 from modelless.controller.core.trials import TrialBook
 from modelless.controller.live.control_link import ControlLink
-from modelless.controller.live.device import LocalDevice, cores_of
+from modelless.controller.live.cores import cores_of
+from modelless.controller.live.device import LocalDevice
 from modelless.controller.live.feedback_desk import FeedbackDesk
 from modelless.controller.live.frontend import RunBatch, V2Frontend
 from modelless.controller.live.knowledge import Knowledge

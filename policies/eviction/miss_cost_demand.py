@@ -146,15 +146,12 @@ class MissDemand:
         return sorted(weights.items()) or [(math.inf, 1.0)]
 
     def _learn_wait(self, view: ClusterView, span_s: float) -> None:
-        """How long a load waits before it begins: for the planner's turn, and for other loads.
-
-        What is in use but never was used is taken to be loading.
-        """
+        """How long a load waits before it begins: for the planner's turn, and for other loads."""
         loading_s = math.fsum(
             reload_s(instance)
             for worker in view.workers
             for instance in worker.instances
-            if instance.in_use and instance.use_count == 0
+            if instance.is_loading
         )
         wait_s = self._view_s / 2.0 + loading_s / max(len(view.workers), 1)
         kept = 0.5 ** (span_s / self._shortest_s)

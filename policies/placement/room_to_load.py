@@ -27,7 +27,7 @@ class RoomToLoad(PlacementPolicy):
     ) -> Sequence[WorkerState]:
         def order(worker: WorkerState) -> tuple[bool, int, float, int, int, str]:
             fits = worker.free_bytes >= memory_bytes
-            under_way = sum(i.in_use and i.use_count == 0 for i in worker.instances)
+            under_way = sum(instance.is_loading for instance in worker.instances)
             home = zlib.crc32(f"{variant_id} {worker.worker_id}".encode())
             slowdown = round(worker.slowdowns.get(variant_id, 1.0), 1)
             free = -worker.free_bytes if fits else 0

@@ -51,12 +51,8 @@ def demands_of(view: ClusterView) -> list[Demand]:
 
 
 def under_way(view: ClusterView) -> int:
-    """Loads that have not ended, as far as one can see: in use, but never used."""
-    return sum(
-        instance.in_use and instance.use_count == 0
-        for worker in view.workers
-        for instance in worker.instances
-    )
+    """Loads that have not ended."""
+    return sum(instance.is_loading for worker in view.workers for instance in worker.instances)
 
 
 def options_of(view: ClusterView, tasks: Collection[str]) -> Mapping[str, list[Option]]:

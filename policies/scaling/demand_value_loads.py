@@ -27,7 +27,7 @@ class LoadsUnderWay:
             fresh = []
             for instance in sorted(worker.instances, key=lambda instance: instance.variant_id):
                 seen.add((worker.worker_id, instance.variant_id))
-                if not instance.in_use or instance.use_count > 0:
+                if not instance.is_loading:
                     continue
                 ready_s = before.get(instance.variant_id)
                 if ready_s is not None:

@@ -147,6 +147,14 @@ def test_what_is_wanted_is_loaded() -> None:
     assert planner(Wants(A, B)).tick(view(worker("w0", 100))) == [load(A), load(B)]
 
 
+def test_what_serves_elsewhere_is_loaded_as_another_copy() -> None:
+    seen = view(worker("w0", 100, held(A), held(B, in_use=True)), worker("w1", 100))
+    assert planner(Wants((A, 2), (B, 2))).tick(seen) == [
+        LoadInstance("w1", A, Reason.ANOTHER_COPY),
+        load(B, "w1"),  # nobody can use the first one yet
+    ]
+
+
 def test_what_is_there_is_not_loaded_again() -> None:
     assert planner(Wants(A, B)).tick(view(worker("w0", 100, held(A)))) == [load(B)]
 

@@ -45,7 +45,8 @@ def test_a_measured_footprint_replaces_the_declared_one() -> None:
     full = worker("w0", 100, held(A, memory_bytes=18))
     effects = planner(Wants((A, 2))).tick(view(full, worker("w1", 15)))
     assert effects == []
-    assert planner(Wants((A, 2))).tick(view(full, worker("w1", 18))) == [load(A, "w1")]
+    copy = LoadInstance("w1", A, Reason.ANOTHER_COPY)
+    assert planner(Wants((A, 2))).tick(view(full, worker("w1", 18))) == [copy]
 
 
 def test_it_is_remembered_after_it_has_left() -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from modelless.controller.core import load_backoff
 from modelless.controller.core.effects import LoadInstance, UnloadInstance
+from modelless.controller.live import load_queue
 from modelless.controller.live.device import LocalDevice
 from modelless.policies.reasons import Reason
 from modelless.variants.errors import EnvironmentUnfitError, ModellessError
@@ -262,6 +263,33 @@ def test_a_load_that_never_ends_makes_the_device_unfit_and_batches_still_run(
             device.check_health(time.monotonic())
         assert len(await run(device, good.id)) == 2
         ending.set()
+        device.close()
+
+    asyncio.run(ask())
+
+
+def test_a_device_that_serves_rests_between_copies_and_not_before_what_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load_queue, "REST", 1e9)
+
+    async def ask() -> None:
+        first, copy, later, needed = (
+            variant(name, Engine.ONNXRUNTIME_CPU) for name in ("first", "copy", "later", "needed")
+        )
+        device = await load_all(tmp_path, [first], done=1)
+        await run(device, first.id)
+        for each in (copy, later):
+            device.load(each, Reason.ANOTHER_COPY)
+        while len(device.report().variant_ids) < 2:
+            await asyncio.sleep(0)
+        device.load(needed, Reason.DEMAND)
+        while len(device.report().variant_ids) < 3:
+            await asyncio.sleep(0)
+        assert device.report().variant_ids == (first.id, copy.id, needed.id)
+        assert [one.variant_id for one in device.state(set()).instances if one.is_loading] == [
+            later.id
+        ]
         device.close()
 
     asyncio.run(ask())

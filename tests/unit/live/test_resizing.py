@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from modelless.controller.core.effects import LoadInstance, ResizeWorker
+from modelless.controller.live import load_queue
 from modelless.controller.live.device import LocalDevice
 from modelless.policies.reasons import Reason
 from modelless.variants.runtimes import onnxruntime_cpu
@@ -29,8 +30,8 @@ def variant(name: str) -> Variant:
     return dataclasses.replace(made, engine=Engine.ONNXRUNTIME_CPU)
 
 
-ONE, TWO = variant("one"), variant("two")
-VARIANTS = {ONE.id: ONE, TWO.id: TWO}
+ONE, TWO, THREE = (variant(name) for name in ("one", "two", "three"))
+VARIANTS = {each.id: each for each in (ONE, TWO, THREE)}
 
 
 class Bench:
@@ -113,6 +114,29 @@ def test_while_it_is_resized_nothing_else_is_begun(tmp_path: Path, threads: list
         bench.device.obey([RESIZE, RESIZE, load], set(), VARIANTS)
         await bench.until(lambda: bench.device.report().device_class == "cpu-2")
         assert threads == [1, 2]
+        bench.device.close()
+
+    asyncio.run(serve())
+
+
+def test_copies_that_wait_to_be_loaded_do_not_hold_it_up(
+    tmp_path: Path, threads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load_queue, "REST", 1e9)
+
+    async def serve() -> None:
+        bench = Bench(tmp_path)
+        await bench.load(ONE)
+        await bench.run(ONE.id)
+        for variant in (TWO, THREE):
+            bench.device.load(variant, Reason.ANOTHER_COPY)
+        await bench.until(lambda: len(bench.device.report().variant_ids) == 2)
+        bench.device.obey([RESIZE], set(), VARIANTS)
+        await bench.until(lambda: bench.device.report().device_class == "cpu-2")
+        assert [one.variant_id for one in bench.device.state(set()).instances] == [ONE.id]
+        assert threads == [1, 1, 2]
+        bench.device.load(THREE)
+        await bench.until(lambda: len(bench.device.report().variant_ids) == 2)
         bench.device.close()
 
     asyncio.run(serve())

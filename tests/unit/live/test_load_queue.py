@@ -1,0 +1,59 @@
+"""What is needed is loaded first and at once; copies of what others serve wait, and rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from modelless.controller.live.load_queue import REST, LoadQueue
+from modelless.policies.reasons import Reason
+from modelless.variants.vocabulary import Variant
+from tests.unit.variants.tiny_models import tiny_bytes, variant_of
+
+ONE, TWO, THREE = (variant_of(tiny_bytes(), name) for name in ("one", "two", "three"))
+
+
+def queue_of(*waiting: tuple[Variant, Reason]) -> LoadQueue:
+    queue = LoadQueue()
+    for variant, reason in waiting:
+        queue.put(variant, reason)
+    return queue
+
+
+def test_copies_come_last() -> None:
+    orders = [(ONE, Reason.ANOTHER_COPY), (TWO, Reason.WANTED), (THREE, Reason.DEMAND)]
+    queue = queue_of(*orders)
+    assert (len(queue), queue.needed) == (3, 2)
+    assert [queue.take() for _ in range(3)] == [orders[1], orders[2], orders[0]]
+    assert not queue
+
+
+@pytest.mark.parametrize(
+    ("reason", "has_served", "rests"),
+    [
+        (Reason.ANOTHER_COPY, True, True),
+        (Reason.ANOTHER_COPY, False, False),
+        (Reason.WANTED, True, False),
+    ],
+)
+def test_it_rests_after_a_copy_while_it_serves(
+    reason: Reason, has_served: bool, rests: bool
+) -> None:
+    queue = queue_of((ONE, Reason.ANOTHER_COPY))
+    queue.ended(reason, 0.5, 100.0, has_served=has_served)
+    assert queue.rest_s(100.0) == (0.5 * REST if rests else 0.0)
+    assert queue.rest_s(100.0 + 0.5 * REST) == 0.0
+
+
+def test_what_is_needed_does_not_wait_for_the_rest() -> None:
+    queue = queue_of((ONE, Reason.ANOTHER_COPY))
+    queue.ended(Reason.ANOTHER_COPY, 0.5, 100.0, has_served=True)
+    queue.put(TWO, Reason.DEMAND)
+    assert queue.rest_s(100.0) == 0.0
+    assert queue.take() == (TWO, Reason.DEMAND)
+    assert queue.rest_s(100.0) > 0.0
+
+
+def test_copies_can_be_dropped() -> None:
+    queue = queue_of((ONE, Reason.ANOTHER_COPY), (TWO, Reason.WANTED))
+    assert queue.drop_copies() == [ONE]
+    assert (len(queue), queue.needed) == (1, 1)
