@@ -231,7 +231,7 @@ class Cluster:
         launcher = None
         if self._settings.ingress == "haproxy":
             launcher, binary = write_haproxy_launcher(self._run, host, doors)
-            self._keeper = HAProxyKeeper(doors, binary)
+            self._keeper = HAProxyKeeper(doors, binary, self._ports, self._settings.http.port)
             self._keeper.start()
         environment = ray_environment(host, haproxy=launcher)
         for name in ("RAY_SERVE_HAPROXY_STATS_PORT", "RAY_SERVE_HAPROXY_METRICS_PORT"):

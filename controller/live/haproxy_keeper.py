@@ -3,9 +3,10 @@
 Serve takes 9 to 11 seconds to replace a HAProxy that was killed, or the actor that runs it
 (measured), and until its gateways are known to the new one that answers 404. The supervisor's
 thread here waits on the process that serves clients, and when that ends without a successor it
-starts a stand-in for the clients' port with the same configuration, some ten milliseconds later.
-The stand-in has no administration socket at Serve's path, so that Serve still notices and starts
-its own; once that knows the gateways it takes the port over (``haproxy_launcher``).
+listens on the clients' port itself, at once, and starts a stand-in with the same configuration
+that accepts from that socket some ten milliseconds later: who connects meanwhile waits and is not
+refused. The stand-in has no administration socket at Serve's path, so that Serve still notices and
+starts its own; once that knows the gateways it takes the port over (``haproxy_launcher``).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from modelless.controller.live.haproxy_launcher import (
     read_current,
     write_current,
 )
+from modelless.controller.live.ports import HeldPorts
 
 logger = logging.getLogger(__name__)
 
@@ -37,17 +39,20 @@ _OF_SERVE = re.compile(
     r"^\s*(?:stats socket|server-state-base|server-state-file|load-server-state-from-file) .*\n",
     re.M,
 )
+_BIND = re.compile(r"^(\s*bind )\S+", re.M)
 _OTHER_PORTS = re.compile(r"^((?:frontend prometheus|listen stats)\n)\s*bind .*\n", re.M)
 
 
-def stand_in(configuration: str, socket: str) -> str:
+def stand_in(configuration: str, socket: str, listener: int) -> str:
     """The configuration without what belongs to Serve alone: only clients come in.
 
     Args:
         configuration: of the HAProxy that ended.
         socket: through which the stand-in hands its port over.
+        listener: number of the inherited file that clients are accepted from.
     """
     text = _OTHER_PORTS.sub(r"\1", _OF_SERVE.sub("", configuration))
+    text = _BIND.sub(rf"\g<1>fd@{listener}", text)
     own = f"    stats socket {socket} mode 600 level admin expose-fd listeners\n"
     return text.replace("global\n", f"global\n{own}", 1)
 
@@ -58,11 +63,15 @@ class HAProxyKeeper:
     Args:
         folder: the doors' folder, where the launcher notes which HAProxy serves.
         binary: HAProxy.
+        ports: where the clients' port is held.
+        port: the clients'.
     """
 
-    def __init__(self, folder: Path, binary: str) -> None:
+    def __init__(self, folder: Path, binary: str, ports: HeldPorts, port: int) -> None:
         self._folder = folder
         self._binary = binary
+        self._ports = ports
+        self._port = port
         self._ending = threading.Event()
         self._stand_ins: list[subprocess.Popen[bytes]] = []
         self._pause_s = FIRST_PAUSE_S
@@ -115,16 +124,19 @@ class HAProxyKeeper:
 
     def _stand_in_for(self, ended: Current) -> None:
         self._stand_ins = [each for each in self._stand_ins if each.poll() is None]
+        own, socket = self._folder / "stand-in.cfg", str(self._folder / "stand-in.socket")
         try:
-            own, socket = self._folder / "stand-in.cfg", str(self._folder / "stand-in.socket")
-            own.write_text(stand_in(Path(ended.configuration).read_text(), socket))
-            process = subprocess.Popen(
-                [self._binary, "-db", "-f", str(own)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            with self._ports.listen(self._port) as listener:
+                number = listener.fileno()
+                own.write_text(stand_in(Path(ended.configuration).read_text(), socket, number))
+                process = subprocess.Popen(
+                    [self._binary, "-db", "-f", str(own)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                    pass_fds=[number],
+                )
         except OSError as error:
             logger.warning("no stand-in for HAProxy: %s", error)
             self._ending.wait(LONGEST_PAUSE_S)

@@ -10,6 +10,9 @@ import socket
 
 from modelless.variants.errors import EnvironmentUnfitError
 
+BACKLOG = 1024
+"""Connections that may wait to be accepted; the kernel allows 4,096 unless told otherwise."""
+
 
 class HeldPorts:
     """Ports bound, and not listened on, by this process.
@@ -38,6 +41,22 @@ class HeldPorts:
                 "free it, or choose another with --port or http.port"
             ) from None
         return chosen
+
+    def listen(self, port: int) -> socket.socket:
+        """Listen on a held port now, and hold it anew; for another process to accept from.
+
+        Connections wait in the socket from here on. Close it once that process has it.
+
+        Raises:
+            OSError: the port is not held, or somebody took it without sharing.
+        """
+        for place, held in enumerate(self._sockets):
+            host, held_port = held.getsockname()
+            if held_port == port:
+                held.listen(BACKLOG)
+                self._sockets[place] = _bound(host, port, shared=True)
+                return held
+        raise OSError(f"port {port} is not held")
 
     def close(self) -> None:
         """Let go of them all."""

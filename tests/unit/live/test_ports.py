@@ -44,6 +44,22 @@ def test_a_listener_that_shares_gets_every_connection(ports: HeldPorts) -> None:
                     listener.accept()[0].close()
 
 
+def test_connections_wait_for_who_is_to_accept_them(ports: HeldPorts) -> None:
+    port = ports.hold(HOST)
+    listener = ports.listen(port)
+    with listener, socket.create_connection((HOST, port), timeout=5):
+        listener.accept()[0].close()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind((HOST, port))  # held anew
+    with sharing_listener(port) as after, socket.create_connection((HOST, port), timeout=5):
+        after.accept()[0].close()
+
+
+def test_only_a_held_port_is_listened_on(ports: HeldPorts) -> None:
+    with pytest.raises(OSError, match="not held"):
+        ports.listen(9)
+
+
 @pytest.mark.parametrize("shares", [False, True])
 def test_a_port_that_somebody_listens_on_is_refused(ports: HeldPorts, shares: bool) -> None:
     with socket.socket() as taken:
