@@ -3,8 +3,8 @@
 A Gaussian process says how sure it is, under assumptions. How far off it really is, in units of
 what it said, is seen where a device that is known is predicted as if it were not, and on the few
 measurements of the device itself when each is left out in turn. The former tell the shape of those
-scores and what their scale is on the usual device; the latter correct the scale for this one,
-shrunk, for they are few. The band is the quantile of the scores: split conformal prediction
+scores and what their scale is on the usual device; the latter correct both for this one, shrunk,
+for they are few. The band is the quantile of the scores: split conformal prediction
 (Vovk, Gammerman and Shafer, "Algorithmic Learning in a Random World", 2005, section 4.1) with
 normalised scores and an empirical-Bayes scale.
 """
@@ -28,10 +28,10 @@ _MOST_POINTS = 300  # of a device, looked at
 # their distribution. Tails are heavier than a Student t's with four degrees of freedom.
 _SUPPOSED = np.array([0.10, 0.22, 0.33, 0.46, 0.59, 0.74, 0.91, 1.12, 1.38, 1.77, 2.42, 4.60])
 _SUPPOSED_WEIGHT = 0.2  # against a device's 1
-_USUAL_WORTH = 3.0  # shots that the usual scale is worth
-_SCALE_VARIANCE = 1.5  # of the log of one score: they are heavy-tailed
-_SHAPE_WORTH = 20.0  # shots at which their own distribution counts half as much as all others'
-_MOST_SCORE = 4.0  # of usual ones: more counts as this much towards the scale
+_USUAL_WORTH = 2.0  # shots that the usual scale is worth
+_SCALE_VARIANCE = 1.0  # of the log of one score: they are heavy-tailed
+_SHAPE_WORTH = 20.0  # shots that the distribution of all others is worth
+_MOST_SCORE = 8.0  # of usual ones: more counts as this much towards the scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +70,16 @@ class Scores:
         return self._shape(share, shot_errors) * float(np.exp(scale_log))
 
     def _shape(self, share: float, shot_errors: FloatArray) -> float:
-        """The same in multiples of the mean: of other devices, or wider by the device's own."""
-        usual = _weighted_quantile(share, self.values, self.weights)
-        count = len(shot_errors)
-        if not count:
-            return usual
+        """The same in multiples of the mean, of other devices and of the device's own shots."""
         own = np.abs(shot_errors)
-        # None counts as farther off than any of the others.
-        own = np.minimum(own / _scale_of(own), self.values.max())
-        weight = self.weights.sum() / (count + _SHAPE_WORTH)
-        mixed = _weighted_quantile(
+        if len(own):  # none counts as farther off than any of the others
+            own = np.minimum(own / _scale_of(own), self.values.max())
+        weight = self.weights.sum() / _SHAPE_WORTH
+        return _weighted_quantile(
             share,
             np.concatenate([self.values, own]),
-            np.concatenate([self.weights, np.full(count, weight)]),
+            np.concatenate([self.weights, np.full(len(own), weight)]),
         )
-        return max(usual, mixed)
 
 
 def scores_of(process: Process, rng: np.random.Generator) -> Scores:

@@ -67,27 +67,50 @@ class Mixture:
         priors = [1.0] + [1.0 / max(len(each), 1)] * (len(ways) - 1)
         evidence = np.array([member.evidence for member in members])
         shares_log = np.log(priors) + _TEMPER * evidence
-        shares = np.exp(shares_log - shares_log.max())
-        shares /= shares.sum()
-        kept = np.flatnonzero(shares > _LEAST_SHARE)
-        self._shares = shares[kept] / shares[kept].sum()
+        kept = np.flatnonzero(_shares_of(shares_log) > _LEAST_SHARE)
+        self._shares_log = shares_log[kept]
         self._members = [(ways[number], members[number]) for number in kept]
 
     def predict(self, rows: IntArray) -> tuple[FloatArray, FloatArray]:
         """(mean, variance with noise) at some rows, shape (n,) each."""
-        return self._mixed(member.predict(way(self._belief, rows)) for way, member in self._members)
+        means, variances = _stacked(
+            member.predict(way(self._belief, rows)) for way, member in self._members
+        )
+        return _mixed(_shares_of(self._shares_log)[:, None], means, variances)
 
     def left_out(self) -> tuple[FloatArray, FloatArray]:
-        """Each shot's error and its variance, noise included, had it been left out, shape (k,)."""
-        return self._mixed(member.left_out() for _, member in self._members)
+        """Each shot's error and its variance, noise included, had it been left out, shape (k,).
 
-    def _mixed(
-        self, each: Iterable[tuple[FloatArray, FloatArray]]
-    ) -> tuple[FloatArray, FloatArray]:
-        """Mean and variance of the mixture, by the law of total variance."""
-        means, variances = (np.array(some) for some in zip(*each, strict=True))
-        mean = self._shares @ means
-        return mean, self._shares @ (variances + (means - mean) ** 2)
+        Without the shot its evidence is missing as well: ways that it alone spoke for count less.
+        """
+        errors, variances = _stacked(member.left_out() for _, member in self._members)
+        density_log = -0.5 * (errors**2 / variances + np.log(variances))
+        shares = _shares_of(self._shares_log[:, None] - _TEMPER * density_log)
+        return _mixed(shares, errors, variances)
+
+
+def _shares_of(shares_log: FloatArray) -> FloatArray:
+    """Shares of the first axis, from their logs up to a constant."""
+    shares = np.exp(shares_log - shares_log.max(axis=0))
+    return np.asarray(shares / shares.sum(axis=0))
+
+
+def _stacked(each: Iterable[tuple[FloatArray, FloatArray]]) -> tuple[FloatArray, FloatArray]:
+    means, variances = (np.array(some) for some in zip(*each, strict=True))
+    return means, variances
+
+
+def _mixed(
+    shares: FloatArray, means: FloatArray, variances: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Mean and variance of a mixture of m members at n points, shape (n,), by total variance.
+
+    Args:
+        shares: of the members, shape (m, 1) or (m, n).
+        means, variances: shape (m, n).
+    """
+    mean = (shares * means).sum(axis=0)
+    return mean, (shares * (variances + (means - mean) ** 2)).sum(axis=0)
 
 
 def _leaning(contrasts: FloatArray, belief: Belief, rows: IntArray) -> Belief:

@@ -97,9 +97,14 @@ class Predictor:
         )
 
     @cached_property
-    def _scores(self) -> Scores:
+    def _is_known_device(self) -> bool:
+        """Whether what is new is the models."""
         known = np.isin(self._belief.points.level("device"), self._process.points.level("device"))
-        if known.size and known.all():  # what is new is then the models
+        return bool(known.size and known.all())
+
+    @cached_property
+    def _scores(self) -> Scores:
+        if self._is_known_device:
             return family_scores_of(self._process)
         return scores_of(self._process, self._rng)
 
@@ -121,7 +126,8 @@ class Predictor:
         centre = np.clip(mean + base_log[rows], -MOST_LOG, MOST_LOG)
         width = np.minimum(self._scores.quantile(0.9, shot_errors) * deviation, MOST_LOG)
         shift = np.zeros(len(rows))
-        if len(shots):  # else the level is unknown, and its guess is best left in the middle
+        if len(shots) or self._is_known_device:
+            # Else the level is unknown, and its guess is best left in the middle.
             scale = self._scores.quantile(0.5, shot_errors) / MEDIAN_OF_NORMAL
             shift = np.minimum(_SHIFT_SHARE * (scale * deviation) ** 2, _MOST_SHIFT_LOG)
         return Prediction(

@@ -10,9 +10,17 @@ from modelless.profiler.learning.prior import shipped_prior
 from modelless.profiler.learning.process import Process
 from modelless.profiler.learning.proxies import contrasts_of
 
-from .worlds import BLANK_SIZES, FloatArray, drawn, encoded, multiples
+from .worlds import BLANK_SIZES, FloatArray, IntArray, drawn, encoded, multiples
 
 MODELS, SHOTS = 80, 10
+
+
+def mixture_of(truth_log: FloatArray, contrasts: FloatArray, shots: IntArray) -> Mixture:
+    """That has seen these shots, and nothing else."""
+    points = encoded(multiples({"new": 1.0}, MODELS, **BLANK_SIZES))
+    nothing = points.take(np.arange(0))
+    process = Process(shipped_prior().kernel, nothing, np.empty(0))
+    return Mixture(process, process.believe(points), contrasts, shots, truth_log[shots])
 
 
 def predicted(
@@ -25,12 +33,8 @@ def predicted(
         contrasts: of the other devices, shape (p, n).
         seed: of the draw of the shots.
     """
-    points = encoded(multiples({"new": 1.0}, MODELS, **BLANK_SIZES))
-    nothing = points.take(np.arange(0))
-    process = Process(shipped_prior().kernel, nothing, np.empty(0))
     shots, rest = drawn(SHOTS, MODELS, seed)
-    mixture = Mixture(process, process.believe(points), contrasts, shots, truth_log[shots])
-    mean, variance = mixture.predict(rest)
+    mean, variance = mixture_of(truth_log, contrasts, shots).predict(rest)
     errors, deviations = np.full((2, MODELS), np.nan)
     errors[rest], deviations[rest] = np.abs(mean - truth_log[rest]), np.sqrt(variance)
     return errors, deviations
@@ -57,6 +61,20 @@ def test_a_device_that_is_alike_but_for_some_models_is_no_sister(seed: int) -> N
     truth_log[np.random.default_rng(100 + seed).permutation(MODELS)[: MODELS // 3]] += np.log(3.0)
     errors, deviations = predicted(truth_log, contrasts, seed)
     assert np.nanquantile(errors / deviations, 0.8) < 2.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_shot_that_is_left_out_has_no_say_in_what_is_followed(seed: int) -> None:
+    """Else ways that are right by chance make bands too narrow."""
+    rng = np.random.default_rng(seed)
+    truth_log, contrasts = rng.normal(0.0, 0.5, MODELS), rng.normal(0.0, 0.5, (12, MODELS))
+    shots, _ = drawn(SHOTS, MODELS, seed)
+    error, variance = mixture_of(truth_log, contrasts, shots).left_out()
+    for number, shot in enumerate(shots):
+        others = mixture_of(truth_log, contrasts, np.delete(shots, number))
+        (mean,), (own_variance,) = others.predict(shots[[number]])
+        assert error[number] == pytest.approx(truth_log[shot] - mean, abs=0.03)
+        assert variance[number] == pytest.approx(own_variance, rel=0.15)
 
 
 def test_items_that_the_sister_does_not_have_are_as_unsure_as_ever() -> None:

@@ -102,7 +102,14 @@ assert not [name for name in sys.modules if name.split(".")[0] == "scipy"]
 
 def test_one_measurement_in_a_hundred_exceeds_what_is_supposed(make: Any) -> None:
     """Errors have heavier tails than a normal variable: here a Student t's of four degrees."""
-    rng = np.random.default_rng(0)
+    below_p90, below_p99 = np.mean([shares_below(make, seed) for seed in range(12)], axis=0)
+    assert 0.87 <= below_p90 <= 0.93
+    assert below_p99 >= 0.98
+
+
+def shares_below(make: Any, seed: int) -> tuple[float, float]:
+    """Of 300 placements alike those below what is supposed as p90 and p99; 100 are measured."""
+    rng = np.random.default_rng(seed)
     count = 400
     subjects = {}
     for number in range(count):
@@ -117,5 +124,4 @@ def test_one_measurement_in_a_hundred_exceeds_what_is_supposed(make: Any) -> Non
     found = suppose(shipped_prior(), subjects, rows, (1,))
     assert [row.placement for row in found] == list(subjects)[100:]
     p90_s, p99_s = (np.array([getattr(row, name) for row in found]) for name in ("p90_s", "p99_s"))
-    assert (truth_s[100:] <= p90_s).mean() >= 0.88
-    assert (truth_s[100:] <= p99_s).mean() >= 0.98
+    return float((truth_s[100:] <= p90_s).mean()), float((truth_s[100:] <= p99_s).mean())
