@@ -83,8 +83,9 @@ def ask_on_idle(
     the policy.
     """
     outfit, servers = worker.outfit, roster.servers
-    queues = list(worker.queues.values())
-    queues += [q for key, q in waiting.deferred.items() if outfit in servers[key[0]]]
+    queues = [q for key, q in waiting.deferred.items() if outfit in servers[key[0]]]
+    if worker.queues:
+        queues = [*worker.queues.values(), *queues]
     if not queues:
         return None
     residents = roster.residents(worker.worker_id)

@@ -35,6 +35,7 @@ class IdleWorkers:
         # Heap of those still to be asked about the news, by their last one, who is asked first.
         self._to_ask: list[tuple[int, Outfit, list[Worker]]] = []
         self._settled: set[tuple[str, int]] = set()  # scope and shelf: not to be asked about now
+        self._done: set[Outfit] = set()  # for whom all that waits is settled
 
     def add(self, worker: Worker) -> None:
         """The worker runs nothing any more."""
@@ -73,6 +74,9 @@ class IdleWorkers:
     def settle(self, worker: Worker) -> None:
         """What waits is nothing for this worker nor for those alike: see ``Wait.for_alike``."""
         outfit, servers = worker.outfit, self._servers
+        self._done.add(outfit)
+        if len(self._idle) == 1:  # nobody else is idle
+            return
         for scope, _, _ in self._waiting.deferred:
             shelf = servers[scope].get(outfit)
             if shelf is not None:
@@ -81,6 +85,7 @@ class IdleWorkers:
     def reopen(self) -> None:
         """What was settled may be so no more: time has passed, or a policy was asked."""
         self._settled.clear()
+        self._done.clear()
 
     def next_hungry(self) -> Worker | None:
         """Whom to ask next, if anybody; each once about what is new.
@@ -126,6 +131,8 @@ class IdleWorkers:
 
     def _offers(self, outfit: Outfit, queues: Iterable[QueueKey]) -> bool:
         """Whether any of these queues waits still, and workers like this may be asked about it."""
+        if outfit in self._done:
+            return False
         deferred, servers, settled = self._waiting.deferred, self._servers, self._settled
         for key in queues:
             scope = key[0]

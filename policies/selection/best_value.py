@@ -46,7 +46,7 @@ from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.feasibility import best, look, why_infeasible
 from modelless.policies.selection.value_batches import Line, Offer, best_batch
 from modelless.policies.selection.value_fairness import within_fair_share
-from modelless.policies.selection.value_left import Left
+from modelless.policies.selection.value_left import LeftForOthers
 from modelless.policies.selection.value_market import Market
 from modelless.policies.selection.value_menu import Menu
 from modelless.policies.views import (
@@ -110,7 +110,7 @@ class BestValue(SelectionPolicy):
         if not 0.0 <= miss_penalty <= 1e6:
             raise InvalidInputError.of("miss_penalty", miss_penalty, "0 to 1000000")
         self._market = Market(target_utilisation, batching_share, miss_penalty, memory_s, reprice_s)
-        self._left: dict[tuple[str, int], Left] = {}  # by device class and rank
+        self._left = LeftForOthers()
         # By scope and items: the estimates, and the least latency by minimum accuracy.
         self._ready: dict[tuple[str, int], tuple[Estimates, dict[float, float]]] = {}
 
@@ -120,8 +120,7 @@ class BestValue(SelectionPolicy):
         self, query: QueryView, candidates: Candidates, rng: np.random.Generator
     ) -> Choice:
         self._market.on_query(query, candidates.now_s)
-        for left in self._left.values():  # a worker that waits is asked again, about this scope
-            left.on_query(query.scope)
+        self._left.on_query(query.scope)
         if query.max_cost_usd != math.inf:
             return self._bind(query, candidates)
         reason = self._why_never(query, candidates)
@@ -181,10 +180,10 @@ class BestValue(SelectionPolicy):
             decision = self.batching.next_batch(worker, bound, now_s)
             if isinstance(decision, Run) or not deferred:
                 return decision
-        asked = worker.device_class, rank(deferred[0].queries[0])  # the rank is alike for all
-        left, shown, market = self._left.get(asked), deferred, self._market
-        if left is not None and now_s < left.until_s:
-            until_s = [left.until(q.scope, market.menu(worker, q.scope)) for q in deferred]
+        left = self._left.by(worker, rank(deferred[0].queries[0]))  # the rank is alike for all
+        shown, market = deferred, self._market
+        if now_s < left.until_s:
+            until_s = self._left.until(left, deferred)
             shown = [q for q, until in zip(deferred, until_s, strict=True) if until <= now_s]
             if not shown:
                 return Wait(Reason.WORTH_WAITING, min(until_s), for_alike=True)
@@ -211,12 +210,9 @@ class BestValue(SelectionPolicy):
         if chosen is None:
             if not is_left:
                 return Wait(Reason.NOTHING_QUEUED, dropped=dropped)
-            if left is None:
-                left = self._left[asked] = Left()
             if len(shown) == len(deferred):  # looked at anew, all of it
                 left.until_s = now_s + _LOOK_AGAIN_S
-            for queue in shown:
-                left.put(queue.scope, market.menu(worker, queue.scope))
+            self._left.put(left, shown)
             market.fleet.on_left(now_s)
             return Wait(Reason.WORTH_WAITING, left.until_s, dropped, for_alike=True)
         market.on_run(worker, chosen.latency_s, now_s)

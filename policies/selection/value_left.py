@@ -3,42 +3,70 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 
-from modelless.policies.selection.value_menu import Menu
+from modelless.policies.views import QueueView, ResidentView, WorkerView
 
-_SCOPES_KEPT = 4096
+_WORKERS_KEPT, _SCOPES_KEPT = 4096, 4096
 
 
 class Left:
-    """What the workers of one device class have left, of queries of one rank.
+    """What workers that hold the same have left, of queries of one rank.
 
-    Workers with the same menu for a scope would all leave its queue; one with another menu may
-    have something for it. A query that comes in is another question.
+    Args:
+        residents: what they hold.
 
     Attributes:
         until_s: until when the latest answers stand.
+        marks: by scope, how many queries had come in when its queue was left, and until when.
     """
 
-    __slots__ = ("_until_s", "until_s")
+    __slots__ = ("marks", "residents", "until_s")
+
+    def __init__(self, residents: Mapping[str, ResidentView]) -> None:
+        self.residents = residents
+        self.until_s = -math.inf
+        self.marks: dict[str, tuple[int, float]] = {}
+
+
+class LeftForOthers:
+    """What was left by all workers. A queue to which a query comes in is a new one to all."""
 
     def __init__(self) -> None:
-        self.until_s = -math.inf
-        self._until_s: dict[str, dict[Menu, float]] = {}  # by scope, for who has which menu
+        self._left: dict[tuple[int, str, int], Left] = {}  # by residents' identity, class, rank
+        self._came: dict[str, int] = {}  # queries, by scope
 
-    def put(self, scope: str, menu: Menu) -> None:
-        """Who has this menu leaves the scope's queue."""
-        of_scope = self._until_s.get(scope)
-        if of_scope is None:
-            if len(self._until_s) >= _SCOPES_KEPT:
-                self._until_s.clear()
-            of_scope = self._until_s[scope] = {}
-        of_scope[menu] = self.until_s
-
-    def until(self, scope: str, menu: Menu) -> float:
-        """Until when who has this menu has left the scope's queue as it is; -inf if it has not."""
-        of_scope = self._until_s.get(scope)
-        return -math.inf if of_scope is None else of_scope.get(menu, -math.inf)
+    def __getstate__(self) -> dict[str, object]:
+        return {"_left": {}, "_came": {}}  # identities do not pickle
 
     def on_query(self, scope: str) -> None:
-        """A query of the scope has come in."""
-        self._until_s.pop(scope, None)
+        """A query has come in."""
+        came = self._came
+        if scope not in came and len(came) >= _SCOPES_KEPT:
+            came.clear()
+            self._left.clear()
+        came[scope] = came.get(scope, 0) + 1
+
+    def by(self, worker: WorkerView, rank: int) -> Left:
+        """What those who hold what the worker holds have left."""
+        key = (id(worker.residents), worker.device_class, rank)
+        left = self._left.get(key)
+        if left is None or left.residents is not worker.residents:
+            if len(self._left) >= _WORKERS_KEPT:
+                self._left.clear()
+            left = self._left[key] = Left(worker.residents)
+        return left
+
+    def until(self, left: Left, queues: Sequence[QueueView]) -> list[float]:
+        """Until when each queue was left as it is; -inf if it was not."""
+        marks, came = left.marks, self._came
+        return [
+            mark[1] if mark is not None and mark[0] == came.get(queue.scope, 0) else -math.inf
+            for queue in queues
+            for mark in (marks.get(queue.scope),)
+        ]
+
+    def put(self, left: Left, queues: Iterable[QueueView]) -> None:
+        """These queues are left as they are."""
+        for queue in queues:
+            left.marks[queue.scope] = self._came.get(queue.scope, 0), left.until_s
