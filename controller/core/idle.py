@@ -68,8 +68,9 @@ class IdleWorkers:
 
     def tell_servers(self, queues: Iterable[QueueKey]) -> None:
         """Something is new about these deferred queues: for everyone who can serve them."""
-        self._news.update(dict.fromkeys(queues))
-        self._is_newer = True
+        if self._idle:  # who becomes idle later is told then
+            self._news.update(dict.fromkeys(queues))
+            self._is_newer = True
 
     def settle(self, worker: Worker) -> None:
         """What waits is nothing for this worker nor for those alike: see ``Wait.for_alike``."""
