@@ -172,14 +172,15 @@ class Wait(NamedTuple):
 
     Attributes:
         dropped: as in ``Run``.
-        for_class: every other idle worker of its device class to which nothing is bound would be
-            told the same until the policy is asked about a query: now they need not be asked.
+        for_alike: none of the queues shown is anything for any other idle worker of its device
+            class that holds the same of the queue's scope, until the policy is asked about a
+            query: of these they need not be asked now.
     """
 
     reason: Reason
     until_s: float = float("inf")
     dropped: tuple[QueryView, ...] = ()
-    for_class: bool = False
+    for_alike: bool = False
 
 
 @dataclass(frozen=True, slots=True)

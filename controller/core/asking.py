@@ -82,13 +82,14 @@ def ask_on_idle(
     the others only if it has nothing to run of them: so priorities hold across queues, whatever
     the policy.
     """
-    worker_id, servers = worker.worker_id, roster.servers
-    queues = list(worker.queues.values())
-    queues += [q for key, q in waiting.deferred.items() if worker_id in servers[key[0]]]
+    outfit, servers = worker.outfit, roster.servers
+    queues = [q for key, q in waiting.deferred.items() if outfit in servers[key[0]]]
+    if worker.queues:
+        queues = [*worker.queues.values(), *queues]
     if not queues:
         return None
-    residents = roster.residents(worker_id)
-    view = WorkerView(worker_id, worker.device_class, residents, max_batch)
+    residents = roster.residents(worker.worker_id)
+    view = WorkerView(worker.worker_id, worker.device_class, residents, max_batch)
     if not waiting.is_mixed:
         shown = [queue.view for queue in queues]
         return _ask_on_idle(selection, worker, view, shown, waiting, now_s, rng)

@@ -69,7 +69,7 @@ class Dispatcher(DispatchReports):
         self._tenants = Tenants(self.limits.max_queued)
         self._waiting = WaitingRoom(self._tenants)
         self._held = HoldingRoom(self._waiting, roster, self.limits)
-        self._idle = IdleWorkers(self._waiting)
+        self._idle = IdleWorkers(self._waiting, roster.servers)
         self._crew = Crew(roster, self._waiting, self._idle, self.limits)
         self.quarantine = Quarantine(roster)
 
@@ -167,6 +167,7 @@ class Dispatcher(DispatchReports):
         report = self.quarantine.seen_as(report)
         if not self.roster.update(report):
             return []
+        self._idle.dress(worker, self.roster.outfits[worker.worker_id])
         homeless = self._crew.without_home(worker, report)
         effects = self._choose_again(homeless + self._held.stranded(), now_s)
         self._idle.tell(worker)
@@ -185,19 +186,20 @@ class Dispatcher(DispatchReports):
         """The client went away. A queued query is dropped; a running one is no longer answered."""
         del now_s
         receipt = self._books.open.get(query_id)
-        if receipt is None:
-            return
-        self._take(query_id)
-        self._books.cancel(receipt)
+        if receipt is not None:
+            self._take(query_id)
+            self._books.cancel(receipt)
 
     def on_tick(self, now_s: float) -> list[DispatchEffect]:
         """Time has passed: answer queries that cannot be in time, give up on batches that hang."""
         effects = self._give_up(self._held.in_vain(now_s), Reason.NOTHING_READY, now_s)
         effects += self._give_up(self._waiting.expired(now_s), Reason.DEADLINE_PASSED, now_s)
         self._demote(now_s)
+        self._idle.tell_servers(self._waiting.deferred)
         for worker in self._crew:
             if worker.running is None:
-                self._idle.tell(worker)
+                if worker.queues:
+                    self._idle.tell(worker)
             elif worker.running.is_others and now_s >= worker.busy_until_s:
                 self._crew.stop(worker, now_s)
                 self._idle.tell(worker)
@@ -256,8 +258,7 @@ class Dispatcher(DispatchReports):
             return self._give_up([query], Reason.TOO_INACCURATE, now_s)
         receipt.reason = choice.reason
         if isinstance(choice, Defer):
-            self._waiting.defer(query, self.roster.work_us(query))
-            self._idle.tell_all()
+            self._idle.tell_servers([self._waiting.defer(query, self.roster.work_us(query))])
         else:
             self._crew.bind(receipt, query, int(choice.row), now_s)
         return []
@@ -308,8 +309,8 @@ class Dispatcher(DispatchReports):
                 return [*effects, self._start(worker, decision, now_s)]
             if decision.dropped:
                 continue  # there may be good ones behind them
-            if decision.for_class:
-                self._idle.settle(worker.device_class)
+            if decision.for_alike:
+                self._idle.settle(worker)
             if decision.until_s < math.inf:
                 effects.append(WakeAt(max(decision.until_s, now_s + self.limits.min_wait_s)))
             return effects

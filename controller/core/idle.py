@@ -1,11 +1,18 @@
-"""Idle workers, and which of them have something new in reach: whom to ask a policy about."""
+"""Idle workers, and which of them have something new in reach: whom to ask a policy about.
+
+Workers that are alike (of one ``Outfit``) are kept together, so that what concerns all of them is
+decided once, and a query that comes in costs the same however many are idle.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable, Mapping
+from heapq import heapify, heappop, heappush
 from operator import attrgetter
 
-from modelless.controller.core.waiting import WaitingRoom, Worker
+from modelless.controller.core.outfits import Outfit, Shelves
+from modelless.controller.core.waiting import QueueKey, WaitingRoom, Worker
 
 _NUMBER = attrgetter("number")
 
@@ -15,42 +22,71 @@ class IdleWorkers:
 
     Args:
         waiting: what there is to give them.
+        servers: by scope, whom its queries can be given to.
     """
 
-    def __init__(self, waiting: WaitingRoom) -> None:
+    def __init__(self, waiting: WaitingRoom, servers: Mapping[str, Shelves]) -> None:
         self._waiting = waiting
-        self._idle: list[Worker] = []  # by number
+        self._servers = servers
+        self._idle: dict[Outfit, list[Worker]] = {}  # by number
         self._hungry: dict[str, Worker] = {}  # with something new in reach
-        self._is_new_for_all = False
-        self._to_ask: list[Worker] = []  # about what is new for all, the last one first
-        self._settled: set[str] = set()  # device classes whose workers need not be asked now
+        self._news: dict[QueueKey, None] = {}  # deferred queues with something new
+        self._is_newer = False  # than what ``_to_ask`` are asked about
+        # Heap of those still to be asked about the news, by their last one, who is asked first.
+        self._to_ask: list[tuple[int, Outfit, list[Worker]]] = []
+        self._settled: set[tuple[str, int]] = set()  # scope and shelf: not to be asked about now
+        self._done: set[Outfit] = set()  # for whom all that waits is settled
 
     def add(self, worker: Worker) -> None:
         """The worker runs nothing any more."""
-        insort(self._idle, worker, key=_NUMBER)
+        alike = self._idle.get(worker.outfit)
+        if alike is None:
+            self._idle[worker.outfit] = [worker]
+        else:
+            insort(alike, worker, key=_NUMBER)
 
     def remove(self, worker: Worker) -> None:
         """The worker, which was idle, runs something or is lost."""
-        del self._idle[bisect_left(self._idle, worker.number, key=_NUMBER)]
+        alike = self._idle[worker.outfit]
+        del alike[bisect_left(alike, worker.number, key=_NUMBER)]
+        if not alike:
+            del self._idle[worker.outfit]
         self._hungry.pop(worker.worker_id, None)
+
+    def dress(self, worker: Worker, outfit: Outfit) -> None:
+        """The worker is and holds something else than before."""
+        if worker.running is None:
+            self.remove(worker)
+            worker.outfit = outfit
+            self.add(worker)
+        else:
+            worker.outfit = outfit
 
     def tell(self, worker: Worker) -> None:
         """Something new is in reach of the worker, if it is idle."""
         self._hungry[worker.worker_id] = worker
 
-    def tell_all(self) -> None:
-        """Something new is in reach of everyone."""
-        self._is_new_for_all = True
+    def tell_servers(self, queues: Iterable[QueueKey]) -> None:
+        """Something is new about these deferred queues: for everyone who can serve them."""
+        if self._idle:  # who becomes idle later is told then
+            self._news.update(dict.fromkeys(queues))
+            self._is_newer = True
 
-    def settle(self, device_class: str) -> None:
-        """What waits for anyone is none for the class's workers: see ``Wait.for_class``."""
-        self._settled.add(device_class)
-        # All at once: to pass over hundreds one by one takes longer than to ask one of them.
-        self._to_ask = [w for w in self._to_ask if w.device_class != device_class or w.queues]
+    def settle(self, worker: Worker) -> None:
+        """What waits is nothing for this worker nor for those alike: see ``Wait.for_alike``."""
+        outfit, servers = worker.outfit, self._servers
+        self._done.add(outfit)
+        if len(self._idle) == 1:  # nobody else is idle
+            return
+        for scope, _, _ in self._waiting.deferred:
+            shelf = servers[scope].get(outfit)
+            if shelf is not None:
+                self._settled.add((scope, shelf))
 
     def reopen(self) -> None:
         """What was settled may be so no more: time has passed, or a policy was asked."""
         self._settled.clear()
+        self._done.clear()
 
     def next_hungry(self) -> Worker | None:
         """Whom to ask next, if anybody; each once about what is new.
@@ -59,20 +95,49 @@ class IdleWorkers:
         """
         while self._hungry:
             _, worker = self._hungry.popitem()
-            if worker.running is None and (worker.queues or self._offers(worker)):
+            if worker.running is None and (
+                worker.queues or self._offers(worker.outfit, self._waiting.deferred)
+            ):
                 return worker
-        if self._is_new_for_all:
-            self._is_new_for_all = False
-            self._to_ask = self._idle.copy()
-        while self._to_ask and self._waiting.deferred:
-            worker = self._to_ask.pop()
-            if worker.running is not None:  # it was given something meanwhile
-                continue
-            if worker.queues or self._offers(worker):
+        if self._is_newer:
+            self._is_newer = False
+            self._gather()
+        while self._to_ask:
+            _, outfit, alike = heappop(self._to_ask)
+            is_open = self._offers(outfit, self._news)
+            if not is_open:  # all at once: hundreds may be alike
+                alike = [worker for worker in alike if worker.queues] if self._waiting.bound else []
+                if not alike:
+                    continue
+            worker = alike.pop()
+            if alike:
+                heappush(self._to_ask, (-alike[-1].number, outfit, alike))
+            # (It may have been given something meanwhile.)
+            if worker.running is None and (is_open or worker.queues):
                 return worker
-        self._to_ask.clear()
+        self._news.clear()
         return None
 
-    def _offers(self, worker: Worker) -> bool:
-        """Whether something waits for anyone that the worker may be asked about."""
-        return bool(self._waiting.deferred) and worker.device_class not in self._settled
+    def _gather(self) -> None:
+        """Line up those who can serve what is new."""
+        outfits = set[Outfit]()
+        for scope, _, _ in self._news:
+            outfits |= self._idle.keys() & self._servers[scope].keys()
+        self._to_ask = [
+            (-alike[-1].number, outfit, alike.copy())
+            for outfit in outfits
+            for alike in (self._idle[outfit],)
+        ]
+        heapify(self._to_ask)
+
+    def _offers(self, outfit: Outfit, queues: Iterable[QueueKey]) -> bool:
+        """Whether any of these queues waits still, and workers like this may be asked about it."""
+        if outfit in self._done:
+            return False
+        deferred, servers, settled = self._waiting.deferred, self._servers, self._settled
+        for key in queues:
+            scope = key[0]
+            shelf = servers[scope].get(outfit)
+            if shelf is not None and key in deferred and (scope, shelf) not in settled:
+                return True
+        return False

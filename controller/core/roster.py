@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.controller.core.columns import column, plus
+from modelless.controller.core.outfits import Outfit, Outfits, Shelves
 from modelless.controller.core.outlook import Outlook, ReadyCandidates, Snapshot
 from modelless.controller.core.residents import build_residents
 from modelless.controller.core.servers import Servers
@@ -95,7 +96,8 @@ class Roster:
         max_batch: the largest batch that will be asked about.
 
     Attributes:
-        servers: by scope, the workers that hold a ready variant of it.
+        outfits: what each worker is and holds.
+        servers: by scope, who holds a ready variant of it.
     """
 
     def __init__(
@@ -112,8 +114,8 @@ class Roster:
         self._reports: dict[str, WorkerReport] = {}
         self._index: dict[str, int] = {}
         self._scopes: dict[str, _ScopeTable] = {}
-        self._residents: dict[str, Mapping[str, ResidentView]] = {}
-        self._shared_residents: dict[WorkerReport, Mapping[str, ResidentView]] = {}
+        self.outfits = Outfits()
+        self._residents: dict[Outfit, Mapping[str, ResidentView]] = {}
         self.servers = Servers(self._find_servers, _ANSWERS_KEPT)
         self._best: dict[str, float] = {}  # the best accuracy that is ready, by scope
         self._holders: dict[Placement, _Holders] = {}
@@ -138,8 +140,11 @@ class Roster:
         if before == report:
             return False
         self._reports[report.worker_id] = report
+        worn, outfit = self.outfits.get(report.worker_id), self.outfits.put(*report)
         if before is not None and before._replace(variant_ids=report.variant_ids) == report:
             self._forget(report, set(before.variant_ids) ^ set(report.variant_ids))
+            if worn is not None:
+                self.outfits.carry_over(worn, outfit, self.servers.values())
         else:
             self._rebuild()
         return True
@@ -147,13 +152,13 @@ class Roster:
     def remove(self, worker_id: str) -> None:
         """Forget a worker."""
         if self._reports.pop(worker_id, None) is not None:
+            del self.outfits[worker_id]
             self._rebuild()
 
     def refresh(self, load: Load) -> None:
         """Ask the cost model anew: it has learned since, and the load is another."""
         self._load = load
         self._residents.clear()
-        self._shared_residents.clear()
         for table in self._scopes.values():
             table.by_items.clear()
 
@@ -190,14 +195,10 @@ class Roster:
 
     def residents(self, worker_id: str) -> Mapping[str, ResidentView]:
         """The worker's ready variants with their predicted latency by batch size."""
-        known = self._residents.get(worker_id)
+        outfit = self.outfits[worker_id]
+        known = self._residents.get(outfit)
         if known is None:
-            # Workers that hold the same and are as far away differ in nothing.
-            alike = self._reports[worker_id]._replace(worker_id="")
-            known = self._shared_residents.get(alike)
-            if known is None:
-                known = self._shared_residents[alike] = self._build_residents(alike)
-            self._residents[worker_id] = known
+            known = self._residents[outfit] = self._build_residents(outfit)
         return known
 
     def is_served(self, scope: str) -> bool:
@@ -206,7 +207,8 @@ class Roster:
 
     def is_served_beside(self, worker_id: str, scope: str) -> bool:
         """Whether a worker other than this one holds a ready variant of the scope."""
-        return bool(self.servers[scope] - {worker_id})
+        shelves = self.servers[scope]
+        return any(o in shelves for name, o in self.outfits.items() if name != worker_id)
 
     def candidates(self, scope: str, items: int, now_s: float, rank: int = 0) -> Candidates:
         """The rows for a query of ``items`` items; no rows if nothing is ready.
@@ -325,7 +327,6 @@ class Roster:
         for cache in (
             self._scopes,
             self._residents,
-            self._shared_residents,
             self.servers,
             self._best,
             self._holders,
@@ -335,7 +336,6 @@ class Roster:
 
     def _forget(self, report: WorkerReport, changed: set[str]) -> None:
         """Forget what was true while the worker held what it did: ``changed`` came or went."""
-        self._residents.pop(report.worker_id, None)
         for variant_id in changed:
             self._holders.pop(Placement(variant_id, report.device_class), None)
         variants = [self.variants[name] for name in changed if name in self.variants]
@@ -347,12 +347,9 @@ class Roster:
         """The variants of a scope."""
         return frozenset(v.id for v in self.variants.values() if in_scope(v.id, scope))
 
-    def _find_servers(self, scope: str) -> frozenset[str]:
-        """The workers that hold a ready variant of the scope."""
-        ids = self._ids_in(scope)
-        return frozenset(
-            name for name, report in self._reports.items() if not ids.isdisjoint(report.variant_ids)
-        )
+    def _find_servers(self, scope: str) -> Shelves:
+        """Who holds a ready variant of the scope."""
+        return self.outfits.shelves(self._ids_in(scope))
 
     def _build_scope(self, scope: str) -> _ScopeTable:
         ids = self._ids_in(scope)
@@ -391,8 +388,8 @@ class Roster:
         shortlist = find_shortlist(table.accuracy_percent, cost_usd, estimates, table.workers_of)
         return _Predicted(estimates, cost_usd, shortlist, {})
 
-    def _build_residents(self, report: WorkerReport) -> Mapping[str, ResidentView]:
-        held = [self.variants[name] for name in report.variant_ids if name in self.variants]
+    def _build_residents(self, outfit: Outfit) -> Mapping[str, ResidentView]:
+        held = [self.variants[name] for name in outfit.variant_ids if name in self.variants]
         return build_residents(
-            held, report.device_class, report.hop_s, self.cost_model, self._load, self.max_batch
+            held, outfit.device_class, outfit.hop_s, self.cost_model, self._load, self.max_batch
         )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from modelless.controller.core.outfits import Shelves
 
-class Servers(dict[str, frozenset[str]]):
-    """By scope, the workers that hold a ready variant of it; found when first asked for.
+
+class Servers(dict[str, Shelves]):
+    """By scope, the outfits that hold a ready variant of it; found when first asked for.
 
     A mapping, so that what is known costs no call: a worker that falls idle looks once a queue.
 
@@ -15,12 +17,12 @@ class Servers(dict[str, frozenset[str]]):
         most: scopes that are kept; others are found each time.
     """
 
-    def __init__(self, find: Callable[[str], frozenset[str]], most: int) -> None:
+    def __init__(self, find: Callable[[str], Shelves], most: int) -> None:
         super().__init__()
         self._find = find
         self._most = most
 
-    def __missing__(self, scope: str) -> frozenset[str]:
+    def __missing__(self, scope: str) -> Shelves:
         found = self._find(scope)
         if len(self) < self._most:
             self[scope] = found

@@ -13,6 +13,7 @@ from collections.abc import Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, overload
 
+from modelless.controller.core.outfits import UNKNOWN, Outfit
 from modelless.controller.core.tenants import Share, Tenants
 from modelless.policies.batching.urgency import rank, urgency
 from modelless.policies.views import QueryView, QueueView
@@ -63,6 +64,7 @@ class Worker:
 
     Attributes:
         number: that of a worker who came later is higher.
+        outfit: what it is and holds; changed by ``IdleWorkers.dress`` alone.
         running: its batch; None if it is idle.
         busy_until_s: when the batch is predicted to end, or when the last one ended.
         backlog_s: what its waiting queries are expected to take, seconds, by their rank.
@@ -72,6 +74,7 @@ class Worker:
     worker_id: str
     device_class: str
     number: int = 0
+    outfit: Outfit = UNKNOWN
     running: Batch | None = None
     busy_until_s: float = -math.inf
     backlog_s: dict[int, float] = field(default_factory=dict)
@@ -193,6 +196,7 @@ class WaitingRoom:
         deferred: the queues of nobody yet; none of them is empty.
         held: likewise, of those that wait for a load; policies are not shown them.
         is_mixed: whether queries of several ranks came since nobody waited.
+        bound: how many wait for one worker.
     """
 
     def __init__(self, tenants: Tenants) -> None:
@@ -200,6 +204,7 @@ class WaitingRoom:
         self.deferred: dict[QueueKey, Queue] = {}
         self.held: dict[QueueKey, Queue] = {}
         self.is_mixed = False
+        self.bound = 0
         self._rank = 0  # of the first that came since nobody waited
         self._places: dict[int, Place] = {}
         self._all: dict[Queue, None] = {}  # the deferred ones and those of workers
@@ -224,11 +229,17 @@ class WaitingRoom:
         own = rank(query)
         worker.backlog_s[own] = worker.backlog_s.get(own, 0.0) + service_s
         key: QueueKey = (query.scope, variant_id, query.batch_key)
+        self.bound += 1
         self._put(query, worker, key, worker.queues, service_s, work)
 
-    def defer(self, query: QueryView, work: int = 0) -> None:
-        """Let the query wait for whichever worker takes it; ``work`` as in ``bind``."""
-        self._put(query, None, (query.scope, None, query.batch_key), self.deferred, 0.0, work)
+    def defer(self, query: QueryView, work: int = 0) -> QueueKey:
+        """Let the query wait for whichever worker takes it; ``work`` as in ``bind``.
+
+        Returns its queue's key.
+        """
+        key: QueueKey = (query.scope, None, query.batch_key)
+        self._put(query, None, key, self.deferred, 0.0, work)
+        return key
 
     def hold(self, query: QueryView) -> None:
         """Let the query wait for a load."""
@@ -267,6 +278,7 @@ class WaitingRoom:
             del self._all[queue]
             del queue.home[queue.key]
         if worker is not None:
+            self.bound -= 1
             if worker.queues:
                 worker.backlog_s[rank(query)] -= service_s
             else:

@@ -19,8 +19,9 @@ fill. The more of its limit the query has waited, the more of the whole batch's 
 batches grow by taking in who waits. Full batches are what makes a fleet's capacity.
 
 A query that a device of another class will soon serve better is left for that; much better, if this
-one's time has a price. For a moment that stands: until then only the queues are looked at to which
-something has come, so that an arrival costs the same however many scopes there are. Where not all
+one's time has a price. For a moment that stands (``value_left``): until then only the queues are
+looked at to which something has come, so that an arrival costs the same however many scopes there
+are. Where not all
 can be served, tenants share device time fairly (``value_fairness``).
 
 The pieces are known: late binding and latency slack from SuperServe (Khare et al., NSDI 2025), the
@@ -35,7 +36,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from operator import attrgetter
 from statistics import median
-from typing import NamedTuple
 
 import numpy as np
 
@@ -46,6 +46,7 @@ from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.feasibility import best, look, why_infeasible
 from modelless.policies.selection.value_batches import Line, Offer, best_batch
 from modelless.policies.selection.value_fairness import within_fair_share
+from modelless.policies.selection.value_left import LeftForOthers
 from modelless.policies.selection.value_market import Market
 from modelless.policies.selection.value_menu import Menu
 from modelless.policies.views import (
@@ -73,18 +74,6 @@ _GOOD_ENOUGH_POINTS = 10.0  # so much below its best, a query, is a batch of the
 # Accuracy points by which another device must be better to be waited for: while this one has time
 # to spare, and if it has none.
 _BETTER_POINTS, _MUCH_BETTER_POINTS = 1.0, 5.0
-
-
-class _Left(NamedTuple):
-    """What was left for other device classes, when workers of one were asked.
-
-    Attributes:
-        until_s: until then the answer stands for the queues that were looked at.
-        news: scopes of which a query has come in since.
-    """
-
-    until_s: float
-    news: set[str]
 
 
 class BestValue(SelectionPolicy):
@@ -121,7 +110,7 @@ class BestValue(SelectionPolicy):
         if not 0.0 <= miss_penalty <= 1e6:
             raise InvalidInputError.of("miss_penalty", miss_penalty, "0 to 1000000")
         self._market = Market(target_utilisation, batching_share, miss_penalty, memory_s, reprice_s)
-        self._left: dict[tuple[str, int], _Left] = {}  # by device class and rank
+        self._left = LeftForOthers()
         # By scope and items: the estimates, and the least latency by minimum accuracy.
         self._ready: dict[tuple[str, int], tuple[Estimates, dict[float, float]]] = {}
 
@@ -131,9 +120,7 @@ class BestValue(SelectionPolicy):
         self, query: QueryView, candidates: Candidates, rng: np.random.Generator
     ) -> Choice:
         self._market.on_query(query, candidates.now_s)
-        for left in self._left.values():  # a worker that waits is asked again, about this scope
-            if candidates.now_s < left.until_s:
-                left.news.add(query.scope)
+        self._left.on_query(query.scope)
         if query.max_cost_usd != math.inf:
             return self._bind(query, candidates)
         reason = self._why_never(query, candidates)
@@ -193,19 +180,18 @@ class BestValue(SelectionPolicy):
             decision = self.batching.next_batch(worker, bound, now_s)
             if isinstance(decision, Run) or not deferred:
                 return decision
-        asked = worker.device_class, rank(deferred[0].queries[0])  # the rank is alike for all
-        left, shown = self._left.get(asked), deferred
-        if left is not None and now_s < left.until_s:
-            shown = [queue for queue in deferred if queue.scope in left.news]
+        left = self._left.by(worker, rank(deferred[0].queries[0]))  # the rank is alike for all
+        shown, market = deferred, self._market
+        if now_s < left.until_s:
+            until_s = self._left.until(left, deferred)
+            shown = [q for q, until in zip(deferred, until_s, strict=True) if until <= now_s]
             if not shown:
-                return Wait(Reason.WORTH_WAITING, left.until_s, for_class=True)
-        if len(shown) == len(deferred):
-            left = None  # looked at anew, all of it
-        self._market.on_idle(worker, deferred, now_s)
+                return Wait(Reason.WORTH_WAITING, min(until_s), for_alike=True)
+        market.on_idle(worker, deferred, now_s)
         crowd = sum([len(queue.queries) for queue in deferred])
         chosen: Offer | None = None
         hopeless: list[QueryView] = []
-        is_left = left is not None
+        is_left = len(shown) < len(deferred)
         looked = 0
         for queue in _most_urgent_first(shown):
             line, some_left = self._line_up(worker, queue, crowd, now_s, hopeless)
@@ -224,12 +210,12 @@ class BestValue(SelectionPolicy):
         if chosen is None:
             if not is_left:
                 return Wait(Reason.NOTHING_QUEUED, dropped=dropped)
-            if left is None:
-                left = self._left[asked] = _Left(now_s + _LOOK_AGAIN_S, set())
-            left.news.difference_update([queue.scope for queue in shown])
-            self._market.fleet.on_left(now_s)
-            return Wait(Reason.WORTH_WAITING, left.until_s, dropped, for_class=True)
-        self._market.on_run(worker, chosen.latency_s, now_s)
+            if len(shown) == len(deferred):  # looked at anew, all of it
+                left.until_s = now_s + _LOOK_AGAIN_S
+            self._left.put(left, shown)
+            market.fleet.on_left(now_s)
+            return Wait(Reason.WORTH_WAITING, left.until_s, dropped, for_alike=True)
+        market.on_run(worker, chosen.latency_s, now_s)
         return Run(chosen.variant_id, chosen.queries, Reason.BEST_VALUE, dropped)
 
     def _offer(self, line: Line) -> Offer | None:

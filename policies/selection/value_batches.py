@@ -116,18 +116,19 @@ def _best_of(
     """
     table = line.table
     menu, penalty, price = table.menu, table.penalty, table.price
-    typical_s = menu.typical_s[rows, columns]
+    part = menu.part(rows, columns)
+    typical_s = part.typical_s
     slack_s = np.array([line.slack_s[place] for place in members])
-    chance = menu.chance(slack_s, rows, columns)  # (k, v, k): of a member, by row and size
+    chance = part.chance(slack_s)  # (k, v, k): of a member, by row and size
     # Of a batch of the first few, the first few count.
     served = np.einsum("ivj,ij->vj", chance, _inside(len(members)))
-    worth = (menu.accuracy_percent[rows, None] + penalty) * served
-    worth -= np.array(later).cumsum() + penalty * np.arange(1.0, len(members) + 1.0)
+    worth = (part.accuracy_percent + penalty) * served
+    worth -= np.array(later).cumsum() + penalty * _counts(len(members))
     if price > 0.0:
         pressure = _waited(line.queries[members[0]], line.slack_s[members[0]])
-        share_s = menu.share_s[rows, columns]
-        worth -= price * (share_s + pressure * (typical_s - share_s))
-    worth[np.isinf(typical_s)] = -np.inf
+        worth -= price * (part.share_s + pressure * (typical_s - part.share_s))
+    if part.unknown is not None:
+        worth[part.unknown] = -np.inf
     row, column = divmod(int(worth.argmax()), worth.shape[1])
     most = float(worth[row, column])
     if most == -np.inf:
@@ -149,6 +150,14 @@ def _waited(query: QueryView, slack_s: float) -> float:
     if not 0.0 < limit_s < math.inf:
         return 0.0
     return min(max(1.0 - slack_s / limit_s, 0.0), 1.0)
+
+
+@lru_cache(maxsize=128)
+def _counts(most: int) -> FloatArray:
+    """1 to ``most``."""
+    counts: FloatArray = np.arange(1.0, most + 1.0)
+    counts.flags.writeable = False
+    return counts
 
 
 @lru_cache(maxsize=128)

@@ -30,6 +30,8 @@ _LONGEST_S = 10.0
 
 _MenuKey = tuple[int, int, str]
 """Identity of the residents, largest batch, scope."""
+_Shelf = tuple[int, tuple[ResidentView, ...]]
+"""Largest batch, and the residents of a scope, by id."""
 
 
 class Market:
@@ -64,6 +66,7 @@ class Market:
         self._ready_least_s: dict[str, float] = {}
         self._price_of: dict[str, float] = {}
         self._menus: dict[_MenuKey, tuple[Mapping[str, ResidentView], Menu]] = {}
+        self._shelves: dict[_Shelf, Menu] = {}  # by what a menu is made of
         self._chances: dict[Menu, Chances] = {}
         self._tables: dict[tuple[Menu, float], ValueTable] = {}
         self._devices: dict[str, Devices] = {}
@@ -73,7 +76,7 @@ class Market:
 
     def __getstate__(self) -> dict[str, object]:
         # What the core shows are read-only views, which do not pickle; it will be seen again.
-        return {**vars(self), "_menus": {}, "_chances": {}, "_tables": {}}
+        return {**vars(self), "_menus": {}, "_shelves": {}, "_chances": {}, "_tables": {}}
 
     # -- what happens -------------------------------------------------------------------------
 
@@ -113,11 +116,14 @@ class Market:
         known = self._menus.get(key)
         if known is not None and known[0] is residents:
             return known[1]
-        menu = make_menu(
-            [r for name, r in residents.items() if in_scope(name, scope)], worker.max_batch
-        )
+        names = sorted([name for name in residents if in_scope(name, scope)])
+        shelf = worker.max_batch, tuple([residents[name] for name in names])
         if len(self._menus) >= _MENUS_KEPT:
             self._menus.clear()
+            self._shelves.clear()
+        menu = self._shelves.get(shelf)
+        if menu is None:
+            menu = self._shelves[shelf] = make_menu(shelf[1], worker.max_batch)
         self._menus[key] = (residents, menu)
         if scope not in self._met_least_s:
             self._surveyed_s = -math.inf  # so that the next call knows of it
@@ -172,6 +178,7 @@ class Market:
             least_s = self._met_least_s.get(scope, math.inf)
             self._met_least_s[scope] = min(menu.least_s, least_s)
         live = {menu for _, menu in self._menus.values()}
+        self._shelves = {shelf: menu for shelf, menu in self._shelves.items() if menu in live}
         self._chances = {menu: known for menu, known in self._chances.items() if menu in live}
         self._tables = {key: known for key, known in self._tables.items() if key[0] in live}
         self._devices = {name: Devices(counts[name], offered) for name, offered in menus.items()}

@@ -17,6 +17,7 @@ _Z99 = 2.326  # standard normal's 99 % quantile
 _LEAST_SPREAD = 0.01  # of log latency; a profile without any spread is too good to be true
 _LEAST_SLACK_S, _MOST_SLACK_S = 1e-9, 1e9
 _LIMITS_KEPT = 64
+_PARTS_KEPT = 256
 _SURELY = 2.0  # standard deviations of log latency that must fit a deadline to be surely in time
 _ALL = slice(None)
 
@@ -36,6 +37,43 @@ class Within(NamedTuple):
     item_s: FloatArray
     first_s: float
     least_s: float
+
+
+class Part(NamedTuple):
+    """Some rows and columns of a menu: v variants, k sizes of batches.
+
+    Attributes:
+        accuracy_percent: shape (v, 1).
+        typical_s, share_s, log_s: as the menu's, shape (v, k).
+        steepness: of the chance to be in time, by log latency, shape (v, k).
+        unknown: where ``typical_s`` is inf, shape (v, k); None if it is so nowhere.
+    """
+
+    accuracy_percent: FloatArray
+    typical_s: FloatArray
+    share_s: FloatArray
+    log_s: FloatArray
+    steepness: FloatArray
+    unknown: NDArray[np.bool_] | None
+
+    def chance(self, slack_s: FloatArray) -> FloatArray:
+        """Probability that each batch takes no longer than each slack.
+
+        The normal distribution function is taken as logistic (Bowling et al., 2009: within 0.01).
+
+        Args:
+            slack_s: shape (m,).
+
+        Returns:
+            Shape (m, v, k).
+        """
+        log_slack = np.log(np.minimum(np.maximum(slack_s, _LEAST_SLACK_S), _MOST_SLACK_S))
+        z = log_slack[:, None, None] - self.log_s
+        z *= self.steepness
+        np.tanh(z, out=z)
+        z += 1.0
+        z *= 0.5
+        return z
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +109,7 @@ class Menu:
     _within: dict[tuple[float, int], Within] = field(init=False)
     _reach_for: dict[tuple[float, int], int] = field(init=False)
     _surely: dict[tuple[int, int, int], float] = field(init=False)
-    _steepness: FloatArray = field(init=False)
+    _parts: dict[tuple[int, int, int], Part] = field(init=False)
 
     def __post_init__(self) -> None:
         per_item = self.typical_s / np.arange(1, self.typical_s.shape[1] + 1)
@@ -86,7 +124,7 @@ class Menu:
             ("_within", {}),
             ("_reach_for", {}),
             ("_surely", {}),
-            ("_steepness", 0.851 / self.spread),
+            ("_parts", {}),
             ("share_s", item_s[:, None] * np.arange(1.0, self.typical_s.shape[1] + 1.0)),
         ):
             object.__setattr__(self, name, value)
@@ -138,30 +176,33 @@ class Menu:
             known = self._surely[key] = float(latency_s[quickest]) * math.exp(_SURELY * spread)
         return known
 
-    def chance(
-        self,
-        slack_s: FloatArray,
-        rows: slice = _ALL,
-        columns: slice | NDArray[np.intp] = _ALL,
-    ) -> FloatArray:
-        """Probability that each batch takes no longer than each slack.
+    def part(self, rows: slice, columns: slice | NDArray[np.intp]) -> Part:
+        """These variants and sizes; what begins with the smallest is kept."""
+        if not isinstance(columns, slice):
+            return self._cut(rows, columns)
+        key = (rows.start, rows.stop, columns.stop)
+        known = self._parts.get(key)
+        if known is None:
+            if len(self._parts) >= _PARTS_KEPT:
+                self._parts.clear()
+            known = self._parts[key] = self._cut(rows, slice(0, columns.stop))
+        return known
 
-        The normal distribution function is taken as logistic (Bowling et al., 2009: within 0.01).
+    def chance(self, slack_s: FloatArray) -> FloatArray:
+        """As ``Part.chance``, of all variants and sizes."""
+        return self._cut(_ALL, _ALL).chance(slack_s)
 
-        Args:
-            slack_s: shape (m,).
-            rows, columns: of the menu; v and k of them.
-
-        Returns:
-            Shape (m, v, k).
-        """
-        log_slack = np.log(np.minimum(np.maximum(slack_s, _LEAST_SLACK_S), _MOST_SLACK_S))
-        z = log_slack[:, None, None] - self.log_s[rows, columns]
-        z *= self._steepness[rows, columns]
-        np.tanh(z, out=z)
-        z += 1.0
-        z *= 0.5
-        return z
+    def _cut(self, rows: slice, columns: slice | NDArray[np.intp]) -> Part:
+        typical_s = self.typical_s[rows, columns]
+        unknown = np.isinf(typical_s)
+        return Part(
+            self.accuracy_percent[rows, None],
+            typical_s,
+            self.share_s[rows, columns],
+            self.log_s[rows, columns],
+            0.851 / self.spread[rows, columns],
+            unknown if unknown.any() else None,
+        )
 
 
 def make_menu(residents: Iterable[ResidentView], max_batch: int) -> Menu:

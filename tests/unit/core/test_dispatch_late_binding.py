@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import pytest
 
 from modelless.controller.core.limits import DispatchLimits
@@ -12,6 +15,7 @@ from .some_policies import LateBinding, Scripted
 from .world import LADDER, World
 
 INT8, FP32, LITE2 = LADDER
+TINY = {"fashion/tiny/fp32@1": (0.002, 85.0)}
 
 
 def test_an_idle_worker_takes_a_deferred_query_at_once() -> None:
@@ -85,26 +89,70 @@ def test_a_worker_that_waits_is_woken() -> None:
     assert world.running["w0"].query_ids == (query,)
 
 
-def test_what_holds_for_a_class_is_asked_of_one_of_its_workers() -> None:
-    asked: list[str] = []
-    late = LateBinding()
+class Asked(LateBinding):
+    """Lets every worker wait, on small devices all that are alike; ``asked``: who was asked."""
 
-    def on_idle(worker: WorkerView, queues: list[QueueView]) -> Run | Wait:
-        asked.append(worker.worker_id)
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def on_idle(
+        self,
+        worker: WorkerView,
+        queues: Sequence[QueueView],
+        now_s: float,
+        rng: np.random.Generator,
+    ) -> Run | Wait:
+        self.asked.append(worker.worker_id)
         is_small = worker.device_class == "cpu-1"
-        return Wait(Reason.WORTH_WAITING, 100.5, for_class=is_small)
+        return Wait(Reason.WORTH_WAITING, now_s + 0.5, for_alike=is_small)
 
-    world = World(Scripted(arrival=lambda q, c: late.on_arrival(q, c, world.roster), idle=on_idle))  # type: ignore[arg-type]
+    def take(self) -> list[str]:
+        """Who was asked since the last call."""
+        asked, self.asked = self.asked, []
+        return asked
+
+
+def test_what_holds_for_all_who_are_alike_is_asked_of_one_of_them() -> None:
+    policy = Asked()
+    world = World(policy)
     for name, device_class in (("w0", "cpu-1"), ("w1", "h200"), ("w2", "cpu-1"), ("w3", "h200")):
         world.add_worker(name, device_class=device_class)
     world.ask(latency_ms=900.0)
-    assert asked == ["w3", "w2", "w1"]
-    asked.clear()
+    assert policy.take() == ["w3", "w2", "w1"]
     world.ask(latency_ms=900.0)  # a query has come: what held may do so no more
-    assert asked == ["w3", "w2", "w1"]
-    asked.clear()
+    assert policy.take() == ["w3", "w2", "w1"]
     world.tick(0.1)  # and so may what held a while ago
-    assert sorted(asked) in (["w0", "w1", "w3"], ["w1", "w2", "w3"])
+    assert policy.take() == ["w3", "w2", "w1"]
+
+
+def test_who_holds_something_else_of_the_scope_is_asked_too() -> None:
+    policy = Asked()
+    world = World(policy, {**LADDER, **TINY})
+    world.add_worker("w0", [INT8, FP32])
+    world.add_worker("w1", [FP32, *TINY, INT8])  # the same of the scope as w0
+    world.add_worker("w2", [INT8], hop_s=0.01)
+    world.add_worker("w3", [INT8])
+    world.add_worker("w4", [*TINY])
+    world.ask(latency_ms=900.0)
+    assert policy.take() == ["w3", "w2", "w1"]
+    world.ask(scope="imagenet/lite0/int8", latency_ms=900.0)
+    # (Of "imagenet", too, in which w1 and w0 differ from w3.)
+    assert policy.take() == ["w3", "w2"]
+    world.ask(scope="fashion", latency_ms=900.0)
+    assert policy.take() == ["w4"]  # w1 holds the same of that
+
+
+def test_who_comes_to_hold_something_else_is_asked_about_what_it_held_before() -> None:
+    policy = Asked()
+    world = World(policy, {**LADDER, **TINY})
+    world.add_worker("w0", [INT8])
+    world.ask(latency_ms=900.0)
+    world.add_worker("w0", [INT8, *TINY])
+    policy.take()
+    world.ask(latency_ms=900.0)
+    world.add_worker("w0", [INT8])
+    assert policy.take() == ["w0", "w0"]
 
 
 def test_a_policy_that_waits_until_now_does_not_spin() -> None:

@@ -130,8 +130,27 @@ def test_unknown_variants_are_no_rows() -> None:
     roster.update(WorkerReport("w0", "cpu-1", (INT8, "imagenet/not/registered@1")))
     assert len(roster.candidates("imagenet", 1, 0.0).placements) == 1
     assert set(roster.residents("w0")) == {INT8}
-    assert "w0" in roster.servers["imagenet/lite0"]
-    assert "w0" not in roster.servers["imagenet/not"]
+    assert roster.outfits["w0"] in roster.servers["imagenet/lite0"]
+    assert roster.outfits["w0"] not in roster.servers["imagenet/not"]
+
+
+def test_workers_that_hold_the_same_of_a_scope_share_its_shelf() -> None:
+    roster = make_roster()
+    roster.update(WorkerReport("w0", "cpu-1", (INT8, FP32)))
+    roster.update(WorkerReport("w1", "cpu-1", (FP32, INT8)))
+    assert roster.outfits["w0"] is roster.outfits["w1"]
+    assert roster.residents("w0") is roster.residents("w1")
+    assert len(roster.servers["imagenet"]) == len(roster.servers["imagenet/lite0/int8"]) == 1
+    roster.update(WorkerReport("w1", "cpu-1", (INT8,)))
+    first, second = roster.outfits["w0"], roster.outfits["w1"]
+    whole, part = roster.servers["imagenet"], roster.servers["imagenet/lite0/int8"]
+    assert whole[first] != whole[second]
+    assert part[first] == part[second]  # it was known before the change
+    roster.update(WorkerReport("w0", "cpu-1", (INT8,)))
+    assert set(part) == {second}  # nobody wears the other one any more
+    roster.update(WorkerReport("w0", "cpu-1", (INT8,), hop_s=0.1))
+    far = roster.servers["imagenet"]
+    assert far[roster.outfits["w0"]] != far[second]  # further away is not alike
 
 
 def test_residents_by_batch_size() -> None:

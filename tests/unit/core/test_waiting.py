@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from modelless.controller.core.idle import IdleWorkers
+from modelless.controller.core.outfits import Outfit
 from modelless.controller.core.tenants import Tenants
 from modelless.controller.core.waiting import Batch, Queue, WaitingRoom, Worker
 from modelless.policies.batching.urgency import urgency
@@ -75,25 +76,28 @@ def test_what_expired_is_found_among_all_priorities(now_s: float) -> None:
 
 def test_idle_workers_are_asked_once_and_only_while_something_waits() -> None:
     room = WaitingRoom(Tenants(1000))
-    idle = IdleWorkers(room)
-    workers = [Worker(f"w{number}", "cpu-1", number) for number in range(3)]
+    outfits = [Outfit("cpu-1", (f"{name}/lite0/int8@1",), 0.0) for name in ("imagenet", "fashion")]
+    idle = IdleWorkers(room, {"imagenet": {outfits[0]: 0}})
+    workers = [Worker(f"w{number}", "cpu-1", number, outfits[0]) for number in range(3)]
+    idle.add(Worker("w3", "cpu-1", 3, outfits[1]))  # serves something else
     for worker in (workers[1], workers[0], workers[2]):
         idle.add(worker)
-    idle.tell_all()
-    assert idle.next_hungry() is None  # nothing waits
     query = make_query(1, 100.0)
-    room.defer(query)
+    news = [("imagenet", None, None)]
+    idle.tell_servers(news)
+    assert idle.next_hungry() is None  # nothing waits
+    assert room.defer(query) in news
     assert idle.next_hungry() is None  # nobody was told
-    idle.tell_all()
+    idle.tell_servers(news)
     assert [idle.next_hungry() for _ in range(4)] == [*workers[::-1], None]
-    idle.tell_all()
+    idle.tell_servers(news)
     assert idle.next_hungry() is workers[2]
     workers[1].running = Batch(
         1, "imagenet/lite0/int8@1", "cpu-1", (), 0, 100.0, 0.01, math.inf, math.inf
     )
     idle.remove(workers[1])
     assert idle.next_hungry() is workers[0]  # the other one is not idle any more
-    idle.tell_all()
+    idle.tell_servers(news)
     idle.next_hungry()
     room.take(query.query_id)
     assert idle.next_hungry() is None

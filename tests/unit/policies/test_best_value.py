@@ -184,6 +184,24 @@ def test_what_was_left_is_looked_at_again_for_what_came_since(
     assert looked_at == ["t", "u", "t"]
 
 
+def test_what_one_worker_leaves_another_one_of_its_class_may_have_something_for() -> None:
+    policy = BestValue()
+    gpu = at("gpu-0", "gpu", [resident("t/big/v@1", 0.002, 90.0)])
+    slow = at("cpu-0", "cpu-1", [resident("t/s/v@1", 0.04, 60.0)])
+    good = at("cpu-2", "cpu-1", [resident("t/m/v@1", 0.01, 91.0)])
+    for view in (gpu, slow, good) * 2:  # all become known
+        idle(policy, view, NOW_S - 9.0, line(due(1, NOW_S)))
+        policy._market._survey(NOW_S - 8.5)
+    waiting = line(due(2, NOW_S + 0.1))
+    left = idle(policy, slow, NOW_S, waiting)
+    assert left == Wait(Reason.WORTH_WAITING, NOW_S + 0.003, for_alike=True)
+    alike = slow._replace(worker_id="cpu-1")
+    assert idle(policy, alike, NOW_S + 0.001, waiting) == left
+    run = idle(policy, good, NOW_S + 0.001, waiting)
+    assert isinstance(run, Run)
+    assert run.variant_id == "t/m/v@1"
+
+
 def test_what_nobody_could_ever_serve_is_rejected_on_arrival() -> None:
     rows = candidates((0.01, 60.0, 1e-6), (0.05, 80.0, 5e-6))
     for limits, reason in (

@@ -1,0 +1,72 @@
+"""What was left for other device classes: by whom, and until when that stands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from modelless.policies.views import QueueView, ResidentView, WorkerView
+
+_WORKERS_KEPT, _SCOPES_KEPT = 4096, 4096
+
+
+class Left:
+    """What workers that hold the same have left, of queries of one rank.
+
+    Args:
+        residents: what they hold.
+
+    Attributes:
+        until_s: until when the latest answers stand.
+        marks: by scope, how many queries had come in when its queue was left, and until when.
+    """
+
+    __slots__ = ("marks", "residents", "until_s")
+
+    def __init__(self, residents: Mapping[str, ResidentView]) -> None:
+        self.residents = residents
+        self.until_s = -math.inf
+        self.marks: dict[str, tuple[int, float]] = {}
+
+
+class LeftForOthers:
+    """What was left by all workers. A queue to which a query comes in is a new one to all."""
+
+    def __init__(self) -> None:
+        self._left: dict[tuple[int, str, int], Left] = {}  # by residents' identity, class, rank
+        self._came: dict[str, int] = {}  # queries, by scope
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"_left": {}, "_came": {}}  # identities do not pickle
+
+    def on_query(self, scope: str) -> None:
+        """A query has come in."""
+        came = self._came
+        if scope not in came and len(came) >= _SCOPES_KEPT:
+            came.clear()
+            self._left.clear()
+        came[scope] = came.get(scope, 0) + 1
+
+    def by(self, worker: WorkerView, rank: int) -> Left:
+        """What those who hold what the worker holds have left."""
+        key = (id(worker.residents), worker.device_class, rank)
+        left = self._left.get(key)
+        if left is None or left.residents is not worker.residents:
+            if len(self._left) >= _WORKERS_KEPT:
+                self._left.clear()
+            left = self._left[key] = Left(worker.residents)
+        return left
+
+    def until(self, left: Left, queues: Sequence[QueueView]) -> list[float]:
+        """Until when each queue was left as it is; -inf if it was not."""
+        marks, came = left.marks, self._came
+        return [
+            mark[1] if mark is not None and mark[0] == came.get(queue.scope, 0) else -math.inf
+            for queue in queues
+            for mark in (marks.get(queue.scope),)
+        ]
+
+    def put(self, left: Left, queues: Iterable[QueueView]) -> None:
+        """These queues are left as they are."""
+        for queue in queues:
+            left.marks[queue.scope] = self._came.get(queue.scope, 0), left.until_s
