@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from modelless.controller.assembly import check_policies
 from modelless.controller.config import Settings
 from modelless.controller.live import reaper
 from modelless.controller.live.deployed import write_deployed
@@ -130,7 +131,8 @@ class Cluster:
                 f"modelless is already up at {running.url} (process {running.pid}); "
                 "'modelless down' takes it down"
             )
-        # Read here too, to fail with a clear error, and not in a worker.
+        # Built and read here too, to fail with a clear error, and not in a worker.
+        check_policies(self._settings)
         knowledge = read_knowledge(self._home, self._settings)
         self.not_served = knowledge.servable().not_served
         if self.not_served.keys() == knowledge.catalog.tasks.keys():

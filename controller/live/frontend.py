@@ -263,7 +263,10 @@ class V2Frontend:
                 return render_json(dict(self._status()))
             if asked.startswith(RECEIPTS_PATH) and method == "GET":
                 return render_json(self._tell(asked[len(RECEIPTS_PATH) :].decode("latin-1")))
-            raise NotFoundError(f"no such path: {path.decode('latin-1')[:120]!r}")
+            raise NotFoundError(
+                f"no such path: {path.decode('latin-1')[:120]!r}. POST /v2/models/TASK/infer asks; "
+                "POST /v2/repository/index lists the tasks"
+            )
         scope = self._resolve(found)
         if endpoint is Endpoint.MODEL_READY:
             problem = self.servable.problem(scope)

@@ -111,7 +111,8 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
     """Read the store in ``home``.
 
     Raises:
-        NotFoundError: nothing is registered, or nothing has a profile yet: says what to run.
+        NotFoundError: nothing is registered, or nothing has a profile yet: says what to run; or
+            settings name what is not registered.
         StoreError: the store cannot be read.
     """
     with closing(open_registry(home)) as registry:
@@ -119,6 +120,8 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
         named = [known.resolve(name).task for name in settings.tasks]
         tasks = named or list(known.tasks.values())
         names = {task.name for task in tasks}
+        for scope in settings.residency.scopes:
+            known.resolve(scope)
         catalog = Catalog(
             tasks,
             [model for model in known.models.values() if model.task in names],
