@@ -181,6 +181,8 @@ def _default(field: FieldInfo) -> str:
         return "(must be given)"
     if default is None:
         return "`null`"
+    if default == "":
+        return '`""`'
     if isinstance(default, tuple):
         default = list(default)
     return f"`{default}`"
@@ -248,8 +250,8 @@ def _arguments(documented: object) -> dict[str, str]:
     """Descriptions by name, from the ``Args:`` of a docstring."""
     text = inspect.getdoc(documented) or ""
     _, _, section = text.partition("Args:\n")
-    found = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", section, re.MULTILINE)
-    return {name: _flat(meaning) for name, meaning in found}
+    found = re.findall(r"^ {4}(\w+(?:, \w+)*): (.*(?:\n {5,}.*)*)", section, re.MULTILINE)
+    return {name: _flat(meaning) for names, meaning in found for name in names.split(", ")}
 
 
 def _sentence(documented: object) -> str:

@@ -29,7 +29,7 @@ from modelless.controller.live import reaper
 from modelless.controller.live.deployed import write_deployed
 from modelless.controller.live.first_signal import FirstSignal
 from modelless.controller.live.haproxy_keeper import HAProxyKeeper
-from modelless.controller.live.ports import HeldPorts
+from modelless.controller.live.ports import HeldPorts, check_reachable
 from modelless.variants.errors import EnvironmentUnfitError, ModellessError, NotFoundError
 
 logger = logging.getLogger(__name__)
@@ -188,6 +188,7 @@ class Cluster:
         else:
             doors = None  # HAProxy and the gateways may be on different machines
             self._on_stage(f"joining the Ray cluster at {self._address}")
+            check_reachable(self._address)
             self._join_ray(self._address)
         import ray
         from ray import serve
