@@ -56,6 +56,19 @@ def build_dispatcher(
     )
 
 
+def check_policies(settings: Settings) -> None:
+    """Build every policy once, for nothing: a settings file is refused before anything starts.
+
+    Raises as ``build_dispatcher`` does.
+    """
+    policies = settings.policies
+    build_policy(SelectionPolicy, policies.selection)
+    build_policy(ScalingPolicy, policies.scaling)  # type: ignore[type-abstract]
+    build_policy(PlacementPolicy, policies.placement)  # type: ignore[type-abstract]
+    build_policy(EvictionPolicy, policies.eviction)  # type: ignore[type-abstract]
+    build_policy(Forecaster, policies.forecast)  # type: ignore[type-abstract]
+
+
 def build_planner(settings: Settings, limits: PlanLimits, preload: Sequence[str] = ()) -> Planner:
     """The control loop's planner. Raises as ``build_dispatcher`` does.
 

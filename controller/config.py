@@ -75,6 +75,14 @@ class PoolSettings(_Section):
         "a condition of Ray's: `!edge`, `in(edge, core)`, `!in(edge)`",
     )
 
+    @model_validator(mode="after")
+    def _bounds_agree(self) -> PoolSettings:
+        if self.min_workers > self.max_workers:
+            raise ValueError(
+                f"min_workers {self.min_workers} are more than max_workers {self.max_workers}"
+            )
+        return self
+
     def actor_options(self) -> dict[str, Any]:
         """``resources`` and ``labels`` as Ray takes them of an actor: its own kinds of resources
         go by names of their own.
@@ -113,6 +121,11 @@ class ResidencySettings(_Section):
         description="scopes loaded at the start, before anybody asks, the first ones first; "
         "last-run: what was loaded when it last ran, the most served first",
     )
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """All that are named."""
+        return self.pinned + (self.preload if isinstance(self.preload, tuple) else ())
 
 
 class LimitSettings(_Section):
@@ -187,7 +200,7 @@ class Settings(_Section):
     learn_online: bool = Field(
         True, description="correct what was profiled by what batches take while serving"
     )
-    seed: int = Field(0, description="seed of the policies' randomness")
+    seed: int = Field(0, ge=0, description="seed of the policies' randomness")
     ingress: Literal["haproxy", "serve"] = Field(
         "haproxy", description="haproxy, or serve for Ray Serve's own Python proxy"
     )

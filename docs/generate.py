@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal, get_args, get_origin
 
 import typer.main
 from annotated_types import Ge, Gt, Le, Lt
@@ -88,7 +88,8 @@ def exit_code_table() -> str:
         for _, error in inspect.getmembers(errors, inspect.isclass)
         if error in errors.ModellessError.__subclasses__() and "exit_code" in vars(error)
     }
-    rows = ((str(code), _sentence(found[code]).partition(". ")[0]) for code in sorted(found))
+    firsts = {code: _sentence(error).partition(". ")[0] for code, error in found.items()}
+    rows = ((str(code), firsts[code].removesuffix(".") + ".") for code in sorted(firsts))
     return "\n".join(_table(("exit code", "meaning"), rows))
 
 
@@ -180,6 +181,8 @@ def _default(field: FieldInfo) -> str:
         return "(must be given)"
     if default is None:
         return "`null`"
+    if default == "":
+        return '`""`'
     if isinstance(default, tuple):
         default = list(default)
     return f"`{default}`"
@@ -188,12 +191,19 @@ def _default(field: FieldInfo) -> str:
 def _allowed(field: FieldInfo) -> str:
     """A type and its bounds, in words."""
     words = str(field.annotation)
+    if tuple[str, ...] in get_args(field.annotation):  # or one of some words
+        literals = (each for each in get_args(field.annotation) if get_origin(each) is Literal)
+        return ", or ".join(
+            ["a list of names", *(f"`{word}`" for (word,) in map(get_args, literals))]
+        )
     if "Literal" in words:
         return " or ".join(f"`{value}`" for value in get_args(field.annotation))
     if "dict[str, typing.Any]" in words:
         return "a name, or a mapping of `policy` and its settings"
     if words.startswith("tuple"):
         return "a list of names"
+    if words == "dict[str, str]":
+        return "a mapping of names to text"
     if words.startswith("dict"):
         return "a mapping of names to numbers"
     kinds = [_WORDS[part] for part in re.findall(r"\b(str|int|float|bool)\b", words)]
@@ -240,8 +250,8 @@ def _arguments(documented: object) -> dict[str, str]:
     """Descriptions by name, from the ``Args:`` of a docstring."""
     text = inspect.getdoc(documented) or ""
     _, _, section = text.partition("Args:\n")
-    found = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", section, re.MULTILINE)
-    return {name: _flat(meaning) for name, meaning in found}
+    found = re.findall(r"^ {4}(\w+(?:, \w+)*): (.*(?:\n {5,}.*)*)", section, re.MULTILINE)
+    return {name: _flat(meaning) for names, meaning in found for name in names.split(", ")}
 
 
 def _sentence(documented: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import fields
 
-from sqlalchemy import ColumnElement, and_, delete, select
+from sqlalchemy import ColumnElement, and_, delete, func, select
 
 from modelless.profiler.device import DeviceFacts
 from modelless.profiler.measurement import Measurement
@@ -64,6 +64,12 @@ class Records:
     def everything(self) -> list[Measurement]:
         """What was measured on any machine. Raises as ``current`` does."""
         return self._select()
+
+    def count(self, variant_ids: Iterable[str]) -> int:
+        """How many points of these variants there are, of all machines; StoreError."""
+        these = select(func.count()).where(MeasurementRow.variant_id.in_(list(variant_ids)))
+        with self._store.transaction() as session:
+            return session.scalar(these) or 0
 
     def forget(self, fingerprint: str, variant_ids: Iterable[str] | None = None) -> int:
         """Remove what was measured with ``fingerprint``, of ``variant_ids`` or of all; how many.

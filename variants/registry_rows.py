@@ -18,7 +18,7 @@ from modelless.variants.store.conversion import (
     variant_row,
 )
 from modelless.variants.store.queries import variants_in
-from modelless.variants.vocabulary import Model, Task, Variant
+from modelless.variants.vocabulary import Accuracy, Model, Task, Variant
 
 if TYPE_CHECKING:
     from modelless.variants.graph_facts import GraphFacts
@@ -120,11 +120,25 @@ def add_variant(session: Session, variant: Variant, graph_facts: GraphFacts | No
 
 
 def _must_equal(what: str, known: Any, given: Any) -> None:
-    """Raise InvalidInputError for the first field in which two frozen values differ."""
+    """Raise InvalidInputError for the first field in which two frozen values differ.
+
+    Of a field that is a dataclass itself only what differs in it is told.
+    """
     for field in dataclasses.fields(known):
         before, now = getattr(known, field.name), getattr(given, field.name)
         if before != now:
             hint = "It is registered already: register this one under another name."
-            if field.name == "accuracy":
-                hint = "It is registered already: revise_accuracy changes what is known of it."
+            if isinstance(before, Accuracy) and isinstance(now, Accuracy):
+                hint = (
+                    "It is registered already: revise_accuracy ('modelless register "
+                    "--revise-accuracy REASON') changes what is known of it."
+                )
+                before, now = _differences(before, now)
             raise InvalidInputError.of(f"{what}: {field.name}", now, repr(before), hint)
+
+
+def _differences(one: Accuracy, other: Accuracy) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields in which they differ, of each."""
+    first, second = dataclasses.asdict(one), dataclasses.asdict(other)
+    named = [name for name in first if first[name] != second[name]]
+    return {name: first[name] for name in named}, {name: second[name] for name in named}

@@ -113,6 +113,10 @@ def _as_uint8(spec: TensorSpec, array: NDArray[Any]) -> NDArray[Any]:
     if not (array.min() >= 0.0 and array.max() <= 255.0):  # NaN makes both comparisons false
         bad = ~((array >= 0.0) & (array <= 255.0))
         raise _bad_value(spec, array, bad, "0 to 255, as the task takes UINT8")
+    if array.max() <= 1.0 and (fractions := array != np.rint(array)).any():  # black when rounded
+        raise _bad_value(
+            spec, array, fractions, "0 to 255, as the task takes UINT8; multiply 0 to 1 by 255"
+        )
     rounded: NDArray[np.uint8] = np.rint(array).astype(np.uint8, order="C")
     return rounded
 

@@ -12,7 +12,7 @@ from modelless.variants.errors import InvalidInputError
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
-def check_name(field: str, value: str) -> str:
+def check_name(field: str, value: object) -> str:
     """Return ``value`` if it can stand in a URL and a file name, else raise InvalidInputError."""
     if not isinstance(value, str) or not _NAME.fullmatch(value) or ".." in value:
         raise InvalidInputError.of(

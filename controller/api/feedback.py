@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from modelless.controller.api.v2_errors import invalid, nearest
 from modelless.controller.core.trials import Answer
@@ -36,9 +36,16 @@ class Feedback(NamedTuple):
 class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    receipt_id: str = Field(pattern=f"^{_RECEIPT.pattern}$")
+    receipt_id: str
     correct: bool | list[bool] | None = None
     label: int | str | list[int | str] | None = None
+
+    @field_validator("receipt_id", mode="after")
+    @classmethod
+    def _is_a_receipt(cls, receipt_id: str) -> str:
+        if not _RECEIPT.fullmatch(receipt_id):
+            raise ValueError("allowed: a reply's parameters.receipt_id, such as k2j5h8-17")
+        return receipt_id
 
     @model_validator(mode="after")
     def _one_of_both(self) -> _Entry:

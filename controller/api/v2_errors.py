@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import ClassVar
 
-from modelless.variants.errors import InvalidInputError
+from modelless.variants.errors import InvalidInputError, NotFoundError
 
 
 class PayloadTooLargeError(InvalidInputError):
@@ -30,6 +30,16 @@ class MethodNotAllowedError(InvalidInputError):
     def __init__(self, method: str, allow: tuple[str, ...]) -> None:
         super().__init__(f"method: got {_brief.repr(method)}; allowed here: {', '.join(allow)}.")
         self.allow = allow
+
+
+class NoSuchPathError(NotFoundError):
+    """A path that is none of the interface's."""
+
+    def __init__(self, path: bytes) -> None:
+        super().__init__(
+            f"no such path: {path.decode('latin-1')[:120]!r}. POST /v2/models/TASK/infer asks; "
+            "POST /v2/repository/index lists the tasks"
+        )
 
 
 class Words(str):

@@ -211,8 +211,6 @@ def _read_parameters(
             raise invalid(f"parameters.{key}", both, "one value", "Leave one of them out.")
     tenant = own.pop(TENANT_PARAMETER, None)
     if tenant is not None:
-        if type(tenant) is not str or len(tenant) > 64:
-            raise invalid("parameters.tenant", tenant, "a name of up to 64 characters")
         check_name("parameters.tenant", tenant)
     for key, value in own.items():
         if key == "when_late":  # its words are checked with the SLO

@@ -56,7 +56,10 @@ def seconds_of(field: str, text: str) -> float:
 
 
 def share_of(field: str, text: str) -> float:
-    """``5%`` or ``5`` per cent as 0.05; InvalidInputError if it is not above 0 and up to 100."""
+    """``5%`` or ``5`` per cent as 0.05; InvalidInputError if it is not above 0 and up to 100.
+
+    Below 1 it must have its sign: who writes 0.2 may mean a fifth.
+    """
     number = text.strip().removesuffix("%").strip()
     try:
         percent = float(number)
@@ -64,6 +67,10 @@ def share_of(field: str, text: str) -> float:
         percent = 0.0
     if not 0.0 < percent <= 100.0:
         raise InvalidInputError.of(field, text, "per cent, above 0 and up to 100, such as 5%")
+    if percent < 1.0 and "%" not in text:
+        raise InvalidInputError.of(
+            field, text, f"per cent with its sign: {percent:g}%, or {100 * percent:g}%"
+        )
     return percent / 100.0
 
 

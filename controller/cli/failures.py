@@ -153,6 +153,7 @@ def _explain(error: Exception) -> tuple[str, int]:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "modelless"
         message = one_line(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
+        message = message.replace("Value error, ", "", 1)  # said by what checks it, of Python
         end = "" if message.endswith("?") else "."
         return f"{message}{end} See: {command} --help", int(error.exit_code)  # type: ignore[attr-defined]
     if isinstance(error, OSError):

@@ -50,6 +50,8 @@ def replay(
             typer.echo(
                 f"{told['queries']} queries in {told['span_s']:.1f} s: {as_world}, {told['trace']}"
             )
+            if told["too_large"]:
+                say(f"note: {told['too_large']} queries are left out: more items than max_batch")
         return
     from modelless.controller.recording.replay import replay as replay_tape
     from modelless.controller.recording.replay import tapes_in

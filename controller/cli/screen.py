@@ -49,7 +49,7 @@ def show_table(
     Args:
         columns: headings.
         rows: a cell a column.
-        title, caption: above and below it.
+        title, caption: above and below it; they may be wider than the table.
         right: numbers of the columns to be aligned to the right.
         whole: number of the column that is not folded where the terminal is narrow.
     """
@@ -58,14 +58,7 @@ def show_table(
     from rich.table import Table
 
     numbers = set(right)
-    table = Table(
-        title=title or None,
-        caption=caption or None,
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        caption_justify="left",
-        pad_edge=False,
-    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for number, column in enumerate(columns):
         table.add_column(
             column,
@@ -76,7 +69,12 @@ def show_table(
     for row in rows:
         table.add_row(*row)
     width = None if sys.stdout.isatty() else PIPED_WIDTH
-    Console(width=width, markup=False, highlight=False, emoji=False).print(table)
+    console = Console(width=width, markup=False, highlight=False, emoji=False)
+    if title:
+        console.print(title, style="table.title", soft_wrap=True)
+    console.print(table)
+    if caption:
+        console.print(caption, style="table.caption", soft_wrap=True)
 
 
 class Steps:

@@ -80,7 +80,7 @@ def validate(
     Every variant runs on the same items; its accuracy is stored with a 95 % interval. What was
     measured before an interruption is kept. Exit code 1 if a variant could not be measured.
     """
-    from modelless.controller.cli.measuring import Effort, remark_on_precision
+    from modelless.controller.cli.measuring import Effort, remark_on_guessing, remark_on_precision
     from modelless.controller.cli.profile_command import in_scopes
     from modelless.variants.metrics import find_metric
     from modelless.variants.registry import open_registry
@@ -109,6 +109,10 @@ def validate(
             result.variant.id: remark_on_precision(result.found, metric, precision)
             for result in results
         }
+    ).items():
+        say(f"note: {reason}: {names}")
+    for reason, names in grouped(
+        {each.variant.id: remark_on_guessing(each.found.accuracy, task) for each in results}
     ).items():
         say(f"note: {reason}: {names}")
     for reason, names in grouped({each.variant.id: each.not_stored for each in results}).items():

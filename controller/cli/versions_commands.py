@@ -153,7 +153,9 @@ def canary(
     if as_json:
         emit({"variant": trial.variant_id, "against": trial.against_id, "share": trial.share})
         return
-    typer.echo(f"{trial.variant_id} serves {trial.share:.3g} of the queries of {trial.against_id}")
+    typer.echo(
+        f"{trial.variant_id} serves {100 * trial.share:.3g} % of the queries of {trial.against_id}"
+    )
     say(f"next: modelless canary status; to end it now: modelless rollback {trial.name}")
 
 
@@ -217,8 +219,8 @@ def _show(trial: Mapping[str, Any]) -> None:
             for guard in trial["guards"]
         ],
         title=f"{trial['variant']} against {trial['against']}, {100 * trial['share']:.3g} % of "
-        f"the queries, for {duration(trial['age_s'])}: {queries['tried']} queries, and "
-        f"{queries['standing']}",
+        f"the queries, for {duration(trial['age_s'])}: {queries['tried']} queries on its share, "
+        f"and {queries['standing']} on the rest",
         caption=f"{trial['reason']}; worse and not worse: evidence, of what is needed",
         right=range(1, 8),
     )

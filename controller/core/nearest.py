@@ -49,7 +49,7 @@ def refusal_message(receipt: Receipt, max_batch: int) -> tuple[str, float | None
         offers = ", or ".join(map(str, nearest_limits(query, candidates)))
         return (
             f"no variant of {query.scope!r} can meet {_limits(query)} ({_value(reason)})"
-            + (f"; nearest feasible: change {offers}" if offers else ""),
+            + (f"; nearest feasible: {offers}" if offers else ""),
             None,
         )
     if reason is Reason.QUEUE_TOO_LONG and candidates is not None:
@@ -164,7 +164,8 @@ def _round_down(value: float) -> float:
 def _limits(query: QueryView) -> str:
     parts = []
     if query.deadline_s < float("inf"):
-        parts.append(f"latency_ms {(query.deadline_s - query.arrival_s) * 1e3:g}")
+        latency_ms = (query.deadline_s - query.arrival_s) * 1e3
+        parts.append(f"latency_ms {round(latency_ms, 6):g}")
     if query.min_accuracy_percent > 0.0:
         parts.append(f"min_accuracy {query.min_accuracy_percent:g}")
     if query.max_cost_usd < float("inf"):

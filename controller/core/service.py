@@ -34,6 +34,12 @@ class Service:
         """The ids of all versions that are current or on trial."""
         return frozenset(each for line in self.lines.values() for each in line.in_service)
 
+    @property
+    def wanted(self) -> frozenset[str]:
+        """The ids of those that somebody asked for: on trial, or promoted."""
+        promoted = {line.current_id for line in self.lines.values() if line.earlier}
+        return frozenset(promoted | {trial.variant_id for trial in self.trials})
+
     def check(self, variant_id: str) -> None:
         """Whether that version is in service; NotFoundError says which are."""
         line = self.lines.get(name_of(variant_id))

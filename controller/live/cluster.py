@@ -23,12 +23,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from modelless.controller.assembly import check_policies
 from modelless.controller.config import Settings
 from modelless.controller.live import reaper
 from modelless.controller.live.deployed import write_deployed
 from modelless.controller.live.first_signal import FirstSignal
 from modelless.controller.live.haproxy_keeper import HAProxyKeeper
-from modelless.controller.live.ports import HeldPorts
+from modelless.controller.live.ports import HeldPorts, check_reachable
 from modelless.variants.errors import EnvironmentUnfitError, ModellessError, NotFoundError
 
 logger = logging.getLogger(__name__)
@@ -130,7 +131,8 @@ class Cluster:
                 f"modelless is already up at {running.url} (process {running.pid}); "
                 "'modelless down' takes it down"
             )
-        # Read here too, to fail with a clear error, and not in a worker.
+        # Built and read here too, to fail with a clear error, and not in a worker.
+        check_policies(self._settings)
         knowledge = read_knowledge(self._home, self._settings)
         self.not_served = knowledge.servable().not_served
         if self.not_served.keys() == knowledge.catalog.tasks.keys():
@@ -186,6 +188,7 @@ class Cluster:
         else:
             doors = None  # HAProxy and the gateways may be on different machines
             self._on_stage(f"joining the Ray cluster at {self._address}")
+            check_reachable(self._address)
             self._join_ray(self._address)
         import ray
         from ray import serve

@@ -33,7 +33,7 @@ from modelless.controller.core.service import Service, follow_up
 from modelless.controller.core.settling import without_rash
 from modelless.controller.live.calls import Calls
 from modelless.controller.live.history_notes import HistoryNotes
-from modelless.controller.live.knowledge import Knowledge, read_knowledge, rereader
+from modelless.controller.live.knowledge import Knowledge, Rereader, read_knowledge
 from modelless.controller.live.last_run import LastRun, read_last_run
 from modelless.controller.live.logs import log_to
 from modelless.controller.live.members_status import members_status
@@ -147,7 +147,7 @@ class ControlLoop:
         self._service = self._keeper.service
         self._learn(knowledge)
         self._follower = VersionFollower(
-            knowledge, rereader(home, settings), self._keeper.watch, self._serve, self._learn
+            knowledge, Rereader(home, settings), self._keeper.watch, self._serve, self._learn
         )
         self._last_run = LastRun(home)
         asked = settings.residency.preload

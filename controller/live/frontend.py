@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from modelless.controller.api import v2_metadata as metadata
-from modelless.controller.api.v2_errors import MethodNotAllowedError
+from modelless.controller.api.v2_errors import MethodNotAllowedError, NoSuchPathError
 from modelless.controller.api.v2_headers import decode_body, read_headers
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import (
@@ -263,7 +263,7 @@ class V2Frontend:
                 return render_json(dict(self._status()))
             if asked.startswith(RECEIPTS_PATH) and method == "GET":
                 return render_json(self._tell(asked[len(RECEIPTS_PATH) :].decode("latin-1")))
-            raise NotFoundError(f"no such path: {path.decode('latin-1')[:120]!r}")
+            raise NoSuchPathError(path)
         scope = self._resolve(found)
         if endpoint is Endpoint.MODEL_READY:
             problem = self.servable.problem(scope)

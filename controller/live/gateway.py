@@ -7,7 +7,7 @@ import logging
 import platform
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from modelless.controller.live.cores import cores_of
 from modelless.controller.live.device import LocalDevice
 from modelless.controller.live.feedback_desk import FeedbackDesk
 from modelless.controller.live.frontend import RunBatch, V2Frontend
-from modelless.controller.live.knowledge import Knowledge
+from modelless.controller.live.knowledge import Knowledge, Rereader
 from modelless.controller.live.messages import Orders, Report
 from modelless.controller.live.overhead import Overhead
 from modelless.controller.live.pace import EXCHANGE_S, Pace
@@ -57,7 +57,7 @@ class Gateway:
         remote: sends batches to other workers.
         control: takes a report once a second and answers with orders, and tells which versions are
             in service.
-        reread: reads the store anew, for versions that were registered since.
+        reread: reads the store anew, for versions registered or profiled since.
         rank: which of the gateways this is, from 0; None if unknown.
         count: how many gateways there are.
         receipt_log: where receipts are kept for later; None: nowhere.
@@ -71,7 +71,7 @@ class Gateway:
         knowledge: Knowledge,
         remote: RemoteWorkers,
         control: ControlLink,
-        reread: Callable[[], Knowledge],
+        reread: Rereader,
         rank: int | None = None,
         count: int = 1,
         receipt_log: ReceiptLog | None = None,
@@ -381,10 +381,10 @@ class Gateway:
             self._advise()
 
     def _on_knowledge(self, knowledge: Knowledge) -> None:
-        """Versions were registered since the start; nothing is loaded of them yet."""
+        """Versions were registered or profiled since the start; none of them is loaded yet."""
         self._knowledge = knowledge
         if self._tape is not None:
-            self._tape.cut("versions were registered that it did not begin with")
+            self._tape.cut("versions were registered or profiled that it did not begin with")
         self._dispatcher.roster.renew(knowledge.catalog.versions, knowledge.cost_model)
         self.frontend.servable = knowledge.servable()
         self.frontend.serve(self._service, knowledge.catalog)

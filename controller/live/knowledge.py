@@ -5,7 +5,7 @@ Serving goes on when the store is away.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from modelless.profiler.elsewhere import read_elsewhere
 from modelless.profiler.host import read_facts
 from modelless.profiler.host_model import CostInputs, cost_inputs_of, read_measurements
 from modelless.profiler.measured_model import MeasuredCostModel
+from modelless.profiler.records import Records
 from modelless.variants.catalog import Catalog
 from modelless.variants.errors import InvalidInputError, NotFoundError
 from modelless.variants.estimates import Load
@@ -110,7 +111,8 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
     """Read the store in ``home``.
 
     Raises:
-        NotFoundError: nothing is registered, or nothing has a profile yet: says what to run.
+        NotFoundError: nothing is registered, or nothing has a profile yet: says what to run; or
+            settings name what is not registered.
         StoreError: the store cannot be read.
     """
     with closing(open_registry(home)) as registry:
@@ -118,6 +120,8 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
         named = [known.resolve(name).task for name in settings.tasks]
         tasks = named or list(known.tasks.values())
         names = {task.name for task in tasks}
+        for scope in settings.residency.scopes:
+            known.resolve(scope)
         catalog = Catalog(
             tasks,
             [model for model in known.models.values() if model.task in names],
@@ -159,13 +163,25 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
     )
 
 
-def rereader(home: Path, settings: Settings) -> Callable[[], Knowledge]:
-    """Reads the store anew, for versions that were registered since the start.
+class Rereader:
+    """Reads the store anew, for versions that were registered or profiled since the start.
 
     What is dominated is not asked again: which variants are served was decided at the start, and
     somebody wants these versions of them.
     """
-    return lambda: read_knowledge(home, settings.model_copy(update={"serve_dominated": True}))
+
+    def __init__(self, home: Path, settings: Settings) -> None:
+        self._home = home
+        self._settings = settings.model_copy(update={"serve_dominated": True})
+
+    def __call__(self) -> Knowledge:
+        """As ``read_knowledge``."""
+        return read_knowledge(self._home, self._settings)
+
+    def count_points(self, variant_ids: Collection[str]) -> int:
+        """How many points of these variants the store has, of any machine; StoreError."""
+        with closing(open_registry(self._home)) as registry:
+            return Records(registry.store).count(variant_ids)
 
 
 def _check_sizes(settings: Settings, classes: Mapping[str, DeviceClass]) -> None:

@@ -7,7 +7,7 @@ import logging
 import platform
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from ray.serve.request_router import PendingRequest, RequestRouter, RunningRepli
 
 from modelless.controller.live.control_link import ControlLink
 from modelless.controller.live.device import LocalDevice
-from modelless.controller.live.knowledge import Knowledge
+from modelless.controller.live.knowledge import Knowledge, Rereader
 from modelless.controller.live.messages import Report
 from modelless.controller.live.pace import EXCHANGE_S, Pace
 from modelless.controller.live.remote import WorkerGoneError
@@ -97,7 +97,7 @@ class PoolWorker:
         device_class_name: what it owns.
         knowledge: as in a gateway.
         control: called with a report once a second; answers with orders.
-        reread: reads the store anew, for versions that were registered since.
+        reread: reads the store anew, for versions registered or profiled since.
         sizes: device classes that it may be resized to.
         pinned: scopes whose variants are to stay once they are loaded.
         max_batch: most items a batch may have.
@@ -110,7 +110,7 @@ class PoolWorker:
         device_class_name: str,
         knowledge: Knowledge,
         control: ControlLink,
-        reread: Callable[[], Knowledge],
+        reread: Rereader,
         sizes: Iterable[str] = (),
         pinned: Collection[str] = (),
         max_batch: int = 1,

@@ -14,6 +14,26 @@ BACKLOG = 1024
 """Connections that may wait to be accepted; the kernel allows 4,096 unless told otherwise."""
 
 
+def check_reachable(address: str, most_s: float = 5.0) -> None:
+    """Whether anybody listens at ``HOST:PORT`` or ``ray://HOST:PORT``; ``auto`` and such pass.
+
+    Ray itself would try for a minute and more.
+
+    Raises:
+        EnvironmentUnfitError: nobody does.
+    """
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), most_s).close()
+    except (OSError, OverflowError) as error:
+        raise EnvironmentUnfitError(
+            f"--address: got {address!r}; nobody answers there ({error}). Allowed: auto, HOST:PORT "
+            "or ray://HOST:PORT of a Ray cluster that is up; 'ray status' shows one"
+        ) from None
+
+
 class HeldPorts:
     """Ports bound, and not listened on, by this process.
 

@@ -31,6 +31,7 @@ class Servable:
         device_classes: names of those that the cluster's workers are of, or may become.
 
     Attributes:
+        variant_ids: what can be served, in whatever version.
         not_served: why, by task: those of which no current version of any variant can be served.
     """
 
@@ -44,7 +45,7 @@ class Servable:
             for name in self._device_classes
         ]
         p50_s = cost_model.estimate(placements, 1, Load()).p50_s.tolist()
-        self._variant_ids = frozenset(
+        self.variant_ids = frozenset(
             placement.variant_id
             for placement, seconds in zip(placements, p50_s, strict=True)
             if seconds < math.inf
@@ -55,12 +56,12 @@ class Servable:
         self.not_served: Mapping[str, str] = {
             name: self._problem_of(f"task {name}", name) if ids else _without_variants(name)
             for name, ids in ids_by_task.items()
-            if self._variant_ids.isdisjoint(ids)
+            if self.variant_ids.isdisjoint(ids)
         }
 
     def problem(self, scope: Scope) -> str:
         """Why nothing can serve the scope, and what to do about it; empty if something can."""
-        if any(variant.id in self._variant_ids for variant in scope.variants):
+        if any(variant.id in self.variant_ids for variant in scope.variants):
             return ""
         name = scope.name.partition("@")[0]
         return self.not_served.get(name) or self._problem_of(name, name)

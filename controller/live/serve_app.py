@@ -22,7 +22,7 @@ from modelless.controller.live.bodies import BodyBudget
 from modelless.controller.live.control_link import ControlLink
 from modelless.controller.live.door import DoorConnection, door_path, open_door
 from modelless.controller.live.gateway import Gateway
-from modelless.controller.live.knowledge import read_knowledge, rereader
+from modelless.controller.live.knowledge import Rereader, read_knowledge
 from modelless.controller.live.logs import log_to
 from modelless.controller.live.loopback import hold_replica_ports
 from modelless.controller.live.pool import PinnedRouter, PoolWorker
@@ -74,7 +74,7 @@ class GatewayReplica:
             knowledge,
             RemoteWorkers({pool.device_class: pool_handle(pool) for pool in checked.pools}),
             ControlLink(),
-            rereader(Path(home), checked),
+            Rereader(Path(home), checked),
             rank=context.rank.rank if context.rank is not None else None,
             count=context.world_size,
             receipt_log=ReceiptLog(Path(home), replica_id, checked.history),
@@ -135,7 +135,7 @@ class PoolReplica:
             device_class,
             knowledge,
             ControlLink(),
-            rereader(Path(home), checked),
+            Rereader(Path(home), checked),
             sizes,
             checked.residency.pinned,
             checked.limits.max_batch,

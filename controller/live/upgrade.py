@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from modelless.controller.assembly import check_policies
 from modelless.controller.config import PoolSettings, Settings
 from modelless.controller.live.cluster import UpState, read_state
 from modelless.controller.live.deployed import AUTH_MODE, Deployed, read_deployed, write_deployed
@@ -107,7 +108,8 @@ def upgrade(
     settings = settings_to_be(running.deployed.settings, asked)
     from modelless.controller.live.knowledge import read_knowledge
 
-    read_knowledge(home, settings)  # to fail here, and not in every new process
+    check_policies(settings)  # to fail here, and not in every new process
+    read_knowledge(home, settings)
     release = release_of(settings)
     with _joined(running.deployed, home, settings):
         from modelless.controller.live import deployment

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from modelless.controller.core.service import Service
-from modelless.controller.live.knowledge import Knowledge
+from modelless.controller.live.knowledge import Knowledge, Rereader
 from modelless.variants.errors import ModellessError
 
 logger = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ class VersionFollower:
     Args:
         knowledge: as read at the start.
         reread: reads it anew; called in a thread, when a version is in service that was registered
-            since.
+            since, or when one that somebody wants had no profile and now has more of it.
         watch: the control loop's, see ``VersionKeeper.watch``.
         on_service: called with what is in service, as soon as it changes.
         on_knowledge: called with what was read anew.
@@ -31,7 +31,7 @@ class VersionFollower:
     def __init__(
         self,
         knowledge: Knowledge,
-        reread: Callable[[], Knowledge],
+        reread: Rereader,
         watch: Watch,
         on_service: Callable[[Service], None],
         on_knowledge: Callable[[Knowledge], None],
@@ -42,6 +42,9 @@ class VersionFollower:
         self._on_service = on_service
         self._on_knowledge = on_knowledge
         self._token = ""
+        self._servable = knowledge.servable().variant_ids
+        self._unprofiled: frozenset[str] = frozenset()  # when they were first wanted
+        self._points = 0  # of these, in the store
 
     async def follow_forever(self) -> None:
         """Ends only when it is cancelled."""
@@ -50,8 +53,8 @@ class VersionFollower:
                 service = await self._watch(self._token)
                 if service.token != self._token:
                     self._on_service(service)  # first: what was taken back must not wait for this
-                    await self._learn(service)
-                    self._token = service.token
+                await self._learn(service)
+                self._token = service.token
             except asyncio.CancelledError:
                 raise
             except ModellessError as error:
@@ -63,8 +66,22 @@ class VersionFollower:
 
     async def _learn(self, service: Service) -> None:
         known = self._knowledge.catalog.versions
-        if all(variant_id in known for variant_id in service.in_service):
+        is_new = any(variant_id not in known for variant_id in service.in_service)
+        if not await self._is_profiled_further(service) and not is_new:
             return
         newer = await asyncio.to_thread(self._reread)
         self._knowledge = self._knowledge.with_versions_of(newer)
+        self._servable = self._knowledge.servable().variant_ids
         self._on_knowledge(self._knowledge)
+
+    async def _is_profiled_further(self, service: Service) -> bool:
+        """Whether there are more points than before of what was wanted before it was profiled.
+
+        Profiling writes point after point, so a version is looked after until it is not wanted.
+        """
+        wanted = service.wanted
+        self._unprofiled = (self._unprofiled & wanted) | (wanted - self._servable)
+        before = self._points
+        if self._unprofiled:
+            self._points = await asyncio.to_thread(self._reread.count_points, self._unprofiled)
+        return self._points > before

@@ -34,6 +34,8 @@ _MIB: Final = 1 << 20
 def write_world(recording: Path, world: Path) -> dict[str, Any]:
     """Write the world and, beside it, its trace; says where and how much.
 
+    Queries of more items than a batch may have were refused as they came, and are left out.
+
     Raises:
         NotFoundError: no gateway or no query was recorded.
         InvalidInputError: a tape cannot be read, or a query that no world can hold.
@@ -47,7 +49,9 @@ def write_world(recording: Path, world: Path) -> dict[str, Any]:
             f"no gateway's recording in {recording}: 'modelless up --record {recording}' makes one"
         )
     known = read_snapshot(TapeReader(gateways[0]).header)
-    arrivals = arrivals_in(recording)
+    max_batch = known.settings.limits.max_batch
+    asked = arrivals_in(recording)
+    arrivals = [arrival for arrival in asked if arrival.query.items <= max_batch]
     if not arrivals:
         raise NotFoundError(f"no query was recorded in {recording}")
     trace = world.with_suffix(".trace.csv")
@@ -69,7 +73,7 @@ def write_world(recording: Path, world: Path) -> dict[str, Any]:
         "limits": {
             "default_latency_ms": known.settings.limits.default_latency_ms,
             "max_queued": known.settings.limits.max_queued,
-            "max_batch": known.settings.limits.max_batch,
+            "max_batch": max_batch,
         },
     }
     try:
@@ -82,6 +86,7 @@ def write_world(recording: Path, world: Path) -> dict[str, Any]:
         "world": str(world),
         "trace": str(trace),
         "queries": len(arrivals),
+        "too_large": len(asked) - len(arrivals),
         "span_s": span_s,
     }
 

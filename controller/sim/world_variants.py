@@ -95,7 +95,7 @@ class LadderVariants(Section):
 
 
 class TableVariants(Section):
-    """Variants from a table in the profiles' schema; see the manual's page on profiling.
+    """Variants from a table in the profiles' schema, which ``modelless profile --csv`` writes.
 
     A variant is what shares model, precision, engine and resolution; its rows tell of the devices
     whose ``profiled_as`` is the table's ``device``.

@@ -55,7 +55,7 @@ def test_a_node_that_dies_is_stood_in_for_and_its_pool_comes_back(
         nodes.join(site)
         wait_until(lambda: held(running) == before, 90.0)
         clients.answered_again()
-    # Every node of Serve's has a proxy on the one port of this machine: connections through the
-    # dead one's break with it, one a client at most.
+    # Every node has a proxy of Ray Serve's, not our HAProxy, all on one port: connections of the
+    # dead one break with it, one a client at most.
     assert clients.outcomes["broken"] <= 3, clients.outcomes
     assert set(clients.outcomes) <= {"200", "broken"}, clients.outcomes

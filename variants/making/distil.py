@@ -3,8 +3,9 @@
 Hinton, Vinyals and Dean, "Distilling the Knowledge in a Neural Network", 2015, sec. 2,
 https://arxiv.org/abs/1503.02531: the student learns the teacher's probabilities, softened by a
 temperature, which say more of each input than its label would. No labels are needed, so calibration
-data do, and the more of them the better. Answers that are no classes are learned by their squared
-error.
+data do, and the more of them the better. Answers that are no probabilities are learned by their
+squared error: for logits that is what distillation comes to at high temperatures (sec. 2.1 there),
+and values, however many, are no classes.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Distil(Maker):
 
     student: str = Field(
         description="package.module:attribute, a torch.nn.Module or what makes one when called; it "
-        "takes the model's inputs in order and returns logits, or values where it has no classes"
+        "takes the model's inputs in order and returns logits where it gives probabilities, else "
+        "what it gives"
     )
     student_sha256: str = Field("", description="of the file that defines it; found by itself")
     temperature: float = Field(4.0, gt=0, le=100, description="how soft probabilities are")
@@ -101,9 +103,12 @@ class _Learning:
         self._torch = torch
         self._student = student
         self._temperature = temperature
-        self._has_classes = all(each.ndim == 2 and each.shape[1] > 1 for each in answers)
-        self._are_probabilities = self._has_classes and all(
-            bool((each >= 0).all()) and np.allclose(each.sum(1), 1.0, atol=1e-3) for each in answers
+        self._are_probabilities = all(
+            each.ndim == 2
+            and each.shape[1] > 1
+            and bool((each >= 0).all())
+            and np.allclose(each.sum(1), 1.0, atol=1e-3)
+            for each in answers
         )
         if self._are_probabilities:
             answers = [log_probabilities(each) for each in answers]
@@ -127,7 +132,7 @@ class _Learning:
         student.eval()
         with torch.no_grad():
             found = [self._answer(call, place) for place, call in enumerate(calls)]
-        if not self._has_classes:
+        if not self._are_probabilities:
             errors = torch.cat(
                 [(f - t).abs().flatten() for f, t in zip(found, self._targets, strict=True)]
             )
@@ -154,7 +159,7 @@ class _Learning:
         return found
 
     def _loss(self, found: Any, wanted: Any) -> Any:
-        if not self._has_classes:
+        if not self._are_probabilities:
             return self._torch.nn.functional.mse_loss(found, wanted)
         return soft_loss(self._torch, found, wanted, self._temperature)
 

@@ -57,8 +57,9 @@ def test_what_is_said_is_read(entry: dict[str, Any], expected: Feedback) -> None
         (body({"receipt_id": "a-1", "correct": 1}), r"feedback\.0\.correct"),
         (body({"receipt_id": "a-1", "label": 1.5}), r"feedback\.0\.label"),
         (body({"receipt_id": "a-0", "correct": True}), r"feedback\.0\.receipt_id"),
-        (body({"receipt_id": "12", "correct": True}), r"feedback\.0\.receipt_id"),
-        (body({"receipt_id": "a-1", "corect": True}), r"feedback\.0\.corect"),
+        (body({"receipt_id": "12", "correct": True}), "got '12'; allowed: a reply's parameters"),
+        (b"{}", "feedback: got nothing; it must be given"),
+        (body({"receipt_id": "a-1", "corect": True}), r"0\.corect: got True; there is no such key"),
         (body(*[{"receipt_id": "a-1", "correct": True}] * (MOST_AT_ONCE + 1)), "at most 1000"),
     ],
 )

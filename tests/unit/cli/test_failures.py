@@ -125,3 +125,9 @@ def test_wrong_usage_is_one_line(run: Run, words: list[str], said: str) -> None:
     assert ran.code == 2
     document: Any = ran.document
     assert document["exit_code"] == 2
+
+
+def test_wrong_words_of_an_option_are_told_without_what_python_calls_them(run: Run) -> None:
+    ran = run("register", "a.onnx", "--model", "m", "--precision", "fp99")
+    assert ran.code == 2
+    assert "Invalid value for '--precision': 'fp99' is not one of 'fp32'" in ran.err

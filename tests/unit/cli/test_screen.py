@@ -72,6 +72,15 @@ def test_a_table_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert "[t]" in out
 
 
+def test_what_stands_above_and_below_a_table_is_not_folded_to_its_width(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show_table(["a"], [("b",)], title="a title " * 40, caption="a caption " * 40)
+    out = capsys.readouterr().out
+    assert ("a title " * 40).rstrip() in out
+    assert ("a caption " * 40).rstrip() in out
+
+
 def test_an_accuracy_says_how_it_is_known() -> None:
     measured = Accuracy(91.25, "top-1", Provenance.MEASURED, "a set", 90.6, 91.8, 10_000)
     assert accuracy_text(measured) == "91.2 % measured (90.6 to 91.8)"

@@ -54,6 +54,17 @@ def history(home: Path, kind: str) -> list[HistoryRow]:
         return list(session.scalars(query))
 
 
+def test_accuracy_no_better_than_guessing_is_remarked_on(
+    run: Run, registered: Path, data: Path, tmp_path: Path
+) -> None:
+    with np.load(data) as right:
+        np.savez(tmp_path / "other.npz", image=right["image"], labels=(right["labels"] + 1) % 4)
+    ran = run("validate", "pixels", "--data", tmp_path / "other.npz")
+    assert ran.code == 0, ran.err
+    assert "% is no better than guessing one of 4 classes: are the labels" in ran.err
+    assert all(name in ran.err for name in IDS)
+
+
 def test_accuracy_is_measured_and_stored_with_its_history(
     run: Run, registered: Path, data: Path
 ) -> None:

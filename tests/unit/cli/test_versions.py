@@ -77,7 +77,7 @@ def test_a_canary_by_command(run: Run, versions: Path) -> None:
         "--min-labels", "50", "--at-most", "1h", "--accuracy-tolerance", "3%",
     )  # fmt: skip
     assert ran.code == 0, ran.err
-    assert ran.out == f"{NAME}@2 serves 0.2 of the queries of {NAME}@1\n"
+    assert ran.out == f"{NAME}@2 serves 20 % of the queries of {NAME}@1\n"
     trial = line(versions).trial
     assert trial is not None
     assert (trial.against, trial.share) == (1, 0.2)
@@ -91,6 +91,7 @@ def test_a_canary_by_command(run: Run, versions: Path) -> None:
     ("words", "says"),
     [
         (("--share", "0%"), "--share: got '0%'"),
+        (("--share", "0.2"), "--share: got '0.2'; allowed: per cent with its sign: 0.2%, or 20%"),
         (("--share", "100%"), "share: got 1.0"),
         (("--at-most", "soon"), "--at-most: got 'soon'"),
         (("--against", "two"), "version of"),
@@ -111,7 +112,7 @@ def test_status_of_canaries(run: Run) -> None:
     with running() as server:
         server.answers["/modelless/status"] = render_json({**STATUS, "trials": [TRIAL]})
         ran = run("canary", "status", "--url", server.url)
-        assert "300 queries, and 5000" in ran.out
+        assert "300 queries on its share, and 5000 on the rest" in ran.out
         assert "35 %" in ran.out
         assert "not decided yet: accuracy" in ran.out
         assert run("canary", "status", "--url", server.url, "--json").document == {

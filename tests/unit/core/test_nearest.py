@@ -139,7 +139,7 @@ def test_the_message_names_them() -> None:
     query = world.ask(latency_ms=15.0, min_accuracy=75.0)
     assert world.refused[query].message == (
         "no variant of 'imagenet' can meet latency_ms 15 with min_accuracy 75 (limits-conflict); "
-        "nearest feasible: change latency_ms 24.1, or min_accuracy 70"
+        "nearest feasible: latency_ms 24.1, or min_accuracy 70"
     )
 
 
@@ -148,7 +148,7 @@ def test_the_message_of_two_that_must_change_together() -> None:
     world.add_worker()
     query = world.ask(latency_ms=5.0, min_accuracy=90.0)
     assert world.refused[query].message.endswith(
-        "nearest feasible: change latency_ms 12.1 and min_accuracy 70"
+        "nearest feasible: latency_ms 12.1 and min_accuracy 70"
     )
 
 

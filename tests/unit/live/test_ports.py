@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from modelless.controller.live.ports import HeldPorts
+from modelless.controller.live.ports import HeldPorts, check_reachable
 from modelless.variants.errors import EnvironmentUnfitError
 
 HOST = "127.0.0.1"
@@ -33,6 +33,19 @@ def test_nobody_else_gets_a_held_port(ports: HeldPorts) -> None:
     port = ports.hold(HOST)
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind((HOST, port))
+
+
+@pytest.mark.parametrize("address", ["{host}:{port}", "ray://{host}:{port}"])
+def test_a_cluster_that_is_not_there_is_told_at_once(ports: HeldPorts, address: str) -> None:
+    named = address.format(host=HOST, port=ports.hold(HOST))  # held, and nobody listens
+    with pytest.raises(EnvironmentUnfitError, match=r"--address: got .*nobody answers.*auto, HOST"):
+        check_reachable(named)
+    with sharing_listener(ports.hold(HOST)) as listener:
+        check_reachable(address.format(host=HOST, port=listener.getsockname()[1]))
+
+
+def test_what_names_no_port_is_left_to_ray() -> None:
+    check_reachable("auto")
 
 
 def test_a_listener_that_shares_gets_every_connection(ports: HeldPorts) -> None:

@@ -16,7 +16,7 @@ from modelless.controller.core.service import Service
 from modelless.controller.core.trials import ArmCounts, TrialCounts
 from modelless.controller.live import control
 from modelless.controller.live.control import ControlLoop
-from modelless.controller.live.knowledge import Knowledge, read_knowledge, rereader
+from modelless.controller.live.knowledge import Knowledge, Rereader, read_knowledge
 from modelless.controller.live.messages import Report
 from modelless.controller.live.version_follower import VersionFollower
 from modelless.controller.live.version_keeper import KEEP_S, VersionKeeper
@@ -57,17 +57,22 @@ def opened(home: Path) -> Iterator[Registry]:
         yield registry
 
 
-def add_version(home: Path) -> str:
-    """A second, profiled version of the smallest variant."""
+def profile(home: Path, variant_id: str, *batches: int) -> None:
+    with opened(home) as registry:
+        for batch in batches:
+            Records(registry.store).add(measurement(variant_id, batch, 5.0 * batch))
+
+
+def add_version(home: Path, batches: tuple[int, ...] = (1, 2, 4, 8)) -> str:
+    """A second version of the smallest variant, profiled at these batches."""
     with opened(home) as registry:
         added = registry.register_variant(
             task=TASK.name, model=MODEL.name, name="small", precision=Precision.FP32,
             engine=Engine.ONNXRUNTIME_CPU, accuracy=Accuracy(71.0, "top-1", PUBLISHED, "a page"),
             artifact=tiny_bytes(9.0),
         )  # fmt: skip
-        for batch in (1, 2, 4, 8):
-            Records(registry.store).add(measurement(added.id, batch, 5.0 * batch))
-        return added.id
+    profile(home, added.id, *batches)
+    return added.id
 
 
 def try_version(home: Path, **rules: Any) -> Trial:
@@ -178,12 +183,17 @@ class TestFollower:
                     await asyncio.Event().wait()  # nothing new comes
                 return services[0]
 
-            def reread() -> Knowledge:
-                seen.append("read")
-                return rereader(home, Settings())()
+            class Seen(Rereader):
+                def __call__(self) -> Knowledge:
+                    seen.append("read")
+                    return super().__call__()
 
             follower = VersionFollower(
-                knowledge, reread, watch, lambda _: seen.append("served"), known.set_result
+                knowledge,
+                Seen(home, Settings()),
+                watch,
+                lambda _: seen.append("served"),
+                known.set_result,
             )
             task = asyncio.create_task(follower.follow_forever())
             result: Knowledge = await asyncio.wait_for(known, 20.0)
@@ -198,6 +208,44 @@ class TestFollower:
         assert learnt.catalog.variants == knowledge.catalog.variants
         facts = {each.variant_id: each for each in learnt.variant_facts(1)}
         assert facts[version].latency_s == {"cpu-1": pytest.approx(0.005)}
+
+    def test_a_version_that_is_wanted_before_it_is_profiled_serves_once_it_is(
+        self, home: Path
+    ) -> None:
+        async def talk() -> list[dict[int, float]]:
+            done = asyncio.Event()
+            learnt: list[dict[int, float]] = []
+            looks = iter([(), (), (1,), (), (2, 4, 8), (), ()])
+
+            async def watch(token: str) -> Service:
+                batches = next(looks, None)
+                if batches is None:
+                    done.set()
+                    await asyncio.Event().wait()
+                profile(home, version, *batches or ())
+                return Service("a", {NAME: Line(NAME, 2, (1,))})
+
+            def learn(newer: Knowledge) -> None:
+                facts = {each.variant_id: each for each in newer.variant_facts(8)}
+                latency_s = facts[version].batch_s.get("cpu-1", ())
+                learnt.append({batch: latency_s[batch] for batch in (1, 8) if latency_s})
+
+            follower = VersionFollower(
+                read_knowledge(home, Settings()),
+                Rereader(home, Settings()),
+                watch,
+                lambda _: None,
+                learn,
+            )
+            task = asyncio.create_task(follower.follow_forever())
+            await asyncio.wait_for(done.wait(), 20.0)
+            task.cancel()
+            return learnt
+
+        version = add_version(home, batches=())
+        first, whole = asyncio.run(talk())
+        assert first[1] == pytest.approx(0.005)
+        assert whole == {1: pytest.approx(0.005), 8: pytest.approx(0.04)}
 
 
 class TestControlLoop:

@@ -64,6 +64,17 @@ def test_the_world_holds_the_devices_profiles_and_policies_of_then(recording: Pa
     assert figures["answered"] > 50
 
 
+def test_queries_that_no_batch_can_hold_are_left_out(tmp_path: Path) -> None:
+    known = snapshot(**SETTINGS | {"limits": {"max_batch": 2}})
+    record_gateway(tmp_path, known, queries=60)
+    told = write_world(tmp_path, tmp_path / "again.yaml")
+    assert 0 < told["too_large"] < told["queries"]
+    assert told["too_large"] + told["queries"] == 61
+    items = [one.client.slo.items for one in queries(load_world(tmp_path / "again.yaml"), seed=0)]
+    assert len(items) == told["queries"]
+    assert max(items) <= 2
+
+
 def test_what_became_of_the_queries_is_counted_as_a_client_would(recording: Path) -> None:
     outcomes = outcomes_in(recording)
     assert outcomes.queries == 301

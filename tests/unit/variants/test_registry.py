@@ -173,8 +173,10 @@ class TestVersions:
         register(registry)
         with pytest.raises(InvalidInputError, match=r"precision: got <Precision\.INT8"):
             register(registry, precision=Precision.INT8)
-        with pytest.raises(InvalidInputError, match="revise_accuracy"):
+        with pytest.raises(InvalidInputError, match="revise_accuracy") as refused:
             register(registry, accuracy=BETTER)
+        assert "Accuracy(" not in str(refused.value)  # only what differs, in plain words
+        assert f"'percent': {BETTER.percent}" in str(refused.value)
 
     def test_accuracy_can_be_revised_and_the_reason_is_kept(self, registry: Registry) -> None:
         variant = register(registry)

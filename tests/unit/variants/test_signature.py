@@ -55,6 +55,15 @@ def test_whole_floats_stand_for_bytes_and_are_rounded() -> None:
     assert clean["image"].ravel().tolist() == [0, 0, 0, 2, 255, 255]
 
 
+def test_pictures_of_0_to_1_are_refused_as_rounding_would_make_them_black() -> None:
+    image = picture(1, 2, 2, 3).astype(np.float32) / 255.0
+    image[0, 0, 0, 0] = 0.5
+    assert "multiply 0 to 1 by 255" in refusal(TASK, {"image": image})
+    whole = np.array([0.0, 1.0, 1.0], np.float32).reshape(1, 1, 1, 3)
+    clean, _ = check_inputs(TASK, {"image": whole})
+    assert clean["image"].ravel().tolist() == [0, 1, 1]
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, -0.01, 255.01, 1e9])
 def test_floats_outside_a_byte_are_refused_by_index(bad: float) -> None:
     image = np.full((2, 4, 5, 3), 7.0, np.float32)

@@ -29,6 +29,13 @@ def narrow() -> Any:
     return torch.nn.Sequential(to_float(), torch.nn.Flatten(), torch.nn.Linear(784, 3))
 
 
+def three_values() -> Any:
+    """float32 [N, 4] -> [N, 3], of no classes."""
+    import torch
+
+    return torch.nn.Linear(4, 3)
+
+
 def to_float() -> Any:
     """uint8 to float32, of any shape."""
     import torch

@@ -15,7 +15,7 @@ from modelless.variants.making.fidelity import compare, run_all
 from modelless.variants.making.session import Session
 
 from . import students
-from .networks import FASHION, made, pictures
+from .networks import FASHION, made, node, pictures, random_weights, run, write
 
 HERE = f"{students.__name__}:"
 HAS_TORCH = find_spec("torch") is not None
@@ -40,6 +40,18 @@ def test_a_student_answers_as_its_teacher_on_what_it_never_saw() -> None:
     assert bool(np.allclose(output.sum(1), 1.0, atol=1e-3)) == bool(
         np.allclose(wanted.sum(1), 1.0, atol=1e-3)
     ), "probabilities where the teacher gives them"
+
+
+@pytest.mark.torch
+@needs_torch
+def test_several_values_an_item_are_learned_as_values_and_not_as_classes() -> None:
+    weights = random_weights(w=(4, 3)) | {"b": np.array([5.0, 6.0, 7.0], np.float32)}
+    teacher = write([node("Gemm", "x w b", "y")], weights, ["N", 4], ["N", 3])
+    x = np.random.default_rng(1).normal(size=(512, 4)).astype(np.float32)
+    data = CalibrationData.of({"x": x}, 32)
+    learned = made(step("three_values", epochs=200, learning_rate=0.02), teacher, data)
+    (found,) = Session(learned).run({"x": x}).values()
+    np.testing.assert_allclose(found, run(teacher, x), atol=0.1)
 
 
 @pytest.mark.torch
