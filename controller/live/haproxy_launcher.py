@@ -36,6 +36,9 @@ from typing import NamedTuple
 
 _PR_SET_PDEATHSIG = 1
 
+MOST_SENDING_S = 30
+"""A client that takes longer to send its query, or the first 256 kB of it, is answered 408."""
+
 _BIND = re.compile(r"^(\s*bind\s+)(?:\*|0\.0\.0\.0|\[::\])?:(\d+)", re.MULTILINE)
 _SERVER = re.compile(
     r"^(\s*server\s+(\S*-(\w+))\s+)(127\.0\.0\.1|localhost):(\d+)\s+check\b(?!\s+backup)",
@@ -102,13 +105,12 @@ def log_nothing(configuration: str) -> str:
 
 
 def repeat_unanswered(configuration: str) -> str:
-    """The configuration with queries taken in as a whole, and servers' downs seen at once.
+    """The configuration with queries taken in as a whole, in time, and servers' downs seen at once.
 
     That a query is repeated at all is Serve's setting, RAY_SERVE_HAPROXY_RETRY_ON.
     """
-    text = re.sub(
-        r"^(\s*)(retry-on .*)$", r"\1\2\n\1option http-buffer-request", configuration, flags=re.M
-    )
+    taken_in = rf"\1\2\n\1option http-buffer-request\n\1timeout http-request {MOST_SENDING_S}s"
+    text = re.sub(r"^(\s*)(retry-on .*)$", taken_in, configuration, flags=re.M)
     return re.sub(
         r"^(\s*default-server .*)$", r"\1 on-marked-down shutdown-sessions", text, flags=re.M
     )

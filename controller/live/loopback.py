@@ -67,6 +67,8 @@ def ray_environment(host: str, *, haproxy: Path | None) -> dict[str, str]:
             "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
             "RAY_SERVE_HAPROXY_RETRIES": "2",
             "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(256 * 2**10),
+            # Of a client that stops in the middle of a longer body; not of one that waits.
+            "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "60",
             "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "1s",
             "RAY_SERVE_HAPROXY_HEALTH_CHECK_FALL": "3",
         }

@@ -107,6 +107,7 @@ backend http-a
 def test_a_query_is_taken_in_as_a_whole_and_a_server_that_is_down_gives_its_queries_back():
     text = repeat_unanswered(RETRIED)
     assert "    retry-on conn-failure empty-response\n    option http-buffer-request\n" in text
+    assert "    timeout http-request 30s\n" in text
     assert "    default-server inter 1s check on-marked-down shutdown-sessions\n" in text
 
 
