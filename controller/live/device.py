@@ -201,7 +201,7 @@ class LocalDevice:
         if taken is None:
             logger.warning("%s cannot become %s: no room to load twice", self.worker_id, size)
             return
-        for variant in self._waiting.drop_copies():  # they would be of the size it is now
+        for variant in self._waiting.drop_spare():  # they would be of the size it is now
             self._residency.cancel_load(variant.id)
         self._resizing = Resizing(becomes, [variants[name] for name in taken])
         self._load_next()
@@ -318,7 +318,7 @@ class LocalDevice:
         assert self._loading is not None  # noqa: S101  (it has just been)
         (_, began_s), self._loading = self._loading, None
         now_s = time.monotonic()
-        self._waiting.ended(reason, now_s - began_s, now_s, has_served=self._has_run)
+        self._waiting.ended(variant, reason, now_s - began_s, now_s, has_served=self._has_run)
         self._has_run = False
         if isinstance(loaded, Exception):
             logger.error("cannot load %s in %s: %s", variant.id, self.worker_id, loaded)
@@ -357,6 +357,7 @@ class LocalDevice:
         if failed:
             logger.error("%s stays %s: %s", self.worker_id, self.device_class.name, done.failed)
         else:
+            self._waiting.give_up(set(ready) - done.loaded.keys())
             for name in ready:
                 if name in done.loaded:
                     self._drop(self._residency.replace(name, done.loaded.pop(name)))

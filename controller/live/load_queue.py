@@ -1,42 +1,57 @@
 """What a device is still to load: in which order, and when it rests.
 
 A load takes a whole core for up to a second. A worker that joins others while they are busy is told
-to load dozens of variants that all of them hold, for the day when one is needed there; done in one
-go, that takes from the queries just what the worker was started for. So such copies come after
-everything else, and once the device serves they take at most a fifth of a core.
+to load dozens of variants that all of them hold, for the day when one is needed there; one that was
+resized is to have again what it held and did not use. Done in one go, that takes from the queries
+just what the worker was started or resized for. So what can wait comes after everything else, and
+once the device serves it takes at most a fifth of a core.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from math import inf
 
 from modelless.policies.reasons import Reason
 from modelless.variants.vocabulary import Variant
 
 REST = 4.0
-"""How many times as long as a copy took to load the device rests before the next copy."""
+"""How many times as long as it took to load what can wait the device rests before the next."""
 
 
 class LoadQueue:
-    """First come, first served, but copies of what is ready elsewhere last. Times in seconds."""
+    """First come, first served, but what can wait last. Times in seconds.
+
+    That is what others serve already, and what was given up unused, unless clients ask for it.
+    """
 
     def __init__(self) -> None:
         self._needed: deque[tuple[Variant, Reason]] = deque()
-        self._copies: deque[tuple[Variant, Reason]] = deque()
+        self._spare: deque[tuple[Variant, Reason]] = deque()
+        self._given_up: frozenset[str] = frozenset()
         self._rest_until_s = -inf
 
     def __len__(self) -> int:
-        return self.needed + len(self._copies)
+        return self.needed + len(self._spare)
 
     @property
     def needed(self) -> int:
-        """How many wait that are no mere copies."""
+        """How many are there that cannot wait."""
         return len(self._needed)
+
+    def give_up(self, variant_ids: Iterable[str]) -> None:
+        """These left unused, and not the ones before: to have them again can wait."""
+        self._given_up = frozenset(variant_ids)
+
+    def can_wait(self, variant: Variant, reason: Reason) -> bool:
+        """Whether the load is for the day when it is needed."""
+        is_spare = reason is Reason.WANTED and variant.id in self._given_up
+        return is_spare or reason is Reason.ANOTHER_COPY
 
     def put(self, variant: Variant, reason: Reason) -> None:
         """It is to be loaded."""
-        queue = self._copies if reason is Reason.ANOTHER_COPY else self._needed
+        queue = self._spare if self.can_wait(variant, reason) else self._needed
         queue.append((variant, reason))
 
     def rest_s(self, now_s: float) -> float:
@@ -45,15 +60,17 @@ class LoadQueue:
 
     def take(self) -> tuple[Variant, Reason]:
         """The next one; IndexError if there is none."""
-        return (self._needed or self._copies).popleft()
+        return (self._needed or self._spare).popleft()
 
-    def drop_copies(self) -> list[Variant]:
-        """Forget the copies; returns what they were."""
-        dropped = [variant for variant, _ in self._copies]
-        self._copies.clear()
+    def drop_spare(self) -> list[Variant]:
+        """Forget what can wait; returns it."""
+        dropped = [variant for variant, _ in self._spare]
+        self._spare.clear()
         return dropped
 
-    def ended(self, reason: Reason, took_s: float, now_s: float, *, has_served: bool) -> None:
+    def ended(
+        self, variant: Variant, reason: Reason, took_s: float, now_s: float, *, has_served: bool
+    ) -> None:
         """A load has ended, and batches ran on the device meanwhile, or none did."""
-        if reason is Reason.ANOTHER_COPY and has_served:
+        if self.can_wait(variant, reason) and has_served:
             self._rest_until_s = now_s + REST * took_s

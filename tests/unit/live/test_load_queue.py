@@ -39,21 +39,36 @@ def test_it_rests_after_a_copy_while_it_serves(
     reason: Reason, has_served: bool, rests: bool
 ) -> None:
     queue = queue_of((ONE, Reason.ANOTHER_COPY))
-    queue.ended(reason, 0.5, 100.0, has_served=has_served)
+    queue.ended(TWO, reason, 0.5, 100.0, has_served=has_served)
     assert queue.rest_s(100.0) == (0.5 * REST if rests else 0.0)
     assert queue.rest_s(100.0 + 0.5 * REST) == 0.0
 
 
 def test_what_is_needed_does_not_wait_for_the_rest() -> None:
     queue = queue_of((ONE, Reason.ANOTHER_COPY))
-    queue.ended(Reason.ANOTHER_COPY, 0.5, 100.0, has_served=True)
+    queue.ended(TWO, Reason.ANOTHER_COPY, 0.5, 100.0, has_served=True)
     queue.put(TWO, Reason.DEMAND)
     assert queue.rest_s(100.0) == 0.0
     assert queue.take() == (TWO, Reason.DEMAND)
     assert queue.rest_s(100.0) > 0.0
 
 
-def test_copies_can_be_dropped() -> None:
+def test_what_was_given_up_unused_can_wait_unless_it_is_asked_for() -> None:
+    queue = LoadQueue()
+    queue.give_up([THREE.id])
+    queue.give_up([ONE.id])
+    orders = [(ONE, Reason.WANTED), (TWO, Reason.WANTED), (THREE, Reason.WANTED)]
+    for order in orders:
+        queue.put(*order)
+    assert [queue.take() for _ in range(3)] == [orders[1], orders[2], orders[0]]
+    queue.put(ONE, Reason.DEMAND)
+    assert queue.needed == 1
+    queue.ended(ONE, Reason.WANTED, 0.5, 100.0, has_served=True)
+    queue.take()
+    assert queue.rest_s(100.0) == 0.5 * REST
+
+
+def test_what_can_wait_can_be_dropped() -> None:
     queue = queue_of((ONE, Reason.ANOTHER_COPY), (TWO, Reason.WANTED))
-    assert queue.drop_copies() == [ONE]
+    assert queue.drop_spare() == [ONE]
     assert (len(queue), queue.needed) == (1, 1)
