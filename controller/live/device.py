@@ -95,7 +95,7 @@ class LocalDevice:
         self._changes = ChangeLog(worker_id)
         self._waiting = LoadQueue()
         self._wake: asyncio.TimerHandle | None = None
-        self._has_run = False  # since the last load ended
+        self._busy_s, self._load_ended_s = 0.0, time.monotonic()  # busy since then
         self._loading: tuple[str, float] | None = None
         self._load_s = load_s
         self._max_batch = max_batch
@@ -117,10 +117,10 @@ class LocalDevice:
             return
 
         def done(busy_s: float, result: BatchResult) -> None:
+            self._busy_s += busy_s
             self._free(variant_id, self._residency.release(variant_id, time.monotonic()))
             callback(batch_id, busy_s, result)
 
-        self._has_run = True
         self._batches.put(Batch(loaded, inputs, done))
 
     def keep_to(self, cores: Collection[int]) -> None:
@@ -186,7 +186,7 @@ class LocalDevice:
         is_loading = self._loading is not None or self._waiting.needed or self._resizing is not None
         if becomes is None or becomes == self.device_class or is_loading:
             return
-        ready = self._residency.ready
+        ready, now_s = self._residency.ready, time.monotonic()
         residents = [
             Resident(
                 instance.variant_id,
@@ -203,7 +203,7 @@ class LocalDevice:
             return
         for variant in self._waiting.drop_spare():  # they would be of the size it is now
             self._residency.cancel_load(variant.id)
-        self._resizing = Resizing(becomes, [variants[name] for name in taken])
+        self._resizing = Resizing(becomes, [variants[name] for name in taken], now_s)
         self._load_next()
         self._finish_resizing()
 
@@ -244,6 +244,10 @@ class LocalDevice:
     def failed_loads(self) -> Mapping[str, str]:
         """What could not be loaded, and why."""
         return self._residency.failed
+
+    def holds(self, variant_id: str) -> bool:
+        """Whether a batch can run with it now."""
+        return variant_id in self._residency.ready
 
     @property
     def is_empty(self) -> bool:
@@ -318,8 +322,9 @@ class LocalDevice:
         assert self._loading is not None  # noqa: S101  (it has just been)
         (_, began_s), self._loading = self._loading, None
         now_s = time.monotonic()
-        self._waiting.ended(variant, reason, now_s - began_s, now_s, has_served=self._has_run)
-        self._has_run = False
+        busy_share = min(self._busy_s / max(now_s - self._load_ended_s, 1e-9), 1.0)
+        self._busy_s, self._load_ended_s = 0.0, now_s
+        self._waiting.ended(variant, reason, now_s - began_s, now_s, busy_share)
         if isinstance(loaded, Exception):
             logger.error("cannot load %s in %s: %s", variant.id, self.worker_id, loaded)
             self._residency.fail_load(variant.id, str(loaded), now_s)
@@ -350,6 +355,10 @@ class LocalDevice:
         """Switch over once everything is loaded; the old is freed after what waits to run on it."""
         done = self._resizing
         if done is None or done.missing:
+            return
+        room_bytes = self._residency.free_bytes - done.loaded_bytes
+        if done.take_along(self._residency.used_since(done.began_s), room_bytes):
+            self._load_next()
             return
         self._resizing = None
         ready = self._residency.ready

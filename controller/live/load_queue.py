@@ -4,7 +4,7 @@ A load takes a whole core for up to a second. A worker that joins others while t
 to load dozens of variants that all of them hold, for the day when one is needed there; one that was
 resized is to have again what it held and did not use. Done in one go, that takes from the queries
 just what the worker was started or resized for. So what can wait comes after everything else, and
-once the device serves it takes at most a fifth of a core.
+takes a quarter of the time that serving leaves.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from math import inf
 from modelless.policies.reasons import Reason
 from modelless.variants.vocabulary import Variant
 
-REST = 4.0
-"""How many times as long as it took to load what can wait the device rests before the next."""
+SHARE = 0.25
+"""What loads that can wait take of the time in which no batch runs."""
+_LEAST_FREE = 0.05
+"""A device that is never free is taken to be free for so much of its time."""
 
 
 class LoadQueue:
@@ -69,8 +71,10 @@ class LoadQueue:
         return dropped
 
     def ended(
-        self, variant: Variant, reason: Reason, took_s: float, now_s: float, *, has_served: bool
+        self, variant: Variant, reason: Reason, took_s: float, now_s: float, busy_share: float
     ) -> None:
-        """A load has ended, and batches ran on the device meanwhile, or none did."""
-        if self.can_wait(variant, reason) and has_served:
-            self._rest_until_s = now_s + REST * took_s
+        """A load has ended; since the one before the device was busy with batches for that share
+        of the time, 0 to 1."""
+        if self.can_wait(variant, reason) and busy_share > 0.0:
+            free_share = max(1.0 - busy_share, _LEAST_FREE)
+            self._rest_until_s = now_s + took_s / (SHARE * free_share)

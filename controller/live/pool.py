@@ -35,6 +35,9 @@ FIND_WORKER_S = 2.0
 MOST_KNOWN = 4096
 """Replicas that a router remembers, gone or not."""
 
+HEARSAY_S = 0.05
+"""A gateway that asks for what has just left is to look elsewhere for so long, and will hear."""
+
 GONE_KEPT = 1024
 """How many workers that are gone a router remembers, not to wait for them."""
 
@@ -156,7 +159,8 @@ class PoolWorker:
         patience_s: float,
         worker_id: str,
     ) -> Ran | TurnedBack:
-        """Run one batch, or turn it back if others' would keep it waiting too long.
+        """Run one batch, or turn it back: if others' would keep it waiting too long, or what it is
+        to run on is not held any more.
 
         Args:
             variant_id, inputs: what runs, and each query's tensors.
@@ -164,6 +168,8 @@ class PoolWorker:
             worker_id: for the router alone.
         """
         del worker_id
+        if not self._device.holds(variant_id):  # it left while the batch was on its way
+            return TurnedBack(max(self._accepted.remaining_s(), HEARSAY_S))
         has_others = self._accepted.remaining_s() > 0.0
         ticket = self._accepted.accept(expected_s, patience_s)
         if isinstance(ticket, TurnedBack):

@@ -167,6 +167,16 @@ class Residency:
         """Variants that can be used."""
         return tuple(n for n, slot in self._slots.items() if slot.state is Residence.READY)
 
+    def used_since(self, since_s: float) -> list[LoadedVariant]:
+        """What can be used and was since then, or is now."""
+        return [
+            slot.loaded
+            for slot in self._slots.values()
+            if slot.loaded is not None
+            and slot.state is Residence.READY
+            and (slot.leases > 0 or (slot.use_count > 0 and slot.last_used_s >= since_s))
+        ]
+
     @property
     def states(self) -> dict[str, Residence]:
         """Every variant that is not absent."""

@@ -14,6 +14,7 @@ class Resizing:
     Args:
         device_class: what it is to become.
         variants: what it takes along, in the order in which it is loaded.
+        began_s: when it was to become that.
 
     Attributes:
         missing: what is still to be loaded, by variant id.
@@ -21,11 +22,32 @@ class Resizing:
         failed: what could not be, and why, by variant id.
     """
 
-    def __init__(self, device_class: DeviceClass, variants: Iterable[Variant]) -> None:
+    def __init__(
+        self, device_class: DeviceClass, variants: Iterable[Variant], began_s: float
+    ) -> None:
         self.device_class = device_class
+        self.began_s = began_s
         self.missing = {variant.id: variant for variant in variants}
         self.loaded: dict[str, LoadedVariant] = {}
         self.failed: dict[str, str] = {}
+
+    @property
+    def loaded_bytes(self) -> int:
+        """What was loaded for it so far takes."""
+        return sum(loaded.memory_bytes for loaded in self.loaded.values())
+
+    def take_along(self, used: Iterable[LoadedVariant], room_bytes: int) -> bool:
+        """Take along what came into use meanwhile, as far as it fits; whether that is anything.
+
+        Under a load that grows, that is the quick variants: just what must not be missing now.
+        """
+        for loaded in used:
+            variant, size_bytes = loaded.variant, loaded.memory_bytes
+            known = variant.id in self.loaded or variant.id in self.failed
+            if not known and size_bytes <= room_bytes:
+                self.missing[variant.id] = variant
+                room_bytes -= size_bytes
+        return bool(self.missing)
 
     def take(self, variant: Variant, loaded: LoadedVariant | Exception) -> None:
         """A load has ended, one way or the other."""

@@ -271,7 +271,7 @@ def test_a_load_that_never_ends_makes_the_device_unfit_and_batches_still_run(
 def test_a_device_that_serves_rests_between_copies_and_not_before_what_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load_queue, "REST", 1e9)
+    monkeypatch.setattr(load_queue, "SHARE", 1e-9)
 
     async def ask() -> None:
         first, copy, later, needed = (

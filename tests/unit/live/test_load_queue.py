@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelless.controller.live.load_queue import REST, LoadQueue
+from modelless.controller.live.load_queue import SHARE, LoadQueue
 from modelless.policies.reasons import Reason
 from modelless.variants.vocabulary import Variant
 from tests.unit.variants.tiny_models import tiny_bytes, variant_of
@@ -28,25 +28,27 @@ def test_copies_come_last() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "has_served", "rests"),
+    ("reason", "busy_share", "rest_s"),
     [
-        (Reason.ANOTHER_COPY, True, True),
-        (Reason.ANOTHER_COPY, False, False),
-        (Reason.WANTED, True, False),
+        (Reason.ANOTHER_COPY, 0.5, 0.5 / (0.5 * SHARE)),
+        (Reason.ANOTHER_COPY, 0.9, 0.5 / (0.1 * SHARE)),
+        (Reason.ANOTHER_COPY, 1.0, 0.5 / (0.05 * SHARE)),
+        (Reason.ANOTHER_COPY, 0.0, 0.0),
+        (Reason.WANTED, 0.5, 0.0),
     ],
 )
-def test_it_rests_after_a_copy_while_it_serves(
-    reason: Reason, has_served: bool, rests: bool
+def test_it_rests_after_a_copy_the_longer_the_busier_it_is(
+    reason: Reason, busy_share: float, rest_s: float
 ) -> None:
     queue = queue_of((ONE, Reason.ANOTHER_COPY))
-    queue.ended(TWO, reason, 0.5, 100.0, has_served=has_served)
-    assert queue.rest_s(100.0) == (0.5 * REST if rests else 0.0)
-    assert queue.rest_s(100.0 + 0.5 * REST) == 0.0
+    queue.ended(TWO, reason, 0.5, 100.0, busy_share)
+    assert queue.rest_s(100.0) == pytest.approx(rest_s)
+    assert queue.rest_s(100.0 + rest_s + 1e-6) == 0.0
 
 
 def test_what_is_needed_does_not_wait_for_the_rest() -> None:
     queue = queue_of((ONE, Reason.ANOTHER_COPY))
-    queue.ended(TWO, Reason.ANOTHER_COPY, 0.5, 100.0, has_served=True)
+    queue.ended(TWO, Reason.ANOTHER_COPY, 0.5, 100.0, 0.5)
     queue.put(TWO, Reason.DEMAND)
     assert queue.rest_s(100.0) == 0.0
     assert queue.take() == (TWO, Reason.DEMAND)
@@ -63,9 +65,9 @@ def test_what_was_given_up_unused_can_wait_unless_it_is_asked_for() -> None:
     assert [queue.take() for _ in range(3)] == [orders[1], orders[2], orders[0]]
     queue.put(ONE, Reason.DEMAND)
     assert queue.needed == 1
-    queue.ended(ONE, Reason.WANTED, 0.5, 100.0, has_served=True)
+    queue.ended(ONE, Reason.WANTED, 0.5, 100.0, 0.5)
     queue.take()
-    assert queue.rest_s(100.0) == 0.5 * REST
+    assert queue.rest_s(100.0) > 0.0
 
 
 def test_what_can_wait_can_be_dropped() -> None:

@@ -119,10 +119,44 @@ def test_while_it_is_resized_nothing_else_is_begun(tmp_path: Path, threads: list
     asyncio.run(serve())
 
 
+def test_what_comes_into_use_meanwhile_is_taken_along(tmp_path: Path, threads: list[int]) -> None:
+    async def serve() -> None:
+        bench = Bench(tmp_path)
+        await bench.load(ONE, TWO, THREE)
+        await bench.run(ONE.id)
+        bench.device.obey([RESIZE], {ONE.id}, VARIANTS)
+        await bench.run(TWO.id)
+        await bench.until(lambda: bench.device.report().device_class == "cpu-2")
+        assert set(bench.device.report().variant_ids) == {ONE.id, TWO.id}
+        assert bench.device.holds(TWO.id)
+        assert not bench.device.holds(THREE.id)
+        assert threads == [1, 1, 1, 2, 2]
+        bench.device.close()
+
+    asyncio.run(serve())
+
+
+def test_what_came_into_use_and_has_no_room_twice_leaves(
+    tmp_path: Path, threads: list[int]
+) -> None:
+    async def serve() -> None:
+        bench = Bench(tmp_path)
+        await bench.load(ONE, TWO)
+        await bench.run(ONE.id)
+        bench.device.obey([RESIZE], {ONE.id}, VARIANTS)
+        bench.device._residency.memory_bytes = 0
+        await bench.run(TWO.id)
+        await bench.until(lambda: bench.device.report().device_class == "cpu-2")
+        assert bench.device.report().variant_ids == (ONE.id,)
+        bench.device.close()
+
+    asyncio.run(serve())
+
+
 def test_copies_that_wait_to_be_loaded_do_not_hold_it_up(
     tmp_path: Path, threads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load_queue, "REST", 1e9)
+    monkeypatch.setattr(load_queue, "SHARE", 1e-9)
 
     async def serve() -> None:
         bench = Bench(tmp_path)
