@@ -139,6 +139,8 @@ class LocalDevice:
         that failed, nothing leaves.
         """
         now_s = time.monotonic()
+        if effects:
+            self._waiting.drop_spare()
         without_room = set()
         for effect in effects:
             if isinstance(effect, UnloadInstance):
@@ -159,7 +161,9 @@ class LocalDevice:
         if self._resizing is not None:
             return
         was_ready = variant.id in self._residency.ready
-        if self._residency.begin_load(variant.id, time.monotonic()):
+        is_absent = variant.id not in self._residency.states
+        waits = is_absent and self._waiting.can_wait(variant, reason)
+        if waits or self._residency.begin_load(variant.id, time.monotonic()):
             self._waiting.put(variant, reason)
             self._load_next()
         elif not was_ready and variant.id in self._residency.ready:
@@ -201,8 +205,7 @@ class LocalDevice:
         if taken is None:
             logger.warning("%s cannot become %s: no room to load twice", self.worker_id, size)
             return
-        for variant in self._waiting.drop_spare():  # they would be of the size it is now
-            self._residency.cancel_load(variant.id)
+        self._waiting.drop_spare()  # it would be of the size that it is now
         self._resizing = Resizing(becomes, [variants[name] for name in taken], now_s)
         self._load_next()
         self._finish_resizing()
@@ -283,18 +286,18 @@ class LocalDevice:
                 self._begin_load(Load(variant, threads, partial(self._loaded_again, variant)))
                 return
         elif self._waiting and not self._residency.is_draining:
-            rest_s = self._waiting.rest_s(time.monotonic())
-            if rest_s > 0.0:
-                self._rest(rest_s)
+            now_s = time.monotonic()
+            if (rest_s := self._waiting.rest_s(now_s)) > 0.0:
+                self._stop_resting()
+                self._wake = asyncio.get_running_loop().call_later(rest_s, self._load_next)
                 return
             variant, reason = self._waiting.take()
+            is_begun = variant.id in self._residency.states  # what can wait was not
+            if not is_begun and not self._residency.begin_load(variant.id, now_s):
+                self._load_next()
+                return
             done = partial(self._loaded, variant, reason)
             self._begin_load(Load(variant, self.device_class.threads, done))
-
-    def _rest(self, seconds: float) -> None:
-        """Look again for what to load after so long."""
-        self._stop_resting()
-        self._wake = asyncio.get_running_loop().call_later(seconds, self._load_next)
 
     def _stop_resting(self) -> None:
         if self._wake is not None:
@@ -366,7 +369,8 @@ class LocalDevice:
         if failed:
             logger.error("%s stays %s: %s", self.worker_id, self.device_class.name, done.failed)
         else:
-            self._waiting.give_up(set(ready) - done.loaded.keys())
+            used = {loaded.variant.id for loaded in self._residency.used_since(done.began_s)}
+            self._waiting.give_up(set(ready) - done.loaded.keys() - used)
             for name in ready:
                 if name in done.loaded:
                     self._drop(self._residency.replace(name, done.loaded.pop(name)))

@@ -192,6 +192,9 @@ class Gateway:
         self, batch_id: int, result: Ran | TurnedBack | Exception, lost: bool
     ) -> None:
         if isinstance(result, TurnedBack):
+            if result.holds is not None and result.holds.worker_id in self._directory:
+                self._directory[result.holds.worker_id] = result.holds
+                self._tell_of_others()  # else the batch would be sent there again
             self.frontend.on_batch_returned(batch_id, result.others_s)
         elif isinstance(result, Ran):
             self.frontend.on_batch_done(

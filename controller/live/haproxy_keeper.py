@@ -6,7 +6,8 @@ thread here waits on the process that serves clients, and when that ends without
 listens on the clients' port itself, at once, and starts a stand-in with the same configuration
 that accepts from that socket some ten milliseconds later: who connects meanwhile waits and is not
 refused. The stand-in has no administration socket at Serve's path, so that Serve still notices and
-starts its own; once that knows the gateways it takes the port over (``haproxy_launcher``).
+starts its own; once that knows the gateways it listens beside the stand-in, which then finishes
+(``haproxy_launcher``).
 """
 
 from __future__ import annotations

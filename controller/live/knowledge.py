@@ -178,8 +178,8 @@ class Rereader:
         """As ``read_knowledge``."""
         return read_knowledge(self._home, self._settings)
 
-    def count_points(self, variant_ids: Collection[str]) -> int:
-        """How many points of these variants the store has, of any machine; StoreError."""
+    def count_points(self, variant_ids: Collection[str]) -> dict[str, int]:
+        """How many points of these variants the store has, of any machine, by id; StoreError."""
         with closing(open_registry(self._home)) as registry:
             return Records(registry.store).count(variant_ids)
 

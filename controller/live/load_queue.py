@@ -20,18 +20,21 @@ SHARE = 0.25
 """What loads that can wait take of the time in which no batch runs."""
 _LEAST_FREE = 0.05
 """A device that is never free is taken to be free for so much of its time."""
+MOST_REST_S = 30.0
+"""After which a load that can wait does not: the device may have fallen idle meanwhile."""
 
 
 class LoadQueue:
     """First come, first served, but what can wait last. Times in seconds.
 
-    That is what others serve already, and what was given up unused, unless clients ask for it.
+    That is what others serve already, and what was given up unused, unless clients ask for it. It
+    counts as absent until it is begun: so each plan orders it anew, for what it is by then.
     """
 
     def __init__(self) -> None:
         self._needed: deque[tuple[Variant, Reason]] = deque()
-        self._spare: deque[tuple[Variant, Reason]] = deque()
-        self._given_up: frozenset[str] = frozenset()
+        self._spare: dict[str, tuple[Variant, Reason]] = {}
+        self._given_up: set[str] = set()
         self._rest_until_s = -inf
 
     def __len__(self) -> int:
@@ -44,7 +47,7 @@ class LoadQueue:
 
     def give_up(self, variant_ids: Iterable[str]) -> None:
         """These left unused, and not the ones before: to have them again can wait."""
-        self._given_up = frozenset(variant_ids)
+        self._given_up = set(variant_ids)
 
     def can_wait(self, variant: Variant, reason: Reason) -> bool:
         """Whether the load is for the day when it is needed."""
@@ -53,8 +56,11 @@ class LoadQueue:
 
     def put(self, variant: Variant, reason: Reason) -> None:
         """It is to be loaded."""
-        queue = self._spare if self.can_wait(variant, reason) else self._needed
-        queue.append((variant, reason))
+        self._spare.pop(variant.id, None)
+        if self.can_wait(variant, reason):
+            self._spare[variant.id] = variant, reason
+        else:
+            self._needed.append((variant, reason))
 
     def rest_s(self, now_s: float) -> float:
         """How long the device is still to rest before ``take``."""
@@ -62,13 +68,15 @@ class LoadQueue:
 
     def take(self) -> tuple[Variant, Reason]:
         """The next one; IndexError if there is none."""
-        return (self._needed or self._spare).popleft()
+        if self._needed:
+            return self._needed.popleft()
+        if not self._spare:
+            raise IndexError("nothing is to be loaded")
+        return self._spare.pop(next(iter(self._spare)))
 
-    def drop_spare(self) -> list[Variant]:
-        """Forget what can wait; returns it."""
-        dropped = [variant for variant, _ in self._spare]
+    def drop_spare(self) -> None:
+        """Forget what can wait: whoever still wants it says so again."""
         self._spare.clear()
-        return dropped
 
     def ended(
         self, variant: Variant, reason: Reason, took_s: float, now_s: float, busy_share: float
@@ -77,4 +85,5 @@ class LoadQueue:
         of the time, 0 to 1."""
         if self.can_wait(variant, reason) and busy_share > 0.0:
             free_share = max(1.0 - busy_share, _LEAST_FREE)
-            self._rest_until_s = now_s + took_s / (SHARE * free_share)
+            self._rest_until_s = now_s + min(took_s / (SHARE * free_share), MOST_REST_S)
+        self._given_up.discard(variant.id)

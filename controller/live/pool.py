@@ -35,9 +35,6 @@ FIND_WORKER_S = 2.0
 MOST_KNOWN = 4096
 """Replicas that a router remembers, gone or not."""
 
-HEARSAY_S = 0.05
-"""A gateway that asks for what has just left is to look elsewhere for so long, and will hear."""
-
 GONE_KEPT = 1024
 """How many workers that are gone a router remembers, not to wait for them."""
 
@@ -169,7 +166,7 @@ class PoolWorker:
         """
         del worker_id
         if not self._device.holds(variant_id):  # it left while the batch was on its way
-            return TurnedBack(max(self._accepted.remaining_s(), HEARSAY_S))
+            return TurnedBack(self._accepted.remaining_s(), self._device.report())
         has_others = self._accepted.remaining_s() > 0.0
         ticket = self._accepted.accept(expected_s, patience_s)
         if isinstance(ticket, TurnedBack):

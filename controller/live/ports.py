@@ -73,8 +73,8 @@ class HeldPorts:
         for place, held in enumerate(self._sockets):
             host, held_port = held.getsockname()
             if held_port == port:
-                held.listen(BACKLOG)
                 self._sockets[place] = _bound(host, port, shared=True)
+                held.listen(BACKLOG)
                 return held
         raise OSError(f"port {port} is not held")
 
@@ -87,9 +87,9 @@ class HeldPorts:
 def _bound(host: str, port: int, *, shared: bool) -> socket.socket:
     bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        # With SO_REUSEADDR a held port would be free to every server that sets it as well.
+        option = socket.SO_REUSEPORT if shared else socket.SO_REUSEADDR
+        bound.setsockopt(socket.SOL_SOCKET, option, 1)
         bound.bind((host, port))
     except OSError:
         bound.close()

@@ -93,10 +93,6 @@ class Residency:
         pause_s = self._backoff.failed(variant_id, now_s)
         self.failed[variant_id] = f"{reason} (next try in {pause_s:.0f} s)"
 
-    def cancel_load(self, variant_id: str) -> None:
-        """It is not to be loaded after all; nothing was begun."""
-        del self._slots[variant_id]
-
     def barred(self, now_s: float) -> frozenset[str]:
         """What could not be loaded and is not to be tried again yet."""
         return self._backoff.barred(now_s)

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
+from modelless.controller.core.roster import WorkerReport
+
 Tensors = Mapping[str, NDArray[Any]]
 
 MOST_WAITING = 1
@@ -27,9 +29,11 @@ class TurnedBack(NamedTuple):
 
     Attributes:
         others_s: how long what was accepted will keep the worker.
+        holds: what the worker is and holds, if not what the batch was to run on; else None.
     """
 
     others_s: float
+    holds: WorkerReport | None = None
 
 
 class Ran(NamedTuple):

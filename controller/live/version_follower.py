@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from modelless.controller.core.service import Service
 from modelless.controller.live.knowledge import Knowledge, Rereader
@@ -44,7 +44,8 @@ class VersionFollower:
         self._token = ""
         self._servable = knowledge.servable().variant_ids
         self._unprofiled: frozenset[str] = frozenset()  # when they were first wanted
-        self._points = 0  # of these, in the store
+        self._seen: dict[str, int] = {}  # points of these in the store, at the last look
+        self._learned: dict[str, int] = {}  # and when it was read
 
     async def follow_forever(self) -> None:
         """Ends only when it is cancelled."""
@@ -67,21 +68,29 @@ class VersionFollower:
     async def _learn(self, service: Service) -> None:
         known = self._knowledge.catalog.versions
         is_new = any(variant_id not in known for variant_id in service.in_service)
-        if not await self._is_profiled_further(service) and not is_new:
+        points = await self._count_points(service)
+        is_profiled = self._is_profiled_further(points)
+        self._seen = points
+        if not is_profiled and not is_new:
             return
         newer = await asyncio.to_thread(self._reread)
         self._knowledge = self._knowledge.with_versions_of(newer)
         self._servable = self._knowledge.servable().variant_ids
+        self._learned = points
         self._on_knowledge(self._knowledge)
 
-    async def _is_profiled_further(self, service: Service) -> bool:
-        """Whether there are more points than before of what was wanted before it was profiled.
-
-        Profiling writes point after point, so a version is looked after until it is not wanted.
-        """
+    async def _count_points(self, service: Service) -> dict[str, int]:
+        """The store's points of what was wanted before it was profiled, until it is not wanted."""
         wanted = service.wanted
         self._unprofiled = (self._unprofiled & wanted) | (wanted - self._servable)
-        before = self._points
-        if self._unprofiled:
-            self._points = await asyncio.to_thread(self._reread.count_points, self._unprofiled)
-        return self._points > before
+        if not self._unprofiled:
+            return {}
+        return await asyncio.to_thread(self._reread.count_points, self._unprofiled)
+
+    def _is_profiled_further(self, points: Mapping[str, int]) -> bool:
+        """Whether to read the store: at a version's first points, and when no more come.
+
+        Profiling writes point after point, and what was learnt online is lost with each reading.
+        """
+        more = {name for name, count in points.items() if count > self._learned.get(name, 0)}
+        return bool(more) and (points == self._seen or not more <= self._learned.keys())

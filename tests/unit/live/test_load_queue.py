@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelless.controller.live.load_queue import SHARE, LoadQueue
+from modelless.controller.live.load_queue import MOST_REST_S, SHARE, LoadQueue
 from modelless.policies.reasons import Reason
 from modelless.variants.vocabulary import Variant
 from tests.unit.variants.tiny_models import tiny_bytes, variant_of
@@ -32,7 +32,7 @@ def test_copies_come_last() -> None:
     [
         (Reason.ANOTHER_COPY, 0.5, 0.5 / (0.5 * SHARE)),
         (Reason.ANOTHER_COPY, 0.9, 0.5 / (0.1 * SHARE)),
-        (Reason.ANOTHER_COPY, 1.0, 0.5 / (0.05 * SHARE)),
+        (Reason.ANOTHER_COPY, 1.0, MOST_REST_S),
         (Reason.ANOTHER_COPY, 0.0, 0.0),
         (Reason.WANTED, 0.5, 0.0),
     ],
@@ -72,5 +72,20 @@ def test_what_was_given_up_unused_can_wait_unless_it_is_asked_for() -> None:
 
 def test_what_can_wait_can_be_dropped() -> None:
     queue = queue_of((ONE, Reason.ANOTHER_COPY), (TWO, Reason.WANTED))
-    assert queue.drop_spare() == [ONE]
+    queue.drop_spare()
     assert (len(queue), queue.needed) == (1, 1)
+    assert queue.take() == (TWO, Reason.WANTED)
+    with pytest.raises(IndexError):
+        queue.take()
+
+
+def test_what_is_ordered_anew_is_what_it_is_by_then() -> None:
+    queue = queue_of((ONE, Reason.ANOTHER_COPY), (ONE, Reason.ANOTHER_COPY), (ONE, Reason.DEMAND))
+    assert (len(queue), queue.needed) == (1, 1)
+
+
+def test_what_was_given_up_and_loaded_again_cannot_wait_the_next_time() -> None:
+    queue = LoadQueue()
+    queue.give_up([ONE.id])
+    queue.ended(ONE, Reason.WANTED, 0.5, 100.0, 0.0)
+    assert not queue.can_wait(ONE, Reason.WANTED)

@@ -14,7 +14,7 @@ from modelless.controller.api.feedback import Feedback
 from modelless.controller.config import Settings
 from modelless.controller.core.service import Service
 from modelless.controller.core.trials import ArmCounts, TrialCounts
-from modelless.controller.live import control
+from modelless.controller.live import control, version_follower
 from modelless.controller.live.control import ControlLoop
 from modelless.controller.live.knowledge import Knowledge, Rereader, read_knowledge
 from modelless.controller.live.messages import Report
@@ -23,6 +23,7 @@ from modelless.controller.live.version_keeper import KEEP_S, VersionKeeper
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Instance, WorkerState
 from modelless.profiler.records import Records
+from modelless.variants.errors import StoreError
 from modelless.variants.promotion import begin_trial, promote, read_lines, rollback
 from modelless.variants.registry import Registry, open_registry
 from modelless.variants.versions import Line, Trial, TrialRules
@@ -63,11 +64,11 @@ def profile(home: Path, variant_id: str, *batches: int) -> None:
             Records(registry.store).add(measurement(variant_id, batch, 5.0 * batch))
 
 
-def add_version(home: Path, batches: tuple[int, ...] = (1, 2, 4, 8)) -> str:
-    """A second version of the smallest variant, profiled at these batches."""
+def add_version(home: Path, batches: tuple[int, ...] = (1, 2, 4, 8), name: str = "small") -> str:
+    """A second version of a variant, profiled at these batches."""
     with opened(home) as registry:
         added = registry.register_variant(
-            task=TASK.name, model=MODEL.name, name="small", precision=Precision.FP32,
+            task=TASK.name, model=MODEL.name, name=name, precision=Precision.FP32,
             engine=Engine.ONNXRUNTIME_CPU, accuracy=Accuracy(71.0, "top-1", PUBLISHED, "a page"),
             artifact=tiny_bytes(9.0),
         )  # fmt: skip
@@ -246,6 +247,56 @@ class TestFollower:
         first, whole = asyncio.run(talk())
         assert first[1] == pytest.approx(0.005)
         assert whole == {1: pytest.approx(0.005), 8: pytest.approx(0.04)}
+
+    def test_it_is_read_again_after_the_store_failed_and_for_each_version_by_itself(
+        self, home: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(version_follower, "_AGAIN_S", 0.0)
+        other = "pixels/mean/medium"
+
+        class FailsAtFirst(Rereader):
+            has_failed = False
+
+            def __call__(self) -> Knowledge:
+                if not self.has_failed:
+                    self.has_failed = True
+                    raise StoreError("the database is locked")
+                return super().__call__()
+
+        async def talk() -> list[set[str]]:
+            done = asyncio.Event()
+            learnt: list[set[str]] = []
+            # Two points of one, which is taken back; then one of the other, which is promoted.
+            looks = iter([(NAME, 1, 2), (NAME,), (), (other, 1), (other,)])
+
+            async def watch(token: str) -> Service:
+                look = next(looks, None)
+                if look is None:
+                    done.set()
+                    await asyncio.Event().wait()
+                name, *batches = look or ("",)
+                if name:
+                    profile(home, f"{name}@2", *batches)
+                return Service(name, {name: Line(name, 2, (1,))} if name else {})
+
+            follower = VersionFollower(
+                read_knowledge(home, Settings()),
+                FailsAtFirst(home, Settings()),
+                watch,
+                lambda _: None,
+                lambda newer: learnt.append(set(newer.servable().variant_ids)),
+            )
+            task = asyncio.create_task(follower.follow_forever())
+            await asyncio.wait_for(done.wait(), 20.0)
+            task.cancel()
+            return learnt
+
+        for name in ("small", "medium"):
+            add_version(home, (), name)
+        first, second = asyncio.run(talk())
+        assert f"{NAME}@2" in first
+        assert f"{other}@2" not in first
+        assert f"{other}@2" in second
 
 
 class TestControlLoop:
