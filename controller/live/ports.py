@@ -37,8 +37,9 @@ def check_reachable(address: str, most_s: float = 5.0) -> None:
 class HeldPorts:
     """Ports bound, and not listened on, by this process.
 
-    The system gives such a port to nobody who asks for any, and refuses it to whoever does not
-    share; HAProxy and Serve's proxies do (``SO_REUSEPORT``), and only who listens gets connections.
+    The system gives such a port to nobody who asks for any. Who asks for this very one and says
+    that it may be used again (``SO_REUSEADDR``, ``SO_REUSEPORT``: HAProxy and Serve's proxies do)
+    gets it, and only who listens gets connections.
     """
 
     def __init__(self) -> None:
@@ -50,7 +51,7 @@ class HeldPorts:
         Raises:
             EnvironmentUnfitError: somebody else listens there.
         """
-        # Whoever listens and shares would share with us too: so ask first without.
+        # Who listens and shares would share with us, too: so ask without first.
         try:
             with _bound(host, port, shared=False) as probe:
                 chosen: int = probe.getsockname()[1]
@@ -87,9 +88,9 @@ class HeldPorts:
 def _bound(host: str, port: int, *, shared: bool) -> socket.socket:
     bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        # With SO_REUSEADDR a held port would be free to every server that sets it as well.
-        option = socket.SO_REUSEPORT if shared else socket.SO_REUSEADDR
-        bound.setsockopt(socket.SOL_SOCKET, option, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         bound.bind((host, port))
     except OSError:
         bound.close()
