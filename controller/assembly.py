@@ -61,12 +61,8 @@ def check_policies(settings: Settings) -> None:
 
     Raises as ``build_dispatcher`` does.
     """
-    policies = settings.policies
-    build_policy(SelectionPolicy, policies.selection)
-    build_policy(ScalingPolicy, policies.scaling)  # type: ignore[type-abstract]
-    build_policy(PlacementPolicy, policies.placement)  # type: ignore[type-abstract]
-    build_policy(EvictionPolicy, policies.eviction)  # type: ignore[type-abstract]
-    build_policy(Forecaster, policies.forecast)  # type: ignore[type-abstract]
+    build_policy(SelectionPolicy, settings.policies.selection)
+    build_planner(settings, PlanLimits({}, {}))
 
 
 def build_planner(settings: Settings, limits: PlanLimits, preload: Sequence[str] = ()) -> Planner:

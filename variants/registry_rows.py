@@ -122,7 +122,7 @@ def add_variant(session: Session, variant: Variant, graph_facts: GraphFacts | No
 def _must_equal(what: str, known: Any, given: Any) -> None:
     """Raise InvalidInputError for the first field in which two frozen values differ.
 
-    Of a field that is a dataclass itself only what differs in it is told.
+    Of an accuracy only what differs in it is told.
     """
     for field in dataclasses.fields(known):
         before, now = getattr(known, field.name), getattr(given, field.name)

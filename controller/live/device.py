@@ -160,13 +160,12 @@ class LocalDevice:
         """Load in the background, one at a time; asking again for what is there does nothing."""
         if self._resizing is not None:
             return
-        was_ready = variant.id in self._residency.ready
-        is_absent = variant.id not in self._residency.states
-        waits = is_absent and self._waiting.can_wait(variant, reason)
+        was_ready = self._residency.is_ready(variant.id)
+        waits = self._residency.is_absent(variant.id) and self._waiting.can_wait(variant, reason)
         if waits or self._residency.begin_load(variant.id, time.monotonic()):
             self._waiting.put(variant, reason)
             self._load_next()
-        elif not was_ready and variant.id in self._residency.ready:
+        elif not was_ready and self._residency.is_ready(variant.id):
             self._changes.stays(variant.id)
             self._on_change()
 
@@ -174,7 +173,7 @@ class LocalDevice:
         self, variant_id: str, reason: Reason = Reason.UNWANTED, for_variant_id: str = ""
     ) -> None:
         """Take it out of reach now; its memory is freed after what already waits to run."""
-        if variant_id not in self._residency.ready:
+        if not self._residency.is_ready(variant_id):
             return
         self._changes.leaves(variant_id, reason, for_variant_id)
         self._free(variant_id, self._residency.drain(variant_id, time.monotonic()))
@@ -250,7 +249,7 @@ class LocalDevice:
 
     def holds(self, variant_id: str) -> bool:
         """Whether a batch can run with it now."""
-        return variant_id in self._residency.ready
+        return self._residency.is_ready(variant_id)
 
     @property
     def is_empty(self) -> bool:
@@ -292,8 +291,8 @@ class LocalDevice:
                 self._wake = asyncio.get_running_loop().call_later(rest_s, self._load_next)
                 return
             variant, reason = self._waiting.take()
-            is_begun = variant.id in self._residency.states  # what can wait was not
-            if not is_begun and not self._residency.begin_load(variant.id, now_s):
+            waited = self._residency.is_absent(variant.id)  # its load was not begun
+            if waited and not self._residency.begin_load(variant.id, now_s):
                 self._load_next()
                 return
             done = partial(self._loaded, variant, reason)
@@ -359,8 +358,8 @@ class LocalDevice:
         done = self._resizing
         if done is None or done.missing:
             return
-        room_bytes = self._residency.free_bytes - done.loaded_bytes
-        if done.take_along(self._residency.used_since(done.began_s), room_bytes):
+        used = self._residency.used_since(done.began_s)
+        if done.take_along(used, self._residency.free_bytes - done.loaded_bytes):
             self._load_next()
             return
         self._resizing = None
@@ -369,8 +368,8 @@ class LocalDevice:
         if failed:
             logger.error("%s stays %s: %s", self.worker_id, self.device_class.name, done.failed)
         else:
-            used = {loaded.variant.id for loaded in self._residency.used_since(done.began_s)}
-            self._waiting.give_up(set(ready) - done.loaded.keys() - used)
+            missed = {each.variant.id for each in used}
+            self._waiting.give_up(set(ready) - done.loaded.keys() - missed)
             for name in ready:
                 if name in done.loaded:
                     self._drop(self._residency.replace(name, done.loaded.pop(name)))

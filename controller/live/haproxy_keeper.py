@@ -49,7 +49,7 @@ def stand_in(configuration: str, socket: str, listener: int) -> str:
 
     Args:
         configuration: of the HAProxy that ended.
-        socket: through which the stand-in hands its port over.
+        socket: at which Serve's next HAProxy asks for ports; what is inherited is not handed over.
         listener: number of the inherited file that clients are accepted from.
     """
     text = _OTHER_PORTS.sub(r"\1", _OF_SERVE.sub("", configuration))

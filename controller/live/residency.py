@@ -163,6 +163,15 @@ class Residency:
         """Variants that can be used."""
         return tuple(n for n, slot in self._slots.items() if slot.state is Residence.READY)
 
+    def is_ready(self, variant_id: str) -> bool:
+        """Whether the variant can be used."""
+        slot = self._slots.get(variant_id)
+        return slot is not None and slot.state is Residence.READY
+
+    def is_absent(self, variant_id: str) -> bool:
+        """Whether the variant is neither there nor on its way, nor leaving."""
+        return variant_id not in self._slots
+
     def used_since(self, since_s: float) -> list[LoadedVariant]:
         """What can be used and was since then, or is now."""
         return [

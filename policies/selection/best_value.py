@@ -21,8 +21,7 @@ batches grow by taking in who waits. Full batches are what makes a fleet's capac
 A query that a device of another class will soon serve better is left for that; much better, if this
 one's time has a price. For a moment that stands (``value_left``): until then only the queues are
 looked at to which something has come, so that an arrival costs the same however many scopes there
-are. Where not all
-can be served, tenants share device time fairly (``value_fairness``).
+are. Where not all can be served, tenants share device time fairly (``value_fairness``).
 
 The pieces are known: late binding and latency slack from SuperServe (Khare et al., NSDI 2025), the
 price as the dual of the accuracy-scaling program that Proteus (Ahmad et al., ASPLOS 2024) solves.
