@@ -68,13 +68,20 @@ def evaluate(
     ] = None,
     shots: Annotated[
         str,
-        typer.Option(
-            "--shots", metavar="N,...", help="Measurements given of each device, drawn at random."
-        ),
+        typer.Option("--shots", metavar="N,...", help="Measurements given of each device."),
     ] = "0,10,50",
     seeds: Annotated[
         int, typer.Option("--seeds", metavar="N", min=1, max=1000, help="Draws of the shots.")
     ] = 3,
+    draw: Annotated[
+        str,
+        typer.Option(
+            "--draw",
+            metavar="random|chosen",
+            help="How shots are drawn: at random, or chosen one after the other by what each is "
+            "expected to tell of all the rest, as `modelless profile --budget` chooses.",
+        ),
+    ] = "random",
     prior: Annotated[
         Path | None,
         typer.Option("--prior", metavar="FILE", help="A prior of one's own; see the docs."),
@@ -89,8 +96,11 @@ def evaluate(
     """
     from modelless.profiler.learning.evaluation import Holdout, evaluate, plan_trials
     from modelless.profiler.learning.prior import read_prior, shipped_prior
+    from modelless.profiler.learning.sampling import SAMPLERS
 
     counts = _counts_of(shots)
+    if draw not in SAMPLERS:
+        raise InvalidInputError.of("--draw", draw, "one of " + ", ".join(SAMPLERS))
     known_prior = shipped_prior() if prior is None else read_prior(prior)
     rows = _read(tables)
     training = _read(train) if train else None
@@ -109,16 +119,16 @@ def evaluate(
                 steps.at(number, len(trials), f"{device}, draw {done} of {total}")
 
             steps.at(number, len(trials), device)
-            scores += evaluate(trial, known_prior, counts, seeds, tell)
+            scores += evaluate(trial, known_prior, counts, seeds, tell, SAMPLERS[draw])
         steps.at(len(trials), len(trials))
     if not scores:
         raise InvalidInputError.of(
             "--shots", shots, f"fewer than a device has rows, {_most_rows(trials)} at most here"
         )
     if as_json:
-        emit(_document(scores, known_prior.version, tables, train, holdout, counts, seeds))
+        emit(_document(scores, known_prior.version, tables, train, holdout, counts, seeds, draw))
     else:
-        _show(scores)
+        _show(scores, draw)
 
 
 def _counts_of(text: str) -> list[int]:
@@ -151,6 +161,7 @@ def _document(
     holdout: Sequence[str] | None,
     shots: Sequence[int],
     seeds: int,
+    draw: str,
 ) -> dict[str, Any]:
     return {
         "tables": [str(path) for path in tables],
@@ -158,12 +169,13 @@ def _document(
         "holdout": list(holdout or ()),
         "shots": list(shots),
         "seeds": seeds,
+        "draw": draw,
         "prior": prior_version,
         "results": [score.document() for score in scores],
     }
 
 
-def _show(scores: Sequence[Score]) -> None:
+def _show(scores: Sequence[Score], draw: str) -> None:
     for source, device, shots in dict.fromkeys(
         (one.source, one.device, one.shots) for one in scores
     ):
@@ -185,7 +197,7 @@ def _show(scores: Sequence[Score]) -> None:
                 ]
                 for one in mine
             ],
-            title=f"{device} ({source}), {shots} measurements given, "
+            title=f"{device} ({source}), {shots} {draw} measurements given, "
             f"{mine[0].points} points predicted",
         )
     say("Errors are relative to what was measured; MAPE is their mean, over all draws.")

@@ -1,8 +1,7 @@
 """What to measure next: what tells most of everything, for the time it takes.
 
-Each candidate is worth the variance that knowing it would take off all points, for a second of
-measuring: Bayesian A-optimal design, greedily (Chaloner and Verdinelli, "Bayesian Experimental
-Design: A Review", 1995). Placements that are loaded already cost no loading.
+Each candidate is worth what knowing it would take off the errors of all points (``acquisition``),
+for a second of measuring. Placements that are loaded already cost no loading.
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from modelless.profiler.campaign import Chosen
+from modelless.profiler.learning.acquisition import Gains
 from modelless.profiler.learning.calibration import MEDIAN_OF_NORMAL
-from modelless.profiler.learning.placements import FittedPlacements, PlacementModel
+from modelless.profiler.learning.placements import PlacementModel
 from modelless.profiler.learning.prior import Prior
 from modelless.profiler.measure import Effort
 from modelless.profiler.measurement import Measurement
@@ -77,7 +76,7 @@ class InformedAgenda:
         loads_s = [row.load_s for row in known]
         load_s = float(np.median(loads_s)) if loads_s else _USUAL_LOAD_S
         cost_s = self._cost_s(expected.median_s)
-        gain = _Gains(fitted, rows)
+        gain = Gains(fitted.covariance(rows), fitted.noise_variance)
         worth = gain.now() / (cost_s + load_s)
         first = int(np.argmax(worth))
         placement = points[first][0]
@@ -109,21 +108,3 @@ def _some_of(left: Mapping[Placement, Sequence[int]]) -> list[Placement]:
     count = max(1, len(placements) * _MOST_POINTS // max(points, _MOST_POINTS))
     rows = np.linspace(0, len(placements) - 1, count).astype(int)
     return [placements[row] for row in rows]
-
-
-class _Gains:
-    """What knowing a point would take off the variance of all of them."""
-
-    def __init__(self, fitted: FittedPlacements, rows: NDArray[np.intp]) -> None:
-        self._covariance = fitted.covariance(rows)
-        self._noise = fitted.noise_variance
-
-    def now(self) -> FloatArray:
-        """For each point, shape (n,)."""
-        own = np.diag(self._covariance) + self._noise
-        return np.asarray((self._covariance**2).sum(axis=0) / own)
-
-    def learn(self, row: int) -> None:
-        """As if that point had been measured."""
-        column = self._covariance[:, row].copy()
-        self._covariance -= np.outer(column, column) / (column[row] + self._noise)

@@ -1,7 +1,7 @@
 """Trying the predictor beside the baselines: what is left out is predicted from a few measurements.
 
-Everyone gets the same training rows, and the same measurements of each device that is left out,
-drawn at random by the seed; these are not judged. With 0 measurements a device is predicted unseen.
+Everyone gets the same training rows, and of each device that is left out the same measurements
+(``sampling``); these are not judged. With 0 measurements a device is predicted unseen.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from modelless.profiler.learning.baselines import BASELINES
 from modelless.profiler.learning.points import in_order
 from modelless.profiler.learning.predictor import Predictor
 from modelless.profiler.learning.prior import Prior
+from modelless.profiler.learning.sampling import Sampler, sample_at_random
 from modelless.profiler.table import TableRow
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.estimates import FloatArray
@@ -170,6 +171,7 @@ def evaluate(
     shots: Sequence[int],
     seeds: int,
     progress: Progress | None = None,
+    sampler: Sampler = sample_at_random,
 ) -> list[Score]:
     """Scores of every method for each number of shots.
 
@@ -179,6 +181,7 @@ def evaluate(
         shots: how many measurements are given; a number that leaves no row to judge is left out.
         seeds: draws.
         progress: told of draws done and to do.
+        sampler: which measurements are given.
     """
     latency_ms = np.array([row.latency_ms for row in trial.wanted])
     predictor = Predictor(prior, trial.training, trial.wanted)
@@ -190,8 +193,8 @@ def evaluate(
     for number, count in enumerate(possible):
         draws: dict[str, list[_Draw]] = {}
         for seed in range(seeds):
-            order = np.random.default_rng([seed, count]).permutation(len(trial.wanted))
-            given, rows = np.sort(order[:count]), np.sort(order[count:])
+            given = np.sort(sampler(predictor, latency_ms, count, seed))
+            rows = np.setdiff1d(np.arange(len(trial.wanted)), given)
             truth_ms = latency_ms[rows]
             own = predictor.predict(given, latency_ms[given], rows)
             draws.setdefault(MODELLESS, []).append(

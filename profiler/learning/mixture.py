@@ -78,6 +78,27 @@ class Mixture:
         )
         return _mixed(_shares_of(self._shares_log)[:, None], means, variances)
 
+    def covariance(self, rows: IntArray) -> tuple[FloatArray, float]:
+        """(covariance of what is not known of some rows, variance of one measurement's noise).
+
+        Where ways disagree, that is not known either: the law of total covariance.
+
+        Args:
+            rows: n of them; the covariance is of shape (n, n).
+        """
+        shares = _shares_of(self._shares_log)
+        beliefs = [way(self._belief, rows) for way, _ in self._members]
+        members = [member for _, member in self._members]
+        means, _ = _stacked(
+            member.predict(belief) for member, belief in zip(members, beliefs, strict=True)
+        )
+        apart = means - shares @ means
+        total = (shares[:, None] * apart).T @ apart
+        for share, member, belief in zip(shares, members, beliefs, strict=True):
+            total += share * member.covariance(belief)
+        noise_variance = shares @ [member.noise_variance for member in members]
+        return np.asarray(total), float(noise_variance)
+
     def left_out(self) -> tuple[FloatArray, FloatArray]:
         """Each shot's error and its variance, noise included, had it been left out, shape (k,).
 

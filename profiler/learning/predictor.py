@@ -84,8 +84,9 @@ class Predictor:
         self._rng = np.random.default_rng(seed)
         training = in_order(training)
         vocabulary = Vocabulary()
-        self._wanted_batch = np.array([float(row.batch) for row in wanted])
         wanted_points = encode(wanted, vocabulary, prior.roofline)
+        batch = np.array([float(row.batch) for row in wanted])
+        self._base_log = wanted_points.roofline_log + np.log(batch)
         points = encode(training, vocabulary, prior.roofline)
         values = latency_log(training) - points.roofline_log
         elsewhere = Elsewhere(points, values)
@@ -116,14 +117,12 @@ class Predictor:
             latency_ms: what they took, shape (k,).
             rows: which to predict, n of them.
         """
-        base_log = self._belief.points.roofline_log + np.log(self._wanted_batch)
-        values = np.log(latency_ms) - base_log[shots]
-        mixture = Mixture(self._process, self._belief, self._contrasts, shots, values)
+        mixture = self._mixture(shots, latency_ms)
         mean, variance = mixture.predict(rows)
         deviation = np.sqrt(variance)
         error, error_variance = mixture.left_out()
         shot_errors = error / np.sqrt(error_variance)
-        centre = np.clip(mean + base_log[rows], -MOST_LOG, MOST_LOG)
+        centre = np.clip(mean + self._base_log[rows], -MOST_LOG, MOST_LOG)
         width = np.minimum(self._scores.quantile(0.9, shot_errors) * deviation, MOST_LOG)
         shift = np.zeros(len(rows))
         if len(shots) or self._is_known_device:
@@ -133,6 +132,25 @@ class Predictor:
         return Prediction(
             np.exp(centre), np.exp(centre - width), np.exp(centre + width), np.exp(centre - shift)
         )
+
+    def unknown(
+        self, shots: IntArray, latency_ms: FloatArray, rows: IntArray
+    ) -> tuple[FloatArray, float]:
+        """What is not known of some wanted rows after measuring others.
+
+        Args:
+            shots, latency_ms: as for ``predict``.
+            rows: n of them.
+
+        Returns:
+            The covariance of their log latencies, shape (n, n), and the noise variance of one
+            measurement, which it does not hold.
+        """
+        return self._mixture(shots, latency_ms).covariance(rows)
+
+    def _mixture(self, shots: IntArray, latency_ms: FloatArray) -> Mixture:
+        values = np.log(latency_ms) - self._base_log[shots]
+        return Mixture(self._process, self._belief, self._contrasts, shots, values)
 
 
 def _thin_out(points: Points, wanted: Points, rng: np.random.Generator) -> IntArray:

@@ -97,6 +97,7 @@ def test_every_device_shots_and_method_has_its_figures(run: Run, table: Path) ->
     assert document["tables"] == [str(table)]
     assert (document["shots"], document["seeds"]) == ([0, 5], 2)
     assert document["prior"] == shipped_prior().version
+    assert document["draw"] == "random"
 
 
 def test_the_same_again_is_the_same(run: Run, table: Path) -> None:
@@ -110,10 +111,29 @@ def test_people_see_tables(run: Run, table: Path) -> None:
     for device in "abc":
         for shots, points in ((0, 12), (3, 9)):
             assert (
-                f"{device} (lab), {shots} measurements given, {points} points predicted" in ran.out
+                f"{device} (lab), {shots} random measurements given, {points} points predicted"
+                in ran.out
             )
     assert ran.out.count("modelless") == 6
     assert "predicting 3/3" in ran.err
+
+
+def test_shots_are_chosen_on_demand(run: Run, table: Path) -> None:
+    words = ("costmodel", "evaluate", table, "--shots", "4", "--seeds", 1, "--draw", "chosen")
+    ran = run(*words)
+    assert ran.code == 0
+    assert "a (lab), 4 chosen measurements given, 8 points predicted" in ran.out
+    document = run(*words, "--json").document
+    assert document["draw"] == "chosen"
+    at_random = {
+        (one["device"], one["method"]): one for one in results(evaluated(run, table, shots="4"))
+    }
+    others = [
+        one
+        for one in document["results"]
+        if one != at_random[one["device"], one["method"]] and one["method"] != "modelless"
+    ]
+    assert others, "the baselines got other shots"
 
 
 def test_training_tables_are_learned_from_and_not_judged(run: Run, table: Path) -> None:
@@ -199,6 +219,7 @@ def test_a_holdout_that_leaves_nothing_to_learn_from_makes_wide_bands(
         (["--shots", "ten"], ["--shots", "whole numbers"]),
         (["--shots", "1000000"], ["--shots", "100000"]),
         (["--shots", "12,50"], ["--shots", "12 at most"]),
+        (["--draw", "best"], ["--draw", "'best'", "one of random, chosen"]),
         (["--seeds", "0"], ["--seeds"]),
         (["--seeds", "many"], ["--seeds"]),
         (["--train", "none.csv"], ["none.csv", "readable CSV"]),

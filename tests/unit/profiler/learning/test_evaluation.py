@@ -120,6 +120,17 @@ def test_shots_are_the_same_for_all_and_never_judged(spies: list[Any]) -> None:
         assert seen_ms == [wanted[device][shot].latency_ms for shot in given]
 
 
+def test_shots_are_those_of_the_sampler(spies: list[Any]) -> None:
+    def last(learner: object, latency_ms: FloatArray, count: int, seed: int) -> IntArray:
+        assert isinstance(learner, Oracle)
+        return np.arange(len(latency_ms))[::-1][seed : seed + count]
+
+    (trial,) = plan_trials(varied(devices=1, models=15), None, [])
+    evaluate(trial, PRIOR, (3,), 2, sampler=last)
+    assert [call[1] for call in spies] == [[12, 13, 14]] * 3 + [[11, 12, 13]] * 3
+    assert [call[3] for call in spies[::3]] == [[*range(12)], [*range(11), 14]]
+
+
 def test_seeds_draw_other_shots(spies: list[Any]) -> None:
     scores_of(varied(devices=1, models=40), shots=(5,), seeds=6)
     assert len({tuple(call[1]) for call in spies}) == 6

@@ -63,6 +63,33 @@ def test_a_device_that_is_alike_but_for_some_models_is_no_sister(seed: int) -> N
     assert np.nanquantile(errors / deviations, 0.8) < 2.0
 
 
+def test_what_is_not_known_together_is_what_is_not_known_of_each() -> None:
+    truth_log, contrasts = devices(1)
+    shots, rest = drawn(SHOTS, MODELS)
+    mixture = mixture_of(truth_log, contrasts, shots)
+    covariance, noise_variance = mixture.covariance(rest)
+    _, variance = mixture.predict(rest)
+    np.testing.assert_allclose(np.diag(covariance) + noise_variance, variance, rtol=1e-9)
+    np.testing.assert_allclose(covariance, covariance.T, atol=1e-12)
+    assert np.linalg.eigvalsh(covariance).min() > -1e-9
+
+
+def test_ways_that_disagree_make_rows_unsure_together() -> None:
+    """Before a measurement tells which of two devices is followed, all rows wait for that."""
+    shape = np.random.default_rng(0).normal(0.0, 0.5, MODELS)
+    nothing = np.arange(0)
+    one, other = (
+        mixture_of(np.zeros(MODELS), np.stack([shape, sign * shape]), nothing).covariance(
+            np.arange(MODELS)
+        )[0]
+        for sign in (1.0, -1.0)
+    )
+    apart = np.outer(shape, shape)
+    share = float(np.trace(other - one) / np.trace(apart))
+    assert share > 0.05
+    np.testing.assert_allclose(other - one, share * apart, atol=1e-9)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_shot_that_is_left_out_has_no_say_in_what_is_followed(seed: int) -> None:
     """Else ways that are right by chance make bands too narrow."""
