@@ -28,10 +28,10 @@ def row(model: str = "m", device: str = "cpu-1", batch: int = 1, accuracy: str =
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "unknown field": ({"speed": 3}, r"speed: got 3; Extra inputs"),
+    "unknown field": ({"speed": 3}, r"speed: got 3; there is no such key"),
     "unknown field, deep": (
         with_parts(devices={"colour": "red"}),
-        r"devices\.0\.colour: got 'red'; Extra inputs",
+        r"devices\.0\.colour: got 'red'; there is no such key",
     ),
     "no devices": ({"devices": []}, r"devices: got \[\]"),
     "zero devices": ({"devices": [{"name": "a", "count": 0}]}, "every count is 0"),
@@ -218,7 +218,11 @@ TRACES: dict[str, tuple[str, str, str]] = {
     "negative": ("trace", "arrival_s\n-1\n", r"line 2: arrival_s: got -1"),
     "no number": ("trace", "arrival_s\nsoon\n", r"line 2: arrival_s: got 'soon'"),
     "infinite": ("trace", "arrival_s\ninf\n", r"line 2: arrival_s: got inf"),
-    "a task of nobody": ("trace", "arrival_s,task\n0,hearing\n", r"task: got 'hearing'"),
+    "a task of nobody": (
+        "trace",
+        "arrival_s,task\n0,hearing\n",
+        r"task at arrival_s 0: got 'hearing'",
+    ),
     "fields missing": ("trace", "arrival_s,task\n0\n", r"line 2: .*2 fields"),
     "rates without rows": ("rates", "start_s,stream,rate_per_s\n", "no rows"),
     "a negative rate": ("rates", "start_s,stream,rate_per_s\n0,a,-1\n", r"line 2: rate_per_s"),
