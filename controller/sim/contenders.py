@@ -18,7 +18,7 @@ from modelless.variants.errors import InvalidInputError, NotFoundError
 from modelless.variants.yaml_files import read_yaml
 
 EVERY_SYSTEM = "all"
-MOST_LETTERS = 100
+MOST_LETTERS = 60
 """Of a name from the command line: it stands in tables and in pictures."""
 
 
@@ -91,7 +91,7 @@ def _from_file(name: str, path: Path) -> Contender:
     """A suite from a file: policies by seam, or a settings file, whose ``policies`` count."""
     if not name.strip() or not path.name:
         raise InvalidInputError.of("policies", f"{name}={path}", "NAME=FILE.yaml")
-    if name == BOUND or len(name) > MOST_LETTERS:
+    if name == BOUND or len(name) > MOST_LETTERS or not name.isprintable():
         allowed = f"a name of at most {MOST_LETTERS} letters, other than {BOUND!r}"
         raise InvalidInputError.of("policies", name, allowed)
     document = read_yaml(f"policies {name}", path)

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from modelless.controller.config import PolicySettings
 from modelless.controller.sim.section import Section, explain
@@ -22,6 +22,7 @@ MOST_WORKERS = 100_000
 MOST_TASKS = 100_000
 """Of a world: each is held in memory and looked at once a second."""
 
+_MOST_LETTERS = 100
 _MOST_TOLD = 10
 """Problems, in one error."""
 
@@ -134,10 +135,16 @@ class SimulationLimits(Section):
     drain_s: float = Field(60.0, ge=0, description="after the last arrival, before all is refused")
 
 
+def _one_line(name: str) -> str:
+    if not name.strip() or not name.isprintable() or len(name) > _MOST_LETTERS:
+        raise ValueError(f"allowed: 1 to {_MOST_LETTERS} printable characters on one line")
+    return name
+
+
 class World(Section):
     """All of a world file."""
 
-    name: str = Field("world", description="for people")
+    name: Annotated[str, AfterValidator(_one_line)] = Field("world", description="for people")
     description: str = Field(
         "", description="for people: what it shows, where its figures are from"
     )
