@@ -12,7 +12,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from modelless.variants.errors import InvalidInputError
-from modelless.variants.settings_files import problems, read_yaml
+from modelless.variants.settings_files import problems
+from modelless.variants.yaml_files import read_yaml
 
 PolicySpecification = str | dict[str, Any]
 
@@ -248,7 +249,7 @@ def parse_settings(document: object, source: str = "config") -> Settings:
     try:
         return Settings.model_validate(document)
     except ValidationError as error:
-        raise InvalidInputError(f"{source}: {problems(error)}") from None
+        raise InvalidInputError(f"{source}: {problems(error, Settings)}") from None
 
 
 def default_home() -> Path:

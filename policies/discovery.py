@@ -21,8 +21,8 @@ from modelless.policies.seams import (
     ScalingPolicy,
     SelectionPolicy,
 )
-from modelless.variants.errors import InvalidInputError, NotFoundError
-from modelless.variants.importing import import_object
+from modelless.variants.errors import InvalidInputError, ModellessError, NotFoundError
+from modelless.variants.importing import FOREIGN_ERRORS, import_object
 
 GROUP = "modelless.policies"
 
@@ -174,10 +174,18 @@ def build_policy(
             )
         elif parameters["batching"].default is inspect.Parameter.empty:
             settings["batching"] = build_policy(BatchingPolicy, _DEFAULT_BATCHING)  # type: ignore[type-abstract]
+    if inspect.isabstract(policy):
+        missing = ", ".join(sorted(getattr(policy, "__abstractmethods__", ())))
+        raise InvalidInputError(f"{name}: {policy.__qualname__} is abstract: define {missing}")
     try:
         return policy(**settings)
+    except ModellessError:
+        raise
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"{name}: its settings do not fit: {error}") from error
+    except FOREIGN_ERRORS as error:  # whatever somebody else's class raises is told
+        said = f"{type(error).__name__}: {error}"
+        raise InvalidInputError(f"{name}: it cannot be built: {said}") from error
 
 
 def _kind(found: object) -> str:

@@ -226,7 +226,7 @@ def read_table(path: Path, *, duplicates: Duplicates = Duplicates.REFUSE) -> lis
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # (bytes that are no UTF-8 are a ValueError)
         raise InvalidInputError.of(str(path), str(error), "a readable CSV file in UTF-8") from error
     try:
         reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from modelless.variants.shown import shown
+
 
 class ModellessError(Exception):
     """Base of every error that is not a bug. ``str(error)`` is fit to be shown to a person.
@@ -31,10 +33,9 @@ class InvalidInputError(ModellessError):
     @classmethod
     def of(cls, field: str, value: object, allowed: str, hint: str = "") -> InvalidInputError:
         """An error in the house's form: field, value received, what is allowed, next step."""
-        shown = repr(value)
-        if len(shown) > 120:
-            shown = shown[:117] + "..."
-        return cls(f"{field}: got {shown}; allowed: {allowed}." + (f" {hint}" if hint else ""))
+        return cls(
+            f"{field}: got {shown(value)}; allowed: {allowed}." + (f" {hint}" if hint else "")
+        )
 
 
 class NotFoundError(ModellessError):

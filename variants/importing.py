@@ -30,5 +30,16 @@ def import_object(path: str, what: str) -> Any:
     except FOREIGN_ERRORS as error:  # (whatever somebody else's module raises is told)
         raise NotFoundError(
             f"{what} {path!r} cannot be imported: {type(error).__name__}: {error}"
+            f"{_next_step(module, error)}"
         ) from error
     return found
+
+
+def _next_step(module: str, error: BaseException) -> str:
+    """What to do where the module was not found; where it raised it is for its author to see."""
+    if "/" in module or module.endswith(".py"):
+        name = module.rpartition("/")[2].removesuffix(".py")
+        return f". Name the module, not the file: {name}:..., with its folder on PYTHONPATH."
+    if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+        return ". Put the folder that it is in on PYTHONPATH, or install its package."
+    return ""

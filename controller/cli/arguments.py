@@ -96,20 +96,14 @@ def policy_of(text: str) -> str | dict[str, Any]:
     Raises:
         InvalidInputError: not YAML, or neither a name nor a mapping.
     """
-    import yaml
+    from modelless.variants.yaml_files import parse_yaml, read_yaml
 
-    source = text
     if text.endswith((".yaml", ".yml")):
-        try:
-            source = Path(text).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidInputError.of("policy", text, "a readable YAML file", str(error)) from None
-    elif not text.lstrip().startswith("{"):
+        found = read_yaml("policy", Path(text))
+    elif text.lstrip().startswith("{"):
+        found = parse_yaml(f"policy {text}", text)
+    else:
         return text
-    try:
-        found = yaml.safe_load(source)
-    except yaml.YAMLError as error:
-        raise InvalidInputError.of("policy", text, f"YAML ({error})") from None
     if isinstance(found, str):
         return found
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):

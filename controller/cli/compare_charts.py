@@ -42,6 +42,8 @@ _ROW, _TOP, _BOTTOM = 25.0, 24.0, 38.0
 _LETTER = 6.9
 """Heights and the width of a letter, in the pictures' own units."""
 
+_MOST_LETTERS = 32
+
 _MOST_POINTS = 120
 """Of a line: more would not be seen in a panel."""
 
@@ -54,6 +56,11 @@ class Mark:
     mean: float
     low: float | None
     high: float | None
+
+
+def _brief(name: str) -> str:
+    """A name as there is room for it beside a picture; tables and screen readers have it whole."""
+    return name if len(name) <= _MOST_LETTERS else f"{name[: _MOST_LETTERS - 1]}…"
 
 
 def interval_chart(
@@ -79,10 +86,11 @@ def interval_chart(
         return _nothing(title, width)
     if from_zero:
         marks = [_above_zero(mark) for mark in marks]
+    names = [_brief(mark.name) for mark in marks]
     reached = [v for m in marks for v in (m.mean, m.low, m.high) if v is not None]
     reached += [bound] if bound is not None else []
     reached += [0.0] if from_zero else []
-    left = 14.0 + _LETTER * max(len(mark.name) for mark in marks)
+    left = 14.0 + _LETTER * max(map(len, names))
     ticks, place = _axis(min(reached), max(reached), left, width - 62.0)
     height = _TOP + _ROW * len(marks) + _BOTTOM
     floor = height - _BOTTOM
@@ -94,7 +102,7 @@ def interval_chart(
     for row, mark in enumerate(marks):
         y = _TOP + _ROW * (row + 0.5)
         parts.append(f'<g class="{"first" if row == 0 else "other"}">')
-        parts.append(_text(left - 10.0, y + 4.0, mark.name, anchor="end"))
+        parts.append(_text(left - 10.0, y + 4.0, names[row], anchor="end"))
         end = place(mark.mean)
         if mark.low is not None and mark.high is not None:
             parts.append(_line("whisker", place(mark.low), y, place(mark.high), y))
@@ -130,7 +138,8 @@ def frontier_chart(points: Sequence[tuple[str, float, float]], *, width: float =
     corners = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for _, x, y in best)
     parts.append(f'<polyline class="frontier" points="{corners}"/>')
     taken: list[tuple[float, float, float]] = []
-    for row, (name, x, y) in enumerate(points):
+    for row, (whole_name, x, y) in enumerate(points):
+        name = _brief(whole_name)
         at_x, at_y = x_of(x), y_of(y)
         wide = _LETTER * len(name)
         is_left = at_x + 10.0 + wide > width

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from modelless.controller.cli.arguments import names_of
 from modelless.controller.cli.screen import Json, Steps, emit, home_of, say, show_table
-from modelless.variants.errors import InvalidInputError
+from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError
 
 if TYPE_CHECKING:
     from modelless.controller.sim.jobs import Run
@@ -77,7 +80,7 @@ def compare(
     contenders = contenders_of(names_of("policies", policies))
     scenarios = scenarios_of([load_world(path) for path in worlds], _loads_of(load))
     if report is not None:
-        report.mkdir(parents=True, exist_ok=True)
+        _check_folder(report)
     numbers = range(1, seeds + 1)
     with Steps("comparing, runs") as steps:
         finished = 0
@@ -92,16 +95,19 @@ def compare(
             steps.at(done, total, f"{last.contender}, {last.scenario}, seed {last.seed}")
 
         try:
-            runs = run(
-                scenarios,
-                contenders,
-                numbers,
-                folder=report,
-                processes=processes or os.cpu_count() or 1,
-                home=home_of(ctx),
-                progress=progress,
-            )
-        except KeyboardInterrupt:
+            with redirect_stdout(sys.stderr):  # what a policy prints is no part of the answer
+                runs = run(
+                    scenarios,
+                    contenders,
+                    numbers,
+                    folder=report,
+                    processes=processes or os.cpu_count() or 1,
+                    home=home_of(ctx),
+                    progress=progress,
+                )
+        except KeyboardInterrupt as stopped:
+            for jobs in getattr(stopped, "__notes__", []):
+                steps.note(f"under way were: {jobs}")
             if report is not None and finished:
                 steps.note(f"{finished} runs are kept in {report}; the same command goes on there")
             raise
@@ -120,6 +126,19 @@ def compare(
             say(f"report: {report / 'report.html'}")
     if not any(row["runs"] for each in document["scenarios"] for row in each["rows"]):
         raise typer.Exit(1)
+
+
+def _check_folder(report: Path) -> None:
+    """Make the report's folder, and see that it can be written before anything is run."""
+    try:
+        report.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=report):
+            pass
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise EnvironmentUnfitError(
+            f"--report {report}: allowed: a folder that can be written, or a new name: {why}"
+        ) from None
 
 
 def _loads_of(text: str) -> list[float]:

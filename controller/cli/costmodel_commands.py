@@ -110,7 +110,13 @@ def evaluate(
         count = len(trial.wanted)
         if too_many := [str(each) for each in counts if each >= count]:
             name = trial.wanted[0].device
-            say(f"note: {name} has {count} rows: left out: {', '.join(too_many)} shots")
+            rows_there = "1 row" if count == 1 else f"{count} rows"
+            say(f"note: {name} has {rows_there}: left out: {', '.join(too_many)} shots")
+        if trial.passed_over:
+            every = count + trial.passed_over
+            say(f"note: {trial.wanted[0].device} has {every:,} rows: {count:,} of them are drawn")
+        if not trial.training:
+            say(f"note: no row to learn {trial.wanted[0].device} from but its shots: see --train")
     with Steps("predicting") as steps:
         for number, trial in enumerate(trials):
             device = trial.wanted[0].device

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from modelless.controller.cli.screen import Json, Steps, emit, home_of, say, show_table
+from modelless.variants.errors import EnvironmentUnfitError
 
 EPILOG = (
     "Examples: modelless simulate benchmarks/worlds/steady.yaml; "
@@ -58,17 +61,19 @@ def simulate(
             steps.at(min(passed, total), total, f"{queries} queries")
 
         try:
-            run(
-                file,
-                seed=seed,
-                log=log,
-                home=home_of(ctx),
-                progress=progress,
-                summary=counted,
-            )
-        except BaseException:
+            with redirect_stdout(sys.stderr):  # what a policy prints is no part of the answer
+                run(
+                    file,
+                    seed=seed,
+                    log=log,
+                    home=home_of(ctx),
+                    progress=progress,
+                    summary=counted,
+                )
+        except BaseException as error:
             if counted.total.queries:
-                kept = f"; {log} holds them" if log is not None else ""
+                is_kept = log is not None and not isinstance(error, EnvironmentUnfitError)
+                kept = f"; {log} holds them" if is_kept else ""
                 steps.note(f"stopped after {counted.total.queries} queries{kept}")
             raise
     figures = counted.figures()
@@ -76,6 +81,8 @@ def simulate(
         emit({**figures, "log": str(log) if log is not None else None})
         return
     _show(figures)
+    if not counted.total.queries:
+        say(f"note: no query came within {counted.span_s:g} s: see 'queries' in {world}")
     for problem, count in figures["policy_problems"].items():
         say(f"note: {problem} ({count} times)")
     if log is not None:

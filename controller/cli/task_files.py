@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.signature import DTYPES
 from modelless.variants.vocabulary import Task, TensorSpec
+from modelless.variants.yaml_files import read_yaml
 
 _MOST_LABELS = 100_000
 
@@ -49,11 +49,8 @@ def read_task(path: Path) -> Task:
         InvalidInputError: unreadable, not YAML, an unknown or missing key, or a value that is not
             allowed; names the file and the key.
     """
-    text = _read(path, "task file")
     try:
-        document = TaskFile.model_validate(yaml.safe_load(text))
-    except yaml.YAMLError as error:
-        raise InvalidInputError(f"task file {path}: not YAML: {error}") from None
+        document = TaskFile.model_validate(read_yaml("task file", path))
     except ValidationError as error:
         problem = error.errors()[0]
         field = ".".join(str(part) for part in problem["loc"]) or "(top)"

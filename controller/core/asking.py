@@ -30,6 +30,7 @@ from modelless.policies.views import (
     Wait,
     WorkerView,
 )
+from modelless.variants.importing import FOREIGN_ERRORS
 from modelless.variants.vocabulary import Placement
 
 _CHOICES = (Bind, Defer, Reject)
@@ -60,7 +61,7 @@ def ask_on_query(
     try:
         choice: object = hook(query, candidates, rng)
         problem = _problem_of_choice(choice, len(candidates.placements))
-    except Exception as error:  # noqa: BLE001  (whatever a policy raises, the gateway goes on)
+    except FOREIGN_ERRORS as error:  # whatever a policy raises, the gateway goes on
         problem = _raised(error)
     if problem is not None:
         return PolicyFailure(f"{_name(hook)} {problem}", (query.query_id,))
@@ -131,7 +132,7 @@ def _ask_on_idle(
             float(decision.until_s)
         else:
             problem = f"returned {decision!r:.80}; allowed: a Run or a Wait"
-    except Exception as error:  # noqa: BLE001  (whatever a policy raises, the gateway goes on)
+    except FOREIGN_ERRORS as error:  # whatever a policy raises, the gateway goes on
         problem = _raised(error)
     if problem is not None:
         blamed = _within_reach(ids, worker, waiting) or (_most_urgent(queues).query_id,)
@@ -145,7 +146,7 @@ def tell_plan(
     """Tell the policy the plan's shares; what it did wrong, if anything."""
     try:
         selection.on_plan(shares)
-    except Exception as error:  # noqa: BLE001  (whatever a policy raises, the gateway goes on)
+    except FOREIGN_ERRORS as error:  # whatever a policy raises, the gateway goes on
         return f"{_name(selection.on_plan)} {_raised(error)}"
     return None
 
@@ -227,7 +228,7 @@ def _most_urgent(queues: Sequence[QueueView]) -> QueryView:
     return min((queue.queries[0] for queue in queues), key=urgency)
 
 
-def _raised(error: Exception) -> str:
+def _raised(error: BaseException) -> str:
     return f"raised {type(error).__name__}: {error!s:.200}"
 
 

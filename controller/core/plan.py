@@ -22,6 +22,7 @@ from modelless.policies.reasons import Reason
 from modelless.policies.scopes import in_scope
 from modelless.policies.seams import EvictionPolicy, Forecaster, PlacementPolicy, ScalingPolicy
 from modelless.policies.views import ClusterView, Instance, Targets, WorkerState
+from modelless.variants.importing import FOREIGN_ERRORS
 from modelless.variants.vocabulary import Placement
 
 __all__ = ["PlanLimits", "Planner"]
@@ -373,7 +374,7 @@ class Planner:
     def _ask(self, policy: object, ask: Callable[[], _Answer], otherwise: _Answer) -> _Answer:
         try:
             return ask()
-        except Exception as error:  # noqa: BLE001  (whatever a policy raises, the plan goes on)
+        except FOREIGN_ERRORS as error:  # whatever a policy raises, the plan goes on
             self._complain(policy, f"raised {type(error).__name__}: {error!s:.200}")
             return otherwise
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -80,21 +81,23 @@ def _stream(file: WorldFile, number: int, seed: int) -> Iterator[Asked]:
     picks = _picks([slo.weight for slo in settings.slos], stream(seed, place, "slo"))
     tasks = _tasks_of(settings, world.task_names)
     popularity = Popularity(settings.popularity, len(tasks), seed, place)
-    source = arrivals(
-        settings.arrivals,
-        file.folder,
-        settings.rate_scale * world.load,
-        stream(seed, place, "arrivals"),
-    )
     start_s, time_scale = settings.start_s, settings.time_scale
+    end_s = inf if world.duration_s is None else world.duration_s
     known = set(tasks)
     try:
+        source = arrivals(
+            settings.arrivals,
+            file.folder,
+            settings.rate_scale * world.load,
+            stream(seed, place, "arrivals"),
+            (end_s - start_s) * time_scale,
+        )
         for at_s, named in source:
             now_s = start_s + at_s / time_scale
             client = None
             if isinstance(named, Recorded):
                 named, slo = named
-                _check_items(slo, world.limits.max_batch)
+                _check_items(slo, at_s, world.limits.max_batch)
                 client = client_of(slo)
             if named is None:
                 task = tasks[popularity.pick(now_s)] if len(tasks) > 1 else tasks[0]
@@ -103,15 +106,18 @@ def _stream(file: WorldFile, number: int, seed: int) -> Iterator[Asked]:
             elif named.partition("/")[0] in known:
                 task = named
             else:
-                raise InvalidInputError.of("arrivals: task", named, ", ".join(tasks[:8]))
+                raise InvalidInputError.of(
+                    f"task at arrival_s {at_s:g}", named, ", ".join(tasks[:8])
+                )
             yield Asked(now_s, task, client or clients[next(picks)])
     except InvalidInputError as error:
         raise InvalidInputError(f"{place}.arrivals: {error}") from None
 
 
-def _check_items(slo: SloSettings, max_batch: int) -> None:
+def _check_items(slo: SloSettings, at_s: float, max_batch: int) -> None:
     if slo.items > max_batch:
-        raise InvalidInputError.of("arrivals: items", slo.items, f"1 to {max_batch} (max_batch)")
+        allowed = f"1 to {max_batch} (limits.max_batch)"
+        raise InvalidInputError.of(f"items at arrival_s {at_s:g}", slo.items, allowed)
 
 
 def _tasks_of(settings: QueriesSettings, names: Sequence[str]) -> list[str]:

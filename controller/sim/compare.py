@@ -127,7 +127,7 @@ def with_policies(file: WorldFile, policies: Mapping[str, Any]) -> WorldFile:
     try:
         merged = PolicySettings.model_validate({**file.world.policies.model_dump(), **policies})
     except ValidationError as error:
-        raise explain(error, "policies") from None
+        raise explain(error, "policies", PolicySettings) from None
     return WorldFile(file.world.model_copy(update={"policies": merged}), file.folder)
 
 

@@ -10,14 +10,16 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from modelless.controller.sim.jobs import BOUND
 from modelless.policies.discovery import BUILT_IN, GROUP, find_policy
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.systems import parse_suite, systems
 from modelless.variants.errors import InvalidInputError, NotFoundError
+from modelless.variants.yaml_files import read_yaml
 
 EVERY_SYSTEM = "all"
+MOST_LETTERS = 60
+"""Of a name from the command line: it stands in tables and in pictures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +89,12 @@ def _system(name: str) -> Contender:
 
 def _from_file(name: str, path: Path) -> Contender:
     """A suite from a file: policies by seam, or a settings file, whose ``policies`` count."""
-    if not name or not path.name:
+    if not name.strip() or not path.name:
         raise InvalidInputError.of("policies", f"{name}={path}", "NAME=FILE.yaml")
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        allowed = "a readable YAML file"
-        raise InvalidInputError.of(f"policies {name}", str(path), allowed, str(error)) from None
-    except yaml.YAMLError as error:
-        said = " ".join(str(error).split())
-        raise InvalidInputError(f"policies {name}: {path} is not YAML: {said}") from None
+    if name == BOUND or len(name) > MOST_LETTERS or not name.isprintable():
+        allowed = f"a name of at most {MOST_LETTERS} letters, other than {BOUND!r}"
+        raise InvalidInputError.of("policies", name, allowed)
+    document = read_yaml(f"policies {name}", path)
     if isinstance(document, Mapping) and "policies" in document:
         document = document["policies"]
     return Contender(name, parse_suite(document, f"{path}"), f"From {path.name}.")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import active_children, get_context
@@ -16,6 +17,7 @@ from modelless.controller.sim.series import Series
 from modelless.controller.sim.summary import Summary
 from modelless.controller.sim.world import WorldFile
 from modelless.variants.errors import ModellessError
+from modelless.variants.importing import FOREIGN_ERRORS
 
 Figures = Mapping[str, Any]
 
@@ -58,7 +60,7 @@ def run_one(job: Job, home: Path | None) -> Run:
         figures = (_bound if job.contender == BOUND else _figures)(job, home)
     except ModellessError as known:
         error = str(known)
-    except Exception as unknown:  # noqa: BLE001 - a policy may raise anything; the others go on
+    except FOREIGN_ERRORS as unknown:  # a policy may raise anything; the others go on
         error = f"{type(unknown).__name__}: {unknown}"
     return Run(job.scenario, job.contender, job.seed, figures, error)
 
@@ -68,11 +70,17 @@ def run_all(
 ) -> None:
     """Do all jobs, ``processes`` at once, and call ``finish`` with each that is done.
 
-    Whatever ``finish`` raises, or Ctrl-C, ends the processes at once.
+    Whatever ``finish`` raises, or Ctrl-C, ends the processes at once, and a note on it says which
+    jobs were under way.
     """
     if processes == 1:
         for job in jobs:
-            finish(job, run_one(job, home))
+            try:
+                run = run_one(job, home)
+            except BaseException as stopped:
+                stopped.add_note(_under_way([job]))
+                raise
+            finish(job, run)
         return
     for job in _in_processes(jobs, processes, home, finish):
         # A process died and took the pool with it. Alone, the job that did it cannot harm others.
@@ -87,9 +95,10 @@ def _in_processes(
     """Do jobs in processes; returns those that were lost because one of the processes died."""
     lost: list[Job] = []
     others = set(active_children())
-    pool = ProcessPoolExecutor(processes, get_context("spawn"), _ignore_interrupts)
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), _begin)
+    waiting: dict[Future[Run], Job] = {}
     try:
-        waiting = {pool.submit(run_one, job, home): job for job in jobs}
+        waiting |= {pool.submit(run_one, job, home): job for job in jobs}
         for future in as_completed(waiting):
             job = waiting[future]
             try:
@@ -98,7 +107,9 @@ def _in_processes(
                 lost.append(job)
             else:
                 finish(job, run)
-    except BaseException:
+    except BaseException as stopped:
+        begun = [job for future, job in waiting.items() if future.running()]
+        stopped.add_note(_under_way(begun[:processes]))  # one more is said to run than does
         pool.shutdown(wait=False, cancel_futures=True)
         for child in set(active_children()) - others:
             child.terminate()
@@ -107,8 +118,14 @@ def _in_processes(
     return lost
 
 
-def _ignore_interrupts() -> None:
+def _under_way(jobs: Sequence[Job]) -> str:
+    """Which jobs had begun, for people: one of them may be what hangs."""
+    return ", ".join(f"{job.contender} in {job.scenario}, seed {job.seed}" for job in jobs)
+
+
+def _begin() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the first process decides
+    sys.stdout = sys.stderr  # what a policy prints is no part of the answer
 
 
 def _figures(job: Job, home: Path | None) -> Figures:

@@ -8,12 +8,15 @@ from pathlib import Path
 
 from modelless.controller.sim.jobs import BOUND, Figures, Job
 from modelless.controller.sim.sources import Sources, data_files, policy_modules
+from modelless.variants.artifacts import write_whole
 
 _SIMULATOR = (
     "modelless.controller.sim.run",
     "modelless.policies.batching.earliest_deadline_first",  # whoever names no other gets it
 )
 _BOUND = "modelless.controller.sim.bound"
+_MOST_LETTERS = 40
+"""Of a contender's name in a file's: unambiguous is the key behind it."""
 
 
 class KeptRuns:
@@ -39,10 +42,7 @@ class KeptRuns:
     def write(self, job: Job, figures: Figures) -> None:
         """Keep a job's figures; whole or not at all."""
         path = self._path(job)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps(figures), encoding="utf-8")
-        part.replace(path)
+        write_whole(path, json.dumps(figures).encode())
 
     def _path(self, job: Job) -> Path:
         document = job.file.world.model_dump(mode="json", exclude={"seed", "description"})
@@ -57,4 +57,4 @@ class KeptRuns:
             key = hashlib.sha256(f"{said}\0{sources}".encode()).hexdigest()[:16]
             self._keys[job.contender, said] = key
         plain = "".join(each if each.isalnum() or each in "-._" else "_" for each in job.contender)
-        return self._folder / f"{plain}-{key}-{job.seed}.json"
+        return self._folder / f"{plain[:_MOST_LETTERS]}-{key}-{job.seed}.json"

@@ -90,8 +90,10 @@ class CsvLog:
 
     def close(self) -> None:
         """See ``TableLog``."""
-        self._flush()
-        self._file.close()
+        try:
+            self._flush()
+        finally:
+            self._file.close()
 
     def _flush(self) -> None:
         self._writer.writerows(self._rows)
@@ -117,8 +119,10 @@ class ParquetLog:
 
     def close(self) -> None:
         """See ``TableLog``."""
-        self._flush()
-        self._writer.close()
+        try:
+            self._flush()
+        finally:
+            self._writer.close()
 
     def _flush(self) -> None:
         if self._rows:
@@ -144,12 +148,16 @@ class Log:
     def __init__(self, path: Path) -> None:
         kind = log_kind(path)
         self.path = path
-        self.control_path = path.with_suffix(f".control{path.suffix}")
+        self.control_path = control_path(path)
+        opened: list[TableLog] = []
         try:
-            self.queries: TableLog = kind(path, QUERY_COLUMNS)
-            self.control: TableLog = kind(self.control_path, CONTROL_COLUMNS)
+            opened.append(kind(path, QUERY_COLUMNS))
+            opened.append(kind(self.control_path, CONTROL_COLUMNS))
         except OSError as error:
+            for each in opened:
+                each.close()
             raise EnvironmentUnfitError(f"log {path}: {error.strerror or error}") from None
+        self.queries, self.control = opened
 
     def __enter__(self) -> Log:
         return self
@@ -160,8 +168,15 @@ class Log:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.queries.close()
-        self.control.close()
+        try:
+            self.queries.close()
+        finally:
+            self.control.close()
+
+
+def control_path(path: Path) -> Path:
+    """Where the control decisions of the queries' table go."""
+    return path.with_suffix(f".control{path.suffix}")
 
 
 def log_kind(path: Path) -> type[CsvLog] | type[ParquetLog]:

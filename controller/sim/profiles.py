@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from math import inf
 from pathlib import Path
 
 import numpy as np
 
 from modelless.controller.sim.measurements import measurement
 from modelless.controller.sim.table_variants import read_variants
-from modelless.controller.sim.world import World, WorldFile
+from modelless.controller.sim.world import LoadFails, World, WorldFile
 from modelless.controller.sim.world_variants import (
     LadderVariants,
     StoreVariants,
@@ -38,6 +40,9 @@ from modelless.variants.vocabulary import (
 )
 
 MIB = 1 << 20
+
+MOST_POINTS = 1_000_000
+"""Measured points of all variants; and figures by variant, device class and batch, tenfold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,7 @@ def build_fleet(file: WorldFile, home: Path | None = None) -> Fleet:
     }
     variants: dict[str, Variant] = {}
     measurements: list[Measurement] = []
+    _check_made_up(world)
     for number, task in enumerate(world.tasks):
         for name in task.names:
             try:
@@ -90,10 +96,13 @@ def build_fleet(file: WorldFile, home: Path | None = None) -> Fleet:
                 raise InvalidInputError(f"tasks.{number}.variants: {error}") from None
             except NotFoundError as error:
                 raise NotFoundError(f"tasks.{number}.variants: {error}") from None
+            _check_accuracies(f"tasks.{number}.variants", mine)
             variants.update((variant.id, variant) for variant in mine)
             measurements += points
+            _check_size(number, len(variants), len(measurements), world)
     facts = _facts(variants, list(classes), measurements, world.limits.max_batch)
     _check(world, facts, classes)
+    _check_faults(world, variants)
     return Fleet(variants, classes, measurements, facts)
 
 
@@ -129,12 +138,22 @@ def _written(
         check_name(f"variants.{number}.model", written.model)
         variant = plain_variant(task, written.model, written.name, written.accuracy)
         variants.append(variant)
+        measured: set[tuple[str, int]] = set()
         for place, point in enumerate(written.points):
+            if (point.device, point.batch) in measured:
+                raise InvalidInputError.of(
+                    f"variants.{number}.points.{place}",
+                    f"batch {point.batch} on {point.device} again",
+                    "each batch once a device",
+                )
+            measured.add((point.device, point.batch))
             if point.device not in names:
                 raise InvalidInputError.of(
                     f"variants.{number}.points.{place}.device", point.device, ", ".join(names)
                 )
-            p90_ms = point.p90_ms or point.p50_ms * settings.tail.p90_ratio
+            p90_ms = point.p90_ms or min(
+                point.p50_ms * settings.tail.p90_ratio, point.p99_ms or inf
+            )
             p99_ms = point.p99_ms or max(p90_ms, point.p50_ms * settings.tail.p99_ratio)
             if not point.p50_ms <= p90_ms <= p99_ms:
                 raise InvalidInputError.of(
@@ -164,6 +183,7 @@ def _ladder(
         if name not in names:
             raise InvalidInputError.of("speeds", name, ", ".join(names))
     speeds = settings.speeds or dict.fromkeys(names, 1.0)
+    batches = sorted(set(settings.batches))
     variants, points = [], []
     last = max(settings.count - 1, 1)
     for rank in range(settings.count):
@@ -173,7 +193,7 @@ def _ladder(
         variants.append(variant)
         latency_s = _between(settings.latency_ms, step) / 1e3
         for device, speed in speeds.items():
-            for batch in sorted(set(settings.batches)):
+            for batch in batches:
                 p50_s = latency_s / speed * (1.0 + settings.further_item * (batch - 1))
                 points.append(
                     measurement(
@@ -269,6 +289,51 @@ def _check(world: World, facts: Iterable[VariantFacts], classes: Mapping[str, De
                     else "has a profile for any of the devices"
                 )
                 raise InvalidInputError(f"tasks.{number}: no variant of {name!r} {why}")
+
+
+def _check_accuracies(place: str, variants: Sequence[Variant]) -> None:
+    """Accuracies are per cent: a task whose best variant is right once in a hundred is none."""
+    best = max((variant.accuracy.percent for variant in variants), default=0.0)
+    if 0.0 < best <= 1.0:
+        raise InvalidInputError.of(
+            f"{place}: accuracy", best, "per cent, 0 to 100", "These look like shares of 1."
+        )
+
+
+def _check_made_up(world: World) -> None:
+    """Refuse ladders that would fill the memory before a rung is made."""
+    variants = points = 0
+    for number, task in enumerate(world.tasks):
+        if isinstance(task.variants, LadderVariants):
+            classes = len(task.variants.speeds) or len(world.devices)
+            rungs = task.copies * task.variants.count
+            variants += rungs
+            points += rungs * classes * len(set(task.variants.batches))
+            _check_size(number, variants, points, world)
+
+
+def _check_size(number: int, variants: int, points: int, world: World) -> None:
+    """Refuse what would fill the memory."""
+    figures = variants * len(world.devices) * world.limits.max_batch
+    for what, count, most in (
+        ("measured points", points, MOST_POINTS),
+        ("variants x device classes x limits.max_batch", figures, 10 * MOST_POINTS),
+    ):
+        if count > most:
+            raise InvalidInputError.of(
+                f"tasks, up to tasks.{number}", f"{count:,} {what}", f"at most {most:,}"
+            )
+
+
+def _check_faults(world: World, variants: Mapping[str, Variant]) -> None:
+    for number, fault in enumerate(world.faults):
+        if isinstance(fault, LoadFails) and not any(
+            fnmatchcase(name, fault.variant) for name in variants
+        ):
+            some = ", ".join(list(variants)[:4])
+            raise InvalidInputError.of(
+                f"faults.{number}.variant", fault.variant, f"of the variants, such as {some}"
+            )
 
 
 def _refuse_twins(variants: Iterable[Variant]) -> None:

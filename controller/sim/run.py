@@ -9,11 +9,13 @@ from pathlib import Path
 
 from modelless.controller.sim.arrivals import arrivals_by_scope, queries
 from modelless.controller.sim.engine import Engine, Progress
-from modelless.controller.sim.log import Log
+from modelless.controller.sim.log import Log, control_path
 from modelless.controller.sim.profiles import build_fleet
 from modelless.controller.sim.recorder import Recorder
+from modelless.controller.sim.sources import data_files
 from modelless.controller.sim.summary import Summary
 from modelless.controller.sim.world import WorldFile
+from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError
 
 
 def simulate(
@@ -45,6 +47,9 @@ def simulate(
     fleet = build_fleet(file, home)
     counted = summary if summary is not None else Summary(seed, world.name)
 
+    if log is not None:
+        _spare_inputs(file, log)
+
     def run(books: Log | None) -> None:
         recorder = Recorder(counted, books, dict(fleet.variants), dict(fleet.device_classes))
         engine = Engine(world, fleet, queries(file, seed), seed, recorder)
@@ -58,9 +63,20 @@ def simulate(
     if log is None:
         run(None)
     else:
-        with Log(log) as books:
-            run(books)
+        try:
+            with Log(log) as books:
+                run(books)
+        except OSError as error:  # of nothing else: policies' and traces' are told as such
+            raise EnvironmentUnfitError(f"log {log}: {error.strerror or error}") from None
     return counted
+
+
+def _spare_inputs(file: WorldFile, log: Path) -> None:
+    """Refuse to write the log over a trace or table that the world reads."""
+    read = {path.resolve() for path in data_files(file.world.model_dump(), file.folder)}
+    for path in (log, control_path(log)):
+        if path.resolve() in read:
+            raise InvalidInputError.of("log", str(path), "a file that the world does not read")
 
 
 @contextmanager

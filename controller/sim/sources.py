@@ -75,8 +75,8 @@ def data_files(document: Any, folder: Path) -> set[Path]:
     found = set()
     for key, value in document.items():
         if key == "path":
-            names = [value] if isinstance(value, str) else list(value or ())
-            found |= {folder / name for name in names}
+            names = value if isinstance(value, list | tuple) else [value]
+            found |= {folder / name for name in names if isinstance(name, str)}
         else:
             found |= data_files(value, folder)
     return found

@@ -48,41 +48,74 @@ Arrival = tuple[float, int | str | Recorded | None]
 """Seconds, and the stream: its number, its task's name, an arrival with its own limits, or None if
 the source does not tell."""
 
+MOST_PER_S = 1e7
+"""Arrivals a second of one source, all scales applied: more do not come to an end."""
+
+MOST_COPIES = 1e4
+"""Of each arrival of a trace, on average."""
+
 _BLOCK = 1024
+_NEVER_PER_S = 1e-290  # its gaps are longer than a float can say
 _LIMITS = (
     "latency_ms", "min_accuracy", "max_cost_usd", "tenant", "priority", "items", "when_late"
 )  # fmt: skip
 
 
 def arrivals(
-    settings: ArrivalsSettings, folder: Path, scale: float, rng: np.random.Generator
+    settings: ArrivalsSettings,
+    folder: Path,
+    scale: float,
+    rng: np.random.Generator,
+    until_s: float = math.inf,
 ) -> Iterator[Arrival]:
     """The arrivals a source describes, its rate multiplied by ``scale``.
 
+    Args:
+        settings: the source.
+        folder: of its files.
+        scale: of the rate.
+        rng: of its own.
+        until_s: later ones are not needed; some may come all the same.
+
     Raises:
-        InvalidInputError: while iterating: a file that is unreadable, empty, not ascending, or
-            with a negative rate; names the file and the line.
+        InvalidInputError: a rate beyond ``MOST_PER_S``; and while iterating: a file that is
+            unreadable, empty, not ascending, or with a negative rate; names the file and the line.
     """
     if isinstance(settings, PoissonArrivals):
-        return _renewal(settings.rate_per_s * scale, 1.0, rng)
+        return _renewal(_rate(settings.rate_per_s, scale), 1.0, rng)
     if isinstance(settings, GammaArrivals):
-        return _renewal(settings.rate_per_s * scale, settings.cv, rng)
+        return _renewal(_rate(settings.rate_per_s, scale), settings.cv, rng)
     if isinstance(settings, BurstArrivals):
-        return _bursts(settings, scale, rng)
+        _rate(max(settings.low_per_s, settings.high_per_s), scale)
+        return _bursts(settings, scale, rng, until_s)
     if isinstance(settings, DiurnalArrivals):
-        peak = settings.mean_per_s * (1.0 + settings.swing) * scale
-        return _thinned(peak, lambda t_s: _diurnal(settings, t_s) * scale, rng)
+        peak = _rate(settings.mean_per_s * (1.0 + settings.swing), scale)
+        return _thinned(peak, lambda t_s: _diurnal(settings, t_s) * scale, rng, until_s)
     if isinstance(settings, FlashCrowdArrivals):
-        peak = max(settings.peak_per_s, settings.base_per_s) * scale
-        return _thinned(peak, lambda t_s: _flash_crowd(settings, t_s) * scale, rng)
+        peak = _rate(max(settings.peak_per_s, settings.base_per_s), scale)
+        return _thinned(peak, lambda t_s: _flash_crowd(settings, t_s) * scale, rng, until_s)
     if isinstance(settings, TraceArrivals):
+        if scale > MOST_COPIES:
+            raise InvalidInputError.of("rate_scale times load", scale, f"at most {MOST_COPIES:g}")
         return _recorded(folder / settings.path, scale, rng)
     return _from_rates(settings, folder / settings.path, scale, rng)
 
 
+def _rate(rate_per_s: float, scale: float) -> float:
+    """The rate with all scales applied, arrivals a second; InvalidInputError if it is absurd."""
+    scaled_per_s = rate_per_s * scale
+    if scaled_per_s > MOST_PER_S:
+        raise InvalidInputError.of(
+            "rate, with rate_scale and load",
+            f"{rate_per_s:g} x {scale:g} a second",
+            f"at most {MOST_PER_S:g} a second",
+        )
+    return scaled_per_s
+
+
 def _renewal(rate_per_s: float, cv: float, rng: np.random.Generator) -> Iterator[Arrival]:
     """Gamma-distributed gaps; exponential ones where ``cv`` is 1."""
-    if rate_per_s <= 0.0:
+    if rate_per_s <= _NEVER_PER_S:
         return
     shape, now_s = 1.0 / cv**2, 0.0
     while True:
@@ -96,11 +129,13 @@ def _renewal(rate_per_s: float, cv: float, rng: np.random.Generator) -> Iterator
             yield at_s, None
 
 
-def _bursts(settings: BurstArrivals, scale: float, rng: np.random.Generator) -> Iterator[Arrival]:
+def _bursts(
+    settings: BurstArrivals, scale: float, rng: np.random.Generator, until_s: float
+) -> Iterator[Arrival]:
     begin_s, high = 0.0, False
     if max(settings.low_per_s, settings.high_per_s) <= 0.0:
         return
-    while True:
+    while begin_s < until_s:
         mean_s = settings.mean_high_s if high else settings.mean_low_s
         rate_per_s = (settings.high_per_s if high else settings.low_per_s) * scale
         end_s = begin_s + float(rng.exponential(mean_s))
@@ -127,12 +162,13 @@ def _thinned(
     peak_per_s: float,
     rate_at: Callable[[np.ndarray], np.ndarray],
     rng: np.random.Generator,
+    until_s: float,
 ) -> Iterator[Arrival]:
     """A Poisson process whose rate is ``rate_at(seconds)``, never above ``peak_per_s``."""
     if peak_per_s <= 0.0:
         return
     now_s = 0.0
-    while True:
+    while now_s < until_s:  # where the rate has fallen to 0 nothing comes any more
         times = now_s + np.cumsum(rng.standard_exponential(_BLOCK)) / peak_per_s
         now_s = float(times[-1])
         kept = rng.random(_BLOCK) * peak_per_s < rate_at(times)
@@ -237,6 +273,7 @@ def _window(
     streams = np.array(list(rates), dtype=np.intp)
     shares = np.array(list(rates.values()), dtype=np.float64)
     total = float(shares.sum())
+    _rate(total, scale)
     if total <= 0.0:
         return
     cumulated = np.cumsum(shares) / total
@@ -257,19 +294,23 @@ def _rows(path: Path, needed: tuple[str, ...], optional: tuple[str, ...]) -> Ite
     try:
         with path.open(encoding="utf-8-sig", newline="") as lines:
             reader = csv.reader(lines, strict=True)
-            heading = next(reader, [])
-            missing = [name for name in needed if name not in heading]
-            if missing:
-                raise InvalidInputError.of(
-                    f"{path}: columns", heading, f"{', '.join(needed)}, perhaps {optional}"
+            heading = [name.strip() for name in next(reader, [])]
+            if any(name not in heading for name in needed):
+                allowed = ", ".join(needed) + (
+                    f"; perhaps {', '.join(optional)}" if optional else ""
                 )
+                raise InvalidInputError.of(f"{path}: columns", heading, allowed)
+            if twice := sorted({name for name in heading if heading.count(name) > 1}):
+                raise InvalidInputError.of(f"{path}: columns", twice, "each column once")
             for cells in reader:
+                if not cells:
+                    continue  # a blank line
                 if len(cells) != len(heading):
                     raise InvalidInputError.of(
                         f"{path}, line {reader.line_num}", cells, f"{len(heading)} fields"
                     )
                 yield _Row(reader.line_num, dict(zip(heading, cells, strict=True)))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, ValueError, csv.Error) as error:  # (a name with a NUL byte is a ValueError)
         raise InvalidInputError.of(
             "path", str(path), "a readable CSV file in UTF-8", str(error)
         ) from None

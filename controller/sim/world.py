@@ -8,14 +8,23 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from modelless.controller.config import PolicySettings
-from modelless.controller.sim.section import Section, explain, read_yaml
-from modelless.controller.sim.world_queries import QueriesSettings
+from modelless.controller.sim.section import Section, explain
+from modelless.controller.sim.world_queries import FlashCrowdArrivals, QueriesSettings
 from modelless.controller.sim.world_variants import TaskSettings
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import check_name
+from modelless.variants.yaml_files import read_yaml
+
+MOST_WORKERS = 100_000
+MOST_TASKS = 100_000
+"""Of a world: each is held in memory and looked at once a second."""
+
+_MOST_LETTERS = 100
+_MOST_TOLD = 10
+"""Problems, in one error."""
 
 HOME_SITE = "core"
 """The site of whatever names none."""
@@ -26,7 +35,7 @@ class DeviceSettings(Section):
 
     name: str = Field(description="of the class")
     kind: Literal["cpu", "gpu", "npu"] = Field("cpu", description="kind of hardware")
-    count: int = Field(1, ge=0, le=100_000, description="workers to begin with")
+    count: int = Field(1, ge=0, le=MOST_WORKERS, description="workers to begin with")
     threads: int = Field(1, ge=1, description="threads a variant runs with")
     memory_mib: float = Field(1024.0, gt=0, description="MiB that variants may fill, each")
     price_usd_per_hour: float = Field(0.05, ge=0, description="price of one, while it is there")
@@ -116,18 +125,26 @@ class SimulationLimits(Section):
     """Bounds of the cores, and how often time passes for them."""
 
     default_latency_ms: float = Field(10_000.0, gt=0, le=3.6e6, description="where an SLO has none")
-    max_queued: int = Field(2048, ge=1, description="queries waiting; more are refused")
+    max_queued: int = Field(
+        2048, ge=1, le=1_000_000, description="queries waiting; more are refused"
+    )
     max_batch: int = Field(8, ge=1, le=1024, description="most items in one batch or query")
     tick_ms: float = Field(20.0, ge=1, le=10_000, description="between the dispatcher's ticks")
-    control_s: float = Field(1.0, gt=0, le=600, description="between the planner's ticks")
+    control_s: float = Field(1.0, ge=1e-3, le=600, description="between the planner's ticks")
     detect_s: float = Field(1.0, ge=0, le=600, description="until a lost worker is noticed")
     drain_s: float = Field(60.0, ge=0, description="after the last arrival, before all is refused")
+
+
+def _one_line(name: str) -> str:
+    if not name.strip() or not name.isprintable() or len(name) > _MOST_LETTERS:
+        raise ValueError(f"allowed: 1 to {_MOST_LETTERS} printable characters on one line")
+    return name
 
 
 class World(Section):
     """All of a world file."""
 
-    name: str = Field("world", description="for people")
+    name: Annotated[str, AfterValidator(_one_line)] = Field("world", description="for people")
     description: str = Field(
         "", description="for people: what it shows, where its figures are from"
     )
@@ -137,7 +154,9 @@ class World(Section):
     )
     load: float = Field(1.0, gt=0, le=1e6, description="multiplies every rate")
     warm_start: bool = Field(True, description="what is wanted at the start is there at once")
-    devices: tuple[DeviceSettings, ...] = Field(min_length=1, description="device classes")
+    devices: tuple[DeviceSettings, ...] = Field(
+        min_length=1, max_length=1000, description="device classes"
+    )
     network: NetworkSettings = Field(default_factory=NetworkSettings, description="sites")
     tasks: tuple[TaskSettings, ...] = Field(min_length=1, description="tasks and variants")
     queries: tuple[QueriesSettings, ...] = Field(min_length=1, description="streams of queries")
@@ -164,8 +183,8 @@ class World(Section):
 
     @model_validator(mode="after")
     def _adds_up(self) -> World:
-        for problem in _problems(self):
-            raise ValueError(problem)
+        if problems := _sizes(self) or _problems(self):
+            raise InvalidInputError("; ".join(problems[:_MOST_TOLD]))
         return self
 
 
@@ -184,7 +203,7 @@ def load_world(path: Path) -> WorldFile:
         InvalidInputError: unreadable, not YAML, an unknown field, a value out of range, names that
             do not fit together; names the place.
     """
-    return parse_world(read_yaml(path), path.parent, source=f"world {path}")
+    return parse_world(read_yaml("world", path), path.parent, source=f"world {path}")
 
 
 def parse_world(document: Any, folder: Path, source: str = "world") -> WorldFile:
@@ -192,9 +211,23 @@ def parse_world(document: Any, folder: Path, source: str = "world") -> WorldFile
     try:
         return WorldFile(World.model_validate(document), folder)
     except ValidationError as error:
-        raise explain(error, source) from None
+        raise explain(error, source, World) from None
     except InvalidInputError as error:
         raise InvalidInputError(f"{source}: {error}") from None
+
+
+def _sizes(world: World) -> list[str]:
+    """What is so large that nobody meant it: found before anything is counted out."""
+    workers = sum(max(each.count, each.max_workers or 0) for each in world.devices)
+    tasks = sum(each.copies for each in world.tasks)
+    return [
+        f"{place}: got {count:,} {what}; allowed: at most {most:,}"
+        for place, count, what, most in (
+            ("devices", workers, "workers in all (count, max_workers)", MOST_WORKERS),
+            ("tasks", tasks, "tasks in all (copies)", MOST_TASKS),
+        )
+        if count > most
+    ]
 
 
 def _problems(world: World) -> list[str]:
@@ -238,6 +271,7 @@ def _problems(world: World) -> list[str]:
                 problems.append(
                     f"queries.{number}.tasks: got {pattern!r}; allowed: of the tasks, {known}"
                 )
+        problems += _late_problems(world, number)
         if stream.site is not None:
             sites.add(stream.site)
         if world.duration_s is None and stream.arrivals.kind not in ("trace", "rates"):
@@ -250,6 +284,16 @@ def _problems(world: World) -> list[str]:
                     f"queries.{number}.slos.{place}.items: got {slo.items}; "
                     f"allowed: 1 to {world.limits.max_batch} (limits.max_batch)"
                 )
+            if 0.0 < slo.min_accuracy < 1.0:
+                problems.append(
+                    f"queries.{number}.slos.{place}.min_accuracy: got {slo.min_accuracy:g}; "
+                    f"allowed: per cent, as in {100.0 * slo.min_accuracy:g}"
+                )
+    problems += [
+        f"network.delays: {' and '.join(sorted(pair))} are there {count} times; allowed: once"
+        for pair, count in Counter(frozenset(each.between) for each in world.network.delays).items()
+        if count > 1
+    ]
     linked = {frozenset(delay.between) for delay in world.network.delays}
     gateway = world.network.gateway
     problems += [
@@ -259,6 +303,23 @@ def _problems(world: World) -> list[str]:
     ]
     problems += _fault_problems(world, sites)
     return problems
+
+
+def _late_problems(world: World, number: int) -> list[str]:
+    """What of a stream would never begin: almost always a slip of units, and silent otherwise."""
+    stream, end_s = world.queries[number], world.duration_s
+    if end_s is None:
+        return []
+    begins = [(f"queries.{number}.start_s", stream.start_s, stream.start_s)]
+    if isinstance(stream.arrivals, FlashCrowdArrivals):
+        at_s = stream.arrivals.at_s
+        place = f"queries.{number}.arrivals.at_s"
+        begins.append((place, at_s, stream.start_s + at_s / stream.time_scale))
+    return [
+        f"{place}: got {told:g}; allowed: what begins before duration_s ({end_s:g})"
+        for place, told, begin_s in begins
+        if begin_s >= end_s
+    ]
 
 
 def _is_like(one: DeviceSettings, other: DeviceSettings) -> bool:
@@ -277,6 +338,11 @@ def _fault_problems(world: World, sites: set[str]) -> list[str]:
                 problems.append(f"{place}.site: got {fault.site!r}; allowed: {others}")
         elif not any(fnmatchcase(worker, fault.worker) for worker in workers):
             problems.append(f"{place}.worker: got {fault.worker!r}; no worker is called so")
+        if world.duration_s is not None and fault.at_s >= world.duration_s:
+            problems.append(
+                f"{place}.at_s: got {fault.at_s:g}; "
+                f"allowed: less than duration_s ({world.duration_s:g})"
+            )
         end_s = fault.back_s if isinstance(fault, WorkerDies) else fault.until_s
         if end_s is not None and end_s <= fault.at_s:
             problems.append(f"{place}: ends at {end_s:g} s, but begins at {fault.at_s:g} s")

@@ -32,8 +32,8 @@ class BurstArrivals(Section):
     kind: Literal["bursts"]
     low_per_s: Rate = Field(description="rate between bursts")
     high_per_s: Rate = Field(description="rate in bursts")
-    mean_low_s: float = Field(gt=0, description="mean time between bursts, seconds")
-    mean_high_s: float = Field(gt=0, description="mean length of a burst, seconds")
+    mean_low_s: float = Field(ge=1e-3, description="mean time between bursts, seconds")
+    mean_high_s: float = Field(ge=1e-3, description="mean length of a burst, seconds")
 
 
 class DiurnalArrivals(Section):
@@ -100,10 +100,10 @@ class PopularitySettings(Section):
 
     zipf: float = Field(1.0, ge=0, le=5, description="share of rank r ~ 1 / r^zipf; 0: all alike")
     drift_every_s: float | None = Field(
-        None, gt=0, description="time between changes, seconds; default: never"
+        None, ge=1e-3, description="time between changes, seconds; default: never"
     )
     drift_swaps: int = Field(
-        1, ge=1, description="at each change, so many random pairs of tasks swap ranks"
+        1, ge=1, le=100_000, description="at each change, so many random pairs of tasks swap ranks"
     )
 
 

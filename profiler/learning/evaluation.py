@@ -24,6 +24,8 @@ from modelless.variants.estimates import FloatArray
 MODELLESS = "modelless"
 HOLDOUT_PARTS = ("device", "family", "source", "model", "task", "engine", "precision")
 BAND = 0.90
+MOST_JUDGED = 5000
+"""Rows of a device; of more, so many are drawn: what is predicted at once grows with them."""
 _SHOWN = 30  # values of a column, in an error
 
 Progress = Callable[[int, int], None]
@@ -118,10 +120,12 @@ class Trial:
     Attributes:
         training: rows that may be learned from.
         wanted: rows of the device; a few of them will be given.
+        passed_over: rows of it that are neither given nor judged, beyond ``MOST_JUDGED``.
     """
 
     training: Sequence[TableRow]
     wanted: Sequence[TableRow]
+    passed_over: int = 0
 
 
 def plan_trials(
@@ -161,7 +165,9 @@ def plan_trials(
             and not any(one.holds(row) for one in holdouts)
             and (holdouts or training is not None or (row.source, row.device) != device)
         ]
-        trials.append(Trial(known, wanted))
+        drawn = np.random.default_rng(0).permutation(len(wanted))[:MOST_JUDGED]
+        kept = [wanted[number] for number in np.sort(drawn)]
+        trials.append(Trial(known, kept, len(wanted) - len(kept)))
     return trials
 
 

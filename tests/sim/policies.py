@@ -113,3 +113,29 @@ class Backwards(EvictionPolicy):
 
     def rank(self, residents: Sequence[Instance], view: ClusterView) -> Sequence[Instance]:
         return [*residents, *residents]
+
+
+class Talkative(MostAccurateFeasible):
+    """Prints, as people do who look for what is wrong."""
+
+    def on_arrival(
+        self, query: QueryView, candidates: Candidates, rng: np.random.Generator
+    ) -> Choice:
+        print("look at me")  # noqa: T201 - what it is about
+        return super().on_arrival(query, candidates, rng)
+
+
+class Quitting(MostAccurateFeasible):
+    """Calls ``sys.exit``, as scripts do."""
+
+    def on_arrival(
+        self, query: QueryView, candidates: Candidates, rng: np.random.Generator
+    ) -> Choice:
+        raise SystemExit(3)
+
+
+class QuittingAtOnce(MostAccurateFeasible):
+    """Calls ``sys.exit`` when it is built."""
+
+    def __init__(self) -> None:
+        raise SystemExit(3)

@@ -28,10 +28,10 @@ def row(model: str = "m", device: str = "cpu-1", batch: int = 1, accuracy: str =
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "unknown field": ({"speed": 3}, r"speed: got 3; Extra inputs"),
+    "unknown field": ({"speed": 3}, r"speed: got 3; there is no such key"),
     "unknown field, deep": (
         with_parts(devices={"colour": "red"}),
-        r"devices\.0\.colour: got 'red'; Extra inputs",
+        r"devices\.0\.colour: got 'red'; there is no such key",
     ),
     "no devices": ({"devices": []}, r"devices: got \[\]"),
     "zero devices": ({"devices": [{"name": "a", "count": 0}]}, "every count is 0"),
@@ -47,6 +47,63 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a task whose name cannot be one": (
         {"tasks": [{"name": "my task", "variants": LADDER}]},
         r"tasks\.0\.name: got 'my task'; allowed: 1 to 64",
+    ),
+    "a fault after all is over": (
+        {"faults": [{"kind": "worker-dies", "worker": "gpu/0", "at_s": 10}]},
+        r"^world: faults\.0\.at_s: got 10; allowed: less than duration_s \(10\)$",
+    ),
+    "loads of nobody that fail": (
+        {"faults": [{"kind": "load-fails", "variant": "x/*", "at_s": 1, "until_s": 2}]},
+        r"faults\.0\.variant: got 'x/\*'; allowed: of the variants, such as vision/rung-00",
+    ),
+    "a stream that begins too late": (
+        with_parts(queries={"start_s": 11}),
+        r"queries\.0\.start_s: got 11; allowed: what begins before duration_s \(10\)",
+    ),
+    "a crowd that comes too late": (
+        with_parts(
+            queries={
+                "arrivals": {"kind": "flash-crowd", "base_per_s": 1, "peak_per_s": 2, "at_s": 600},
+                "time_scale": 60,
+            }
+        ),
+        r"queries\.0\.arrivals\.at_s: got 600",
+    ),
+    "a share where per cent are meant": (
+        with_parts(queries={"slos": [{"min_accuracy": 0.75}]}),
+        r"queries\.0\.slos\.0\.min_accuracy: got 0\.75; allowed: per cent, as in 75",
+    ),
+    "accuracies that are shares": (
+        {"tasks": [{"name": "vision", "variants": {**LADDER, "accuracy": [0.6, 0.8]}}]},
+        r"tasks\.0\.variants: accuracy: got 0\.8; allowed: per cent",
+    ),
+    "more workers than anybody has": (
+        {"devices": [{"name": "a", "count": 60_000}, {"name": "b", "max_workers": 10**12}]},
+        r"devices: got 1,000,000,060,000 workers in all .*; allowed: at most 100,000",
+    ),
+    "more tasks than anybody has": (
+        {"tasks": [{"name": f"t{n}", "copies": 10_000, "variants": LADDER} for n in range(11)]},
+        r"tasks: got 110,000 tasks in all \(copies\); allowed: at most 100,000",
+    ),
+    "more variants than fit into memory": (
+        {
+            "tasks": [{"name": "vision", "copies": 10_000, "variants": {**LADDER, "count": 2000}}],
+            "queries": [{"tasks": ["*"], "arrivals": {"kind": "poisson", "rate_per_s": 1}}],
+        },
+        "got '200,000,000 measured points'; allowed: at most 1,000,000",
+    ),
+    "a queue larger than memory": (
+        {"limits": {"max_queued": 10**12}},
+        r"limits\.max_queued: got 1000000000000; allowed: less than or equal to 1000000",
+    ),
+    "an absurd rate": (
+        {**with_parts(queries={"rate_scale": 1e5}), "load": 1e6},
+        r"queries\.0\.arrivals: rate, with rate_scale and load: got '150 x 1e\+11 a second'",
+    ),
+    "a name of two lines": ({"name": "a\nb"}, "name: got .*; allowed: 1 to 100 printable"),
+    "two ways between the same sites": (
+        {"network": {"delays": [{"between": ["core", "b"], "one_way_ms": 1}] * 2}},
+        r"network\.delays: b and core are there 2 times; allowed: once",
     ),
     "no tasks": ({"tasks": []}, r"tasks: got \[\]"),
     "unknown kind of variants": (
@@ -113,6 +170,20 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
             ]
         },
         r"tasks\.0\.variants: variants: got 'vision/m/v@1'",
+    ),
+    "a point measured twice": (
+        {
+            "tasks": [
+                {
+                    "name": "vision",
+                    "variants": {
+                        "kind": "written",
+                        "variants": [{"model": "m", "accuracy": 7, "points": [POINT, POINT]}],
+                    },
+                }
+            ]
+        },
+        r"variants\.0\.points\.1: got 'batch 1 on cpu-1 again'; allowed: each batch once",
     ),
     "quantiles out of order": (
         {
@@ -218,7 +289,13 @@ TRACES: dict[str, tuple[str, str, str]] = {
     "negative": ("trace", "arrival_s\n-1\n", r"line 2: arrival_s: got -1"),
     "no number": ("trace", "arrival_s\nsoon\n", r"line 2: arrival_s: got 'soon'"),
     "infinite": ("trace", "arrival_s\ninf\n", r"line 2: arrival_s: got inf"),
-    "a task of nobody": ("trace", "arrival_s,task\n0,hearing\n", r"task: got 'hearing'"),
+    "a task of nobody": (
+        "trace",
+        "arrival_s,task\n0,hearing\n",
+        r"task at arrival_s 0: got 'hearing'",
+    ),
+    "a task's items": ("trace", "arrival_s,items\n0.5,9\n", r"items at arrival_s 0\.5: got 9"),
+    "a column twice": ("trace", "arrival_s,arrival_s\n0,1\n", "each column once"),
     "fields missing": ("trace", "arrival_s,task\n0\n", r"line 2: .*2 fields"),
     "rates without rows": ("rates", "start_s,stream,rate_per_s\n", "no rows"),
     "a negative rate": ("rates", "start_s,stream,rate_per_s\n0,a,-1\n", r"line 2: rate_per_s"),
@@ -245,6 +322,53 @@ def test_a_trace_that_is_not_there(tmp_path: Path) -> None:
     file = world(tmp_path, queries=[{"tasks": ["vision"], "arrivals": arrivals}])
     with pytest.raises(InvalidInputError, match=r"queries\.0\.arrivals: .*gone\.csv"):
         simulate(file)
+
+
+def test_of_several_mistakes_each_is_told_and_nothing_else(tmp_path: Path) -> None:
+    changes = with_parts(devices={"memory": 3}, queries={"start_s": -1})
+    with pytest.raises(InvalidInputError) as refused:
+        parse_world(changes, tmp_path, source="world w.yaml")
+    assert str(refused.value) == (
+        "world w.yaml: devices.0.memory: got 3; there is no such key. Did you mean 'memory_mib'?; "
+        "queries.0.start_s: got -1; allowed: greater than or equal to 0"
+    )
+
+
+def test_a_p99_alone_is_enough(tmp_path: Path) -> None:
+    point = {**POINT, "p99_ms": 5.2}  # below the median times the default p90's ratio
+    written = {"model": "m", "accuracy": 70, "points": [point]}
+    variants = {"kind": "written", "variants": [written]}
+    file = world(
+        tmp_path,
+        duration_s=1,
+        devices=[{"name": "cpu-1"}],
+        tasks=[{"name": "vision", "variants": variants}],
+    )
+    assert simulate(file).figures()["answered"] > 0
+
+
+@pytest.mark.parametrize(
+    "arrivals",
+    [
+        {"kind": "flash-crowd", "base_per_s": 0, "peak_per_s": 50, "at_s": 0, "fall_s": 0.01},
+        {"kind": "bursts", "low_per_s": 0, "high_per_s": 1e-9, "mean_low_s": 1, "mean_high_s": 1},
+        {"kind": "diurnal", "mean_per_s": 1e-9, "period_s": 1},
+        {"kind": "poisson", "rate_per_s": 1e-308},
+    ],
+)
+def test_arrivals_that_cease_end_with_the_world(arrivals: dict[str, Any], tmp_path: Path) -> None:
+    crowd = {**arrivals, "rise_s": 0.1, "hold_s": 0.5} if "base_per_s" in arrivals else arrivals
+    file = world(tmp_path, queries=[{"tasks": ["vision"], "arrivals": crowd}])
+    figures = simulate(file).figures()
+    assert figures["span_s"] == 10.0
+    assert figures["queries"] < 60
+
+
+def test_blank_lines_of_a_trace_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("arrival_s,task\n0,vision\n\n1,vision\n\n", encoding="utf-8")
+    arrivals = {"kind": "trace", "path": "t.csv"}
+    file = world(tmp_path, queries=[{"tasks": ["vision"], "arrivals": arrivals}])
+    assert simulate(file).figures()["queries"] == 2
 
 
 def test_what_happened_before_the_mistake_is_kept(tmp_path: Path) -> None:

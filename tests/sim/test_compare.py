@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from math import inf, nan
 from pathlib import Path
@@ -13,11 +14,13 @@ from typing import Any
 import pytest
 import yaml
 
+from modelless.controller.sim import jobs
 from modelless.controller.sim.compare import Scenario, compare, scenarios_of, with_policies
 from modelless.controller.sim.comparison import document_of, table
 from modelless.controller.sim.contenders import Contender, contenders_of
 from modelless.controller.sim.intervals import interval, t95
 from modelless.controller.sim.jobs import BOUND, Job, Run, run_all
+from modelless.controller.sim.kept import KeptRuns
 from modelless.controller.sim.sources import Sources, data_files, policy_modules
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible
 from modelless.policies.systems import systems
@@ -292,7 +295,7 @@ def test_what_fails_is_told_and_costs_only_itself() -> None:
     absent, crashes, fine = ran(compare(scenarios(duration_s=1), few, [1]))
     assert absent.figures is None
     assert "does not exist" in absent.error
-    assert crashes.error == "RuntimeError: no such table"
+    assert crashes.error.endswith("it cannot be built: RuntimeError: no such table")
     assert fine.figures is not None
     with pytest.raises(InvalidInputError, match="policies: choosing"):
         compare(scenarios(), [Contender("x", {"choosing": "y"})], [1])
@@ -300,14 +303,47 @@ def test_what_fails_is_told_and_costs_only_itself() -> None:
         table([])
 
 
+def test_a_policy_that_exits_ends_neither_the_run_nor_the_comparison() -> None:
+    few = [
+        Contender("quits", {"selection": "tests.sim.policies:Quitting"}),
+        Contender("never begins", {"selection": "tests.sim.policies:QuittingAtOnce"}),
+    ]
+    quits, never = ran(compare(scenarios(duration_s=1), few, [1]))
+    assert quits.figures is not None
+    assert quits.figures["violations"] == {"policy-failed": quits.figures["queries"]}
+    assert list(quits.figures["policy_problems"]) == ["Quitting.on_arrival raised SystemExit: 3"]
+    assert never.error.endswith("it cannot be built: SystemExit: 3")
+
+
+def test_ctrl_c_says_which_runs_were_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(job: Job, home: Path | None) -> Run:
+        if job.contender == NAMES[0]:
+            raise KeyboardInterrupt
+        return Run(job.scenario, job.contender, job.seed, None, "not tried")
+
+    monkeypatch.setattr(jobs, "run_one", interrupt)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        compare(scenarios(), contenders_of(NAMES), [1])
+    assert stopped.value.__notes__ == ["most-accurate-feasible in small at load 1, seed 1"]
+
+
+def test_two_comparisons_may_keep_the_same_run_at_once(tmp_path: Path) -> None:
+    job = Job("small at load 1", "n" * 300, world(), 1)
+    with ThreadPoolExecutor(4) as pool:
+        writes = [pool.submit(KeptRuns(tmp_path).write, job, told(0.5)) for _ in range(40)]
+    assert [write.exception() for write in writes] == [None] * 40
+    assert KeptRuns(tmp_path).read(job) == told(0.5)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_a_process_that_dies_takes_no_other_run_along() -> None:
     small = world(duration_s=1)
-    jobs = [
+    wanted = [
         Job("w", "dies", with_policies(small, {"selection": f"{__name__}:Dies"}), 1),
         *(Job("w", name, with_policies(small, {"selection": name}), 1) for name in NAMES),
     ]
     done: dict[str, Run] = {}
-    run_all(jobs, 2, None, lambda job, run: done.__setitem__(job.contender, run))
+    run_all(wanted, 2, None, lambda job, run: done.__setitem__(job.contender, run))
     assert "process died" in done["dies"].error
     assert [done[name].error for name in NAMES] == ["", ""]
 
@@ -338,7 +374,7 @@ def test_contenders_from_files(tmp_path: Path) -> None:
         ("selection: lrv", "'lrv' does not exist"),
         ("selecting: lru", "Did you mean 'selection'"),
         ("[1, 2]", "a mapping of some of selection"),
-        ("{", "is not YAML"),
+        ("{", "not YAML"),
     ],
 )
 def test_files_that_do_not_fit_are_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -357,3 +393,6 @@ def test_names_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         contenders_of([f"mine={tmp_path}/none.yaml"])
     with pytest.raises(InvalidInputError, match="NAME=FILE"):
         contenders_of(["=x.yaml"])
+    for name in (BOUND, "n" * 61, "a\nb"):
+        with pytest.raises(InvalidInputError, match="a name of at most 60 letters"):
+            contenders_of([f"{name}=x.yaml"])

@@ -156,3 +156,44 @@ def test_a_task_of_the_store_runs(tmp_path: Path) -> None:
             ),
             home=home,
         )
+
+
+def test_the_log_is_not_written_over_what_the_world_reads(tmp_path: Path) -> None:
+    trace = tmp_path / "t.control.csv"
+    trace.write_text("arrival_s\n0.5\n", encoding="utf-8")
+    arrivals = {"kind": "trace", "path": "t.control.csv"}
+    file = world(tmp_path, queries=[{"tasks": ["vision"], "arrivals": arrivals}])
+    for log in (trace, tmp_path / "t.csv"):  # the second one's control log would be the trace
+        with pytest.raises(InvalidInputError, match=r"log: got .*t\.control\.csv.*does not read"):
+            simulate(file, log=log)
+    assert trace.read_text(encoding="utf-8") == "arrival_s\n0.5\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_is_told_with_the_file(tmp_path: Path, path: Path) -> None:
+    log = tmp_path / "full.csv"
+    log.symlink_to("/dev/full")
+    with pytest.raises(EnvironmentUnfitError, match=r"log .*full\.csv: No space left"):
+        simulate(world(duration_s=1), log=log)
+    assert run("simulate", str(path), "--log", str(log)) == 7
+
+
+def test_what_a_policy_prints_is_no_part_of_the_answer(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policies = {"selection": "tests.sim.policies:Talkative"}
+    path.write_text(yaml.safe_dump(document(duration_s=1, policies=policies)), encoding="utf-8")
+    assert run("simulate", str(path), "--json") == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["queries"] > 0
+    assert "look at me" in told.err
+
+
+def test_a_world_in_which_nobody_asks_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "quiet.yaml"
+    queries = [{"tasks": ["vision"], "arrivals": {"kind": "poisson", "rate_per_s": 0}}]
+    path.write_text(yaml.safe_dump(document(queries=queries)), encoding="utf-8")
+    assert run("simulate", str(path)) == 0
+    assert "note: no query came within 10 s" in capsys.readouterr().err

@@ -191,7 +191,7 @@ def test_a_trace_may_name_each_querys_limits(tmp_path: Path) -> None:
     assert (slo.when_late, second.client.slo.when_late) == ("serve", "refuse")
 
     (tmp_path / "t.csv").write_text("arrival_s,items\n0.5,9\n")
-    with pytest.raises(InvalidInputError, match="items: got 9; allowed: 1 to 8"):
+    with pytest.raises(InvalidInputError, match=r"items at arrival_s 0\.5: got 9; allowed: 1 to 8"):
         list(queries(parse_world(document, tmp_path), seed=1))
     (tmp_path / "t.csv").write_text("arrival_s,priority\n0.5,high\n")
     with pytest.raises(InvalidInputError, match="line 2: priority: got 'high'"):

@@ -164,6 +164,18 @@ def test_interrupted_it_says_what_is_kept(
     assert len(list((tmp_path / "r" / "runs").iterdir())) == 1
 
 
+def test_a_report_that_cannot_be_written_is_told_before_anything_runs(
+    run: Run, world: Change, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for report in (file, file / "inside"):
+        ran = compared(run, world(), "--policies", TWO, "--report", report)
+        assert ran.code == 7
+        assert f"--report {report}: allowed: a folder that can be written" in ran.err
+        assert "comparing" not in ran.err
+
+
 # -- the report -------------------------------------------------------------------------------
 
 
@@ -252,6 +264,19 @@ def test_pictures_are_well_formed(picture: str) -> None:
     assert root.get("role") == "img"
     assert "nan" not in picture
     assert "inf" not in picture
+
+
+def test_long_names_leave_room_for_the_picture() -> None:
+    name = "n" * 60
+    for picture in (
+        interval_chart([Mark(name, 1.0, 0.5, 1.5)], "t", width=490.0),
+        frontier_chart([(name, 1.0, 80.0), ("b", 2.0, 81.0)]),
+    ):
+        root = ElementTree.fromstring(picture)  # noqa: S314 - our own
+        dots = [float(each.attrib["cx"]) for each in root.iter() if each.tag.endswith("circle")]
+        assert max(dots) < 480.0
+        assert "n" * 31 + "…<" in picture
+        assert name in str(root.get("aria-label"))
 
 
 def test_dots_stand_where_their_values_are() -> None:

@@ -141,6 +141,8 @@ def test_a_class_within_a_class(outside: str) -> None:
     [
         ("outside_policies:Gone", "has no attribute 'Gone'"),
         ("no_such_module:Mine", "No module named 'no_such_module'"),
+        ("no_such_module:Mine", "Put the folder that it is in on PYTHONPATH"),
+        ("./mine.py:Mine", "Name the module, not the file: mine:..."),
         ("broken_policies:Mine", "RuntimeError: half written"),
         ("outside_policies:", "cannot be imported"),
         (":Mine", "cannot be imported"),

@@ -12,7 +12,9 @@ from modelless.variants.errors import InvalidInputError
     ("document", "says"),
     [
         ({"http": {"port": 99999}}, "http.port: got 99999; allowed: less than or equal to 65535"),
-        ({"http": {"prot": 1}}, "http.prot: got 1; there is no such key"),
+        ({"http": {"prot": 1}}, "http.prot: got 1; there is no such key. Did you mean 'port'?"),
+        ({"http": {"zzz": 1}}, "there is no such key; allowed: host, port, max_body_bytes"),
+        ({"polices": {}}, "polices: got {}; there is no such key. Did you mean 'policies'?"),
         ({"pools": [{}]}, "pools.0.device_class: got nothing; it must be given"),
         ({"tasks": "imagenet"}, "tasks: got 'imagenet'; allowed: a list"),
         (["a"], "(top): got ['a']; allowed: a mapping"),
