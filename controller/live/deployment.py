@@ -29,6 +29,7 @@ from modelless.controller.live.serve_app import (
     pool_app,
     pool_app_name,
 )
+from modelless.controller.live.start_failures import told_by_replicas
 from modelless.variants.errors import EnvironmentUnfitError
 
 logger = logging.getLogger(__name__)
@@ -85,8 +86,13 @@ def _new_control(home: Path, settings: Settings) -> Any:
 
 
 def start_pool(home: Path, settings: Settings, pool: PoolSettings) -> None:
-    """Run the application of one pool, and wait until it does."""
-    serve.run_many([_pool_target(pool, pool_app(home, settings, pool))])
+    """Run the application of one pool, and wait until it does.
+
+    Raises:
+        EnvironmentUnfitError: its workers do not start.
+    """
+    with told_by_replicas(pool_app_name(pool.device_class), f"the pool of {pool.device_class}"):
+        serve.run_many([_pool_target(pool, pool_app(home, settings, pool))])
     trim_pool(pool, pool.workers)
 
 
@@ -104,6 +110,16 @@ def trim_pool(pool: PoolSettings, count: int) -> None:
     _scale(name, POOL_HEAD, 0)
     if count == 0:
         _scale(name, POOL_DEPLOYMENT, 0)
+
+
+def start_gateways(home: Path, settings: Settings, doors: Path | None, count: int) -> None:
+    """Run the gateways, and wait until they do.
+
+    Raises:
+        EnvironmentUnfitError: they do not start.
+    """
+    with told_by_replicas(GATEWAY_APP, "the gateways"):
+        serve.run(gateway_app(home, settings, doors, count), name=GATEWAY_APP, route_prefix="/")
 
 
 def deploy_gateways(
