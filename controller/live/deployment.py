@@ -13,7 +13,7 @@ from typing import Any
 
 import ray
 from ray import serve
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from modelless.controller.config import PoolSettings, Settings
 from modelless.controller.core.effects import ScalePool
@@ -35,6 +35,7 @@ from modelless.variants.errors import EnvironmentUnfitError
 logger = logging.getLogger(__name__)
 
 PATIENCE_S = 60.0
+CLOSE_S = 5.0
 _TRIES = 10
 
 
@@ -59,7 +60,7 @@ def start_control(home: Path, settings: Settings) -> None:
             if problem is not None:  # the first may have been another's that was dying
                 raise EnvironmentUnfitError(f"the control loop does not start: {error}") from error
             problem = error
-        ray.kill(handle)
+        _end(handle)
         time.sleep(0.2)  # its name is free a moment later
     raise EnvironmentUnfitError(
         f"whenever {CONTROL_NAME!r} is replaced, another comes back: is modelless being deployed "
@@ -148,11 +149,20 @@ def control_status() -> dict[str, Any]:
 
 
 def end_control() -> None:
-    """End the control loop, if there is one."""
+    """End the control loop, if there is one; what it records is written to its end before."""
     try:
-        ray.kill(ray.get_actor(CONTROL_NAME, namespace=NAMESPACE))
+        handle = ray.get_actor(CONTROL_NAME, namespace=NAMESPACE)
     except ValueError:  # there is none
         return
+    _end(handle)
+
+
+def _end(handle: Any) -> None:
+    try:
+        ray.get(handle.close.remote(), timeout=CLOSE_S)
+    except (AttributeError, RayError) as error:  # another release's, dead already, or hanging
+        logger.debug("the control loop did not close: %s", error)
+    ray.kill(handle)
 
 
 def take_away(pools: Iterable[PoolSettings]) -> None:
