@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from modelless.controller.live.logs import RAY_LOGS
 from modelless.variants.errors import EnvironmentUnfitError
@@ -55,9 +55,17 @@ def told_by_replicas(app: str, what: str) -> Iterator[None]:
             raise
         raise EnvironmentUnfitError(
             f"{what} did not start: {cause}. The whole of it is in "
-            f"{RAY_LOGS}/serve/controller_*.log, on the node of Serve's controller. Mend that, "
+            f"{_logs()}/serve/controller_*.log, on the node of Serve's controller. Mend that, "
             "then 'modelless up' once more"
         ) from error
+
+
+def _logs() -> str:
+    """Where this Ray writes: where several run, the latest session is another's."""
+    import ray
+
+    node: Any = ray._private.worker.global_worker.node
+    return RAY_LOGS if node is None else str(node.get_logs_dir_path())
 
 
 def cause_of(deployments: Mapping[str, DeploymentStatus]) -> str:
