@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
+from modelless.policies.policy_settings import misfits, settings_of, takes_any, told
 from modelless.policies.seams import (
     BatchingPolicy,
     Clairvoyant,
@@ -151,18 +152,14 @@ def build_policy(
             "a policy that does without knowing the future",
             "Only 'modelless simulate' can reveal all arrivals to it.",
         )
-    parameters = inspect.signature(policy).parameters
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    known = [
-        key for key, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-    ]
+    known = settings_of(policy)
     for key in settings:
-        if key not in known and not takes_any:
+        if key not in known and not takes_any(policy):
             near = difflib.get_close_matches(str(key), known, n=1)
             raise InvalidInputError.of(
                 f"{name}.{key}",
                 settings[key],
-                "the settings " + (", ".join(known) or "(none)"),
+                f"the settings {told(policy)}",
                 f"Did you mean {near[0]!r}?" if near else "",
             )
     if "batching" in known:
@@ -172,20 +169,42 @@ def build_policy(
                 settings["batching"],
                 clairvoyant=clairvoyant,
             )
-        elif parameters["batching"].default is inspect.Parameter.empty:
+        elif known["batching"].default is inspect.Parameter.empty:
             settings["batching"] = build_policy(BatchingPolicy, _DEFAULT_BATCHING)  # type: ignore[type-abstract]
     if inspect.isabstract(policy):
         missing = ", ".join(sorted(getattr(policy, "__abstractmethods__", ())))
         raise InvalidInputError(f"{name}: {policy.__qualname__} is abstract: define {missing}")
+    for key, parameter in known.items():
+        if parameter.default is inspect.Parameter.empty and key not in settings:
+            raise InvalidInputError(
+                f"{name}.{key}: got nothing; it must be given. Its settings: {told(policy)}"
+            )
+    return _built(policy, name, settings)
+
+
+def _built(policy: type[Seam], name: str, settings: Mapping[str, Any]) -> Seam:
+    """Of settings that it has; whatever it says of their values, the policy is named with it."""
+    given = {key: value for key, value in settings.items() if key != "batching"}
+    names = tuple(map(str, given))
+    cause: Exception | None = None
     try:
-        return policy(**settings)
+        made = policy(**settings)
+    except InvalidInputError as error:
+        joint = "." if str(error).startswith(names) else ": "
+        raise InvalidInputError(f"{name}{joint}{error}") from error
     except ModellessError:
         raise
     except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"{name}: its settings do not fit: {error}") from error
+        cause = error
     except FOREIGN_ERRORS as error:  # whatever somebody else's class raises is told
         said = f"{type(error).__name__}: {error}"
         raise InvalidInputError(f"{name}: it cannot be built: {said}") from error
+    problem = misfits(policy, given)
+    if cause is None and not problem:
+        return made
+    problem = problem or f"its settings do not fit: {cause}"
+    joint = "." if problem.startswith(names) else ": "
+    raise InvalidInputError(f"{name}{joint}{problem}. Its settings: {told(policy)}") from cause
 
 
 def _kind(found: object) -> str:

@@ -36,6 +36,7 @@ class QueryView(NamedTuple):
             who can still be in time.
         demoted: goes behind all others of its priority: it is late already, or beyond its
             tenant's fair share while there is too much to do. The core says so, not the client.
+        has_default_deadline: the client named none, and got the server's.
     """
 
     query_id: int
@@ -50,6 +51,7 @@ class QueryView(NamedTuple):
     tenant: str = ""
     serve_late: bool = False
     demoted: bool = False
+    has_default_deadline: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

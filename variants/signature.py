@@ -110,10 +110,11 @@ def _clean(spec: TensorSpec, array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _as_uint8(spec: TensorSpec, array: NDArray[Any]) -> NDArray[Any]:
-    if not (array.min() >= 0.0 and array.max() <= 255.0):  # NaN makes both comparisons false
+    largest = array.max()
+    if not (array.min() >= 0.0 and largest <= 255.0):  # NaN makes both comparisons false
         bad = ~((array >= 0.0) & (array <= 255.0))
         raise _bad_value(spec, array, bad, "0 to 255, as the task takes UINT8")
-    if array.max() <= 1.0 and (fractions := array != np.rint(array)).any():  # black when rounded
+    if largest <= 1.0 and (fractions := array != np.rint(array)).any():  # black when rounded
         raise _bad_value(
             spec, array, fractions, "0 to 255, as the task takes UINT8; multiply 0 to 1 by 255"
         )

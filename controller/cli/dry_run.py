@@ -83,6 +83,7 @@ class DryRun:
             priority=slo.priority,
             items=items,
             serve_late=slo.serves_late,
+            has_default_deadline=slo.latency_ms is None,
         )
         candidates = roster.candidates(scope.name, items, 0.0)
         effects = _until_decided(dispatcher, dispatcher.on_query(query, 0.0))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 EPILOG = (
     "Examples: modelless profile report; "
-    "modelless profile report imagenet --device cpu-1,cpu-2 --output imagenet-report; "
+    "modelless profile report imagenet --device-class cpu-1,cpu-2 --output imagenet-report; "
     "modelless profile report --json > figures.json"
 )
 
@@ -44,9 +44,9 @@ def report(
             "With --json only where this is given.",
         ),
     ] = None,
-    device: Annotated[
+    device_class: Annotated[
         str | None,
-        typer.Option("--device", metavar="CLASS,...", help="Only these device classes."),
+        typer.Option("--device-class", metavar="NAME,...", help="Only these device classes."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -59,7 +59,7 @@ def report(
     """
     from modelless.variants.registry import open_registry
 
-    classes = None if device is None else names_of("device", device)
+    classes = None if device_class is None else names_of("device-class", device_class)
     with closing(open_registry(home_of(ctx))) as registry:
         found = _report_on(registry, in_scopes(registry.catalog(), scopes or []), classes)
     if output is not None or not as_json:

@@ -14,10 +14,13 @@ class Footprints:
     """Memory and load time of each placement that was seen loaded, in place of what was declared.
 
     Of several workers of a class the largest figure counts: it must fit in each. What has left is
-    remembered as it was last, for when it is to come back. One entry a placement of the view.
+    remembered as it was last, for when it is to come back; and by each worker of the view, or one
+    that it was too large for would have it loaded again for what it took elsewhere. One entry a
+    placement of the view, and one a worker that held it.
     """
 
     def __init__(self) -> None:
+        self._sizes: dict[str, dict[Placement, int]] = {}  # by worker, bytes
         self._measured: dict[Placement, tuple[int, float]] = {}
 
     def applied(self, view: ClusterView) -> ClusterView:
@@ -36,17 +39,27 @@ class Footprints:
 
     def _learn(self, view: ClusterView) -> None:
         now: dict[Placement, tuple[int, float]] = {}
+        known = {facts.variant_id for facts in view.variants}
+        before, self._sizes = self._sizes, {}
         for worker in view.workers:
+            sizes = before.get(worker.worker_id, {})
+            if len(sizes) > len(worker.instances):
+                sizes = {p: size for p, size in sizes.items() if p.variant_id in known}
+            self._sizes[worker.worker_id] = sizes
             for instance in worker.instances:
                 if instance.memory_bytes > 0:  # else it is still loading
                     placement = Placement(instance.variant_id, worker.device_class)
+                    sizes[placement] = instance.memory_bytes
                     size_bytes, load_s = now.get(placement, (0, 0.0))
                     now[placement] = (
                         max(size_bytes, instance.memory_bytes),
                         max(load_s, instance.load_s if instance.load_s >= 0.0 else 0.0),
                     )
+        for sizes in self._sizes.values():
+            for placement, size_bytes in sizes.items():
+                if placement in now and size_bytes > now[placement][0]:
+                    now[placement] = (size_bytes, now[placement][1])
         self._measured.update(now)
-        known = {facts.variant_id for facts in view.variants}
         if len(self._measured) > len(now):
             self._measured = {p: f for p, f in self._measured.items() if p.variant_id in known}
 

@@ -14,6 +14,7 @@ from modelless.policies.views import Candidates, QueryView
 # Not worth trying again as it is: the limits themselves cannot be met, whatever the load.
 _FINAL = {Reason.TOO_INACCURATE, Reason.TOO_SLOW, Reason.TOO_DEAR, Reason.LIMITS_CONFLICT}
 _SOON = {Reason.QUEUE_FULL, Reason.NOTHING_READY, Reason.SHUTTING_DOWN}
+_DEFAULTED = " (the server's limits.default_latency_ms, for the query names none)"
 
 
 class Offer(NamedTuple):
@@ -165,7 +166,8 @@ def _limits(query: QueryView) -> str:
     parts = []
     if query.deadline_s < float("inf"):
         latency_ms = (query.deadline_s - query.arrival_s) * 1e3
-        parts.append(f"latency_ms {round(latency_ms, 6):g}")
+        by_whom = _DEFAULTED if query.has_default_deadline else ""
+        parts.append(f"latency_ms {round(latency_ms, 6):g}{by_whom}")
     if query.min_accuracy_percent > 0.0:
         parts.append(f"min_accuracy {query.min_accuracy_percent:g}")
     if query.max_cost_usd < float("inf"):

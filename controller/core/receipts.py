@@ -77,6 +77,7 @@ class Receipt:
             "scope": query.scope,
             "tenant": query.tenant,
             "latency_ms": _ms(query.deadline_s - query.arrival_s),
+            "is_default_latency": query.has_default_deadline,
             "min_accuracy": query.min_accuracy_percent,
             "max_cost_usd": _finite(query.max_cost_usd),
             "priority": query.priority,

@@ -71,7 +71,8 @@ def words(receipt: Mapping[str, Any]) -> list[str]:
     """What was asked, what was decided and why, and what came of it: a line each."""
     limits = [f"{receipt['items']} item" + ("s" if receipt["items"] != 1 else "")]
     if receipt["latency_ms"] is not None:
-        limits.append(f"within {receipt['latency_ms']:g} ms")
+        default = " (the server's default)" if receipt.get("is_default_latency") else ""
+        limits.append(f"within {receipt['latency_ms']:g} ms{default}")
     if receipt["min_accuracy"]:
         limits.append(f"at least {receipt['min_accuracy']:g} %")
     if receipt["max_cost_usd"] is not None:

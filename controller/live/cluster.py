@@ -29,13 +29,13 @@ from modelless.controller.live import reaper
 from modelless.controller.live.deployed import write_deployed
 from modelless.controller.live.first_signal import FirstSignal
 from modelless.controller.live.haproxy_keeper import HAProxyKeeper
+from modelless.controller.live.logs import RAY_LOGS
 from modelless.controller.live.ports import HeldPorts, check_reachable
 from modelless.variants.errors import EnvironmentUnfitError, ModellessError, NotFoundError
 
 logger = logging.getLogger(__name__)
 
 OnStage = Callable[[str], None]
-RAY_LOGS = "/tmp/ray/session_latest/logs"  # noqa: S108  (where Ray writes, by its own choice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ class Cluster:
         import ray
         from ray import serve
 
-        from modelless.controller.live import deployment, serve_app
+        from modelless.controller.live import deployment
 
         # Noted first: what was begun can be upgraded, to be seen through.
         address: str = ray.get_runtime_context().gcs_address
@@ -210,11 +210,7 @@ class Cluster:
             deployment.start_pool(self._home, settings, pool)
         self._on_stage("starting the gateways")
         count = settings.gateways.count or _cores()
-        serve.run(
-            serve_app.gateway_app(self._home, settings, doors, count),
-            name=serve_app.GATEWAY_APP,
-            route_prefix="/",
-        )
+        deployment.start_gateways(self._home, settings, doors, count)
         state = UpState(os.getpid(), self.url, time.time(), began_ticks(os.getpid()))
         temporary = self._run / "up.json.new"
         temporary.write_text(json.dumps(asdict(state)))

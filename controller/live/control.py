@@ -158,6 +158,12 @@ class ControlLoop:
         self._following = asyncio.create_task(self._follower.follow_forever())
         self._began_s = time.monotonic()
 
+    async def close(self) -> None:
+        """Write what is recorded, and the history, to their ends: this process is ended next."""
+        if self._began_s > 0.0:
+            await asyncio.to_thread(self._planner.close)
+            await self._history.finish()
+
     def is_for(self, home: Path, settings: Settings, release: str) -> bool:
         """Whether it was started with these, from this code."""
         return (self._home, self._settings, self._release) == (home, settings, release)
@@ -367,11 +373,11 @@ class ControlLoop:
                     unmet=report.unmet_at_home,
                 )
                 workers.append(self._service.kept(state))
-            demands += demands_of(report.kinds, max(report.interval_s, 1e-3))
+            demands += demands_of(report.kinds, report.interval_s)
             open_queries.update(report.open_queries)
             for rates, counts in ((arrivals, report.arrivals), (unmet, report.unmet)):
                 for scope, count in counts.items():
-                    rates[scope] = rates.get(scope, 0.0) + count / max(report.interval_s, 1e-3)
+                    rates[scope] = rates.get(scope, 0.0) + count / report.interval_s
         return ClusterView(
             now_s,
             self._device_classes,
@@ -382,17 +388,9 @@ class ControlLoop:
             tuple(demands),
             open_queries,
             self._pools.pools,
-            sum(missed(r.outcomes) / max(r.interval_s, 1e-3) for r in self._reports()),
+            sum(missed(r.outcomes) / r.interval_s for r in self._reports()),
         )
 
     def _directory(self) -> tuple[WorkerReport, ...]:
-        workers = [m.report for m in self._members.values() if not m.report.is_gateway]
-        return tuple(
-            WorkerReport(
-                report.member_id,
-                report.state.device_class,
-                tuple(i.variant_id for i in report.state.instances if i.memory_bytes),
-            )
-            for report in workers
-            if report.state is not None
-        )
+        told = (report.offer for report in self._reports())
+        return tuple(offer for offer in told if offer is not None)

@@ -13,7 +13,7 @@ from typing import Any
 
 import ray
 from ray import serve
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from modelless.controller.config import PoolSettings, Settings
 from modelless.controller.core.effects import ScalePool
@@ -29,11 +29,13 @@ from modelless.controller.live.serve_app import (
     pool_app,
     pool_app_name,
 )
+from modelless.controller.live.start_failures import told_by_replicas
 from modelless.variants.errors import EnvironmentUnfitError
 
 logger = logging.getLogger(__name__)
 
 PATIENCE_S = 60.0
+CLOSE_S = 5.0
 _TRIES = 10
 
 
@@ -58,7 +60,7 @@ def start_control(home: Path, settings: Settings) -> None:
             if problem is not None:  # the first may have been another's that was dying
                 raise EnvironmentUnfitError(f"the control loop does not start: {error}") from error
             problem = error
-        ray.kill(handle)
+        _end(handle)
         time.sleep(0.2)  # its name is free a moment later
     raise EnvironmentUnfitError(
         f"whenever {CONTROL_NAME!r} is replaced, another comes back: is modelless being deployed "
@@ -85,8 +87,13 @@ def _new_control(home: Path, settings: Settings) -> Any:
 
 
 def start_pool(home: Path, settings: Settings, pool: PoolSettings) -> None:
-    """Run the application of one pool, and wait until it does."""
-    serve.run_many([_pool_target(pool, pool_app(home, settings, pool))])
+    """Run the application of one pool, and wait until it does.
+
+    Raises:
+        EnvironmentUnfitError: its workers do not start.
+    """
+    with told_by_replicas(pool_app_name(pool.device_class), f"the pool of {pool.device_class}"):
+        serve.run_many([_pool_target(pool, pool_app(home, settings, pool))])
     trim_pool(pool, pool.workers)
 
 
@@ -104,6 +111,16 @@ def trim_pool(pool: PoolSettings, count: int) -> None:
     _scale(name, POOL_HEAD, 0)
     if count == 0:
         _scale(name, POOL_DEPLOYMENT, 0)
+
+
+def start_gateways(home: Path, settings: Settings, doors: Path | None, count: int) -> None:
+    """Run the gateways, and wait until they do.
+
+    Raises:
+        EnvironmentUnfitError: they do not start.
+    """
+    with told_by_replicas(GATEWAY_APP, "the gateways"):
+        serve.run(gateway_app(home, settings, doors, count), name=GATEWAY_APP, route_prefix="/")
 
 
 def deploy_gateways(
@@ -132,11 +149,20 @@ def control_status() -> dict[str, Any]:
 
 
 def end_control() -> None:
-    """End the control loop, if there is one."""
+    """End the control loop, if there is one; what it records is written to its end before."""
     try:
-        ray.kill(ray.get_actor(CONTROL_NAME, namespace=NAMESPACE))
+        handle = ray.get_actor(CONTROL_NAME, namespace=NAMESPACE)
     except ValueError:  # there is none
         return
+    _end(handle)
+
+
+def _end(handle: Any) -> None:
+    try:
+        ray.get(handle.close.remote(), timeout=CLOSE_S)
+    except (AttributeError, RayError) as error:  # another release's, dead already, or hanging
+        logger.debug("the control loop did not close: %s", error)
+    ray.kill(handle)
 
 
 def take_away(pools: Iterable[PoolSettings]) -> None:

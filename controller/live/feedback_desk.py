@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from modelless.controller.api.feedback import Feedback, judge, parse_feedback
 from modelless.controller.core.receipts import Receipt
 from modelless.controller.core.trials import Answer, TrialBook
-from modelless.variants.errors import InvalidInputError, ModellessError
+from modelless.controller.live.messages import Orders
+from modelless.variants.errors import InvalidInputError, ModellessError, NotFoundError
 from modelless.variants.metrics.outputs import ClassOutput
 from modelless.variants.vocabulary import Task
 
@@ -38,6 +39,7 @@ class FeedbackDesk:
         self._tasks = tasks
         self._outputs: dict[str, ClassOutput | None] = {}
         self._elsewhere: deque[Feedback] = deque(maxlen=ELSEWHERE_KEPT)
+        self._gateways: frozenset[str] | None = None  # all of them, once the control loop knows
 
     def answered(self, receipt: Receipt, outputs: Mapping[str, NDArray[Any]], task: Task) -> None:
         """A query of the task was answered with these outputs."""
@@ -49,9 +51,12 @@ class FeedbackDesk:
         Raises:
             InvalidInputError: the body is malformed, or an entry does not fit its answer; those
                 before it have counted.
+            NotFoundError: an entry is on an answer of a gateway that is not there; none counts.
         """
+        feedback = parse_feedback(body)
+        self._check_gateways(feedback)
         became = {"counted": 0, "passed_on": 0, "ignored": 0}
-        for told in parse_feedback(body):
+        for told in feedback:
             if told.gateway_id != self._gateway_id:
                 self._elsewhere.append(told)
                 became["passed_on"] += 1
@@ -59,9 +64,15 @@ class FeedbackDesk:
                 became["counted" if self._count(told) else "ignored"] += 1
         return became
 
-    def take_passed_on(self, feedback: Iterable[Feedback]) -> None:
-        """Feedback on this gateway's answers that came in elsewhere."""
-        for told in feedback:
+    def obey(self, orders: Orders) -> None:
+        """Take in who the gateways are, and what others were told of this one's answers."""
+        members = orders.status.get("members", ())
+        told_of = frozenset(each["id"] for each in members if each["role"] == "gateway")
+        if orders.is_settled:
+            self._gateways = told_of
+        elif self._gateways is not None:
+            self._gateways |= told_of
+        for told in orders.feedback:
             try:
                 self._count(told)
             except ModellessError as error:  # the client has its answer already
@@ -72,6 +83,18 @@ class FeedbackDesk:
         taken = tuple(self._elsewhere)
         self._elsewhere.clear()
         return taken
+
+    def _check_gateways(self, feedback: Sequence[Feedback]) -> None:
+        if self._gateways is None:
+            return
+        known = self._gateways | {self._gateway_id}
+        for number, told in enumerate(feedback):
+            if told.gateway_id not in known:
+                raise NotFoundError(
+                    f"feedback.{number}.receipt_id: got '{told.gateway_id}-{told.query_id}'; "
+                    f"there is no gateway {told.gateway_id!r}, or no more: what it answered is "
+                    "forgotten. Leave the entry out; none of the others has counted yet."
+                )
 
     def _count(self, told: Feedback) -> bool:
         def of_answer(answer: Answer) -> tuple[bool, ...]:

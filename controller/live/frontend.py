@@ -199,6 +199,7 @@ class V2Frontend:
             batch_key=tuple(array.shape[1:] for array in tensors.values()),
             tenant=tenant,
             serve_late=slo.serves_late,
+            has_default_deadline=slo.latency_ms is None,
         )
         self._open[query.query_id] = _Open(request, scope, found.name, tensors, respond)
         try:
@@ -305,7 +306,7 @@ class V2Frontend:
         """Carry out what was decided: batches first, devices should not wait for replies."""
         for effect in effects:
             if isinstance(effect, Execute):
-                inputs = [self._open_tensors(query_id) for query_id in effect.query_ids]
+                inputs = [self._open[query_id].tensors for query_id in effect.query_ids]
                 self._run_batch(
                     RunBatch(effect.batch_id, effect.worker_id, effect.variant_id, inputs)
                 )
@@ -356,9 +357,6 @@ class V2Frontend:
         finally:
             for query_id in members:
                 self._outputs.pop(query_id, None)
-
-    def _open_tensors(self, query_id: int) -> Tensors:
-        return self._open[query_id].tensors
 
     def _complete(self, effect: Complete) -> None:
         found = self._open.pop(effect.query_id, None)

@@ -339,7 +339,7 @@ class Gateway:
         if orders.shares != self._shares and (orders.shares or orders.is_settled):
             self._shares = orders.shares
             self._advise()
-        self._desk.take_passed_on(orders.feedback)
+        self._desk.obey(orders)
         now_s = time.monotonic()
         directory = {report.worker_id: report for report in orders.directory}
         self._starting_s = orders.starting_s

@@ -89,6 +89,14 @@ class Report:
         return frozenset(each.variant_id for each in instances if each.memory_bytes)
 
     @property
+    def offer(self) -> WorkerReport | None:
+        """What gateways may send batches for; None if it is a gateway itself, or has no device."""
+        if self.is_gateway or self.state is None:
+            return None
+        loaded = tuple(each.variant_id for each in self.state.instances if each.memory_bytes)
+        return WorkerReport(self.member_id, self.state.device_class, loaded)
+
+    @property
     def unmet_at_home(self) -> dict[str, float]:
         """What a gateway's clients asked for in vain: by scope, their strictest minimum accuracy,
         percent."""

@@ -1,14 +1,16 @@
 """Rates from reports that may come at any time.
 
 A report that comes early, because somebody waits, tells of a moment only: one query in 50 ms is not
-20 a second. So counts are taken over the last second at least.
+20 a second. So counts are taken over the last second at least. And as who learns from rates weighs
+each by the time since the one before, an early report stays for a second, too: else what it counted
+would weigh 50 ms.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from modelless.controller.core.books import Kind
 from modelless.controller.live.messages import Report
@@ -17,11 +19,19 @@ LEAST_S = 0.9
 """A regular report's interval is a second, or a little less; rates are over no less than this."""
 
 
+@dataclass(slots=True)
+class _Heard:
+    """A report, and the time that the rates which it is part of stand for, seconds."""
+
+    report: Report
+    counted_s: float = 0.0
+
+
 class Recent:
-    """A member's last reports, as many as make up ``LEAST_S``."""
+    """A member's last reports: those that make up ``LEAST_S``, and each for as long at least."""
 
     def __init__(self) -> None:
-        self._reports: deque[Report] = deque()
+        self._heard: deque[_Heard] = deque()
 
     def take(self, report: Report) -> Report:
         """The newest report, with the counts and the interval of all that make up the time.
@@ -29,11 +39,15 @@ class Recent:
         Its ``arrivals``, ``unmet``, ``outcomes`` and ``kinds`` are to be divided by its
         ``interval_s``; whatever else is counted since the last report is the newest one's own.
         """
-        reports = self._reports
-        reports.append(report)
-        while sum(each.interval_s for each in reports) - reports[0].interval_s >= LEAST_S:
-            reports.popleft()
-        if len(reports) == 1:
+        heard = self._heard
+        heard.append(_Heard(report))
+        span_s = sum(one.report.interval_s for one in heard)
+        while heard[0].counted_s >= LEAST_S and span_s - heard[0].report.interval_s >= LEAST_S:
+            span_s -= heard.popleft().report.interval_s
+        for one in heard:
+            one.counted_s += report.interval_s
+        reports = [one.report for one in heard]
+        if len(reports) == 1 and span_s >= LEAST_S:
             return report
         kinds: dict[Kind, tuple[int, int]] = {}
         for each in reports:
@@ -42,7 +56,7 @@ class Recent:
                 kinds[kind] = before[0] + queries, before[1] + items
         return replace(
             report,
-            interval_s=sum(each.interval_s for each in reports),
+            interval_s=max(span_s, LEAST_S),
             arrivals=_summed(each.arrivals for each in reports),
             unmet=_summed(each.unmet for each in reports),
             outcomes=_summed(each.outcomes for each in reports),

@@ -8,6 +8,7 @@ from typing import Any
 
 from ray import serve
 
+from modelless.controller.live.start_failures import last_error
 from modelless.variants.errors import EnvironmentUnfitError
 
 LOOK_S = 0.25
@@ -62,10 +63,10 @@ class ServeRollout:
                 on_progress(gone, len(before))
             status = self._status()
             if status == "DEPLOY_FAILED":
-                message = str(self._details()["message"]).strip().splitlines()
+                cause = last_error(str(self._details()["message"]))
                 raise EnvironmentUnfitError(
                     f"new processes of {self.app} do not start; those before them go on serving. "
-                    f"{' '.join(message[-3:])[-500:]} Mend that and upgrade once more, or install "
+                    f"{cause}. Mend that and upgrade once more, or install "
                     "the release before and upgrade to that"
                 )
             return gone == len(before) and status == "RUNNING"

@@ -170,3 +170,8 @@ class RecordedPlanner:
             told = replace(view, device_classes={}, variants=())
             self._tape.put(("tick", (told,), [*effects, *self._planner.problems]))
         return effects
+
+    def close(self) -> None:
+        """Write the tape to its end; what comes later is on none."""
+        if self._tape is not None:
+            self._tape.close()

@@ -146,3 +146,8 @@ def test_links_lead_somewhere(page: str) -> None:
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
     here = [link for link in links if not urlsplit(link).scheme]
     assert [link for link in here if not (ROOT / page).parent.joinpath(link).exists()] == []
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    linked = re.findall(r"\]\((docs/[\w-]+\.md)\)", read("README.md"))
+    assert [page for page in PAGES if page.startswith("docs/") and page not in linked] == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -76,3 +78,22 @@ def test_down_under_load_answers_what_it_took_in_and_a_killed_supervisor_is_forg
         assert clients.outcomes["broken"] <= 3, clients.outcomes
     finally:
         stop(again)
+
+
+def test_what_a_gateway_raises_as_it_starts_is_told(live_home: Path) -> None:
+    running = start(live_home, config="gateways: {count: 1}\n", marker="raises")
+    logs = live_home / "run" / "logs"
+    try:
+        wait_until((logs / "control.log").exists, 60.0)
+        logs.rename(live_home / "run" / "control-logs")
+        logs.touch()  # no folder: a gateway cannot begin its log
+        assert running.process.wait(120) == 7
+    finally:
+        stop(running)
+        logs.unlink(missing_ok=True)
+        shutil.rmtree(live_home / "run" / "control-logs", ignore_errors=True)
+    said = (live_home / f"{running.marker}.log").read_text()
+    assert "the gateways did not start: GatewayReplica: FileExistsError: " in said
+    (pattern,) = re.findall(r"The whole of it is in (\S+/controller_\*\.log)", said)
+    texts = [path.read_text() for path in Path("/").glob(pattern.removeprefix("/"))]
+    assert any(str(logs) in text and "Traceback" in text for text in texts)

@@ -83,6 +83,7 @@ def test_the_run_replays_to_identical_effects(
     assert sum(tape["effects"] for tape in gateways) >= len(ids)
     (control,) = [tape for tape in told["tapes"] if tape["core"] == "control"]
     assert control["effects"] > 0
+    assert control["ending"] == "end"
 
 
 def test_the_recording_is_a_world(

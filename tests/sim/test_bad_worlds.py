@@ -382,6 +382,13 @@ def test_what_happened_before_the_mistake_is_kept(tmp_path: Path) -> None:
     assert len(log.read_text(encoding="utf-8").splitlines()) > 180
 
 
+def test_a_setting_of_a_policy_that_is_of_the_wrong_type(tmp_path: Path) -> None:
+    forecast = {"policy": "ewma", "half_life_s": "long"}
+    file = world(tmp_path, policies={"forecast": forecast})
+    with pytest.raises(InvalidInputError, match=r"ewma\.half_life_s: got 'long'"):
+        simulate(file)
+
+
 def test_a_world_that_is_right_is_right() -> None:
     assert world().world.task_names == ("vision",)
     assert world(**EDGE).world.delay_s("core") == 0.012

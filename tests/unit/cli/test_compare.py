@@ -112,6 +112,7 @@ def test_a_contender_that_fails_stops_nobody(run: Run, world: Change, tmp_path: 
     assert ran.code == 0
     assert re.search(r"bad +failed", ran.out)
     assert "bad failed: cheapest-feasible.colour: got 'red'" in ran.err
+    assert "allowed: the settings quantile='p99'" in ran.err
     assert "cheapest-feasible.colour: got" in (tmp_path / "r" / "report.html").read_text("utf-8")
     assert compared(run, world(), "--policies", f"bad={suite}", "--seeds", 1).code == 1
 

@@ -52,7 +52,7 @@ def test_device_classes_can_be_picked(run: Run, profiled: Path) -> None:
         Records(registry.store).add(elsewhere)
     every = run("profile", "report", "--json").document
     assert [device["name"] for device in every["devices"]] == ["cpu-1", "gpu"]
-    one = run("profile", "report", "--json", "--device", "gpu").document
+    one = run("profile", "report", "--json", "--device-class", "gpu").document
     assert [device["name"] for device in one["devices"]] == ["gpu"]
     assert one["points"] == 1
 
@@ -70,8 +70,8 @@ def test_a_task_called_report_is_profiled_after_two_dashes(run: Run, profiled: P
     [
         (["pixel"], 3, "Did you mean pixels"),
         (["pixels/mean/smal"], 3, "small"),
-        (["--device", "cpu-11"], 3, "Did you mean cpu-1"),
-        (["--device", ","], 2, "device: got"),
+        (["--device-class", "cpu-11"], 3, "Did you mean cpu-1"),
+        (["--device-class", ","], 2, "device-class: got"),
         (["--output", "file"], 2, "a folder that can be written"),
         (["--output", "file/below"], 2, "a folder that can be written"),
         (["--nonsense"], 2, "modelless profile report --help"),

@@ -143,6 +143,17 @@ def test_the_message_names_them() -> None:
     )
 
 
+def test_the_message_says_that_the_client_named_no_latency() -> None:
+    world = World()
+    world.add_worker()
+    query = world.ask(latency_ms=10_000.0, min_accuracy=90.0, has_default_deadline=True)
+    assert world.refused[query].message == (
+        "no variant of 'imagenet' can meet latency_ms 10000 (the server's "
+        "limits.default_latency_ms, for the query names none) with min_accuracy 90 "
+        "(too-inaccurate); nearest feasible: min_accuracy 80"
+    )
+
+
 def test_the_message_of_two_that_must_change_together() -> None:
     world = World()
     world.add_worker()

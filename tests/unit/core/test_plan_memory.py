@@ -56,6 +56,21 @@ def test_it_is_remembered_after_it_has_left() -> None:
     assert decides.tick(view(worker("w0", 18))) == [load(A)]
 
 
+def test_what_was_too_large_for_one_worker_does_not_come_back_for_what_it_takes_in_another() -> (
+    None
+):
+    decides = planner(Wants((A, 2)))
+    other = worker("w1", 100, held(A, memory_bytes=12))
+    over = decides.tick(view(worker("w0", 15, held(A, memory_bytes=18)), other))
+    assert over == [UnloadInstance("w0", A, Reason.OVER_BUDGET)]
+    for _ in range(3):
+        assert decides.tick(view(worker("w0", 15), other)) == []
+    copy = LoadInstance("w2", A, Reason.ANOTHER_COPY)
+    assert decides.tick(view(worker("w2", 15), other)) == [copy], (
+        "of one that is gone it is not known"
+    )
+
+
 def test_of_several_workers_the_largest_figure_counts_and_what_still_loads_says_nothing() -> None:
     seen = view(
         worker("w0", 100, held(A, memory_bytes=12)),

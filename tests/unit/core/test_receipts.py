@@ -34,6 +34,7 @@ def test_a_served_query_tells_all() -> None:
         "scope": "imagenet",
         "tenant": "",
         "latency_ms": pytest.approx(30.0),
+        "is_default_latency": False,
         "min_accuracy": 71.0,
         "max_cost_usd": None,
         "priority": 0,

@@ -114,6 +114,7 @@ def make_query(
     batch_key: object = None,
     tenant: str = "",
     serve_late: bool = False,
+    has_default_deadline: bool = False,
 ) -> QueryView:
     """A query that arrives now."""
     return QueryView(
@@ -128,6 +129,7 @@ def make_query(
         batch_key=batch_key,  # type: ignore[arg-type]
         tenant=tenant,
         serve_late=serve_late,
+        has_default_deadline=has_default_deadline,
     )
 
 

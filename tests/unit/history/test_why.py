@@ -45,6 +45,15 @@ def test_a_refused_query_in_words() -> None:
     ]
 
 
+def test_a_deadline_that_the_client_did_not_name_in_words() -> None:
+    world = World()
+    world.add_worker()
+    query = world.ask(latency_ms=10_000.0, has_default_deadline=True)
+    assert words(told(world, query))[0] == (
+        "asked for imagenet: 1 item, within 10000 ms (the server's default)"
+    )
+
+
 @pytest.mark.parametrize(
     ("reason", "took_ms", "says"),
     [

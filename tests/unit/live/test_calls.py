@@ -181,7 +181,27 @@ def test_one_query_in_a_moment_is_no_high_rate() -> None:
     assert (told.arrivals, told.unmet, told.outcomes) == ({"a": 11}, {"a": 1}, {"refused": 1})
     assert told.kinds == {("a", 1.0, 0.0): (11, 21)}
     assert told.served == {"v": 1}
+    assert recent.take(regular).interval_s == pytest.approx(1.05), "the early one counts a second"
     assert recent.take(regular) is regular, "enough by itself"
     for _ in range(1000):
         told = recent.take(early)
     assert told.interval_s == pytest.approx(0.95, abs=0.051)
+
+
+@pytest.mark.parametrize("early_s", [(0.05,), (0.5,), (0.05, 0.05), (0.05, 0.3, 0.05)])
+def test_a_query_that_has_a_report_made_early_weighs_as_much_as_any(
+    early_s: tuple[float, ...],
+) -> None:
+    recent = Recent()
+    queries = 0.0
+    for number, interval_s in enumerate((1.0, *early_s, 1.0, 1.0)):
+        came = {"a": 1} if number == 1 else {}
+        told = recent.take(Report("g", True, None, interval_s=interval_s, arrivals=came))
+        queries += told.arrivals.get("a", 0) / told.interval_s * interval_s
+    assert queries == pytest.approx(1.0, abs=0.05)
+    assert "a" not in told.arrivals
+
+
+def test_the_first_report_of_all_is_no_high_rate() -> None:
+    told = Recent().take(Report("g", True, None, interval_s=0.05, arrivals={"a": 1}))
+    assert told.arrivals["a"] / told.interval_s == pytest.approx(1 / 0.9)

@@ -12,8 +12,9 @@ from modelless.controller.api.feedback import Feedback
 from modelless.controller.core.receipts import Receipt
 from modelless.controller.core.trials import TrialBook
 from modelless.controller.live.feedback_desk import FeedbackDesk
+from modelless.controller.live.messages import Orders
 from modelless.policies.views import QueryView
-from modelless.variants.errors import InvalidInputError
+from modelless.variants.errors import InvalidInputError, NotFoundError
 from modelless.variants.versions import Trial
 from modelless.variants.vocabulary import Task, TensorSpec
 
@@ -45,6 +46,12 @@ def body(*entries: dict[str, Any]) -> bytes:
     return json.dumps({"feedback": entries}).encode()
 
 
+def orders(*feedback: Feedback, others: tuple[str, ...] = (), is_settled: bool = True) -> Orders:
+    members = [{"id": name, "role": "gateway"} for name in ("g1", *others)]
+    members.append({"id": "w1", "role": "worker"})
+    return Orders((), (), {}, {"members": members}, feedback=feedback, is_settled=is_settled)
+
+
 def test_its_own_counts_once(desk: FeedbackDesk) -> None:
     told = body({"receipt_id": "g1-1", "label": ["dog", "dog"]})
     assert desk.take(told) == {"counted": 1, "passed_on": 0, "ignored": 0}
@@ -61,9 +68,9 @@ def test_others_are_passed_on_once(desk: FeedbackDesk) -> None:
 
 
 def test_what_was_passed_on_counts_or_is_dropped_without_harm(desk: FeedbackDesk) -> None:
-    desk.take_passed_on([Feedback("g1", 1, (True,), None), Feedback("g1", 99, (True,), None)])
+    desk.obey(orders(Feedback("g1", 1, (True,), None), Feedback("g1", 99, (True,), None)))
     assert desk.book.take() == ()  # one entry for two items, and an unknown answer
-    desk.take_passed_on([Feedback("g1", 1, (True, True), None)])
+    desk.obey(orders(Feedback("g1", 1, (True, True), None)))
     (counts,) = desk.book.take()
     assert (counts.tried.labelled, counts.tried.wrong) == (2, 0)
 
@@ -72,3 +79,28 @@ def test_an_entry_that_does_not_fit_can_be_told_again(desk: FeedbackDesk) -> Non
     with pytest.raises(InvalidInputError, match="one for each of the query's 2 items"):
         desk.take(body({"receipt_id": "g1-1", "label": "dog"}))
     assert desk.take(body({"receipt_id": "g1-1", "label": ["dog", "cat"]}))["counted"] == 1
+
+
+def test_what_nobody_can_have_answered_is_refused_before_anything_counts(
+    desk: FeedbackDesk,
+) -> None:
+    desk.obey(orders(others=("g2",)))
+    mine, others = ({"receipt_id": f"{name}-1", "correct": [True] * 2} for name in ("g1", "g2"))
+    for name in ("nosuch", "w1"):
+        with pytest.raises(NotFoundError, match=rf"feedback\.2\.receipt_id: got '{name}-7'; there"):
+            desk.take(body(mine, others, {"receipt_id": f"{name}-7", "correct": True}))
+    assert desk.for_others() == ()
+    assert desk.take(body(mine, others)) == {"counted": 1, "passed_on": 1, "ignored": 0}
+
+
+def test_a_gateway_is_not_taken_for_gone_before_everybody_could_report(desk: FeedbackDesk) -> None:
+    told = body({"receipt_id": "g2-1", "correct": True})
+    desk.obey(orders(is_settled=False))
+    assert desk.take(told)["passed_on"] == 1
+    desk.obey(orders(others=("g2",)))
+    desk.obey(orders(others=("g3",), is_settled=False))  # a new control loop, which begins anew
+    assert desk.take(told)["passed_on"] == 1
+    assert desk.take(body({"receipt_id": "g3-1", "correct": True}))["passed_on"] == 1
+    desk.obey(orders(others=("g3",)))
+    with pytest.raises(NotFoundError, match="no gateway 'g2', or no more"):
+        desk.take(told)

@@ -21,6 +21,11 @@ from tests.unit.cli.tiny import add_measurements, add_variants
         ({"policies": {"scaling": {"policy": "fixed", "x": 1}}}, InvalidInputError, "fixed.x"),
         ({"policies": {"placement": "lru"}}, InvalidInputError, "of the seam EvictionPolicy"),
         ({"policies": {"forecast": {"policy": "ewma", "half_life_s": 0}}}, InvalidInputError, "0"),
+        (
+            {"policies": {"forecast": {"policy": "ewma", "half_life_s": "long"}}},
+            InvalidInputError,
+            "ewma.half_life_s: got 'long'; allowed: a valid number",
+        ),
         ({"residency": {"pinned": ["pixels/none"]}}, NotFoundError, "called 'none'"),
         ({"residency": {"preload": ["pixls"]}}, NotFoundError, "Did you mean pixels?"),
     ],

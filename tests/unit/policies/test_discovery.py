@@ -16,6 +16,7 @@ from modelless.policies.scaling.fixed import Fixed
 from modelless.policies.seams import (
     BatchingPolicy,
     EvictionPolicy,
+    Forecaster,
     ScalingPolicy,
     SelectionPolicy,
 )
@@ -42,6 +43,11 @@ class Late(SelectionPolicy):
 
     def on_idle(self, worker, queues, now_s, rng):
         return Wait(Reason.NOTHING_QUEUED, now_s + 1.0)
+
+
+class Typed(LeastRecentlyUsed):
+    def __init__(self, names: list[str], weight: float = 1.0):
+        self.names, self.weight = names, weight
 
 
 class Anything(LeastRecentlyUsed):
@@ -222,7 +228,7 @@ def test_an_unknown_setting_is_refused_with_what_was_meant() -> None:
         build_policy(SelectionPolicy, {"policy": "cheapest-feasible", "quantil": "p50"})
     message = str(caught.value)
     assert message.startswith("cheapest-feasible.quantil: got 'p50'")
-    assert "allowed: the settings quantile, batching" in message
+    assert "allowed: the settings quantile='p99', batching=None" in message
     assert "Did you mean 'quantile'?" in message
 
 
@@ -251,6 +257,63 @@ def test_a_value_that_it_does_not_take(specification: dict[str, Any], told: str)
     assert told in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("seam", "specification", "told"),
+    [
+        (
+            Forecaster,
+            {"policy": "ewma", "half_life_s": "long"},
+            "ewma.half_life_s: got 'long'; allowed: a valid number. Its settings: half_life_s=20.0",
+        ),
+        (
+            Forecaster,
+            {"policy": "ewma", "half_life_s": 0},
+            "ewma.half_life_s: got 0; allowed: seconds, more than 0.",
+        ),
+        (
+            ScalingPolicy,
+            {"policy": "fixed", "keep_dominated": "no"},
+            "fixed.keep_dominated: got 'no'; allowed: a valid boolean. "
+            "Its settings: workers=None, keep_dominated=True",
+        ),
+        (
+            ScalingPolicy,
+            {"policy": "fixed", "workers": "two"},
+            "fixed.workers: got 'two'; allowed: a mapping. "
+            "Its settings: workers=None, keep_dominated=True",
+        ),
+        (
+            EvictionPolicy,
+            {"policy": "miss-cost", "half_lives_s": [600, "long"], "admission": False},
+            "miss-cost.half_lives_s.1: got 'long'; allowed: a valid number. Its settings: "
+            "half_lives_s=(600.0, 7200.0), lost_query_s=3.0, view_s=1.0, admission=True",
+        ),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named_with_what_is_allowed(
+    seam: type, specification: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        build_policy(seam, specification)
+    assert str(caught.value) == told
+
+
+def test_an_outside_policy_is_checked_by_its_annotations(outside: str) -> None:
+    specification = {"policy": f"{outside}:Typed", "names": ["a"], "weight": 1}
+    assert isinstance(build_policy(EvictionPolicy, specification), EvictionPolicy)  # type: ignore[type-abstract]
+    with pytest.raises(InvalidInputError) as caught:
+        build_policy(EvictionPolicy, {**specification, "weight": None})  # type: ignore[type-abstract]
+    assert ":Typed.weight: got None; allowed: a valid number." in str(caught.value)
+
+
+def test_a_setting_that_must_be_given(outside: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        build_policy(EvictionPolicy, f"{outside}:Typed")  # type: ignore[type-abstract]
+    assert str(caught.value) == (
+        f"{outside}:Typed.names: got nothing; it must be given. Its settings: names, weight=1.0"
+    )
+
+
 @pytest.mark.parametrize("min_gain", [-0.1, 1.0, float("nan"), "much", None])
 def test_min_gain_is_a_share(min_gain: Any) -> None:
     with pytest.raises(InvalidInputError):
@@ -268,7 +331,9 @@ def test_workers_are_whole_numbers(workers: Any) -> None:
 def test_an_error_of_an_outside_policy_names_it(outside: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         build_policy(EvictionPolicy, {"policy": "mine", "weight": -1.0})
-    assert str(caught.value) == "mine: its settings do not fit: weight must not be negative"
+    assert str(caught.value) == (
+        "mine: its settings do not fit: weight must not be negative. Its settings: weight=1.0"
+    )
 
 
 def test_a_policy_that_takes_any_setting_gets_it(outside: str) -> None:

@@ -64,6 +64,23 @@ def test_pictures_of_0_to_1_are_refused_as_rounding_would_make_them_black() -> N
     assert clean["image"].ravel().tolist() == [0, 1, 1]
 
 
+class Counting(np.ndarray):
+    """Counts how often its largest value is looked for."""
+
+    looked = 0
+
+    def max(self, *args: Any, **more: Any) -> Any:
+        Counting.looked += 1
+        return super().max(*args, **more)
+
+
+def test_the_largest_value_of_a_float_picture_is_looked_for_once() -> None:
+    image = picture(1, 2, 2, 3).astype(np.float32).view(Counting)
+    clean, _ = check_inputs(TASK, {"image": image})
+    assert clean["image"].ravel().tolist() == list(range(12))
+    assert Counting.looked == 1
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, -0.01, 255.01, 1e9])
 def test_floats_outside_a_byte_are_refused_by_index(bad: float) -> None:
     image = np.full((2, 4, 5, 3), 7.0, np.float32)
