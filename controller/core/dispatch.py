@@ -20,6 +20,7 @@ from modelless.controller.core.effects import DispatchEffect, Execute, Refuse, W
 from modelless.controller.core.holding import HoldingRoom
 from modelless.controller.core.idle import IdleWorkers
 from modelless.controller.core.lateness import late_in, may_be_late
+from modelless.controller.core.lessons import Lessons
 from modelless.controller.core.limits import DispatchLimits
 from modelless.controller.core.nearest import refusal_message
 from modelless.controller.core.quarantine import Quarantine
@@ -72,6 +73,7 @@ class Dispatcher(DispatchReports):
         self._idle = IdleWorkers(self._waiting, roster.servers)
         self._crew = Crew(roster, self._waiting, self._idle, self.limits)
         self.quarantine = Quarantine(roster)
+        self._lessons = Lessons(roster)
 
     # -- events -------------------------------------------------------------------------------
 
@@ -117,8 +119,7 @@ class Dispatcher(DispatchReports):
         worker, batch = found
         self._crew.stop(worker, now_s)
         self._tenants.on_done(batch.work_us)
-        placement = Placement(batch.variant_id, batch.device_class)
-        self.roster.cost_model.observe(placement, batch.items, self.roster.load, busy_s)
+        self._lessons.learn(batch, busy_s)
         effects = self._books.complete(batch, worker, now_s, busy_s)
         effects += self._free(worker, now_s, others_s)
         if self.quarantine.is_slow(worker, batch, now_s - waited_s):
@@ -215,8 +216,7 @@ class Dispatcher(DispatchReports):
         return self._settle(now_s, effects)
 
     def refresh(self, load: Load, starting_s: Mapping[str, float] = MappingProxyType({})) -> None:
-        """Take the cost model's newest estimates, and how soon new workers can be there, by device
-        class; once a second is enough."""
+        """Take the cost model's newest estimates, and how soon workers of a class can be there."""
         self.roster.expect_workers(starting_s)
         self.roster.refresh(load)
 
