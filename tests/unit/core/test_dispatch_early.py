@@ -266,8 +266,8 @@ def test_a_batch_hangs_from_when_it_begins_and_not_from_when_it_was_handed_over(
     world.tick(HANGS_S - RUN_S - 1e-3)  # the first is very late, and the second waits
     assert world.dispatcher.quarantine.signs == {}
     world.finish(after_s=0.0)
-    world.tick(HANGS_S - HOP_S - 1e-3)
-    world.tick(5e-4)
+    world.tick(HANGS_S - HOP_S - 0.021)
+    world.tick(0.02)
     assert world.dispatcher.quarantine.signs == {}
     world.tick(0.02)
     world.tick(0.02)
