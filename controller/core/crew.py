@@ -1,4 +1,5 @@
-"""The workers, what is bound to them and what they run: one batch at a time each.
+"""The workers, what is bound to them and what they run: one batch at a time each, and at most one
+that was handed to them a hop early (``openings``).
 
 A worker of a pool is shared with other gateways. While it has their batches before it, it runs
 nothing of ours and is not asked: it is *taken*, until when they are expected to be done.
@@ -11,8 +12,10 @@ from collections.abc import Iterator, Mapping
 
 from modelless.controller.core.idle import IdleWorkers
 from modelless.controller.core.limits import DispatchLimits
+from modelless.controller.core.openings import Openings
 from modelless.controller.core.receipts import Receipt
 from modelless.controller.core.roster import Roster, WorkerReport
+from modelless.controller.core.tenants import Share
 from modelless.controller.core.waiting import Batch, WaitingRoom, Worker
 from modelless.policies.batching.urgency import rank
 from modelless.policies.views import QueryView, Run
@@ -26,6 +29,9 @@ class Crew:
         waiting: where queries are bound to workers, and whence batches are taken.
         idle: is told who is idle.
         limits: when a batch hangs, and when it is given up.
+
+    Attributes:
+        openings: who could take the next batch before the one that runs is back.
     """
 
     def __init__(
@@ -35,6 +41,7 @@ class Crew:
         self._waiting = waiting
         self._idle = idle
         self._limits = limits
+        self.openings = Openings()
         self._workers: dict[str, Worker] = {}
         self._batches: dict[int, Worker] = {}
         self._next_batch_id = 0
@@ -61,19 +68,15 @@ class Crew:
         return worker
 
     def lose(self, worker_id: str) -> tuple[QueryView, ...] | None:
-        """Forget the worker; returns what it ran and what waited for it, None if it is unknown."""
+        """Forget the worker; returns what it was given and what waited for it, None if unknown."""
         worker = self._workers.pop(worker_id, None)
         if worker is None:
             return None
         self._roster.remove(worker_id)
         homeless = [query for queue in worker.queues.values() for query in queue]
-        if worker.running is not None:
-            self._batches.pop(worker.running.batch_id, None)
-            homeless += worker.running.queries
-            worker.running = None
-        else:
+        if worker.running is None:
             self._idle.remove(worker)
-        return tuple(homeless)
+        return (*homeless, *self._strip(worker))
 
     def without_home(self, worker: Worker, report: WorkerReport) -> list[QueryView]:
         """The worker is what it reports now: what waits for it that must be chosen for anew.
@@ -115,25 +118,32 @@ class Crew:
         if worker.running is None:
             self._idle.tell(worker)
 
+    def demote_beyond(self, share: Share | None, receipts: Mapping[int, Receipt]) -> None:
+        """Let tenants' queries that are far beyond their shares stand behind the others."""
+        for query, worker in self._waiting.demote_beyond(share):
+            receipts[query.query_id].standing = query
+            if worker is not None:
+                self.publish(worker)
+
     # -- batches ------------------------------------------------------------------------------
 
     def running(self, batch_id: int) -> tuple[Worker, Batch] | None:
-        """The batch and who runs it; None if it does not run (any more)."""
+        """The batch and who has it, to run it now or next; None if it does not run (any more)."""
         worker = self._batches.get(batch_id)
-        if worker is None or worker.running is None:
+        if worker is None:
             return None
-        return worker, worker.running
+        return next((worker, batch) for batch in worker.batches if batch.batch_id == batch_id)
 
     def start(
         self, worker: Worker, run: Run, receipts: Mapping[int, Receipt], now_s: float
     ) -> Batch:
-        """Hand the batch, which was checked, to the worker, which is idle.
+        """Hand the batch, which was checked, to the worker, which is idle or has an opening.
 
         Args:
             worker: runs the batch after this.
             run: what the policy wants.
             receipts: of the open queries, by id.
-            now_s: when it begins.
+            now_s: when it begins, as soon as its way there allows.
         """
         limits, take = self._limits, self._waiting.take
         places = [take(query.query_id) for query in run.queries]
@@ -144,7 +154,7 @@ class Crew:
         expected_s = p50_s if p50_s == p50_s else math.inf
         own = [receipts[query.query_id] for query in queries]
         may_retry = all(receipt.attempts + 1 < limits.max_attempts for receipt in own)
-        worker.running = batch = Batch(
+        batch = Batch(
             self._next_batch_id,
             run.variant_id,
             worker.device_class,
@@ -158,8 +168,13 @@ class Crew:
         )
         self._next_batch_id += 1
         self._batches[batch.batch_id] = worker
-        self._idle.remove(worker)
-        worker.busy_until_s = now_s + expected_s
+        if worker.running is None:
+            worker.running = batch
+            self._idle.remove(worker)
+            self.openings.expect(worker)
+        else:
+            worker.next = batch
+        worker.busy_until_s = batch.ends_s
         self.publish(worker)
         for query, receipt in zip(queries, own, strict=True):
             if receipt.row is None:  # chosen only now
@@ -168,14 +183,54 @@ class Crew:
             receipt.start(run.variant_id, worker.device_class, worker.worker_id, items, now_s)
         return batch
 
-    def stop(self, worker: Worker, now_s: float) -> None:
-        """The worker runs its batch no more."""
-        assert worker.running is not None  # noqa: S101  (callers have it in hand)
-        self._batches.pop(worker.running.batch_id, None)
-        worker.running = None
+    def stop(self, worker: Worker, batch: Batch, now_s: float, others_s: float = math.inf) -> None:
+        """The worker has the batch no more; what was handed to it after that runs now.
+
+        Args:
+            worker, batch: who had it, and what.
+            now_s: when it was back.
+            others_s: for how long the worker is taken, as it says; inf if it says nothing.
+        """
+        self._batches.pop(batch.batch_id, None)
+        if batch is worker.next:
+            worker.next = None
+            worker.is_ours = worker.is_ours and others_s < math.inf
+            worker.busy_until_s = worker.running.ends_s if worker.running is not None else now_s
+        else:
+            self._run_next(worker, now_s, others_s)
+        self.publish(worker)
+
+    def _run_next(self, worker: Worker, now_s: float, others_s: float) -> None:
+        """What the worker ran is back: it runs the batch that it has beside that, if any."""
+        own_s = self._limits.min_wait_s
+        worker.running, worker.next = worker.next, None
+        if worker.running is None:
+            self._idle.add(worker)
+            worker.busy_until_s = now_s
+        else:
+            # As if handed over just in time to be there when the one before was done.
+            worker.running.put_off(max(now_s - worker.lead_s - worker.running.started_s, 0.0))
+            worker.busy_until_s = worker.running.ends_s
+            own_s = max(own_s, worker.running.expected_s - worker.lead_s)
+            self.openings.expect(worker)
+        worker.is_ours = others_s <= own_s
+
+    def give_up(self, worker: Worker, now_s: float) -> list[QueryView]:
+        """The worker hangs and counts as idle; returns the queries of what it was given."""
+        lost = self._strip(worker)
         self._idle.add(worker)
         worker.busy_until_s = now_s
         self.publish(worker)
+        return lost
+
+    def _strip(self, worker: Worker) -> list[QueryView]:
+        """The worker has no batch any more; returns the queries of those that it had."""
+        batches = worker.batches
+        for batch in batches:
+            self._batches.pop(batch.batch_id, None)
+        worker.running = worker.next = None
+        worker.is_ours = False
+        return [query for batch in batches for query in batch.queries]
 
     def take(self, worker: Worker, now_s: float, until_s: float) -> None:
         """Others' batches keep the worker, which is idle, until then.
@@ -204,7 +259,7 @@ class Crew:
     # -- reports ------------------------------------------------------------------------------
 
     def members(self, batch_id: int) -> tuple[int, ...]:
-        """The queries of a running batch, in order; none if it is not running (any more)."""
+        """The queries of a running batch, in order; none if it does not run (any more)."""
         found = self.running(batch_id)
         return tuple([query.query_id for query in found[1].queries]) if found else ()
 
@@ -213,16 +268,18 @@ class Crew:
 
         So long that, at the median, all its queries are in time; and at most half as long as would
         make it look hanging here, where nothing is heard of it before it is back: the other half
-        is for others' batches that take longer than was expected. At least 0.
+        is for others' batches that take longer than was expected. At least 0; and if it was handed
+        over early, at least what the way back and another way there would take.
         """
         found = self.running(batch_id)
         if found is None:
             return 0.0, 0.0
         worker, batch = found
         due_s = min([query.deadline_s for query in batch.queries])
-        ends_s = worker.busy_until_s
+        ends_s = batch.ends_s
         unsuspected_s = (min(batch.suspect_at_s, batch.overdue_at_s) - ends_s) / 2.0
-        return ends_s - now_s, max(min(due_s - ends_s, unsuspected_s), 0.0)
+        least_s = worker.lead_s if batch is worker.next else 0.0
+        return ends_s - now_s, max(min(due_s - ends_s, unsuspected_s), least_s)
 
     def in_use(self, worker_id: str) -> set[str]:
         """Variants of the worker that run or are queued for: these must not be unloaded."""
@@ -230,5 +287,4 @@ class Crew:
         if worker is None:
             return set()
         used = {key[1] for key in worker.queues if key[1] is not None}
-        is_ours = worker.running is not None and not worker.running.is_others
-        return used | ({worker.running.variant_id} if worker.running and is_ours else set())
+        return used | {batch.variant_id for batch in worker.batches if not batch.is_others}

@@ -16,7 +16,7 @@ import numpy as np
 from modelless.controller.core.asking import PolicyFailure, ask_on_idle, ask_on_query, tell_plan
 from modelless.controller.core.books import Books, Explain
 from modelless.controller.core.crew import Crew
-from modelless.controller.core.effects import DispatchEffect, Execute, Refuse, WakeAt
+from modelless.controller.core.effects import DispatchEffect, Execute, WakeAt
 from modelless.controller.core.holding import HoldingRoom
 from modelless.controller.core.idle import IdleWorkers
 from modelless.controller.core.lateness import late_in, may_be_late
@@ -25,10 +25,11 @@ from modelless.controller.core.limits import DispatchLimits
 from modelless.controller.core.nearest import refusal_message
 from modelless.controller.core.quarantine import Quarantine
 from modelless.controller.core.receipts import Receipt, ReceiptBook
+from modelless.controller.core.refusals import Refusals
 from modelless.controller.core.reports import DispatchReports
 from modelless.controller.core.roster import Roster, WorkerReport
 from modelless.controller.core.tenants import Tenants
-from modelless.controller.core.waiting import WaitingRoom, Worker
+from modelless.controller.core.waiting import Batch, WaitingRoom, Worker
 from modelless.policies.batching.urgency import rank, urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
@@ -72,6 +73,7 @@ class Dispatcher(DispatchReports):
         self._held = HoldingRoom(self._waiting, roster, self.limits)
         self._idle = IdleWorkers(self._waiting, roster.servers)
         self._crew = Crew(roster, self._waiting, self._idle, self.limits)
+        self._refusals = Refusals(self._books, self._tenants, self._waiting, self._held, self._crew)
         self.quarantine = Quarantine(roster)
         self._lessons = Lessons(roster)
 
@@ -81,7 +83,7 @@ class Dispatcher(DispatchReports):
         """A query has come in. Its id must be new."""
         receipt = self._books.enter(query)
         if not 1 <= query.items <= self.limits.max_batch:
-            return [self._refuse(receipt, Reason.BAD_ITEM_COUNT, now_s)]
+            return [self._refusals.refuse(receipt, Reason.BAD_ITEM_COUNT, now_s)]
         self._tenants.on_query(query, now_s)
         if self._tenants.is_beyond_share(query, now_s):
             receipt.standing = query._replace(demoted=True)
@@ -89,8 +91,9 @@ class Dispatcher(DispatchReports):
         if len(self._waiting) >= self.limits.max_queued:
             last = self._waiting.least_urgent()
             if rank(last) <= rank(receipt.standing or query):
-                return [self._refuse(receipt, Reason.QUEUE_FULL, now_s)]
-            effects += self._refuse_all(self._books.open_of([last]), Reason.QUEUE_FULL, now_s)
+                return [self._refusals.refuse(receipt, Reason.QUEUE_FULL, now_s)]
+            displaced = self._books.open_of([last])
+            effects += self._refusals.refuse_all(displaced, Reason.QUEUE_FULL, now_s)
         return self._settle(now_s, effects + self._choose(receipt, now_s, late=False))
 
     def on_batch_done(
@@ -110,14 +113,14 @@ class Dispatcher(DispatchReports):
             batch_id: as in ``Execute``.
             now_s: when it was back.
             busy_s: how long the device was busy with it.
-            others_s: how long other gateways' batches will keep the worker now.
-            waited_s: how long others' had kept it waiting before.
+            others_s: for how long the worker is taken now, by what it has beside this.
+            waited_s: how long that which it had before kept this waiting.
         """
         found = self._crew.running(batch_id)
         if found is None:
             return self._see_anew(self.quarantine.returned(batch_id, now_s), now_s)
         worker, batch = found
-        self._crew.stop(worker, now_s)
+        self._crew.stop(worker, batch, now_s, others_s)
         self._tenants.on_done(batch.work_us)
         self._lessons.learn(batch, busy_s)
         effects = self._books.complete(batch, worker, now_s, busy_s)
@@ -129,7 +132,7 @@ class Dispatcher(DispatchReports):
     def on_batch_returned(
         self, batch_id: int, now_s: float, others_s: float
     ) -> list[DispatchEffect]:
-        """A worker did not take a batch, as other gateways' keep it for ``others_s`` seconds more.
+        """A worker did not take a batch, as what it has keeps it for ``others_s`` seconds more.
 
         Its queries are chosen for anew, which does not count as an attempt.
         """
@@ -137,11 +140,9 @@ class Dispatcher(DispatchReports):
         if found is None:
             return self._see_anew(self.quarantine.returned(batch_id, now_s), now_s)
         worker, batch = found
-        self._crew.stop(worker, now_s)
-        for receipt in self._books.open_of(batch.queries):
-            receipt.give_back()
+        self._crew.stop(worker, batch, now_s)
         effects = self._free(worker, now_s, others_s)
-        return self._settle(now_s, effects + self._choose_again(batch.queries, now_s))
+        return self._settle(now_s, effects + self._take_back(batch, now_s))
 
     def on_batch_failed(
         self, batch_id: int, now_s: float, *, worker_lost: bool
@@ -154,16 +155,32 @@ class Dispatcher(DispatchReports):
                 return self.on_worker_lost(awaiting, now_s)
             return self._see_anew(awaiting, now_s)
         worker, batch = found
+        if worker_lost and batch is worker.next:  # none can be sent there, but one still runs there
+            self._crew.stop(worker, batch, now_s)
+            nothing = self.quarantine.report_of(worker.worker_id)._replace(variant_ids=())
+            return self._see(nothing, now_s) + self._settle(now_s, self._take_back(batch, now_s))
         if worker_lost:
             return self.on_worker_lost(worker.worker_id, now_s)
-        self._crew.stop(worker, now_s)
+        self._crew.stop(worker, batch, now_s)
         receipts = self._books.open_of(batch.queries)
-        effects = self._refuse_all(receipts, Reason.EXECUTION_FAILED, now_s)
+        effects = self._refusals.refuse_all(receipts, Reason.EXECUTION_FAILED, now_s)
         self._idle.tell(worker)
         return self._settle(now_s, effects)
 
-    def on_worker_report(self, report: WorkerReport, now_s: float) -> list[DispatchEffect]:
-        """A worker is there, or holds something else than before."""
+    def on_worker_report(
+        self, report: WorkerReport, now_s: float, lead_s: float = 0.0
+    ) -> list[DispatchEffect]:
+        """A worker is there, or holds something else than before.
+
+        Args:
+            report: what it is and holds.
+            now_s: the time.
+            lead_s: how long before its batch is expected back it takes another; see ``openings``.
+        """
+        self._crew.meet(report).lead_s = lead_s
+        return self._see(report, now_s)
+
+    def _see(self, report: WorkerReport, now_s: float) -> list[DispatchEffect]:
         worker = self._crew.meet(report)
         report = self.quarantine.seen_as(report)
         if not self.roster.update(report):
@@ -188,27 +205,26 @@ class Dispatcher(DispatchReports):
         del now_s
         receipt = self._books.open.get(query_id)
         if receipt is not None:
-            self._take(query_id)
+            self._refusals.take_out(query_id)
             self._books.cancel(receipt)
 
     def on_tick(self, now_s: float) -> list[DispatchEffect]:
         """Time has passed: answer queries that cannot be in time, give up on batches that hang."""
         effects = self._give_up(self._held.in_vain(now_s), Reason.NOTHING_READY, now_s)
         effects += self._give_up(self._waiting.expired(now_s), Reason.DEADLINE_PASSED, now_s)
-        self._demote(now_s)
+        self._crew.demote_beyond(self._tenants.share(now_s), self._books.open)
         self._idle.tell_servers(self._waiting.deferred)
         for worker in self._crew:
             if worker.running is None:
                 if worker.queues:
                     self._idle.tell(worker)
             elif worker.running.is_others and now_s >= worker.busy_until_s:
-                self._crew.stop(worker, now_s)
+                self._crew.stop(worker, worker.running, now_s)
                 self._idle.tell(worker)
             elif now_s > worker.running.overdue_at_s:
                 effects += self.on_worker_lost(worker.worker_id, now_s)
             elif self.quarantine.hangs(worker, now_s):
-                lost = worker.running.queries  # served elsewhere; what comes back is awaited still
-                self._crew.stop(worker, now_s)
+                lost = self._crew.give_up(worker, now_s)  # its return is awaited still
                 effects += self._see_anew(worker.worker_id, now_s)
                 effects += self._choose_again(lost, now_s)
         for worker_id in self.quarantine.due(now_s):
@@ -227,7 +243,7 @@ class Dispatcher(DispatchReports):
     def shut_down(self, now_s: float) -> list[DispatchEffect]:
         """Refuse whatever is still waiting; running batches still complete."""
         waiting = self._books.open_of(self._waiting.everyone())
-        return self._refuse_all(waiting, Reason.SHUTTING_DOWN, now_s)
+        return self._refusals.refuse_all(waiting, Reason.SHUTTING_DOWN, now_s)
 
     # -- choosing -----------------------------------------------------------------------------
 
@@ -250,7 +266,7 @@ class Dispatcher(DispatchReports):
         self._idle.reopen()
         choice = ask_on_query(self.selection, query, candidates, self._rng, late=late)
         if isinstance(choice, PolicyFailure):
-            return self._refuse_failed(choice, now_s)
+            return self._refusals.refuse_failed(choice, now_s)
         if isinstance(choice, Reject):
             self.roster.doubt(query.scope, choice.reason, now_s)
             return self._give_up([query], choice.reason, now_s)
@@ -267,11 +283,11 @@ class Dispatcher(DispatchReports):
         """Choose anew for queries whose worker or variant is gone; queued or not."""
         receipts = self._books.open_of(sorted(queries, key=urgency))
         for receipt in receipts:
-            self._take(receipt.query.query_id)
+            self._refusals.take_out(receipt.query.query_id)
         effects: list[DispatchEffect] = []
         for receipt in receipts:
             if receipt.attempts >= self.limits.max_attempts:
-                effects.append(self._refuse(receipt, Reason.WORKER_LOST, now_s))
+                effects.append(self._refusals.refuse(receipt, Reason.WORKER_LOST, now_s))
             else:
                 effects += self._choose(receipt, now_s, late=False)
         return effects
@@ -280,19 +296,24 @@ class Dispatcher(DispatchReports):
         """See the worker anew, as its quarantine that began or ended says."""
         if worker_id is None:
             return []
-        return self.on_worker_report(self.quarantine.report_of(worker_id), now_s)
+        return self._see(self.quarantine.report_of(worker_id), now_s)
 
     # -- feeding workers ----------------------------------------------------------------------
 
     def _settle(self, now_s: float, effects: list[DispatchEffect]) -> list[DispatchEffect]:
-        """Feed every idle worker with something new in reach: the end of each event."""
+        """Feed every idle worker with something new in reach, and with what is left those that are
+        idle a hop from now: the end of each event."""
         self._idle.reopen()
-        while (worker := self._idle.next_hungry()) is not None:
+        openings = self._crew.openings
+        early = filter(self._idle.offers, openings.at(now_s))
+        while (worker := self._idle.next_hungry() or next(early, None)) is not None:
             effects += self._feed(worker, now_s)
+        if self._waiting and openings.next_s < math.inf:
+            effects.append(WakeAt(max(openings.next_s, now_s + self.limits.min_wait_s)))
         return effects
 
     def _feed(self, worker: Worker, now_s: float) -> list[DispatchEffect]:
-        """Give an idle worker its next batch, turning away what is too late on the way."""
+        """Give a worker its next batch, turning away what is too late on the way."""
         effects = self._turn_away_late(worker, now_s) if worker.queues else []
         while True:
             most = self.limits.max_batch
@@ -300,7 +321,7 @@ class Dispatcher(DispatchReports):
                 self.selection, worker, self._waiting, self.roster, most, now_s, self._rng
             )
             if isinstance(decision, PolicyFailure):  # each costs a query, so this ends
-                effects += self._refuse_failed(decision, now_s)
+                effects += self._refusals.refuse_failed(decision, now_s)
                 continue
             if decision is None:
                 return effects
@@ -323,7 +344,7 @@ class Dispatcher(DispatchReports):
             late = self._books.open_of(late_in(queue, residents[key[1] or ""], now_s))
             late = [receipt for receipt in late if receipt.rebinds < self.limits.max_rebinds]
             for receipt in late:
-                self._take(receipt.query.query_id)
+                self._refusals.take_out(receipt.query.query_id)
             for receipt in late:
                 receipt.rebinds += 1
                 effects += self._choose(receipt, now_s, late=True)
@@ -337,29 +358,22 @@ class Dispatcher(DispatchReports):
         return Execute(batch.batch_id, worker.worker_id, run.variant_id, query_ids)
 
     def _free(self, worker: Worker, now_s: float, others_s: float) -> list[DispatchEffect]:
-        """The worker, which is idle, can be given something, or after ``others_s`` seconds."""
+        """The worker, if it is idle, can be given something, or after ``others_s`` seconds."""
+        if worker.running is not None:
+            return []
         if others_s <= self.limits.min_wait_s:
             self._idle.tell(worker)
             return []
         self._crew.take(worker, now_s, now_s + others_s)
         return [WakeAt(now_s + others_s)]
 
+    def _take_back(self, batch: Batch, now_s: float) -> list[DispatchEffect]:
+        """The batch was never begun: its queries are chosen for anew, and it was no attempt."""
+        for receipt in self._books.open_of(batch.queries):
+            receipt.give_back()
+        return self._choose_again(batch.queries, now_s)
+
     # -- books --------------------------------------------------------------------------------
-
-    def _take(self, query_id: int) -> None:
-        """Take the query out of where it waits, if it does."""
-        self._held.forget(query_id)
-        if self._waiting.place(query_id) is not None:
-            worker = self._waiting.take(query_id).worker
-            if worker is not None:
-                self._crew.publish(worker)
-
-    def _demote(self, now_s: float) -> None:
-        """Let tenants' queries that are far beyond their shares stand behind the others."""
-        for query, worker in self._waiting.demote_beyond(self._tenants.share(now_s)):
-            self._books.open[query.query_id].standing = query
-            if worker is not None:
-                self._crew.publish(worker)
 
     def _give_up(
         self, queries: Iterable[QueryView], reason: Reason, now_s: float
@@ -370,31 +384,9 @@ class Dispatcher(DispatchReports):
             receipt = self._books.open[query.query_id]
             later = may_be_late(receipt, reason, self.limits.max_late_s)
             if later is None:
-                effects.append(self._refuse(receipt, reason, now_s))
+                effects.append(self._refusals.refuse(receipt, reason, now_s))
             else:
-                self._take(query.query_id)
+                self._refusals.take_out(query.query_id)
                 receipt.standing = later
                 effects += self._choose(receipt, now_s, late=False)
-        return effects
-
-    def _refuse(self, receipt: Receipt, reason: Reason, now_s: float) -> Refuse:
-        self._tenants.on_refused(reason)
-        self._take(receipt.query.query_id)
-        refusal = self._books.refuse(receipt, reason, now_s)
-        if reason is Reason.QUEUE_FULL or reason is Reason.DEADLINE_PASSED:
-            wait_s = self._tenants.drain_s(now_s)
-            return refusal._replace(retry_after_s=wait_s or refusal.retry_after_s)
-        return refusal
-
-    def _refuse_all(
-        self, receipts: Iterable[Receipt], reason: Reason, now_s: float
-    ) -> list[DispatchEffect]:
-        return [self._refuse(receipt, reason, now_s) for receipt in receipts]
-
-    def _refuse_failed(self, failure: PolicyFailure, now_s: float) -> list[DispatchEffect]:
-        effects: list[DispatchEffect] = []
-        for query_id in failure.query_ids:
-            receipt = self._books.open[query_id]
-            receipt.problem = failure.problem
-            effects.append(self._refuse(receipt, Reason.POLICY_FAILED, now_s))
         return effects

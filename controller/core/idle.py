@@ -95,9 +95,7 @@ class IdleWorkers:
         """
         while self._hungry:
             _, worker = self._hungry.popitem()
-            if worker.running is None and (
-                worker.queues or self._offers(worker.outfit, self._waiting.deferred)
-            ):
+            if worker.running is None and self.offers(worker):
                 return worker
         if self._is_newer:
             self._is_newer = False
@@ -117,6 +115,10 @@ class IdleWorkers:
                 return worker
         self._news.clear()
         return None
+
+    def offers(self, worker: Worker) -> bool:
+        """Whether anything waits that the worker may be asked about."""
+        return bool(worker.queues) or self._offers(worker.outfit, self._waiting.deferred)
 
     def _gather(self) -> None:
         """Line up those who can serve what is new."""

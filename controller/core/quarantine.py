@@ -142,7 +142,7 @@ class Quarantine:
     def hangs(self, worker: Worker, now_s: float) -> bool:
         """Whether its batch hangs; then it is in quarantine, and the batch's return is awaited."""
         batch, case = worker.running, self._cases[worker.worker_id]
-        if batch is None or now_s <= batch.suspect_at_s:
+        if batch is None or now_s <= worker.suspect_at_s:
             return False
         if case.seen_hanging is None or case.seen_hanging[0] != batch.batch_id:
             case.seen_hanging = batch.batch_id, now_s

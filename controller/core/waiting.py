@@ -38,6 +38,8 @@ class Batch:
         suspect_at_s: from when on it hangs; inf if one of its queries may not be tried again.
         overdue_at_s: when it is given up.
         work_us: device time at its least; see ``tenants``.
+        waited_s: for how long, after it was handed over, the worker ran the batch before it.
+        ends_s: when it is expected back.
         is_others: whether it is another gateway's.
     """
 
@@ -51,11 +53,23 @@ class Batch:
     suspect_at_s: float
     overdue_at_s: float
     work_us: int = 0
+    waited_s: float = 0.0
+
+    @property
+    def ends_s(self) -> float:
+        """See the class."""
+        return self.started_s + self.waited_s + self.expected_s
 
     @property
     def is_others(self) -> bool:
         """See the class."""
         return not self.queries
+
+    def put_off(self, by_s: float) -> None:
+        """It begins so much later than it was thought to: from then on it can be late or hang."""
+        self.waited_s += by_s
+        self.suspect_at_s += by_s
+        self.overdue_at_s += by_s
 
 
 @dataclass(slots=True, eq=False)
@@ -66,9 +80,13 @@ class Worker:
         number: that of a worker who came later is higher.
         outfit: what it is and holds; changed by ``IdleWorkers.dress`` alone.
         running: its batch; None if it is idle.
-        busy_until_s: when the batch is predicted to end, or when the last one ended.
+        next: the batch that it was given to run after that; see ``openings``.
+        busy_until_s: when the last of them is predicted to end, or when the last one ended.
         backlog_s: what its waiting queries are expected to take, seconds, by their rank.
         queues: what waits for it; none of them is empty.
+        lead_s: how long before its batch is expected back it takes the next one; 0: not before.
+        is_ours: no other gateway had a batch there when it was last heard of.
+        suspect_at_s: from when on it hangs; inf if a query that it has may not be tried again.
     """
 
     worker_id: str
@@ -76,9 +94,24 @@ class Worker:
     number: int = 0
     outfit: Outfit = UNKNOWN
     running: Batch | None = None
+    next: Batch | None = None
     busy_until_s: float = -math.inf
     backlog_s: dict[int, float] = field(default_factory=dict)
     queues: dict[QueueKey, Queue] = field(default_factory=dict)
+    lead_s: float = 0.0
+    is_ours: bool = False
+
+    @property
+    def batches(self) -> tuple[Batch, ...]:
+        """What it runs and what it is to run after that, of ours or others'."""
+        return tuple([each for each in (self.running, self.next) if each is not None])
+
+    @property
+    def suspect_at_s(self) -> float:
+        """See the class."""
+        if self.running is None or (self.next is not None and self.next.suspect_at_s == math.inf):
+            return math.inf
+        return self.running.suspect_at_s
 
 
 class Window(Sequence[QueryView]):

@@ -362,12 +362,13 @@ class Gateway:
             worker_id = report.worker_id
             if not self._remote.reaches(worker_id):
                 report = report._replace(variant_ids=())
-            self._tell(report, self._remote.hop_s(worker_id))
+            hop_s = self._remote.hop_s(worker_id)
+            self._tell(report, hop_s, lead_s=hop_s)
 
-    def _tell(self, report: WorkerReport, hop_s: float) -> None:
+    def _tell(self, report: WorkerReport, hop_s: float, lead_s: float = 0.0) -> None:
         serving = self._service.serving(report.variant_ids)
-        report = report._replace(variant_ids=serving, hop_s=hop_s)
-        self.frontend.carry_out(self._dispatcher.on_worker_report(report, time.monotonic()))
+        told = report._replace(variant_ids=serving, hop_s=hop_s), time.monotonic(), lead_s
+        self.frontend.carry_out(self._dispatcher.on_worker_report(*told))
 
     def _advise(self) -> None:
         problem = self._dispatcher.advise(self._desk.book.with_arms(self._shares))

@@ -3,7 +3,8 @@
 Each gateway plans with what it knows, and would hand a busy worker a batch as to an idle one. So a
 worker accepts one batch beside the one that runs, and that only if it need not wait longer than its
 queries can; the rest goes back at once, with the time that the worker is taken for. Every answer
-says how long others' batches will keep it, so gateways take turns without a word to each other.
+says how long what else was accepted will keep it, so gateways take turns without a word to each
+other, and one that finds itself alone may use both places (``core/openings``).
 """
 
 from __future__ import annotations

@@ -77,10 +77,12 @@ class RecordedDispatcher(Dispatcher):
             "on_batch_failed", inputs, lambda: failed(batch_id, now_s, worker_lost=worker_lost)
         )
 
-    def on_worker_report(self, report: WorkerReport, now_s: float) -> list[DispatchEffect]:
+    def on_worker_report(
+        self, report: WorkerReport, now_s: float, lead_s: float = 0.0
+    ) -> list[DispatchEffect]:
         """See ``Dispatcher``."""
-        effects = super().on_worker_report(report, now_s)
-        self._put("on_worker_report", (report, now_s), effects)
+        effects = super().on_worker_report(report, now_s, lead_s)
+        self._put("on_worker_report", (report, now_s, lead_s), effects)
         return effects
 
     def on_worker_lost(self, worker_id: str, now_s: float) -> list[DispatchEffect]:

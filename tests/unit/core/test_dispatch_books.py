@@ -121,7 +121,8 @@ class Life:
     def turn_back(self) -> None:
         if self.world.running:
             worker = str(self.one_of(self.world.running))
-            self.world.turn_back(worker, float(self.one_of([0.0, 0.01, 0.1])))  # type: ignore[arg-type]
+            others_s = float(self.one_of([0.0, 0.01, 0.1]))  # type: ignore[arg-type]
+            self.world.turn_back(worker, others_s, early=worker in self.world.early)
 
     def tick(self) -> None:
         self.world.tick(float(self.one_of([0.0, 0.02, 0.02, 0.02, 0.7])))  # type: ignore[arg-type]
@@ -134,12 +135,13 @@ class Life:
     def report(self, worker: str = "") -> None:
         worker = worker or str(self.one_of(self.workers))
         held = {name for name in VARIANTS if self.rng.random() < 0.7}
-        running = self.world.running.get(worker)
-        if running is not None:  # a device unloads nothing that it runs
-            held.add(running.variant_id)
+        for batches in (self.world.running, self.world.early):
+            if worker in batches:  # a device unloads nothing that it runs
+                held.add(batches[worker].variant_id)
         device_class = "h200" if worker == "w2" else "cpu-1"
         hop_s = float(self.one_of([0.0, 0.002]))  # type: ignore[arg-type]
-        self.world.add_worker(worker, sorted(held), device_class, hop_s)
+        lead_s = 0.01 if worker == "w1" else 0.0
+        self.world.add_worker(worker, sorted(held), device_class, hop_s, lead_s)
 
     def lose(self) -> None:
         if self.world.residents:
@@ -148,7 +150,8 @@ class Life:
     def fail(self) -> None:
         if self.world.running:
             worker = str(self.one_of(self.world.running))
-            self.world.fail(worker, worker_lost=bool(self.rng.random() < 0.5))
+            early = worker in self.world.early and bool(self.rng.random() < 0.5)
+            self.world.fail(worker, worker_lost=bool(self.rng.random() < 0.5), early=early)
 
     def refresh(self) -> None:
         self.world.dispatcher.refresh(Load(float(self.rng.integers(2))))
@@ -174,7 +177,8 @@ class Life:
 
     def check_queues(self) -> None:
         world = self.world
-        running = {i for batch in world.running.values() for i in batch.query_ids}
+        batches = [*world.running.values(), *world.early.values()]
+        running = {i for batch in batches for i in batch.query_ids}
         waiting = {query.query_id for query in world.waiting()}
         assert waiting == world.open_ids - running
         assert world.dispatcher.queued == len(waiting)

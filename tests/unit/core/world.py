@@ -137,7 +137,8 @@ class World:
     """A dispatcher and its driver.
 
     ``asked``, ``completed``, ``refused``, ``cancelled`` are the books by query id; ``running`` is
-    the batch of each worker. What no driver could carry out fails here and at once: a busy worker
+    the batch of each worker, ``early`` one that a worker with a lead was given beside that. What no
+    driver could carry out fails here and at once: a busy worker
     given a batch, a query answered twice, mixed shapes, a variant that is not there.
     """
 
@@ -168,6 +169,8 @@ class World:
         self.served_by: dict[int, Execute] = {}
         self.answered_s: dict[int, float] = {}
         self.running: dict[str, Execute] = {}
+        self.early: dict[str, Execute] = {}
+        self.leads_s: dict[str, float] = {}
         self.executed: list[Execute] = []
         self.wakes: list[float] = []
         self.turned_back: Counter[int] = Counter()
@@ -181,12 +184,14 @@ class World:
         variant_ids: Iterable[str] | None = None,
         device_class: str = "cpu-1",
         hop_s: float = 0.0,
+        lead_s: float = 0.0,
     ) -> list[DispatchEffect]:
         """A worker reports what it holds; by default, everything."""
         held = tuple(self.variants if variant_ids is None else variant_ids)
         self.residents[worker_id] = set(held)
+        self.leads_s[worker_id] = lead_s
         report = WorkerReport(worker_id, device_class, held, hop_s)
-        return self._carry_out(self.dispatcher.on_worker_report(report, self.now_s))
+        return self._carry_out(self.dispatcher.on_worker_report(report, self.now_s, lead_s))
 
     def ask(self, **limits: object) -> int:
         """A query with these limits (see ``make_query``) comes in; returns its id."""
@@ -211,7 +216,7 @@ class World:
 
         It waited ``waited_s`` seconds before, for another gateway's.
         """
-        batch = self.running.pop(worker_id)
+        batch = self._take(worker_id)
         expected_s = self.expected_s(batch)
         busy_s = after_s if after_s is not None else expected_s if expected_s < math.inf else 1.0
         self.now_s += waited_s + busy_s
@@ -219,19 +224,24 @@ class World:
             self.dispatcher.on_batch_done(batch.batch_id, self.now_s, busy_s, others_s, waited_s)
         )
 
-    def turn_back(self, worker_id: str = "w0", others_s: float = 0.0) -> list[DispatchEffect]:
-        """The worker does not take its batch: others keep it for so long."""
-        batch = self.running.pop(worker_id)
+    def turn_back(
+        self, worker_id: str = "w0", others_s: float = 0.0, *, early: bool = False
+    ) -> list[DispatchEffect]:
+        """The worker does not take its batch, or its early one: others keep it for so long."""
+        batch = self.early.pop(worker_id) if early else self._take(worker_id)
         self.turned_back.update(batch.query_ids)
         return self._carry_out(
             self.dispatcher.on_batch_returned(batch.batch_id, self.now_s, others_s)
         )
 
-    def fail(self, worker_id: str = "w0", *, worker_lost: bool = False) -> list[DispatchEffect]:
-        """The worker's batch could not be run."""
-        batch = self.running.pop(worker_id)
-        if worker_lost:
+    def fail(
+        self, worker_id: str = "w0", *, worker_lost: bool = False, early: bool = False
+    ) -> list[DispatchEffect]:
+        """The worker's batch, or its early one, could not be run."""
+        batch = self.early.pop(worker_id) if early else self._take(worker_id)
+        if worker_lost and not early:
             del self.residents[worker_id]
+            self.running.pop(worker_id, None)
         return self._carry_out(
             self.dispatcher.on_batch_failed(batch.batch_id, self.now_s, worker_lost=worker_lost)
         )
@@ -239,6 +249,7 @@ class World:
     def lose(self, worker_id: str = "w0") -> list[DispatchEffect]:
         """The worker is gone, and what it ran with it."""
         self.running.pop(worker_id, None)
+        self.early.pop(worker_id, None)
         self.residents.pop(worker_id, None)
         return self._carry_out(self.dispatcher.on_worker_lost(worker_id, self.now_s))
 
@@ -255,6 +266,7 @@ class World:
         alive = self.roster.reports
         for worker_id in [name for name in self.residents if name not in alive]:  # given up
             self.running.pop(worker_id, None)
+            self.early.pop(worker_id, None)
             del self.residents[worker_id]
         return self._carry_out(effects)
 
@@ -338,7 +350,10 @@ class World:
         return effects
 
     def _execute(self, batch: Execute) -> None:
-        assert batch.worker_id not in self.running, "a worker runs one batch at a time"
+        is_early = batch.worker_id in self.running
+        if is_early:
+            assert self.leads_s[batch.worker_id] > 0.0, "a worker runs one batch at a time"
+            assert batch.worker_id not in self.early, "one beside the one that runs"
         assert batch.variant_id in self.residents[batch.worker_id], "the variant is not there"
         assert len(set(batch.query_ids)) == len(batch.query_ids) > 0
         queries = [self.asked[query_id] for query_id in batch.query_ids]
@@ -347,8 +362,15 @@ class World:
         for query in queries:
             assert query.query_id in self.open_ids, "run after it was answered"
             assert in_scope(batch.variant_id, query.scope)
-        self.running[batch.worker_id] = batch
+        (self.early if is_early else self.running)[batch.worker_id] = batch
         self.executed.append(batch)
+
+    def _take(self, worker_id: str) -> Execute:
+        """The worker's batch, which runs no more; the one beside it does."""
+        batch = self.running.pop(worker_id)
+        if worker_id in self.early:
+            self.running[worker_id] = self.early.pop(worker_id)
+        return batch
 
     def _answer(self, query_id: int) -> None:
         assert query_id in self.asked

@@ -94,7 +94,7 @@ def record_gateway(
     held = make_query(0, now_s, latency_ms=5000.0)  # nothing is ready yet
     carry_out(dispatcher.on_query(held, now_s), now_s)
     for report in reports:
-        carry_out(dispatcher.on_worker_report(report, now_s), now_s)
+        carry_out(dispatcher.on_worker_report(report, now_s, report.hop_s), now_s)
     shares = {"imagenet": {Placement(names[0], "cpu-1"): 0.25, Placement(names[2], "h200"): 0.75}}
     dispatcher.advise(shares)
     for number in range(1, queries + 1):
@@ -106,7 +106,8 @@ def record_gateway(
                 carry_out(dispatcher.on_batch_failed(batch_id, at_s, worker_lost=lost), at_s)
                 if lost:
                     for report in reports:
-                        carry_out(dispatcher.on_worker_report(report, at_s), at_s)
+                        seen = dispatcher.on_worker_report(report, at_s, report.hop_s)
+                        carry_out(seen, at_s)
             elif rng.random() < 0.05:
                 others_s = float(rng.exponential(0.03))
                 carry_out(dispatcher.on_batch_returned(batch_id, at_s, others_s), at_s)
