@@ -178,20 +178,10 @@ class Engine:
     def _arrive(self, query_id: int) -> None:
         """A query comes in at the gateway."""
         arrival_s, task, client = self._asked[query_id]
-        slo = client.slo
-        query = QueryView(
-            query_id,
-            task,
-            arrival_s,
-            arrival_s + client.latency_s - client.delay_s,
-            slo.min_accuracy,
-            inf if slo.max_cost_usd is None else slo.max_cost_usd,
-            slo.priority,
-            slo.items,
-            None,
-            slo.tenant,
-            slo.when_late == "serve",
-        )
+        deadline_s = arrival_s + client.latency_s - client.delay_s
+        # As ``QueryView(...)``, whose constructor is a Python function: half as long.
+        told = (query_id, task, arrival_s, deadline_s, *client.limits)
+        query = tuple.__new__(QueryView, told)
         self._carry_out(self._dispatcher.on_query(query, self._events.now_s))
 
     def _carry_out(self, effects: Sequence[DispatchEffect]) -> None:
