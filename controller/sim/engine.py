@@ -45,15 +45,21 @@ Progress = Callable[[float, int], None]
 
 
 class ClosedReceipts(ReceiptBook):
-    """Hands each finished receipt out once, to the driver that is about to answer."""
+    """Hands each finished receipt out once, to the driver that is about to answer.
 
-    def __init__(self) -> None:
+    Args:
+        keeps_served: those of served queries, too; else only of the others.
+    """
+
+    def __init__(self, *, keeps_served: bool) -> None:
         super().__init__()
+        self._keeps_served = keeps_served
         self._closed: dict[int, Receipt] = {}
 
     def add(self, receipt: Receipt) -> None:
         """See ``ReceiptBook``."""
-        self._closed[receipt.query.query_id] = receipt
+        if self._keeps_served or receipt.outcome == "refused":
+            self._closed[receipt.query.query_id] = receipt
 
     def get(self, query_id: int) -> Receipt | None:
         """See ``ReceiptBook``."""
@@ -89,7 +95,7 @@ class Engine:
         self._source = asked
         self._recorder = recorder
         self._events = Events()
-        self._receipts = ClosedReceipts()
+        self._receipts = ClosedReceipts(keeps_served=recorder.has_log)
         self._dispatcher = Dispatcher(
             Roster(
                 fleet.variants,
@@ -238,7 +244,7 @@ class Engine:
     def _complete(self, effect: Complete) -> None:
         query_id = effect.query_id
         asked = self._asked.pop(query_id)
-        receipt = self._receipts.take(query_id)
+        receipt = self._receipts.take(query_id) if self._recorder.has_log else None
         client = asked.client
         self._recorder.answer(
             query_id,

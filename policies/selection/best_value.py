@@ -300,23 +300,24 @@ class BestValue(SelectionPolicy):
         self, line: Line, others: Mapping[str, Menu], ahead_of: float, now_s: float
     ) -> Sequence[int]:
         """Whom no other device class will soon serve better, as places."""
-        margin = _BETTER_POINTS if line.table.price == 0.0 else _MUCH_BETTER_POINTS
+        own, slacks_s, reaches = line.table, line.slack_s, line.reach
+        margin = _BETTER_POINTS if own.price == 0.0 else _MUCH_BETTER_POINTS
         kept = range(len(line.queries))
         left = set[int]()
         for name, menu in others.items():
             table = self._market.table(menu, name)
             least = table.most - margin
-            ample_s = {reach: line.table.ample_s(least, reach) for reach in set(line.reach)}
-            doubtful = [place for place in kept if line.slack_s[place] < ample_s[line.reach[place]]]
+            ample_s = {reach: own.ample_s(least, reach) for reach in set(reaches)}
+            doubtful = [place for place in kept if slacks_s[place] < ample_s[reaches[place]]]
             workers, wait_s = self._market.fleet.free(name, now_s) if doubtful else (0, math.inf)
             if not workers:
                 continue
             item_s = ahead_of * menu.quickest_item_s(len(menu.variant_ids)) / workers
             for place in doubtful:
-                slack_s = line.slack_s[place]
+                slack_s = slacks_s[place]
                 reach = menu.reach(line.queries[place].min_accuracy_percent)
                 elsewhere = table.worth(slack_s - wait_s - place * item_s, reach)
-                if elsewhere > line.table.worth(slack_s, line.reach[place]) + margin:
+                if elsewhere > own.worth(slack_s, reaches[place]) + margin:
                     left.add(place)
         return [place for place in kept if place not in left] if left else kept
 
