@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,8 @@ from modelless.variants.estimates import Estimates
 from modelless.variants.vocabulary import DeviceClass, Placement
 
 FloatArray = NDArray[np.float64]
+
+_MEMORY_BYTES = attrgetter("memory_bytes")
 
 
 class QueryView(NamedTuple):
@@ -250,7 +253,7 @@ class WorkerState:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pool", self.pool or self.device_class)
-        taken = sum([instance.memory_bytes for instance in self.instances])
+        taken = sum(map(_MEMORY_BYTES, self.instances))  # a plan makes a state for each load
         object.__setattr__(self, "free_bytes", self.memory_bytes - taken)
 
 

@@ -118,6 +118,7 @@ class MeasuredCostModel:
         self._least_drift_log = settings.shift.least_deviation
         self._corrections = Corrections([*groups, 0], settings, [*contention, 0.0])
         self._unknown_count = 0  # observations of unknown placements
+        self._known_factors: tuple[_Sequence, int, float, FloatArray] | None = None
         self._tables: OrderedDict[int, FloatArray] = OrderedDict()
         self._sequences: OrderedDict[int, _Sequence] = OrderedDict()
         self._row_by_id: OrderedDict[int, tuple[Placement, int]] = OrderedDict()
@@ -187,10 +188,9 @@ class MeasuredCostModel:
         known = self._answers.get(key)
         if known is not None and known[0] is sequence and known[1] == version:
             return known[2]
-        rows = sequence.rows
-        figures = self._table(batch).take(rows, axis=1)
+        figures = self._table(batch).take(sequence.rows, axis=1)
         latencies = figures[:_MEMORY]
-        latencies *= self._corrections.factors(rows, busy)
+        latencies *= self._factors(sequence, busy)
         np.maximum.accumulate(latencies, axis=0, out=latencies)
         figures.flags.writeable = False
         answer = Estimates(*figures)
@@ -226,6 +226,14 @@ class MeasuredCostModel:
             _make_room(self._tables, _TABLES_KEPT)
             self._tables[batch] = table
         return table
+
+    def _factors(self, sequence: _Sequence, busy_neighbours: float) -> FloatArray:
+        """The corrections, shape (3, n); alike for all batches, which are asked about in a row."""
+        known, version = self._known_factors, self._corrections.version
+        if known is None or known[0] is not sequence or known[1:3] != (version, busy_neighbours):
+            factors = self._corrections.factors(sequence.rows, busy_neighbours)
+            known = self._known_factors = (sequence, version, busy_neighbours, factors)
+        return known[3]
 
     def _sequence(self, placements: Sequence[Placement]) -> _Sequence:
         known = self._sequences.get(id(placements))

@@ -92,7 +92,7 @@ def ask_on_idle(
     residents = roster.residents(worker.worker_id)
     view = WorkerView(worker.worker_id, worker.device_class, residents, max_batch)
     if not waiting.is_mixed:
-        shown = [queue.view for queue in queues]
+        shown = [queue.shown or queue.view for queue in queues]
         return _ask_on_idle(selection, worker, view, shown, waiting, now_s, rng)
     ranks = {queue.rank for queue in queues}
     decision: Run | Wait | PolicyFailure | None = None

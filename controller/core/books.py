@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeVar
 
 from modelless.controller.core.effects import Complete, DispatchEffect, Refuse
@@ -131,14 +132,13 @@ class Books:
     def _count_kind(self, query: QueryView) -> None:
         latency_s = query.deadline_s - query.arrival_s
         kinds = self._counters.kinds
-        scope = base_of(query.scope)  # what is planned for is what clients ask for
-        kind = (scope, round(latency_s, 4), query.min_accuracy_percent)
+        kind = _exact_kind(query.scope, latency_s, query.min_accuracy_percent)
         counts = kinds.get(kind)
         if counts is None:
             if len(kinds) >= _EXACT_KINDS:  # clients who name ever new limits: the next stricter
                 if latency_s < math.inf:
                     latency_s = 2.0 ** math.floor(math.log2(max(latency_s, 1e-3)))
-                kind = (scope, latency_s, math.ceil(query.min_accuracy_percent / 5.0) * 5.0)
+                kind = (kind[0], latency_s, math.ceil(query.min_accuracy_percent / 5.0) * 5.0)
             counts = kinds.setdefault(kind, [0, 0])
         counts[0] += 1
         counts[1] += query.items
@@ -148,6 +148,12 @@ class Books:
         del self.open[receipt.query.query_id]
         self._receipts.add(receipt)
         self._counters.meters.count_end(receipt.query.scope, outcome)
+
+
+@lru_cache(maxsize=4096)  # asked for each query that comes; most name the same limits
+def _exact_kind(scope: str, latency_s: float, min_accuracy_percent: float) -> Kind:
+    """What is planned for is what clients ask for, so that arms of a trial count together."""
+    return base_of(scope), round(latency_s, 4), min_accuracy_percent
 
 
 def missed(outcomes: Mapping[str, int]) -> int:

@@ -30,7 +30,8 @@ def build_residents(
         load: under which.
         max_batch: most items of a batch.
     """
-    placements = [Placement(variant.id, device_class) for variant in variants]
+    # A tuple is looked up once for all batches.
+    placements = tuple([Placement(variant.id, device_class) for variant in variants])
     p50_s, p99_s = [np.zeros(len(variants))], [np.zeros(len(variants))]
     for batch in range(1, max_batch + 1):
         estimates = cost_model.estimate(placements, batch, load)

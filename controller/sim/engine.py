@@ -45,15 +45,21 @@ Progress = Callable[[float, int], None]
 
 
 class ClosedReceipts(ReceiptBook):
-    """Hands each finished receipt out once, to the driver that is about to answer."""
+    """Hands each finished receipt out once, to the driver that is about to answer.
 
-    def __init__(self) -> None:
+    Args:
+        keeps_served: those of served queries, too; else only of the others.
+    """
+
+    def __init__(self, *, keeps_served: bool) -> None:
         super().__init__()
+        self._keeps_served = keeps_served
         self._closed: dict[int, Receipt] = {}
 
     def add(self, receipt: Receipt) -> None:
         """See ``ReceiptBook``."""
-        self._closed[receipt.query.query_id] = receipt
+        if self._keeps_served or receipt.outcome == "refused":
+            self._closed[receipt.query.query_id] = receipt
 
     def get(self, query_id: int) -> Receipt | None:
         """See ``ReceiptBook``."""
@@ -89,7 +95,7 @@ class Engine:
         self._source = asked
         self._recorder = recorder
         self._events = Events()
-        self._receipts = ClosedReceipts()
+        self._receipts = ClosedReceipts(keeps_served=recorder.has_log)
         self._dispatcher = Dispatcher(
             Roster(
                 fleet.variants,
@@ -178,20 +184,10 @@ class Engine:
     def _arrive(self, query_id: int) -> None:
         """A query comes in at the gateway."""
         arrival_s, task, client = self._asked[query_id]
-        slo = client.slo
-        query = QueryView(
-            query_id,
-            task,
-            arrival_s,
-            arrival_s + client.latency_s - client.delay_s,
-            slo.min_accuracy,
-            inf if slo.max_cost_usd is None else slo.max_cost_usd,
-            slo.priority,
-            slo.items,
-            None,
-            slo.tenant,
-            slo.when_late == "serve",
-        )
+        deadline_s = arrival_s + client.latency_s - client.delay_s
+        # As ``QueryView(...)``, whose constructor is a Python function: half as long.
+        told = (query_id, task, arrival_s, deadline_s, *client.limits)
+        query = tuple.__new__(QueryView, told)
         self._carry_out(self._dispatcher.on_query(query, self._events.now_s))
 
     def _carry_out(self, effects: Sequence[DispatchEffect]) -> None:
@@ -248,7 +244,7 @@ class Engine:
     def _complete(self, effect: Complete) -> None:
         query_id = effect.query_id
         asked = self._asked.pop(query_id)
-        receipt = self._receipts.take(query_id)
+        receipt = self._receipts.take(query_id) if self._recorder.has_log else None
         client = asked.client
         self._recorder.answer(
             query_id,

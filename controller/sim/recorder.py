@@ -22,6 +22,9 @@ class Recorder:
         summary: counts.
         log: rows; None for none.
         variants, device_classes: by id and name.
+
+    Attributes:
+        has_log: whether anybody will read why a query was answered as it was.
     """
 
     def __init__(
@@ -33,6 +36,7 @@ class Recorder:
     ) -> None:
         self.summary = summary
         self._log = log
+        self.has_log = log is not None
         self._accuracy = {name: variant.accuracy.percent for name, variant in variants.items()}
         self._usd_per_s = {name: kind.cost_usd(1.0) for name, kind in device_classes.items()}
         self._tallies_of: dict[tuple[str, str | None], tuple[Tally, ...]] = {}

@@ -39,7 +39,7 @@ from statistics import median
 import numpy as np
 
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
-from modelless.policies.batching.urgency import rank, urgency
+from modelless.policies.batching.urgency import rank
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.feasibility import best, look, why_infeasible
@@ -300,23 +300,24 @@ class BestValue(SelectionPolicy):
         self, line: Line, others: Mapping[str, Menu], ahead_of: float, now_s: float
     ) -> Sequence[int]:
         """Whom no other device class will soon serve better, as places."""
-        margin = _BETTER_POINTS if line.table.price == 0.0 else _MUCH_BETTER_POINTS
+        own, slacks_s, reaches = line.table, line.slack_s, line.reach
+        margin = _BETTER_POINTS if own.price == 0.0 else _MUCH_BETTER_POINTS
         kept = range(len(line.queries))
         left = set[int]()
         for name, menu in others.items():
             table = self._market.table(menu, name)
             least = table.most - margin
-            ample_s = {reach: line.table.ample_s(least, reach) for reach in set(line.reach)}
-            doubtful = [place for place in kept if line.slack_s[place] < ample_s[line.reach[place]]]
+            ample_s = {reach: own.ample_s(least, reach) for reach in set(reaches)}
+            doubtful = [place for place in kept if slacks_s[place] < ample_s[reaches[place]]]
             workers, wait_s = self._market.fleet.free(name, now_s) if doubtful else (0, math.inf)
             if not workers:
                 continue
             item_s = ahead_of * menu.quickest_item_s(len(menu.variant_ids)) / workers
             for place in doubtful:
-                slack_s = line.slack_s[place]
+                slack_s = slacks_s[place]
                 reach = menu.reach(line.queries[place].min_accuracy_percent)
                 elsewhere = table.worth(slack_s - wait_s - place * item_s, reach)
-                if elsewhere > line.table.worth(slack_s, line.reach[place]) + margin:
+                if elsewhere > own.worth(slack_s, reaches[place]) + margin:
                     left.add(place)
         return [place for place in kept if place not in left] if left else kept
 
@@ -334,15 +335,17 @@ class BestValue(SelectionPolicy):
 
 def _most_urgent_first(queues: list[QueueView]) -> Iterator[QueueView]:
     """By their heads; the order of the others is not worked out if only the first is wanted."""
-    if len(queues) > 1:
-        first = min(queues, key=_urgency_of_head)
-        yield first
-        queues = sorted([q for q in queues if q is not first], key=_urgency_of_head)
-    yield from queues
-
-
-def _urgency_of_head(queue: QueueView) -> tuple[int, float, int]:
-    return urgency(queue.queries[0])
+    if len(queues) < 2:
+        yield from queues
+        return
+    heads = [queue.queries[0] for queue in queues]
+    # As ``urgency`` has it, without a call for each of what may be hundreds of queues.
+    keys = [(head.demoted - 2 * head.priority, head.deadline_s, head.query_id) for head in heads]
+    first = keys.index(min(keys))
+    yield queues[first]
+    for place in sorted(range(len(queues)), key=keys.__getitem__):
+        if place != first:
+            yield queues[place]
 
 
 def _tenants(queries: Sequence[QueryView]) -> int:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from modelless.policies.selection.value_menu import log_of
 from modelless.policies.selection.value_table import ValueTable
 from modelless.policies.views import FloatArray, QueryView
 
@@ -70,6 +72,8 @@ def best_batch(line: Line) -> Offer | None:
     """The batch from one queue that is worth most; None if there is none."""
     best: Offer | None = None
     first = 0
+    later_of = [line.later(place) for place in range(len(line.queries))]
+    log_slack = log_of(line.slack_s)
     # Variants that may serve just the same queries are looked at together.
     for reach in sorted(set(line.reach)):
         rows = slice(first, reach)
@@ -79,10 +83,10 @@ def best_batch(line: Line) -> Offer | None:
             columns, members = _columns(line, places)
             if not members:
                 continue
-            later = [line.later(place) for place in members]
+            later = [later_of[place] for place in members]
             if best is not None and line.table.at_most(rows, later) <= best.worth:
                 continue
-            offer = _best_of(line, rows, columns, members, later)
+            offer = _best_of(line, rows, columns, members, later, log_slack)
             if offer is not None and (best is None or offer.worth > best.worth):
                 best = offer
     return best
@@ -105,6 +109,7 @@ def _best_of(
     columns: slice | NDArray[np.intp],
     members: list[int],
     later: list[float],
+    log_slack: FloatArray,
 ) -> Offer | None:
     """The best batch of the first of ``members``, with one of the variants in ``rows``.
 
@@ -113,20 +118,21 @@ def _best_of(
         columns: those of the menu for the first member, the first two, and so on.
         members: k places in the line.
         later: what each of them is worth if left.
+        log_slack: of the whole line; see ``value_menu.log_of``.
     """
-    table = line.table
+    table, count = line.table, len(members)
     menu, penalty, price = table.menu, table.penalty, table.price
     part = menu.part(rows, columns)
     typical_s = part.typical_s
-    slack_s = np.array([line.slack_s[place] for place in members])
-    chance = part.chance(slack_s)  # (k, v, k): of a member, by row and size
-    # Of a batch of the first few, the first few count.
-    served = np.einsum("ivj,ij->vj", chance, _inside(len(members)))
-    worth = (part.accuracy_percent + penalty) * served
-    worth -= np.array(later).cumsum() + penalty * _counts(len(members))
+    are_first = members[-1] == count - 1
+    chance = part.chance(log_slack[:count] if are_first else log_slack[members])
+    chance *= _inside(count)  # of a batch of the first few, the first few count
+    worth = np.add.reduce(chance, axis=0)  # (v, k): how many are served, by row and size
+    worth *= part.accuracy_percent + penalty
+    worth -= [left + penalty * number for number, left in enumerate(accumulate(later), 1)]
     if price > 0.0:
         pressure = _waited(line.queries[members[0]], line.slack_s[members[0]])
-        worth -= price * (part.share_s + pressure * (typical_s - part.share_s))
+        worth -= price * (part.share_s + pressure * part.waste_s)
     if part.unknown is not None:
         worth[part.unknown] = -np.inf
     row, column = divmod(int(worth.argmax()), worth.shape[1])
@@ -153,17 +159,9 @@ def _waited(query: QueryView, slack_s: float) -> float:
 
 
 @lru_cache(maxsize=128)
-def _counts(most: int) -> FloatArray:
-    """1 to ``most``."""
-    counts: FloatArray = np.arange(1.0, most + 1.0)
-    counts.flags.writeable = False
-    return counts
-
-
-@lru_cache(maxsize=128)
 def _inside(count: int) -> FloatArray:
-    """1 at [i, j] if member i is one of the first j + 1."""
-    inside: FloatArray = np.tri(count).T.copy()
+    """1 at [i, 0, j] if member i is one of the first j + 1."""
+    inside: FloatArray = np.tri(count).T[:, None, :].copy()
     inside.flags.writeable = False
     return inside
 

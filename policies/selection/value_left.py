@@ -64,11 +64,11 @@ class LeftForOthers:
 
     def until(self, left: Left, queues: Sequence[QueueView]) -> list[float]:
         """Until when each queue was left as it is; -inf if it was not."""
-        marks, came = left.marks, self._came
+        came = self._came
+        scopes = [queue.scope for queue in queues]
         return [
-            mark[1] if mark is not None and mark[0] == came.get(queue.scope, 0) else -math.inf
-            for queue in queues
-            for mark in (marks.get(queue.scope),)
+            mark[1] if mark is not None and mark[0] == came.get(scope, 0) else -math.inf
+            for scope, mark in zip(scopes, map(left.marks.get, scopes), strict=True)
         ]
 
     def put(self, left: Left, queues: Iterable[QueueView]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -45,6 +45,7 @@ class Part(NamedTuple):
     Attributes:
         accuracy_percent: shape (v, 1).
         typical_s, share_s, log_s: as the menu's, shape (v, k).
+        waste_s: by how much ``typical_s`` is more than ``share_s``.
         steepness: of the chance to be in time, by log latency, shape (v, k).
         unknown: where ``typical_s`` is inf, shape (v, k); None if it is so nowhere.
     """
@@ -53,21 +54,21 @@ class Part(NamedTuple):
     typical_s: FloatArray
     share_s: FloatArray
     log_s: FloatArray
+    waste_s: FloatArray
     steepness: FloatArray
     unknown: NDArray[np.bool_] | None
 
-    def chance(self, slack_s: FloatArray) -> FloatArray:
+    def chance(self, log_slack: FloatArray) -> FloatArray:
         """Probability that each batch takes no longer than each slack.
 
         The normal distribution function is taken as logistic (Bowling et al., 2009: within 0.01).
 
         Args:
-            slack_s: shape (m,).
+            log_slack: as ``log_of`` has it, shape (m,).
 
         Returns:
             Shape (m, v, k).
         """
-        log_slack = np.log(np.minimum(np.maximum(slack_s, _LEAST_SLACK_S), _MOST_SLACK_S))
         z = log_slack[:, None, None] - self.log_s
         z *= self.steepness
         np.tanh(z, out=z)
@@ -189,8 +190,8 @@ class Menu:
         return known
 
     def chance(self, slack_s: FloatArray) -> FloatArray:
-        """As ``Part.chance``, of all variants and sizes."""
-        return self._cut(_ALL, _ALL).chance(slack_s)
+        """As ``Part.chance``, of all variants and sizes; ``slack_s`` has shape (m,)."""
+        return self._cut(_ALL, _ALL).chance(log_of(slack_s))
 
     def _cut(self, rows: slice, columns: slice | NDArray[np.intp]) -> Part:
         typical_s = self.typical_s[rows, columns]
@@ -200,9 +201,16 @@ class Menu:
             typical_s,
             self.share_s[rows, columns],
             self.log_s[rows, columns],
+            typical_s - self.share_s[rows, columns],
             0.851 / self.spread[rows, columns],
             unknown if unknown.any() else None,
         )
+
+
+def log_of(slack_s: Sequence[float] | FloatArray) -> FloatArray:
+    """The logarithm of slacks, none of which counts as nothing or as for ever; shape (m,)."""
+    logs: FloatArray = np.log(np.minimum(np.maximum(slack_s, _LEAST_SLACK_S), _MOST_SLACK_S))
+    return logs
 
 
 def make_menu(residents: Iterable[ResidentView], max_batch: int) -> Menu:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from functools import lru_cache
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -22,16 +23,21 @@ Kind = tuple[str, float, float]
 
 _Key = TypeVar("_Key", bound=Hashable)
 _KEYS_KEPT = 512
+_KINDS_KEPT = 4096
 _LEAST_PRICE, _PRECISION = 1.0, 1.01  # accuracy points a second; at most so many times too high
 _LEAST_SEEN_S = 0.5  # what came in a shorter time is no rate yet
 
 
 def kind_of(query: QueryView) -> Kind:
     """The query's kind, coarse: clients may name ever new limits, and each kind costs time."""
-    latency_s = query.deadline_s - query.arrival_s
+    return _kind(query.scope, query.min_accuracy_percent, query.deadline_s - query.arrival_s)
+
+
+@lru_cache(maxsize=_KINDS_KEPT)  # asked for each query that comes; most name the same limits
+def _kind(scope: str, min_accuracy_percent: float, latency_s: float) -> Kind:
     if 0.0 < latency_s < math.inf:
         latency_s = 2.0 ** (math.floor(2.0 * math.log2(latency_s)) / 2.0)
-    return query.scope, math.floor(query.min_accuracy_percent / 2.0) * 2.0, latency_s
+    return scope, math.floor(min_accuracy_percent / 2.0) * 2.0, latency_s
 
 
 class Rates(Generic[_Key]):
@@ -43,13 +49,15 @@ class Rates(Generic[_Key]):
 
     def __init__(self, time_constant_s: float) -> None:
         self.time_constant_s = time_constant_s
+        self._step_s = 0.01 * time_constant_s
         self._counts: dict[_Key, float] = {}
         self._began_s = math.inf
         self._last_s = -math.inf
 
     def count(self, key: _Key, amount: float, now_s: float) -> None:
         """So much more of it."""
-        self._decay(now_s)
+        if not now_s - self._last_s < self._step_s:  # else there is nothing to decay yet
+            self._decay(now_s)
         counts = self._counts
         known = counts.get(key)
         if known is not None:
@@ -70,7 +78,7 @@ class Rates(Generic[_Key]):
     def _decay(self, now_s: float) -> None:
         if self._began_s == math.inf:
             self._began_s = self._last_s = now_s
-        if now_s - self._last_s < 0.01 * self.time_constant_s:
+        if now_s - self._last_s < self._step_s:
             return
         factor = math.exp((self._last_s - now_s) / self.time_constant_s)
         self._last_s = now_s
