@@ -44,7 +44,12 @@ class Footprints:
         for worker in view.workers:
             sizes = before.get(worker.worker_id, {})
             if len(sizes) > len(worker.instances):
-                sizes = {p: size for p, size in sizes.items() if p.variant_id in known}
+                own = worker.device_class  # it may have been resized
+                sizes = {
+                    p: size
+                    for p, size in sizes.items()
+                    if p.device_class == own and p.variant_id in known
+                }
             self._sizes[worker.worker_id] = sizes
             for instance in worker.instances:
                 if instance.memory_bytes > 0:  # else it is still loading

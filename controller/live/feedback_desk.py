@@ -22,6 +22,10 @@ logger = logging.getLogger(__name__)
 
 ELSEWHERE_KEPT: Final = 10_000
 """Entries for other gateways that wait for the next report; the oldest are dropped first."""
+GRACE_ORDERS: Final = 60
+"""So many orders long, a minute when it is calm, a gateway of which none tells counts as there: it
+may only have been silent."""
+_MOST_NAMED: Final = 8
 
 
 class FeedbackDesk:
@@ -39,7 +43,9 @@ class FeedbackDesk:
         self._tasks = tasks
         self._outputs: dict[str, ClassOutput | None] = {}
         self._elsewhere: deque[Feedback] = deque(maxlen=ELSEWHERE_KEPT)
-        self._gateways: frozenset[str] | None = None  # all of them, once the control loop knows
+        self._gateways: dict[str, int] = {}  # by id, the number of the last orders that told of it
+        self._orders = 0
+        self._knows_all = False  # once the control loop does
 
     def answered(self, receipt: Receipt, outputs: Mapping[str, NDArray[Any]], task: Task) -> None:
         """A query of the task was answered with these outputs."""
@@ -51,7 +57,7 @@ class FeedbackDesk:
         Raises:
             InvalidInputError: the body is malformed, or an entry does not fit its answer; those
                 before it have counted.
-            NotFoundError: an entry is on an answer of a gateway that is not there; none counts.
+            NotFoundError: some are on answers of gateways that are not there; none counts.
         """
         feedback = parse_feedback(body)
         self._check_gateways(feedback)
@@ -67,11 +73,14 @@ class FeedbackDesk:
     def obey(self, orders: Orders) -> None:
         """Take in who the gateways are, and what others were told of this one's answers."""
         members = orders.status.get("members", ())
-        told_of = frozenset(each["id"] for each in members if each["role"] == "gateway")
+        self._orders += 1
+        self._gateways |= {
+            each["id"]: self._orders for each in members if each["role"] == "gateway"
+        }
         if orders.is_settled:
-            self._gateways = told_of
-        elif self._gateways is not None:
-            self._gateways |= told_of
+            self._knows_all = True
+            oldest = self._orders - GRACE_ORDERS
+            self._gateways = {id_: last for id_, last in self._gateways.items() if last >= oldest}
         for told in orders.feedback:
             try:
                 self._count(told)
@@ -85,16 +94,21 @@ class FeedbackDesk:
         return taken
 
     def _check_gateways(self, feedback: Sequence[Feedback]) -> None:
-        if self._gateways is None:
+        if not self._knows_all:
             return
-        known = self._gateways | {self._gateway_id}
-        for number, told in enumerate(feedback):
-            if told.gateway_id not in known:
-                raise NotFoundError(
-                    f"feedback.{number}.receipt_id: got '{told.gateway_id}-{told.query_id}'; "
-                    f"there is no gateway {told.gateway_id!r}, or no more: what it answered is "
-                    "forgotten. Leave the entry out; none of the others has counted yet."
-                )
+        known = {*self._gateways, self._gateway_id}
+        unknown = [
+            f"feedback.{number}.receipt_id: '{told.gateway_id}-{told.query_id}'"
+            for number, told in enumerate(feedback)
+            if told.gateway_id not in known
+        ]
+        if unknown:
+            more = f" and {len(unknown) - _MOST_NAMED} more" * (len(unknown) > _MOST_NAMED)
+            raise NotFoundError(
+                f"{', '.join(unknown[:_MOST_NAMED])}{more}: got a receipt of a gateway that is not "
+                "known here, or no more; its answers are forgotten. Leave "
+                f"{'it' if len(unknown) == 1 else 'these'} out; none of the others has counted yet."
+            )
 
     def _count(self, told: Feedback) -> bool:
         def of_answer(answer: Answer) -> tuple[bool, ...]:

@@ -59,9 +59,11 @@ class HistoryNotes:
             self._writing = asyncio.get_running_loop().create_task(self._write())
 
     async def finish(self) -> None:
-        """Wait until nothing is being written."""
+        """Write what is pending, unless the store is away, and wait until that is done."""
         if self._writing is not None:
             await self._writing
+        while self._pending and not self._is_away:  # some may come while others are written
+            await self._write()
 
     async def _write(self) -> None:
         batch, lost = list(self._pending), self._lost

@@ -84,17 +84,21 @@ class Report:
 
     @property
     def held(self) -> frozenset[str]:
-        """What it has loaded; what is still loading has no size yet."""
-        instances = self.state.instances if self.state is not None else ()
-        return frozenset(each.variant_id for each in instances if each.memory_bytes)
+        """What it has loaded."""
+        return frozenset(self._loaded)
 
     @property
     def offer(self) -> WorkerReport | None:
         """What gateways may send batches for; None if it is a gateway itself, or has no device."""
         if self.is_gateway or self.state is None:
             return None
-        loaded = tuple(each.variant_id for each in self.state.instances if each.memory_bytes)
-        return WorkerReport(self.member_id, self.state.device_class, loaded)
+        return WorkerReport(self.member_id, self.state.device_class, self._loaded)
+
+    @property
+    def _loaded(self) -> tuple[str, ...]:
+        """In order; what is still loading has no size yet."""
+        instances = self.state.instances if self.state is not None else ()
+        return tuple(each.variant_id for each in instances if each.memory_bytes)
 
     @property
     def unmet_at_home(self) -> dict[str, float]:

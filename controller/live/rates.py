@@ -2,8 +2,8 @@
 
 A report that comes early, because somebody waits, tells of a moment only: one query in 50 ms is not
 20 a second. So counts are taken over the last second at least. And as who learns from rates weighs
-each by the time since the one before, an early report stays for a second, too: else what it counted
-would weigh 50 ms.
+each by the time since the one before, an early report stays until it has weighed what it is worth:
+else what it counted would weigh 50 ms.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from modelless.controller.live.messages import Report
 
 LEAST_S = 0.9
 """A regular report's interval is a second, or a little less; rates are over no less than this."""
+_WHOLE = 0.9
+"""A query that has weighed so much has counted once; reports are too coarse for more."""
 
 
 @dataclass(slots=True)
 class _Heard:
-    """A report, and the time that the rates which it is part of stand for, seconds."""
+    """A report, and what each query in it has weighed so far in the rates that it is part of."""
 
     report: Report
-    counted_s: float = 0.0
+    weight: float = 0.0
 
 
 class Recent:
-    """A member's last reports: those that make up ``LEAST_S``, and each for as long at least."""
+    """A member's last reports: those that make up ``LEAST_S``, and what has not counted once."""
 
     def __init__(self) -> None:
         self._heard: deque[_Heard] = deque()
@@ -42,10 +44,11 @@ class Recent:
         heard = self._heard
         heard.append(_Heard(report))
         span_s = sum(one.report.interval_s for one in heard)
-        while heard[0].counted_s >= LEAST_S and span_s - heard[0].report.interval_s >= LEAST_S:
+        while heard[0].weight >= _WHOLE and span_s - heard[0].report.interval_s >= LEAST_S:
             span_s -= heard.popleft().report.interval_s
+        interval_s = max(span_s, LEAST_S)
         for one in heard:
-            one.counted_s += report.interval_s
+            one.weight += report.interval_s / interval_s
         reports = [one.report for one in heard]
         if len(reports) == 1 and span_s >= LEAST_S:
             return report
@@ -56,7 +59,7 @@ class Recent:
                 kinds[kind] = before[0] + queries, before[1] + items
         return replace(
             report,
-            interval_s=max(span_s, LEAST_S),
+            interval_s=interval_s,
             arrivals=_summed(each.arrivals for each in reports),
             unmet=_summed(each.unmet for each in reports),
             outcomes=_summed(each.outcomes for each in reports),

@@ -82,6 +82,20 @@ def test_of_several_workers_the_largest_figure_counts_and_what_still_loads_says_
     assert fact.load_s == {"cpu-1": 2.0}
 
 
+def test_what_a_worker_took_before_it_was_resized_says_nothing_of_its_former_class() -> None:
+    footprints = Footprints()
+    footprints.applied(
+        view(
+            worker("w0", 100, held(A, memory_bytes=18)), worker("w1", 100, held(A, memory_bytes=12))
+        )
+    )
+    resized = replace(worker("w0", 100, held(A, memory_bytes=20)), device_class="cpu-2")
+    for _ in range(2):
+        seen = footprints.applied(view(resized, worker("w1", 100, held(A, memory_bytes=12))))
+    (fact,) = [each for each in seen.variants if each.variant_id == A]
+    assert fact.memory_bytes["cpu-1"] == 12
+
+
 def test_a_view_that_says_what_was_measured_is_left_as_it_is() -> None:
     seen = view(worker("w0", 100, held(A)))
     assert Footprints().applied(seen) is seen

@@ -142,3 +142,17 @@ def test_entries_wait_for_a_store_that_is_away_and_what_found_no_room_is_counted
         lost = read_entries(store, Wanted(kinds=("entries-lost",)))
     assert told == [("entries-lost", "history")] + [("load", f"t/{n}/x@1") for n in (2, 3, 4)]
     assert lost[0].entry.reason == "2 entries found no room"
+
+
+def test_what_came_while_others_were_written_is_written_too(tmp_path: Path) -> None:
+    async def serve() -> None:
+        notes = HistoryNotes(tmp_path, 100, clock=lambda: NOON)
+        notes.take([entry(subject="t/0/x@1")])
+        await asyncio.sleep(0)  # the write is under way
+        notes.take([entry(subject="t/1/x@1")])
+        await notes.finish()
+
+    asyncio.run(serve())
+    with open_registry(tmp_path).store as store:
+        told = [told.entry.subject for told in read_entries(store, Wanted())]
+    assert told == ["t/0/x@1", "t/1/x@1"]
