@@ -19,14 +19,15 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from modelless.controller.sim.run import simulate
-from modelless.controller.sim.section import read_yaml
 from modelless.controller.sim.world import WorldFile, parse_world
+from modelless.variants.yaml_files import read_yaml
 
 WORLDS = Path(__file__).parent / "worlds"
 POLICIES = ("lru", "lfu", "gdsf", "lemonade", "modelmesh", "demand-driven", "miss-cost", "belady")
@@ -62,7 +63,7 @@ class Case(NamedTuple):
 
 def make_world(world: str, share: float, policy: str) -> WorldFile:
     """The world in which devices hold a share of all variants."""
-    document = read_yaml(WORLDS / "drift.yaml")
+    document = read_yaml("world", WORLDS / "drift.yaml")
     (queries,) = document["queries"]
     policies = {"scaling": "on-demand", "placement": PLACEMENT, "eviction": policy}
     if world == "family":
@@ -192,7 +193,10 @@ def main() -> None:
         for seed in told.seeds
     ]
     with ProcessPoolExecutor(told.processes) as pool:
-        runs = list(pool.map(run, cases))
+        runs = []
+        for figures in pool.map(run, cases):  # told at once: an interrupted run leaves these
+            runs.append(figures)
+            print(f"{len(runs)}/{len(cases)} {json.dumps(figures)}", file=sys.stderr, flush=True)
     rows = summarise(runs)
     verdicts = judge(rows)
     if told.json is not None:

@@ -59,8 +59,11 @@ class Mark:
 
 
 def _brief(name: str) -> str:
-    """A name as there is room for it beside a picture; tables and screen readers have it whole."""
-    return name if len(name) <= _MOST_LETTERS else f"{name[: _MOST_LETTERS - 1]}…"
+    """A name as there is room for it beside a picture; tables and screen readers have it whole.
+
+    Its end is kept: names such as ``module:Class`` share their beginning.
+    """
+    return name if len(name) <= _MOST_LETTERS else f"…{name[1 - _MOST_LETTERS :]}"
 
 
 def interval_chart(

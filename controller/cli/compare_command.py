@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping
-from contextlib import redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from modelless.controller.cli.arguments import names_of
-from modelless.controller.cli.screen import Json, Steps, emit, home_of, say, show_table
+from modelless.controller.cli.screen import (
+    Json,
+    Steps,
+    emit,
+    home_of,
+    others_print_to_stderr,
+    say,
+    show_table,
+)
 from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -77,8 +83,9 @@ def compare(
     from modelless.controller.sim.contenders import contenders_of
     from modelless.controller.sim.world import load_world
 
-    contenders = contenders_of(names_of("policies", policies))
-    scenarios = scenarios_of([load_world(path) for path in worlds], _loads_of(load))
+    with others_print_to_stderr():
+        contenders = contenders_of(names_of("policies", policies))
+        scenarios = scenarios_of([load_world(path) for path in worlds], _loads_of(load))
     if report is not None:
         _check_folder(report)
     numbers = range(1, seeds + 1)
@@ -95,7 +102,7 @@ def compare(
             steps.at(done, total, f"{last.contender}, {last.scenario}, seed {last.seed}")
 
         try:
-            with redirect_stdout(sys.stderr):  # what a policy prints is no part of the answer
+            with others_print_to_stderr():
                 runs = run(
                     scenarios,
                     contenders,
@@ -155,10 +162,11 @@ def _loads_of(text: str) -> list[float]:
 
 def _write(report: Path, document: Mapping[str, Any]) -> None:
     from modelless.controller.cli.compare_page import render_page
+    from modelless.controller.sim.whole_files import write_text
 
     text = json.dumps(document, indent=1, allow_nan=False)
-    (report / "report.json").write_text(text, encoding="utf-8")
-    (report / "report.html").write_text(render_page(document), encoding="utf-8")
+    write_text(report / "report.json", text)
+    write_text(report / "report.html", render_page(document))
 
 
 def _show(scenario: Mapping[str, Any], seeds: int) -> None:

@@ -108,13 +108,13 @@ def evaluate(
     scores: list[Score] = []
     for trial in trials:
         count = len(trial.wanted)
-        if too_many := [str(each) for each in counts if each >= count]:
-            name = trial.wanted[0].device
-            rows_there = "1 row" if count == 1 else f"{count} rows"
-            say(f"note: {name} has {rows_there}: left out: {', '.join(too_many)} shots")
+        name = trial.wanted[0].device
+        rows_there = "1 row" if count == 1 else f"{count:,} rows"
         if trial.passed_over:
-            every = count + trial.passed_over
-            say(f"note: {trial.wanted[0].device} has {every:,} rows: {count:,} of them are drawn")
+            say(f"note: {name} has {count + trial.passed_over:,} rows: {count:,} of them are drawn")
+            rows_there = f"{count:,} drawn rows"
+        if too_many := [str(each) for each in counts if each >= count]:
+            say(f"note: {name} has {rows_there}: left out: {', '.join(too_many)} shots")
         if not trial.training:
             say(f"note: no row to learn {trial.wanted[0].device} from but its shots: see --train")
     with Steps("predicting") as steps:

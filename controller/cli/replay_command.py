@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from modelless.controller.cli.screen import Json, emit, say, show_table
+from modelless.controller.cli.screen import Json, emit, others_print_to_stderr, say, show_table
 from modelless.variants.errors import ModellessError
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ def replay(
     if as_world is not None:
         from modelless.controller.recording.as_world import write_world
 
-        told = write_world(folder, as_world)
+        with others_print_to_stderr():
+            told = write_world(folder, as_world)
         if as_json:
             emit(told)
         else:
@@ -56,7 +57,8 @@ def replay(
     from modelless.controller.recording.replay import replay as replay_tape
     from modelless.controller.recording.replay import tapes_in
 
-    found = [replay_tape(tape) for tape in tapes_in(folder)]
+    with others_print_to_stderr():
+        found = [replay_tape(tape) for tape in tapes_in(folder)]
     if as_json:
         emit({"identical": all(one.difference is None for one in found),
               "tapes": [_document(one) for one in found]})  # fmt: skip

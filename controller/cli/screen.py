@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -33,6 +34,13 @@ def say(message: str) -> None:
 def emit(document: Mapping[str, Any]) -> None:
     """The command's whole answer as JSON, on stdout."""
     typer.echo(json.dumps(document, indent=2, allow_nan=False))
+
+
+@contextmanager
+def others_print_to_stderr() -> Iterator[None]:
+    """Around all that imports or runs policies: what they print is no part of the answer."""
+    with redirect_stdout(sys.stderr):
+        yield
 
 
 def show_table(

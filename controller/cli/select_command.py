@@ -25,6 +25,7 @@ from modelless.controller.cli.screen import (
     accuracy_text,
     emit,
     home_of,
+    others_print_to_stderr,
     say,
     show_table,
 )
@@ -80,7 +81,8 @@ def select(
     if not 1 <= batch <= limits.max_batch:
         raise InvalidInputError.of("batch", batch, f"1 to {limits.max_batch} (limits.max_batch)")
     specification = settings.policies.selection if policy is None else policy_of(policy)
-    chooser: SelectionPolicy = build_policy(SelectionPolicy, specification)
+    with others_print_to_stderr():
+        chooser: SelectionPolicy = build_policy(SelectionPolicy, specification)
     facts = read_facts()
     every = default_device_classes(facts)
     devices = pick_device_classes(class_names, every)
@@ -106,13 +108,16 @@ def select(
             f"no variant of {task!r} has a profile for {', '.join(sorted(names))} on this machine: "
             f"run 'modelless profile {task} --device-class {','.join(class_names)}' first"
         )
-    verdict = DryRun(
+    dry_run = DryRun(
         ids,
         {device.name: device for device in devices},
         cost_model,
         placements,
         DispatchLimits(max_batch=limits.max_batch),
-    ).ask(scope, slo, batch, limits.default_latency_ms / 1e3, chooser, settings.seed)
+    )
+    default_latency_s = limits.default_latency_ms / 1e3
+    with others_print_to_stderr():
+        verdict = dry_run.ask(scope, slo, batch, default_latency_s, chooser, settings.seed)
     candidates = [
         {**entry, **accuracy_fields(ids[entry["variant"]].accuracy)} for entry in verdict.candidates
     ]

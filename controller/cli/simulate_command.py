@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from modelless.controller.cli.screen import Json, Steps, emit, home_of, say, show_table
+from modelless.controller.cli.screen import (
+    Json,
+    Steps,
+    emit,
+    home_of,
+    others_print_to_stderr,
+    say,
+    show_table,
+)
 from modelless.variants.errors import EnvironmentUnfitError
 
 EPILOG = (
@@ -49,7 +55,8 @@ def simulate(
     from modelless.controller.sim.summary import Summary
     from modelless.controller.sim.world import load_world
 
-    file = load_world(world)
+    with others_print_to_stderr():
+        file = load_world(world)
     if log is not None:
         log_kind(log)
     counted = Summary(file.world.seed if seed is None else seed, file.world.name)
@@ -61,7 +68,7 @@ def simulate(
             steps.at(min(passed, total), total, f"{queries} queries")
 
         try:
-            with redirect_stdout(sys.stderr):  # what a policy prints is no part of the answer
+            with others_print_to_stderr():
                 run(
                     file,
                     seed=seed,

@@ -20,7 +20,7 @@ from modelless.controller.recording.codec import decode
 from modelless.controller.recording.queries import Arrival, arrivals_in, gateways_in
 from modelless.controller.recording.snapshot import Snapshot, read_snapshot
 from modelless.controller.recording.tape import SUFFIX, TapeReader
-from modelless.policies.views import ClusterView
+from modelless.policies.views import ClusterView, QueryView
 from modelless.profiler.measured_model import Figures, best_points
 from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError, NotFoundError
 
@@ -29,6 +29,11 @@ _COLUMNS: Final = (
     "items", "when_late",
 )  # fmt: skip
 _MIB: Final = 1 << 20
+
+MOST_LETTERS: Final = 100
+MOST_QUEUED: Final = 1_000_000
+MOST_WORKERS: Final = 100_000
+"""What a world may say at most, where a cluster's settings have no bound."""
 
 
 def write_world(recording: Path, world: Path) -> dict[str, Any]:
@@ -57,7 +62,7 @@ def write_world(recording: Path, world: Path) -> dict[str, Any]:
     trace = world.with_suffix(".trace.csv")
     start_s = arrivals[0].at_s
     document = {
-        "name": world.stem,
+        "name": world.stem[:MOST_LETTERS],
         "description": f"recorded on {len(gateways)} gateways; profiles as they were then",
         "duration_s": round(arrivals[-1].at_s - start_s + 1.0, 3),
         "devices": _devices(known.settings, recording, len(gateways), known),
@@ -72,7 +77,7 @@ def write_world(recording: Path, world: Path) -> dict[str, Any]:
         "policies": known.settings.policies.model_dump(mode="json"),
         "limits": {
             "default_latency_ms": known.settings.limits.default_latency_ms,
-            "max_queued": known.settings.limits.max_queued,
+            "max_queued": min(known.settings.limits.max_queued, MOST_QUEUED),
             "max_batch": max_batch,
         },
     }
@@ -96,12 +101,11 @@ def _write_trace(path: Path, arrivals: Sequence[Arrival], start_s: float) -> Non
         writer = csv.writer(file)
         writer.writerow(_COLUMNS)
         for at_s, query in arrivals:
-            latency_s = query.deadline_s - query.arrival_s
             writer.writerow(
                 (
                     f"{at_s - start_s:.6f}",
                     query.scope,
-                    f"{latency_s * 1e3:.6g}" if latency_s < math.inf else "",
+                    _latency_ms(query),
                     f"{query.min_accuracy_percent:g}" if query.min_accuracy_percent else "",
                     query.max_cost_usd if query.max_cost_usd < math.inf else "",
                     query.tenant,
@@ -110,6 +114,13 @@ def _write_trace(path: Path, arrivals: Sequence[Arrival], start_s: float) -> Non
                     "serve" if query.serve_late else "",
                 )
             )
+
+
+def _latency_ms(query: QueryView) -> str:
+    """The client's own; blank where it named none: the world's default is the server's of then."""
+    latency_s = query.deadline_s - query.arrival_s
+    is_own = latency_s < math.inf and not query.has_default_deadline
+    return f"{latency_s * 1e3:.6g}" if is_own else ""
 
 
 def _devices(
@@ -121,6 +132,7 @@ def _devices(
     own = settings.gateways.device_class
     if own is not None:
         counts[own] += gateways
+    spare = max(0, MOST_WORKERS - sum(counts.values())) // max(len(counts), 1)
     devices = []
     for name, count in counts.items():
         device = known.device_classes[name]
@@ -138,7 +150,7 @@ def _devices(
         }
         if name in bounds:
             entry["min_workers"] = min(bounds[name].min_workers, count)
-            entry["max_workers"] = max(bounds[name].max_workers, count)
+            entry["max_workers"] = max(min(bounds[name].max_workers, count + spare), count)
         devices.append(entry)
     return devices
 
@@ -208,7 +220,7 @@ def _tasks(known: Snapshot) -> list[dict[str, Any]]:
     if not tasks:
         raise InvalidInputError("recording: nothing was profiled on the devices it ran on")
     return [
-        {"name": name, "variants": {"kind": "written", "variants": variants}}
+        {"name": name, "variants": {"kind": "written", "measured": True, "variants": variants}}
         for name, variants in tasks.items()
     ]
 

@@ -130,6 +130,7 @@ def _limits(slo: SloSettings) -> tuple[object, ...]:
         items=slo.items,
         tenant=slo.tenant,
         serve_late=slo.when_late == "serve",
+        has_default_deadline=slo.latency_ms is None,
     )
     return view[QueryView._fields.index("min_accuracy_percent") :]
 

@@ -98,7 +98,8 @@ def _in_processes(
     pool = ProcessPoolExecutor(processes, get_context("spawn"), _begin)
     waiting: dict[Future[Run], Job] = {}
     try:
-        waiting |= {pool.submit(run_one, job, home): job for job in jobs}
+        for job in jobs:
+            waiting[pool.submit(run_one, job, home)] = job
         for future in as_completed(waiting):
             job = waiting[future]
             try:
@@ -109,7 +110,8 @@ def _in_processes(
                 finish(job, run)
     except BaseException as stopped:
         begun = [job for future, job in waiting.items() if future.running()]
-        stopped.add_note(_under_way(begun[:processes]))  # one more is said to run than does
+        if begun:  # those in the pool's call queue, max_workers + 1, are said to run as well
+            stopped.add_note(_under_way(begun[:processes]))
         pool.shutdown(wait=False, cancel_futures=True)
         for child in set(active_children()) - others:
             child.terminate()

@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
@@ -77,6 +79,7 @@ class CsvLog:
     """A CSV file: floats as exactly as Python has them, None blank."""
 
     def __init__(self, path: Path, columns: dict[str, type]) -> None:
+        self._path = path
         self._file = path.open("w", encoding="utf-8", newline="")
         self._writer = csv.writer(self._file, lineterminator="\n")
         self._writer.writerow(columns)
@@ -90,13 +93,15 @@ class CsvLog:
 
     def close(self) -> None:
         """See ``TableLog``."""
-        try:
-            self._flush()
-        finally:
-            self._file.close()
+        with _blamed_on(self._path):
+            try:
+                self._flush()
+            finally:
+                self._file.close()
 
     def _flush(self) -> None:
-        self._writer.writerows(self._rows)
+        with _blamed_on(self._path):
+            self._writer.writerows(self._rows)
         self._rows.clear()
 
 
@@ -106,6 +111,7 @@ class ParquetLog:
     def __init__(self, path: Path, columns: dict[str, type]) -> None:
         arrow, parquet = _pyarrow()
         kinds = {int: arrow.int64(), float: arrow.float64(), str: arrow.string()}
+        self._path = path
         self._arrow = arrow
         self._schema = arrow.schema([(name, kinds[kind]) for name, kind in columns.items()])
         self._writer = parquet.ParquetWriter(str(path), self._schema)
@@ -119,10 +125,11 @@ class ParquetLog:
 
     def close(self) -> None:
         """See ``TableLog``."""
-        try:
-            self._flush()
-        finally:
-            self._writer.close()
+        with _blamed_on(self._path):
+            try:
+                self._flush()
+            finally:
+                self._writer.close()
 
     def _flush(self) -> None:
         if self._rows:
@@ -130,7 +137,8 @@ class ParquetLog:
                 self._arrow.array(column, type=field.type)
                 for column, field in zip(zip(*self._rows, strict=True), self._schema, strict=True)
             ]
-            self._writer.write_table(self._arrow.Table.from_arrays(arrays, schema=self._schema))
+            with _blamed_on(self._path):
+                self._writer.write_table(self._arrow.Table.from_arrays(arrays, schema=self._schema))
             self._rows.clear()
 
 
@@ -142,7 +150,8 @@ class Log:
 
     Raises:
         InvalidInputError: another ending.
-        EnvironmentUnfitError: Parquet without pyarrow, or a file that cannot be written.
+        EnvironmentUnfitError: Parquet without pyarrow, or a file that cannot be written, now or
+            later.
     """
 
     def __init__(self, path: Path) -> None:
@@ -151,12 +160,13 @@ class Log:
         self.control_path = control_path(path)
         opened: list[TableLog] = []
         try:
-            opened.append(kind(path, QUERY_COLUMNS))
-            opened.append(kind(self.control_path, CONTROL_COLUMNS))
-        except OSError as error:
+            with _blamed_on(path):
+                opened.append(kind(path, QUERY_COLUMNS))
+                opened.append(kind(self.control_path, CONTROL_COLUMNS))
+        except EnvironmentUnfitError:
             for each in opened:
                 each.close()
-            raise EnvironmentUnfitError(f"log {path}: {error.strerror or error}") from None
+            raise
         self.queries, self.control = opened
 
     def __enter__(self) -> Log:
@@ -172,6 +182,15 @@ class Log:
             self.queries.close()
         finally:
             self.control.close()
+
+
+@contextmanager
+def _blamed_on(path: Path) -> Iterator[None]:
+    """Around what a log does with its file, and nothing else: what fails there is told with it."""
+    try:
+        yield
+    except OSError as error:
+        raise EnvironmentUnfitError(f"log {path}: {error.strerror or error}") from None
 
 
 def control_path(path: Path) -> Path:

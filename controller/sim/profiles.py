@@ -96,7 +96,8 @@ def build_fleet(file: WorldFile, home: Path | None = None) -> Fleet:
                 raise InvalidInputError(f"tasks.{number}.variants: {error}") from None
             except NotFoundError as error:
                 raise NotFoundError(f"tasks.{number}.variants: {error}") from None
-            _check_accuracies(f"tasks.{number}.variants", mine)
+            if not _is_measured(task):
+                _check_accuracies(f"tasks.{number}.variants", mine)
             variants.update((variant.id, variant) for variant in mine)
             measurements += points
             _check_size(number, len(variants), len(measurements), world)
@@ -289,6 +290,14 @@ def _check(world: World, facts: Iterable[VariantFacts], classes: Mapping[str, De
                     else "has a profile for any of the devices"
                 )
                 raise InvalidInputError(f"tasks.{number}: no variant of {name!r} {why}")
+
+
+def _is_measured(task: TaskSettings) -> bool:
+    """Whether accuracies were measured here: then they are per cent, however low."""
+    settings = task.variants
+    return isinstance(settings, StoreVariants) or (
+        isinstance(settings, WrittenVariants) and settings.measured
+    )
 
 
 def _check_accuracies(place: str, variants: Sequence[Variant]) -> None:

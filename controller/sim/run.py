@@ -15,7 +15,7 @@ from modelless.controller.sim.recorder import Recorder
 from modelless.controller.sim.sources import data_files
 from modelless.controller.sim.summary import Summary
 from modelless.controller.sim.world import WorldFile
-from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError
+from modelless.variants.errors import InvalidInputError
 
 
 def simulate(
@@ -63,11 +63,8 @@ def simulate(
     if log is None:
         run(None)
     else:
-        try:
-            with Log(log) as books:
-                run(books)
-        except OSError as error:  # of nothing else: policies' and traces' are told as such
-            raise EnvironmentUnfitError(f"log {log}: {error.strerror or error}") from None
+        with Log(log) as books:
+            run(books)
     return counted
 
 

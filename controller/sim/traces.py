@@ -300,7 +300,7 @@ def _rows(path: Path, needed: tuple[str, ...], optional: tuple[str, ...]) -> Ite
                     f"; perhaps {', '.join(optional)}" if optional else ""
                 )
                 raise InvalidInputError.of(f"{path}: columns", heading, allowed)
-            if twice := sorted({name for name in heading if heading.count(name) > 1}):
+            if twice := [name for name in (*needed, *optional) if heading.count(name) > 1]:
                 raise InvalidInputError.of(f"{path}: columns", twice, "each column once")
             for cells in reader:
                 if not cells:

@@ -22,7 +22,12 @@ MOST_WORKERS = 100_000
 MOST_TASKS = 100_000
 """Of a world: each is held in memory and looked at once a second."""
 
-_MOST_LETTERS = 100
+MOST_LETTERS = 100
+"""Of a world's name."""
+
+MOST_QUEUED = 1_000_000
+"""Queries waiting."""
+
 _MOST_TOLD = 10
 """Problems, in one error."""
 
@@ -126,7 +131,7 @@ class SimulationLimits(Section):
 
     default_latency_ms: float = Field(10_000.0, gt=0, le=3.6e6, description="where an SLO has none")
     max_queued: int = Field(
-        2048, ge=1, le=1_000_000, description="queries waiting; more are refused"
+        2048, ge=1, le=MOST_QUEUED, description="queries waiting; more are refused"
     )
     max_batch: int = Field(8, ge=1, le=1024, description="most items in one batch or query")
     tick_ms: float = Field(20.0, ge=1, le=10_000, description="between the dispatcher's ticks")
@@ -136,8 +141,8 @@ class SimulationLimits(Section):
 
 
 def _one_line(name: str) -> str:
-    if not name.strip() or not name.isprintable() or len(name) > _MOST_LETTERS:
-        raise ValueError(f"allowed: 1 to {_MOST_LETTERS} printable characters on one line")
+    if not name.strip() or not name.isprintable() or len(name) > MOST_LETTERS:
+        raise ValueError(f"allowed: 1 to {MOST_LETTERS} printable characters on one line")
     return name
 
 
@@ -184,7 +189,9 @@ class World(Section):
     @model_validator(mode="after")
     def _adds_up(self) -> World:
         if problems := _sizes(self) or _problems(self):
-            raise InvalidInputError("; ".join(problems[:_MOST_TOLD]))
+            more = len(problems) - _MOST_TOLD
+            told = [*problems[:_MOST_TOLD], *([f"and {more:,} more"] if more > 0 else [])]
+            raise InvalidInputError("; ".join(told))
         return self
 
 

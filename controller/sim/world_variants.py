@@ -60,6 +60,9 @@ class WrittenVariants(Section):
     kind: Literal["written"]
     variants: tuple[WrittenVariant, ...] = Field(min_length=1, description="one by one")
     tail: TailSettings = Field(default_factory=TailSettings, description="missing quantiles")
+    measured: bool = Field(
+        False, description="accuracies were measured: 1 and less are per cent, not shares of 1"
+    )
 
 
 class LadderVariants(Section):

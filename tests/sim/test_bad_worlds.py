@@ -392,3 +392,10 @@ def test_a_setting_of_a_policy_that_is_of_the_wrong_type(tmp_path: Path) -> None
 def test_a_world_that_is_right_is_right() -> None:
     assert world().world.task_names == ("vision",)
     assert world(**EDGE).world.delay_s("core") == 0.012
+
+
+def test_of_very_many_problems_the_number_of_the_others_is_told() -> None:
+    faults = [{"kind": "worker-dies", "worker": "nobody", "at_s": 1} for _ in range(23)]
+    with pytest.raises(InvalidInputError, match=r"faults\.9\.worker: .*; and 13 more$") as refused:
+        world(faults=faults)
+    assert "faults.10" not in str(refused.value)

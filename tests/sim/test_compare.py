@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import date
 from math import inf, nan
 from pathlib import Path
@@ -325,6 +325,26 @@ def test_ctrl_c_says_which_runs_were_under_way(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(KeyboardInterrupt) as stopped:
         compare(scenarios(), contenders_of(NAMES), [1])
     assert stopped.value.__notes__ == ["most-accurate-feasible in small at load 1, seed 1"]
+
+
+def test_ctrl_c_before_any_run_has_begun_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoneBegun:
+        def __init__(self, *_: object) -> None:
+            self.submitted = 0
+
+        def submit(self, *_: object) -> Future[Run]:
+            self.submitted += 1
+            if self.submitted == 2:
+                raise KeyboardInterrupt
+            return Future()
+
+        def shutdown(self, *, wait: bool, cancel_futures: bool) -> None:
+            assert (wait, cancel_futures) == (False, True)
+
+    monkeypatch.setattr(jobs, "ProcessPoolExecutor", NoneBegun)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        compare(scenarios(), contenders_of(NAMES), [1], processes=2)
+    assert not getattr(stopped.value, "__notes__", [])
 
 
 def test_two_comparisons_may_keep_the_same_run_at_once(tmp_path: Path) -> None:

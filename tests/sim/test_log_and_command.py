@@ -178,6 +178,14 @@ def test_a_full_disk_is_told_with_the_file(tmp_path: Path, path: Path) -> None:
     assert run("simulate", str(path), "--log", str(log)) == 7
 
 
+def test_only_what_befalls_the_log_is_blamed_on_it(tmp_path: Path) -> None:
+    def no_reader(now_s: float, queries: int) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    with pytest.raises(BrokenPipeError):
+        simulate(world(), log=tmp_path / "log.csv", progress=no_reader)
+
+
 def test_what_a_policy_prints_is_no_part_of_the_answer(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

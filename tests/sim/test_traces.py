@@ -18,6 +18,7 @@ from modelless.controller.sim.randomness import stream
 from modelless.controller.sim.traces import Arrival, arrivals
 from modelless.controller.sim.world import parse_world
 from modelless.controller.sim.world_queries import ArrivalsSettings
+from modelless.policies.views import QueryView
 from modelless.variants.errors import InvalidInputError
 
 from .worlds import world
@@ -196,3 +197,32 @@ def test_a_trace_may_name_each_querys_limits(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("arrival_s,priority\n0.5,high\n")
     with pytest.raises(InvalidInputError, match="line 2: priority: got 'high'"):
         list(queries(parse_world(document, tmp_path), seed=1))
+
+
+def test_columns_that_nobody_reads_may_be_called_as_they_like(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("arrival_s,task,,,note,note\n0.5,a,,,x,y\n", encoding="utf-8")
+    document = {
+        "devices": [{"name": "cpu-1"}],
+        "tasks": [{"name": "a", "variants": {"kind": "ladder"}}],
+        "queries": [{"tasks": ["a"], "arrivals": {"kind": "trace", "path": "t.csv"}}],
+    }
+    (only,) = queries(parse_world(document, tmp_path), seed=1)
+    assert (only.arrival_s, only.task) == (0.5, "a")
+    path.write_text("arrival_s,task,task\n0.5,a,a\n", encoding="utf-8")
+    with pytest.raises(InvalidInputError, match=r"columns: got \['task'\]; allowed: each column"):
+        list(queries(parse_world(document, tmp_path), seed=1))
+
+
+def test_policies_see_whose_deadline_is_the_default(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("arrival_s,latency_ms\n0.5,40\n0.7,\n", encoding="utf-8")
+    document = {
+        "devices": [{"name": "cpu-1"}],
+        "tasks": [{"name": "a", "variants": {"kind": "ladder"}}],
+        "queries": [{"tasks": ["a"], "arrivals": {"kind": "trace", "path": "t.csv"}}],
+    }
+    views = [
+        QueryView(1, one.task, 0.0, 1.0, *one.client.limits)  # type: ignore[arg-type]
+        for one in queries(parse_world(document, tmp_path), seed=1)
+    ]
+    assert [view.has_default_deadline for view in views] == [False, True]

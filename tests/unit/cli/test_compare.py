@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -30,6 +31,7 @@ from tests.unit.balanced import Balanced
 from .conftest import Ran, Run
 
 BOUND_MODULE = "modelless.controller.sim.bound"
+CHEAPEST = "modelless.policies.selection.cheapest_feasible"
 TWO = "most-accurate-feasible,cheapest-feasible"
 EVIL_NAME = '"><img onerror><script>&amp;'
 
@@ -115,6 +117,33 @@ def test_a_contender_that_fails_stops_nobody(run: Run, world: Change, tmp_path: 
     assert "allowed: the settings quantile='p99'" in ran.err
     assert "cheapest-feasible.colour: got" in (tmp_path / "r" / "report.html").read_text("utf-8")
     assert compared(run, world(), "--policies", f"bad={suite}", "--seeds", 1).code == 1
+
+
+def test_what_a_policy_s_module_prints_is_no_part_of_the_answer(
+    run: Run, world: Change, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "noisy_policies.py").write_text(
+        f"from {CHEAPEST} import CheapestFeasible\nprint('imported')\n", encoding="utf-8"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    ran = compared(
+        run, world(), "--policies", "noisy_policies:CheapestFeasible", "--seeds", 1, "--json"
+    )
+    assert ran.document["seeds"] == [1]
+    assert "imported" in ran.err
+
+
+def test_a_report_is_written_over_an_older_one_and_can_be_removed(
+    run: Run, world: Change, tmp_path: Path
+) -> None:
+    report = tmp_path / "report"
+    report.mkdir()
+    (report / "report.json").write_text("{", encoding="utf-8")
+    compared(run, world(), "--policies", "cheapest-feasible", "--seeds", 1, "--report", report)
+    files = [path for path in report.rglob("*") if path.is_file()]
+    assert not [path for path in files if path.suffix == ".part"]
+    assert all(path.stat().st_mode & 0o200 for path in files)
+    assert json.loads((report / "report.json").read_text("utf-8"))["seeds"] == [1]
 
 
 @pytest.mark.parametrize(
@@ -276,7 +305,7 @@ def test_long_names_leave_room_for_the_picture() -> None:
         root = ElementTree.fromstring(picture)  # noqa: S314 - our own
         dots = [float(each.attrib["cx"]) for each in root.iter() if each.tag.endswith("circle")]
         assert max(dots) < 480.0
-        assert "n" * 31 + "…<" in picture
+        assert ">…" + "n" * 31 + "<" in picture
         assert name in str(root.get("aria-label"))
 
 

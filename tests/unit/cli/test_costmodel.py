@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from modelless.profiler.learning import evaluation
 from modelless.profiler.learning import prior as prior_module
 from modelless.profiler.learning.baselines import BASELINES
 from modelless.profiler.learning.prior import shipped_prior
@@ -407,3 +408,12 @@ def test_a_prior_of_ones_own_is_named(run: Run, table: Path) -> None:
     assert ran.document["prior"] == "mine"
     path.write_text(json.dumps(document | {"version": "changed"}))
     refused(evaluated(run, table, "--prior", path), "sha256")
+
+
+def test_rows_that_are_not_drawn_are_told_before_what_they_leave_out(
+    run: Run, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "MOST_JUDGED", 3)
+    said = evaluated(run, table, shots="0,3").err
+    drawn = said.index("a has 12 rows: 3 of them are drawn")
+    assert drawn < said.index("a has 3 drawn rows: left out: 3 shots")

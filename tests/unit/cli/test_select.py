@@ -22,6 +22,7 @@ from modelless.variants.registry import open_registry
 from .conftest import Run
 from .tiny import measurement
 
+CHEAPEST = "modelless.policies.selection.cheapest_feasible"
 LARGE, MEDIUM, SMALL = (f"pixels/mean/{name}@1" for name in ("large", "medium", "small"))
 
 
@@ -141,6 +142,18 @@ def test_the_settings_file_counts(run: Run, profiled: Path, tmp_path: Path) -> N
     config.write_text("polices: {}")
     ran = run("select", "-t", "pixels", "--config", config)
     assert (ran.code, "polices" in ran.err) == (2, True)
+
+
+def test_what_a_policy_s_module_prints_is_no_part_of_the_answer(
+    run: Run, profiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "noisy_choice.py").write_text(
+        f"from {CHEAPEST} import CheapestFeasible\nprint('imported')\n", encoding="utf-8"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    ran = run("select", "-t", "pixels", "--policy", "noisy_choice:CheapestFeasible", "--json")
+    assert ran.document["chosen"]
+    assert "imported" in ran.err
 
 
 def test_what_has_no_profile_is_pointed_out(run: Run, registered: Path) -> None:

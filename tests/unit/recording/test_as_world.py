@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from modelless.controller.recording import as_world
 from modelless.controller.recording.as_world import write_world
-from modelless.controller.recording.queries import arrivals_in, outcomes_in
+from modelless.controller.recording.queries import Arrival, arrivals_in, outcomes_in
+from modelless.controller.sim import world as world_module
 from modelless.controller.sim.arrivals import queries
+from modelless.controller.sim.profiles import build_fleet
 from modelless.controller.sim.run import simulate
 from modelless.controller.sim.world import load_world
 from modelless.variants.errors import NotFoundError
@@ -88,3 +93,39 @@ def test_what_became_of_the_queries_is_counted_as_a_client_would(recording: Path
 def test_no_recording_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="--record"):
         write_world(tmp_path, tmp_path / "w.yaml")
+
+
+def test_a_world_of_settings_without_bounds_can_be_read(tmp_path: Path) -> None:
+    known = snapshot(
+        **SETTINGS
+        | {
+            "limits": {"max_queued": 5_000_000},
+            "pools": [{"device_class": "cpu-1", "workers": 2, "max_workers": 10**6}],
+        }
+    )
+    for number, variant in enumerate(known.variants.values()):
+        low = replace(variant.accuracy, percent=0.1 * number)
+        known.variants[variant.id] = replace(variant, accuracy=low)  # type: ignore[index]
+    record_gateway(tmp_path, known, queries=20)
+    path = tmp_path / f"{'n' * 120}.yaml"
+    write_world(tmp_path, path)
+    file = load_world(path)
+    assert len(file.world.name) == world_module.MOST_LETTERS == as_world.MOST_LETTERS
+    assert file.world.limits.max_queued == world_module.MOST_QUEUED == as_world.MOST_QUEUED
+    assert file.world.devices[0].max_workers == world_module.MOST_WORKERS == as_world.MOST_WORKERS
+    assert len(build_fleet(file).variants) == 3
+
+
+def test_a_deadline_that_nobody_named_is_left_blank(recording: Path) -> None:
+    own = arrivals_in(recording)[0].query._replace(deadline_s=math.inf)
+    written = recording / "t.csv"
+    as_world._write_trace(
+        written,
+        [
+            Arrival(0.0, own._replace(arrival_s=0.0, deadline_s=0.25)),
+            Arrival(0.0, own._replace(arrival_s=0.0, deadline_s=5.0, has_default_deadline=True)),
+        ],
+        0.0,
+    )
+    with written.open(encoding="utf-8", newline="") as file:
+        assert [row["latency_ms"] for row in csv.DictReader(file)] == ["250", ""]

@@ -65,6 +65,23 @@ def test_another_process_with_other_hashes_gives_the_same(tmp_path: Path) -> Non
     assert done.returncode == 0
 
 
+def test_what_a_policy_s_module_prints_is_no_part_of_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = BUILT_IN[SelectionPolicy]["cheapest-feasible"].replace(":", " import ")
+    module = tmp_path / "noisy_replayed.py"
+    module.write_text(f"from {source}\nprint('imported')\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    selection = "noisy_replayed:CheapestFeasible"
+    record_gateway(tmp_path, snapshot(policies={"selection": selection}), queries=20)
+    command = [sys.executable, "-m", "modelless.controller.cli", "replay", str(tmp_path), "--json"]
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path.rstrip(os.pathsep)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert json.loads(done.stdout)["identical"], done.stderr
+    assert "imported" in done.stderr
+
+
 def test_every_input_of_a_dispatcher_is_recorded() -> None:
     public = {name for name in dir(Dispatcher) if not name.startswith("_")}
     assert public - QUESTIONS == {name for name in vars(RecordedDispatcher) if name in public}
