@@ -22,8 +22,13 @@ from modelless.policies.seams import (
     ScalingPolicy,
     SelectionPolicy,
 )
-from modelless.variants.errors import InvalidInputError, ModellessError, NotFoundError
-from modelless.variants.importing import FOREIGN_ERRORS, import_object
+from modelless.variants.errors import (
+    FOREIGN_ERRORS,
+    InvalidInputError,
+    ModellessError,
+    NotFoundError,
+)
+from modelless.variants.importing import import_object
 
 GROUP = "modelless.policies"
 
