@@ -1,7 +1,8 @@
 """Finding a policy: by name, by ``module:attr``, or by an entry point; its settings from YAML.
 
 A specification is a name, or a mapping whose ``policy`` is the name and whose other keys are the
-settings, which are the keyword arguments of the policy's ``__init__``.
+settings, which are the keyword arguments of the policy's ``__init__``. They are checked by name and
+by their annotation: scalars strictly, and what cannot be read is left alone.
 """
 
 from __future__ import annotations
@@ -22,8 +23,13 @@ from modelless.policies.seams import (
     ScalingPolicy,
     SelectionPolicy,
 )
-from modelless.variants.errors import InvalidInputError, ModellessError, NotFoundError
-from modelless.variants.importing import FOREIGN_ERRORS, import_object
+from modelless.variants.errors import (
+    FOREIGN_ERRORS,
+    InvalidInputError,
+    ModellessError,
+    NotFoundError,
+)
+from modelless.variants.importing import import_object
 
 GROUP = "modelless.policies"
 
@@ -183,28 +189,29 @@ def build_policy(
 
 
 def _built(policy: type[Seam], name: str, settings: Mapping[str, Any]) -> Seam:
-    """Of settings that it has; whatever it says of their values, the policy is named with it."""
-    given = {key: value for key, value in settings.items() if key != "batching"}
-    names = tuple(map(str, given))
-    cause: Exception | None = None
+    """Of settings that it has; whatever is wrong with their values, the policy is named with it."""
+    problem = misfits(policy, settings)
+    if problem:
+        problem = f"{problem}. Its settings: {told(policy)}"
+        raise InvalidInputError(_behind(name, settings, problem))
     try:
-        made = policy(**settings)
+        return policy(**settings)
     except InvalidInputError as error:
-        joint = "." if str(error).startswith(names) else ": "
-        raise InvalidInputError(f"{name}{joint}{error}") from error
+        raise InvalidInputError(_behind(name, settings, str(error))) from error
     except ModellessError:
         raise
     except (TypeError, ValueError) as error:
-        cause = error
+        said = f"its settings do not fit: {error}. Its settings: {told(policy)}"
+        raise InvalidInputError(f"{name}: {said}") from error
     except FOREIGN_ERRORS as error:  # whatever somebody else's class raises is told
         said = f"{type(error).__name__}: {error}"
         raise InvalidInputError(f"{name}: it cannot be built: {said}") from error
-    problem = misfits(policy, given)
-    if cause is None and not problem:
-        return made
-    problem = problem or f"its settings do not fit: {cause}"
-    joint = "." if problem.startswith(names) else ": "
-    raise InvalidInputError(f"{name}{joint}{problem}. Its settings: {told(policy)}") from cause
+
+
+def _behind(name: str, settings: Mapping[str, Any], message: str) -> str:
+    """A message behind the policy's name: ``name.setting: ...`` if it is of a setting."""
+    of_setting = message.startswith(tuple(f"{key}{end}" for key in settings for end in ":."))
+    return f"{name}{'.' if of_setting else ': '}{message}"
 
 
 def _kind(found: object) -> str:

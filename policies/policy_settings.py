@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Mapping
 from typing import Any, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-from pydantic.errors import PydanticUserError
+from pydantic import TypeAdapter, ValidationError
 
+from modelless.variants.errors import FOREIGN_ERRORS
 from modelless.variants.settings_files import problems
 
 _ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -34,28 +35,34 @@ def told(policy: type) -> str:
 def misfits(policy: type, settings: Mapping[str, Any]) -> str:
     """What is wrong with the types of these settings, for people; empty if nothing is.
 
-    Types are those of the annotations, and nothing is converted: text is no number. What has no
-    annotation, or one that is not of plain data, is taken as it is.
+    Types are those of the annotations, and scalars are not converted: text is no number. A list may
+    stand for a tuple or a set, and text for a path or an enumeration, which YAML cannot spell; a
+    number that is a key counts as text, too, as in JSON. What has no annotation, one that cannot be
+    read or one that is not of plain data is left alone, as is a value that is the default.
     """
     try:
         types = get_type_hints(policy.__init__)  # type: ignore[misc]  # of this very class
-    except (NameError, TypeError):  # annotations that only a type checker can read
+    except FOREIGN_ERRORS:  # annotations that only a type checker can read
         return ""
     found = [
         problem
-        for name, value in settings.items()
-        if name in types and (problem := _misfit(name, types[name], value))
+        for name, parameter in settings_of(policy).items()
+        if name in settings
+        and name in types
+        and (problem := _misfit(name, types[name], parameter.default, settings[name]))
     ]
     return "; ".join(found)
 
 
-def _misfit(name: str, annotation: Any, value: object) -> str:
+def _misfit(name: str, annotation: Any, default: object, value: object) -> str:
     try:
-        adapter = TypeAdapter(dict[str, annotation], config=ConfigDict(strict=True))
-        adapter.validate_python({name: value})
+        if type(value) is type(default) and value == default:
+            return ""
+        adapter = TypeAdapter(dict[str, annotation])
+        adapter.validate_json(json.dumps({name: value}), strict=True)
     except ValidationError as error:
         return problems(error)
-    except PydanticUserError:
+    except FOREIGN_ERRORS:  # an annotation or a value that is not of plain data
         return ""
     return ""
 

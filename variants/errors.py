@@ -5,9 +5,13 @@ Drivers translate them once, at the edge: the API to an HTTP status, the CLI to 
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from modelless.variants.shown import shown
+
+FOREIGN_ERRORS: Final = (Exception, SystemExit)
+"""What somebody else's code may raise. A script that calls ``sys.exit`` must not end this process
+silently, with an exit code that means something else here."""
 
 
 class ModellessError(Exception):

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, Final
+from typing import Any
 
-from modelless.variants.errors import NotFoundError
-
-FOREIGN_ERRORS: Final = (Exception, SystemExit)
-"""What somebody else's code may raise. A script that calls ``sys.exit`` must not end this process
-silently, with an exit code that means something else here."""
+from modelless.variants.errors import FOREIGN_ERRORS, NotFoundError
 
 
 def import_object(path: str, what: str) -> Any:

@@ -18,6 +18,8 @@ _WORDS: Final = {
     "string_type": f"{_ALLOWED}text",
     "tuple_type": f"{_ALLOWED}a list",
     "list_type": f"{_ALLOWED}a list",
+    "set_type": f"{_ALLOWED}a list",
+    "frozen_set_type": f"{_ALLOWED}a list",
     "dict_type": f"{_ALLOWED}a mapping",
     "model_type": f"{_ALLOWED}a mapping",
     "model_attributes_type": f"{_ALLOWED}a mapping",

@@ -1,13 +1,21 @@
 """A value as an error shows it: what ``repr`` says, as far as there is room for it.
 
-What was received may be anything, and so of any size: no more of it is looked at than is shown.
+What was received may be of any size: of text, bytes, dicts, lists, tuples and sets no more is
+looked at than is shown. Anything else, such as a class derived from ``dict``, is asked for all of
+its ``repr``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-_BRACKETS: dict[type, tuple[str, str]] = {list: ("[", "]"), tuple: ("(", ")")}
+_BRACKETS: dict[type, tuple[str, str]] = {
+    list: ("[", "]"),
+    tuple: ("(", ")"),
+    set: ("{", "}"),
+    frozenset: ("frozenset({", "})"),
+}
 
 
 def shown(value: object, most: int = 120) -> str:
@@ -20,8 +28,9 @@ def shown(value: object, most: int = 120) -> str:
     return text
 
 
-def _pieces(value: object, most: int) -> Iterator[str]:
-    if isinstance(value, str):
+def _pieces(value: Any, most: int) -> Iterator[str]:
+    brackets = _BRACKETS.get(type(value))
+    if isinstance(value, (str, bytes)):
         yield repr(value[: most + 1])
     elif type(value) is dict:
         yield "{"
@@ -31,8 +40,8 @@ def _pieces(value: object, most: int) -> Iterator[str]:
             yield ": "
             yield from _pieces(each, most)
         yield "}"
-    elif isinstance(value, (list, tuple)) and type(value) in _BRACKETS:
-        begin, end = _BRACKETS[type(value)]
+    elif brackets and value:  # without entries there may be other words: set()
+        begin, end = brackets
         yield begin
         for number, each in enumerate(value):
             yield ", " if number else ""

@@ -21,6 +21,8 @@ MOST_BYTES: Final = 16 * 2**20
 MOST_NODES: Final = 1_000_000
 """Values in a file with every alias written out."""
 
+_MERGE: Final = "tag:yaml.org,2002:merge"
+
 
 class _Unfit(ValueError):
     """What no YAML parser minds, and we do."""
@@ -60,6 +62,8 @@ def parse_yaml(source: str, text: str) -> Any:
     except (yaml.YAMLError, ValueError) as error:  # dates and whole numbers raise ValueError
         said = " ".join(str(error).split())
         raise InvalidInputError(f"{source}: not YAML: {said}") from None
+    except (LookupError, AttributeError):  # what PyYAML raises of "!!bool maybe" or "!!int ''"
+        raise InvalidInputError(f"{source}: not YAML: a value does not fit its tag") from None
     except RecursionError:
         raise InvalidInputError(f"{source}: lists or mappings nested too deep") from None
 
@@ -94,7 +98,7 @@ def _children(node: yaml.Node) -> Iterator[yaml.Node]:
     if isinstance(node, yaml.MappingNode):
         seen: dict[tuple[str, str], str] = {}
         for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode):
+            if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:  # "<<" may be there again
                 name = (key.tag, key.value)
                 if name in seen:
                     raise _Unfit(f"{_place(key)}: {key.value!r} is there already, on {seen[name]}")

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from modelless.variants.errors import InvalidInputError
+from modelless.variants.settings_files import problems
 from modelless.variants.signature import DTYPES
 from modelless.variants.vocabulary import Task, TensorSpec
 from modelless.variants.yaml_files import read_yaml
@@ -52,12 +53,7 @@ def read_task(path: Path) -> Task:
     try:
         document = TaskFile.model_validate(read_yaml("task file", path))
     except ValidationError as error:
-        problem = error.errors()[0]
-        field = ".".join(str(part) for part in problem["loc"]) or "(top)"
-        raise InvalidInputError(
-            f"task file {path}: {field}: got {problem.get('input')!r:.80}; {problem['msg']}. "
-            "Keys: name, inputs, outputs, metric; may be left out: description, labels."
-        ) from None
+        raise InvalidInputError(f"task file {path}: {problems(error, TaskFile)}") from None
     try:
         return Task(
             name=document.name,

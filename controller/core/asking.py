@@ -30,7 +30,7 @@ from modelless.policies.views import (
     Wait,
     WorkerView,
 )
-from modelless.variants.importing import FOREIGN_ERRORS
+from modelless.variants.errors import FOREIGN_ERRORS
 from modelless.variants.vocabulary import Placement
 
 _CHOICES = (Bind, Defer, Reject)

@@ -22,7 +22,7 @@ from modelless.policies.reasons import Reason
 from modelless.policies.scopes import in_scope
 from modelless.policies.seams import EvictionPolicy, Forecaster, PlacementPolicy, ScalingPolicy
 from modelless.policies.views import ClusterView, Instance, Targets, WorkerState
-from modelless.variants.importing import FOREIGN_ERRORS
+from modelless.variants.errors import FOREIGN_ERRORS
 from modelless.variants.vocabulary import Placement
 
 __all__ = ["PlanLimits", "Planner"]

@@ -16,8 +16,7 @@ from modelless.controller.sim.run import simulate
 from modelless.controller.sim.series import Series
 from modelless.controller.sim.summary import Summary
 from modelless.controller.sim.world import WorldFile
-from modelless.variants.errors import ModellessError
-from modelless.variants.importing import FOREIGN_ERRORS
+from modelless.variants.errors import FOREIGN_ERRORS, ModellessError
 
 Figures = Mapping[str, Any]
 

@@ -11,12 +11,13 @@ from typing import Any, Final
 from onnx import ModelProto
 
 from modelless.variants.errors import (
+    FOREIGN_ERRORS,
     EnvironmentUnfitError,
     InvalidInputError,
     ModellessError,
     NotFoundError,
 )
-from modelless.variants.importing import FOREIGN_ERRORS, import_object
+from modelless.variants.importing import import_object
 from modelless.variants.making.calibration import CalibrationData, Feed
 from modelless.variants.making.canonical import write_model
 from modelless.variants.making.fidelity import Outputs

@@ -167,7 +167,9 @@ def test_the_task_must_be_said(run: Run, registered: Path, file: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("metric: top-1", "metrics: top-1"), "metric"),
+        (("metric: top-1", "metrics: top-1"), "metric: got nothing; it must be given"),
+        (("metric: top-1", "metrics: top-1"), "there is no such key. Did you mean 'metric'?"),
+        (("[-1, 4]", "[-1, four]"), "outputs.0.shape.1: got 'four'; allowed: a valid integer"),
         (("UINT8", "UINT9"), "UINT9"),
         (("[-1, 4]", "[1, 4]"), "-1 first"),
         (("[-1, 4]", "[-1, 0]"), "sizes from 1"),

@@ -85,6 +85,18 @@ def test_decisions_read_no_file_and_run_no_text(modules: Modules) -> None:
     assert found == []
 
 
+def test_the_core_loads_no_code_by_name(modules: Modules) -> None:
+    core = [m for m in modules if m.name.startswith("modelless.controller.core")]
+    imported = [
+        (m.name, node.module)
+        for m in core
+        for node in ast.walk(m.tree)
+        if isinstance(node, ast.ImportFrom)
+    ]
+    assert imported
+    assert [name for name, module in imported if module == "modelless.variants.importing"] == []
+
+
 def test_exported_names_exist_once(modules: Modules) -> None:
     for module in modules:
         if not any(_assigns_all(node) for node in module.tree.body):

@@ -20,6 +20,9 @@ def test_what_is_right_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("\ufeffa: &d {b: 1}\r\nc: {<<: *d, b: 2, e: *d}\r\n", encoding="utf-8")
     assert read_yaml("world", path) == {"a": {"b": 1}, "c": {"b": 2, "e": {"b": 1}}}
+    assert parse_yaml("world", "a: {<<: {b: 1, c: 1}, <<: {c: 2}, d: 3}") == {
+        "a": {"b": 1, "c": 2, "d": 3}
+    }
     path.write_text("", encoding="utf-8")
     assert read_yaml("world", path) is None
 
@@ -36,6 +39,10 @@ def test_what_is_right_is_read(tmp_path: Path) -> None:
         ("a: \0", "not YAML"),
         ("a: 2024-13-45\n", "not YAML: month must be in 1..12"),
         (f"a: {'9' * 5000}\n", "not YAML"),
+        ("a: !!bool maybe\n", "not YAML: a value does not fit its tag"),
+        ('a: !!int ""\n', "not YAML: a value does not fit its tag"),
+        ("a: !!timestamp x\n", "not YAML: a value does not fit its tag"),
+        ("a: {<<: {b: 1}, '<<': 1, '<<': 2}\n", "line 1: '<<' is there already, on line 1"),
         ("a: !!python/object:os.system {}\n", "not YAML"),
         ("? [a]\n: 1\n", "not YAML"),
     ],
