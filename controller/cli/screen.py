@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,6 +27,9 @@ PIPED_WIDTH: Final = 200
 
 PLAIN_EVERY_S: Final = 5.0
 
+_STDOUT: Final = 1
+_STDERR: Final = 2
+
 
 def say(message: str) -> None:
     """A message for a person, on stderr."""
@@ -38,9 +43,22 @@ def emit(document: Mapping[str, Any]) -> None:
 
 @contextmanager
 def others_print_to_stderr() -> Iterator[None]:
-    """Around all that imports or runs policies: what they print is no part of the answer."""
-    with redirect_stdout(sys.stderr):
-        yield
+    """Around all that imports or runs policies: what they print is no part of the answer.
+
+    Nor is what native libraries print behind Python's back, as the solver HiGHS does at times.
+    """
+    sys.stdout.flush()
+    libc = ctypes.CDLL(None)
+    libc.fflush(None)  # its buffer is another
+    stdout = os.dup(_STDOUT)
+    os.dup2(_STDERR, _STDOUT)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        libc.fflush(None)
+        os.dup2(stdout, _STDOUT)
+        os.close(stdout)
 
 
 def show_table(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import pytest
@@ -85,3 +86,19 @@ def test_an_accuracy_says_how_it_is_known() -> None:
     measured = Accuracy(91.25, "top-1", Provenance.MEASURED, "a set", 90.6, 91.8, 10_000)
     assert accuracy_text(measured) == "91.2 % measured (90.6 to 91.8)"
     assert accuracy_text(Accuracy(75.1, "top-1", Provenance.PUBLISHED, "x")) == "75.1 % published"
+
+
+def test_what_others_print_is_no_part_of_the_answer_nor_what_native_code_prints() -> None:
+    code = (
+        "import ctypes, subprocess, sys\n"
+        "from modelless.controller.cli.screen import others_print_to_stderr\n"
+        "print('before')\n"
+        "with others_print_to_stderr():\n"
+        "    print('python')\n"
+        "    ctypes.CDLL(None).puts(b'native')\n"
+        "    subprocess.run([sys.executable, '-c', 'print(1)'], check=True)\n"
+        "print('after')\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines() == ["before", "after"]
+    assert sorted(ran.stderr.splitlines()) == ["1", "native", "python"]
