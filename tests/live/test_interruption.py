@@ -81,8 +81,9 @@ def test_down_under_load_answers_what_it_took_in_and_a_killed_supervisor_is_forg
 
 
 def test_what_a_gateway_raises_as_it_starts_is_told(live_home: Path) -> None:
-    running = start(live_home, config="gateways: {count: 1}\n", marker="raises")
     logs = live_home / "run" / "logs"
+    shutil.rmtree(logs, ignore_errors=True)  # another run's, or its control.log would be waited for
+    running = start(live_home, config="gateways: {count: 1}\n", marker="raises")
     try:
         wait_until((logs / "control.log").exists, 60.0)
         logs.rename(live_home / "run" / "control-logs")
