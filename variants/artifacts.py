@@ -234,10 +234,11 @@ def user_cache() -> Path:
     return Path(base).expanduser() / "modelless"
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes, *, mode: int = 0o444) -> None:
     """Write beside ``path``, flush to the disk, rename: the name appears whole or not at all.
 
-    Folders on the way are made; the file is read-only. OSError as the file system says.
+    Folders on the way are made; nobody may write to the file, unless ``mode`` says so. OSError as
+    the file system says.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.part")
@@ -246,7 +247,7 @@ def write_whole(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        part.chmod(0o444)
+        part.chmod(mode)
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)

@@ -162,11 +162,11 @@ def _loads_of(text: str) -> list[float]:
 
 def _write(report: Path, document: Mapping[str, Any]) -> None:
     from modelless.controller.cli.compare_page import render_page
-    from modelless.controller.sim.whole_files import write_text
+    from modelless.variants.artifacts import write_whole
 
     text = json.dumps(document, indent=1, allow_nan=False)
-    write_text(report / "report.json", text)
-    write_text(report / "report.html", render_page(document))
+    write_whole(report / "report.json", text.encode(), mode=0o644)
+    write_whole(report / "report.html", render_page(document).encode(), mode=0o644)
 
 
 def _show(scenario: Mapping[str, Any], seeds: int) -> None:

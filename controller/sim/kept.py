@@ -8,7 +8,7 @@ from pathlib import Path
 
 from modelless.controller.sim.jobs import BOUND, Figures, Job
 from modelless.controller.sim.sources import Sources, data_files, policy_modules
-from modelless.controller.sim.whole_files import write_text
+from modelless.variants.artifacts import write_whole
 
 _SIMULATOR = (
     "modelless.controller.sim.run",
@@ -41,7 +41,7 @@ class KeptRuns:
 
     def write(self, job: Job, figures: Figures) -> None:
         """Keep a job's figures; whole or not at all."""
-        write_text(self._path(job), json.dumps(figures))
+        write_whole(self._path(job), json.dumps(figures).encode(), mode=0o644)
 
     def _path(self, job: Job) -> Path:
         document = job.file.world.model_dump(mode="json", exclude={"seed", "description"})

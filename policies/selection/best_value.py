@@ -39,7 +39,7 @@ from statistics import median
 import numpy as np
 
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
-from modelless.policies.batching.urgency import rank
+from modelless.policies.batching.urgency import rank, urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.feasibility import best, look, why_infeasible
@@ -338,9 +338,7 @@ def _most_urgent_first(queues: list[QueueView]) -> Iterator[QueueView]:
     if len(queues) < 2:
         yield from queues
         return
-    heads = [queue.queries[0] for queue in queues]
-    # As ``urgency`` has it, without a call for each of what may be hundreds of queues.
-    keys = [(head.demoted - 2 * head.priority, head.deadline_s, head.query_id) for head in heads]
+    keys = [urgency(queue.queries[0]) for queue in queues]
     first = keys.index(min(keys))
     yield queues[first]
     for place in sorted(range(len(queues)), key=keys.__getitem__):
