@@ -18,7 +18,8 @@ from modelless.controller.live.messages import Report
 LEAST_S = 0.9
 """A regular report's interval is a second, or a little less; rates are over no less than this."""
 _WHOLE = 0.9
-"""A query that has weighed so much has counted once; reports are too coarse for more."""
+"""A query that has weighed so much has counted once. As reports stay or go whole, one may have
+weighed half as much again by then, where several come early one after the other."""
 
 
 @dataclass(slots=True)
