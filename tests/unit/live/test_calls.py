@@ -216,7 +216,9 @@ def test_a_query_weighs_as_much_as_any_whenever_its_report_was_made(
 
 
 @pytest.mark.parametrize("place", [1, 2, 3])
-def test_whatever_comes_early_a_query_weighs_no_less_than_once_and_half_as_much_again_at_most(place: int) -> None:
+def test_a_query_weighs_half_as_much_again_at_most_whatever_comes_early(
+    place: int,
+) -> None:
     for early_s in product((0.05, 0.3, 0.5, 0.86, 1.0), repeat=4):
         recent = Recent()
         queries = 0.0
