@@ -67,6 +67,12 @@ def _control_is_new(cluster: UnderTest, before: Seen) -> bool:
     return float(cluster.status().get("began_s", 0.0)) >= before.at_s
 
 
+def _serve_has_the_port(cluster: UnderTest, before: Seen) -> bool:
+    """A HAProxy that Serve started since is the only one."""
+    now = cluster.seen()
+    return now.processes["haproxy"] == len(now.proxies) == len(now.proxies - before.proxies) == 1
+
+
 # -- kills and hangs -----------------------------------------------------------------------------
 
 
@@ -226,8 +232,12 @@ FAULTS: dict[str, Fault] = {
     "gateway-kill": Fault(
         "a gateway is killed, with queries in it", _kill("gateway"), is_mended=_others_are_there
     ),
-    "haproxy-kill": Fault("HAProxy is killed", _kill("haproxy")),
-    "proxy-manager-kill": Fault("Serve's manager of HAProxy is killed", _kill("proxy-manager")),
+    "haproxy-kill": Fault("HAProxy is killed", _kill("haproxy"), is_mended=_serve_has_the_port),
+    "proxy-manager-kill": Fault(
+        "Serve's manager of HAProxy is killed",
+        _kill("proxy-manager"),
+        is_mended=_serve_has_the_port,
+    ),
     "control-kill": Fault(
         "the control loop is killed", _kill("control"), is_mended=_control_is_new
     ),

@@ -36,6 +36,8 @@ ROLES = {
     "control": "ray::ControlLoop",
     "serve-controller": "ray::ServeController",
 }
+STAND_IN = "/stand-in.cfg"
+"""In the command of a HAProxy that stands in for Serve's; see ``haproxy_keeper``."""
 WHOLE_S = 150.0
 """What is not whole again after so long never will be: the benchmark gives up."""
 
@@ -50,11 +52,13 @@ class Seen(NamedTuple):
         at_s: when, seconds since the epoch.
         members: gateways and workers, by their ids.
         processes: how many of each role.
+        proxies: process ids of HAProxies that Serve started.
     """
 
     at_s: float
     members: frozenset[str]
     processes: dict[str, int]
+    proxies: frozenset[int]
 
 
 @dataclass
@@ -121,10 +125,12 @@ class UnderTest:
 
     def seen(self) -> Seen:
         """Who is there now."""
-        commands = self.processes().values()
+        found = self.processes()
+        commands = found.values()
         counts = {role: sum(word in name for name in commands) for role, word in ROLES.items()}
         members = frozenset(member["id"] for member in self.status()["members"])
-        return Seen(time.time(), members, counts)
+        proxies = [pid for pid in self.of_role("haproxy") if STAND_IN not in found.get(pid, "")]
+        return Seen(time.time(), members, counts, frozenset(proxies))
 
     def is_whole(self, before: Seen | None = None) -> bool:
         """Whether all gateways and workers are there, sound, and the workers hold something.

@@ -17,6 +17,7 @@ import logging
 import os
 import re
 import select
+import signal
 import subprocess
 import threading
 from pathlib import Path
@@ -142,6 +143,8 @@ class HAProxyKeeper:
             logger.warning("no stand-in for HAProxy: %s", error)
             self._ending.wait(LONGEST_PAUSE_S)
             return
+        for earlier in self._stand_ins:  # what ended was to take over from it
+            earlier.send_signal(signal.SIGUSR1)
         self._stand_ins.append(process)
         logger.warning(
             "HAProxy (process %d) has ended: %d stands in", ended.process_id, process.pid

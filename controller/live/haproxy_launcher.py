@@ -16,6 +16,8 @@ supervision, reloads and health checks work as ever):
   be repeated. HAProxy can only repeat what it has kept, so it takes a query in as a whole first.
 - What no gateway answers is answered here: 503, as JSON, to be tried again. Serve would ask its own
   proxy, which says 404 once the gateways are being taken down.
+- Serve has HAProxy share its port with nobody (``-dR``): then it could not listen beside a stand-in
+  of ``haproxy_keeper``, whose socket was inherited and is not handed over. That flag is left out.
 - Until there are gateways it listens nowhere, so that a HAProxy that still serves (see
   ``haproxy_keeper``) gets the clients; once there are, that one hands its open ports over through
   a socket of its own and is asked to finish: no connection is refused meanwhile.
@@ -59,6 +61,7 @@ UNANSWERED = (
     b"\r\n"
     b'{"error":"no gateway could answer the query; try once again"}'
 )
+NO_SHARING = "-dR"
 KEEPER, CURRENT = "keeper.pid", "haproxy.json"
 """In the doors' folder: who keeps HAProxy alive, and which HAProxy serves clients now."""
 
@@ -214,6 +217,7 @@ def main() -> None:
     host, binary, doors_folder, *arguments = sys.argv[1:]
     folder = Path(doors_folder)
     doors = {path.stem: str(path) for path in folder.glob("*.door")}
+    arguments = [word for word in arguments if word != NO_SHARING]
     place = arguments.index("-f") + 1
     written = Path(arguments[place])
     text = route_through_doors(hold_to_host(written.read_text(), host), doors)

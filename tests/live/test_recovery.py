@@ -21,6 +21,7 @@ ROLES = {
     "gateway": "GatewayReplica",
     "worker": ":PoolReplica",
     "haproxy": "bin/haproxy",
+    "proxy-manager": "ray::HAProxyManager",
     "control": "ray::ControlLoop",
 }
 
@@ -45,6 +46,12 @@ def control_began_s(running: Running) -> float:
 
 def one_of(running: Running, role: str) -> int:
     return min(pid for pid, name in running.processes().items() if ROLES[role] in name)
+
+
+def haproxies(running: Running) -> dict[int, str]:
+    """Command by process id, in the order in which they were started."""
+    found = running.processes().items()
+    return dict(sorted((pid, name) for pid, name in found if ROLES["haproxy"] in name))
 
 
 def busiest_worker(running: Running) -> int:
@@ -77,13 +84,23 @@ def test_what_is_killed_costs_no_query_its_answer(running: Running, role: str) -
     assert set(clients.outcomes) == {"200"}, clients.outcomes
 
 
-def test_a_killed_haproxy_is_stood_in_for_at_once(running: Running) -> None:
-    victim = one_of(running, "haproxy")
+@pytest.mark.parametrize("role", ["haproxy", "proxy-manager"])
+def test_a_killed_haproxy_is_stood_in_for_until_serve_has_another(
+    running: Running, role: str
+) -> None:
+    before, victim = haproxies(running), one_of(running, role)
+
+    def serve_has_the_port() -> bool:
+        now = {pid for pid, name in haproxies(running).items() if "stand-in.cfg" not in name}
+        return len(haproxies(running)) == 1 == len(now - before.keys())
+
     with Clients(running) as clients:
         os.kill(victim, signal.SIGKILL)
         killed_s = time.monotonic()
         clients.answered_again(1)
         assert time.monotonic() - killed_s < 3.0  # Serve alone takes 9 s
+        clients.answered_again(60)
+        wait_until(serve_has_the_port, 60.0)
         clients.answered_again(60)
     assert clients.outcomes["broken"] <= 6, clients.outcomes  # one a client, in that very moment
     assert set(clients.outcomes) <= {"200", "broken", "closed"}
