@@ -8,11 +8,13 @@ of the devices never has much waiting, is never demoted, and never waits behind 
 ask for more, each has the same work in profile, and so gets the same share of what is left
 (max-min fairness).
 
-There is too much to do while queries are turned away for want of time or room, or wait for more
-than half their limits. A tenant's share of the queue is then as much work as the devices can do in
-half the tightest limit, and as many queries as fill half the queue, divided by the number of
-tenants: so nobody within their share waits longer than that, or finds no room. Work is device time
-at its least: that of the quickest variant which is accurate enough.
+There is too much to do while more than a few queries are turned away for want of time or room, or
+they wait for more than half their limits. (If one refusal were a sign of that, it would bring forth
+the next: who is demoted waits behind fresh queries, and is late for that.) A tenant's share of the
+queue is then as much work as the devices can do in half the tightest limit, and as many queries as
+fill half the queue, divided by the number of tenants: so nobody within their share waits longer
+than that, or finds no room. Work is device time at its least: that of the quickest variant which is
+accurate enough.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ _MOST_TENANTS = 4096
 _PART_OF_LIMIT = 0.5
 _LEARNT = 1.0 / 16.0
 """Weight of one batch in the mean share of their limits that queries waited."""
+_FEW = 1.0 / 64.0
+"""So large a share of the queries may be turned away while all is well."""
 _CROWDED = frozenset({Reason.QUEUE_TOO_LONG, Reason.QUEUE_FULL, Reason.DEADLINE_PASSED})
 
 
@@ -55,6 +59,7 @@ class Tenants:
         self._seen_before: set[str] = set()
         self._limit_s = self._limit_before_s = math.inf
         self._done_us = self._done_before_us = 0
+        self._came = self._came_before = 0
         self._refused = self._refused_before = 0
         self._began_s = self._began_before_s = -math.inf
         self._waited = 0.0
@@ -65,6 +70,7 @@ class Tenants:
         """A query has come in."""
         if now_s - self._began_s >= _WINDOW_S:
             self._turn(now_s)
+        self._came += 1
         if len(self._seen) < _MOST_TENANTS:
             self._seen.add(query.tenant)
 
@@ -114,9 +120,9 @@ class Tenants:
 
     def is_beyond_share(self, query: QueryView, now_s: float) -> bool:
         """Whether a query that comes in now is beyond its tenant's share."""
-        if not (self._refused or self._refused_before or self._waited > _PART_OF_LIMIT):
+        if not self._is_crowded() or query.tenant not in self._waiting:
             return False
-        return query.tenant in self._waiting and self.exceeds(query.tenant, self.share(now_s))
+        return self.exceeds(query.tenant, self.share(now_s))
 
     def exceeds(self, tenant: str, share: Share | None) -> bool:
         """Whether what the tenant has waiting in profile is more than that; never if it is None."""
@@ -136,8 +142,7 @@ class Tenants:
 
     def share(self, now_s: float) -> Share | None:
         """What each tenant may have waiting in profile; None while all can be served."""
-        is_crowded = self._refused or self._refused_before or self._waited > _PART_OF_LIMIT
-        if not is_crowded:
+        if not self._is_crowded():
             return None
         tenants = len(self._seen | self._seen_before) if self._seen_before else len(self._seen)
         limit_s = min(self._limit_s, self._limit_before_s)
@@ -157,6 +162,13 @@ class Tenants:
         rate = self._done_us_per_s(now_s)
         return self._all_us / rate / 2.0 if rate > 0.0 and self._all_us else None
 
+    def _is_crowded(self) -> bool:
+        """Whether there is too much to do; see the module."""
+        if self._waited > _PART_OF_LIMIT:
+            return True
+        refused = self._refused + self._refused_before
+        return refused > 0 and refused > _FEW * (self._came + self._came_before)
+
     def _done_us_per_s(self, now_s: float) -> float:
         """Work done lately, a second: while there is too much to do, what can be done; or 0."""
         span_s = now_s - max(self._began_before_s, self._began_s - 2.0 * _WINDOW_S)
@@ -167,5 +179,6 @@ class Tenants:
         self._seen, self._seen_before = set(), self._seen
         self._limit_s, self._limit_before_s = math.inf, self._limit_s
         self._done_us, self._done_before_us = 0, self._done_us
+        self._came, self._came_before = 0, self._came
         self._refused, self._refused_before = 0, self._refused
         self._began_s, self._began_before_s = now_s, self._began_s
