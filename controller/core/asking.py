@@ -84,16 +84,19 @@ def ask_on_idle(
     the policy.
     """
     outfit, servers = worker.outfit, roster.servers
-    queues = [q for key, q in waiting.deferred.items() if outfit in servers[key[0]]]
-    if worker.queues:
-        queues = [*worker.queues.values(), *queues]
-    if not queues:
-        return None
     residents = roster.residents(worker.worker_id)
     view = WorkerView(worker.worker_id, worker.device_class, residents, max_batch)
     if not waiting.is_mixed:
-        shown = [queue.shown or queue.view for queue in queues]
+        shown = waiting.displays.to(outfit, servers)
+        if worker.queues:
+            shown = [queue.view for queue in worker.queues.values()] + shown
+        if not shown:
+            return None
         return _ask_on_idle(selection, worker, view, shown, waiting, now_s, rng)
+    queues = [*worker.queues.values()]
+    queues += [q for key, q in waiting.deferred.items() if outfit in servers[key[0]]]
+    if not queues:
+        return None
     ranks = {queue.rank for queue in queues}
     decision: Run | Wait | PolicyFailure | None = None
     until_s = math.inf

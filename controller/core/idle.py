@@ -78,7 +78,8 @@ class IdleWorkers:
         self._done.add(outfit)
         if len(self._idle) == 1:  # nobody else is idle
             return
-        for scope, _, _ in self._waiting.deferred:
+        # Whoever is asked next is asked about the news, unless somebody is to be asked about all.
+        for scope, _, _ in self._waiting.deferred if self._hungry else self._news:
             shelf = servers[scope].get(outfit)
             if shelf is not None:
                 self._settled.add((scope, shelf))

@@ -15,12 +15,21 @@ class Servers(dict[str, Shelves]):
     Args:
         find: finds them.
         most: scopes that are kept; others are found each time.
+
+    Attributes:
+        found: how often any were found, or forgotten: who serves what may be otherwise since.
     """
 
     def __init__(self, find: Callable[[str], Shelves], most: int) -> None:
         super().__init__()
         self._find = find
         self._most = most
+        self.found = 0
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.found += 1
+        super().clear()
 
     def __missing__(self, scope: str) -> Shelves:
         found = self._find(scope)

@@ -13,6 +13,7 @@ from collections.abc import Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, overload
 
+from modelless.controller.core.displays import Displays
 from modelless.controller.core.outfits import UNKNOWN, Outfit
 from modelless.controller.core.tenants import Share, Tenants
 from modelless.policies.batching.urgency import rank, urgency
@@ -229,6 +230,7 @@ class WaitingRoom:
 
     Attributes:
         deferred: the queues of nobody yet; none of them is empty.
+        displays: what policies are shown of these.
         held: likewise, of those that wait for a load; policies are not shown them.
         is_mixed: whether queries of several ranks came since nobody waited.
         bound: how many wait for one worker.
@@ -237,6 +239,7 @@ class WaitingRoom:
     def __init__(self, tenants: Tenants) -> None:
         self._tenants = tenants
         self.deferred: dict[QueueKey, Queue] = {}
+        self.displays = Displays(self.deferred)
         self.held: dict[QueueKey, Queue] = {}
         self.is_mixed = False
         self.bound = 0
@@ -299,6 +302,8 @@ class WaitingRoom:
             queue = queues[key] = Queue(key, queues)
             self._all[queue] = None
         queue.add(query)
+        if queues is self.deferred:
+            self.displays.on_change(queue)
         # A named tuple's own constructor is a Python function: this takes half as long.
         place = tuple.__new__(Place, (query, worker, queue, service_s, work))
         self._places[query.query_id] = place
@@ -309,6 +314,8 @@ class WaitingRoom:
         place = self._places.pop(query_id)
         query, worker, queue, service_s, work = place
         queue.remove(query)
+        if queue.home is self.deferred:
+            self.displays.on_change(queue)
         if not queue:
             del self._all[queue]
             del queue.home[queue.key]

@@ -1,8 +1,11 @@
 """Best value: bind late, and spend device time where it is worth most.
 
 A query waits in one queue of its scope until a device falls idle. Then the queues are looked at,
-the one with the most urgent query first, and variant, batch and members are chosen together. A
-batch is worth
+the one with the most urgent query first, and variant, batch and members are chosen together: the
+batch that is worth most, which is the accuracy it gains by answering in time, less what its queries
+would be worth if left for the next worker, less a price for the device time.
+
+In full, a batch is worth
 
     sum over its members of (accuracy + penalty) x probability(answered in time) - penalty
     - what each of them would be worth if left for the next worker of the class  (``value_table``)
@@ -182,10 +185,9 @@ class BestValue(SelectionPolicy):
         left = self._left.by(worker, rank(deferred[0].queries[0]))  # the rank is alike for all
         shown, market = deferred, self._market
         if now_s < left.until_s:
-            until_s = self._left.until(left, deferred)
-            shown = [q for q, until in zip(deferred, until_s, strict=True) if until <= now_s]
+            shown = self._left.new(left, deferred)
             if not shown:
-                return Wait(Reason.WORTH_WAITING, min(until_s), for_alike=True)
+                return Wait(Reason.WORTH_WAITING, left.until_s, for_alike=True)
         market.on_idle(worker, deferred, now_s)
         crowd = sum([len(queue.queries) for queue in deferred])
         chosen: Offer | None = None
@@ -211,7 +213,7 @@ class BestValue(SelectionPolicy):
                 return Wait(Reason.NOTHING_QUEUED, dropped=dropped)
             if len(shown) == len(deferred):  # looked at anew, all of it
                 left.until_s = now_s + _LOOK_AGAIN_S
-            self._left.put(left, shown)
+            self._left.put(left)
             market.fleet.on_left(now_s)
             return Wait(Reason.WORTH_WAITING, left.until_s, dropped, for_alike=True)
         market.on_run(worker, chosen.latency_s, now_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from modelless.policies.views import QueueView, ResidentView, WorkerView
 
@@ -22,17 +22,17 @@ class Left:
         residents: what they hold.
 
     Attributes:
-        until_s: until when the latest answers stand.
-        marks: by scope, how many queries had come in when its queue was left, and until when.
+        until_s: until when that stands.
+        came: how many queries had come in by then.
     """
 
-    __slots__ = ("key", "marks", "residents", "until_s")
+    __slots__ = ("came", "key", "residents", "until_s")
 
     def __init__(self, key: _Key, residents: Mapping[str, ResidentView]) -> None:
         self.key = key
         self.residents = residents
         self.until_s = -math.inf
-        self.marks: dict[str, tuple[int, float]] = {}
+        self.came = 0
 
 
 class LeftForOthers:
@@ -40,19 +40,22 @@ class LeftForOthers:
 
     def __init__(self) -> None:
         self._left: dict[_Key, Left] = {}
-        self._came: dict[str, int] = {}  # queries, by scope
+        self._came = 0  # queries
+        self._last_of: dict[str, int] = {}  # by scope, the number of the last of them
         self._prune_at = _KEPT
 
     def __getstate__(self) -> dict[str, object]:
-        return {"_left": {}, "_came": {}, "_prune_at": _KEPT}  # identities do not pickle
+        # Identities do not pickle.
+        return {"_left": {}, "_came": 0, "_last_of": {}, "_prune_at": _KEPT}
 
     def on_query(self, scope: str) -> None:
         """A query has come in."""
-        came = self._came
-        if scope not in came and len(came) >= _SCOPES_KEPT:
-            came.clear()
+        last_of = self._last_of
+        if scope not in last_of and len(last_of) >= _SCOPES_KEPT:
+            last_of.clear()
             self._left.clear()
-        came[scope] = came.get(scope, 0) + 1
+        self._came += 1
+        last_of[scope] = self._came
 
     def by(self, worker: WorkerView, rank: int) -> Left:
         """What those who hold what the worker holds have left."""
@@ -62,21 +65,16 @@ class LeftForOthers:
             return Left(key, worker.residents)
         return left
 
-    def until(self, left: Left, queues: Sequence[QueueView]) -> list[float]:
-        """Until when each queue was left as it is; -inf if it was not."""
-        came = self._came
-        scopes = [queue.scope for queue in queues]
-        return [
-            mark[1] if mark is not None and mark[0] == came.get(scope, 0) else -math.inf
-            for scope, mark in zip(scopes, map(left.marks.get, scopes), strict=True)
-        ]
+    def new(self, left: Left, queues: Sequence[QueueView]) -> list[QueueView]:
+        """The queues to which a query has come in since."""
+        came, last_of = left.came, self._last_of
+        return [queue for queue in queues if last_of.get(queue.scope, 0) > came]
 
-    def put(self, left: Left, queues: Iterable[QueueView]) -> None:
-        """These queues are left as they are."""
+    def put(self, left: Left) -> None:
+        """All that waits is left as it is now."""
         if left.key not in self._left and len(self._left) >= self._prune_at:
             now_s = left.until_s
             kept = {k: each for k, each in self._left.items() if each.until_s > now_s - _STALE_S}
             self._left, self._prune_at = kept, max(2 * len(kept), _KEPT)
         self._left[left.key] = left
-        for queue in queues:
-            left.marks[queue.scope] = self._came.get(queue.scope, 0), left.until_s
+        left.came = self._came
