@@ -76,3 +76,21 @@ def test_a_version_that_is_taken_back_finishes_what_it_runs_and_begins_nothing()
     assert {world.variant_of(query_id) for query_id in queued} == {OLD}
     assert set(world.completed) == {running, *queued}
     assert not world.refused
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_who_waits_for_a_version_that_is_taken_back_gets_the_other(policy: str) -> None:
+    chosen = build_policy(SelectionPolicy, policy)  # type: ignore[type-abstract]
+    world = World(chosen, {OLD: (0.010, 70.0), NEW: (0.010, 72.0)})
+    world.add_worker("w0")
+    arm = arm_of(NAME, NEW, on_trial=True)
+    asked = [world.ask(scope=arm, latency_ms=5000.0, serve_late=True) for _ in range(4)]
+    world.add_worker("w0", (OLD,))
+    asked.append(world.ask(scope=arm, latency_ms=5000.0, serve_late=True))  # dealt out before
+    while world.running:
+        world.finish()
+    world.tick(4.99)  # some wait for batches to fill, but not for ever
+    world.drain()
+    assert set(world.completed) == set(asked)
+    assert world.variant_of(asked[-1]) == OLD
+    assert not world.refused
