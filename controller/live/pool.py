@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
-from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
+from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
 from modelless.controller.live.control_link import ControlLink
 from modelless.controller.live.device import LocalDevice
@@ -32,8 +32,8 @@ Tensors = Mapping[str, NDArray[Any]]
 
 FIND_WORKER_S = 2.0
 """How long a router waits to hear of the worker a call names before it gives the call up."""
-MOST_KNOWN = 4096
-"""Replicas that a router remembers, gone or not."""
+LOOK_S = 0.02
+"""How often it looks, and how long it waits before it sends a call there once more."""
 
 GONE_KEPT = 1024
 """How many workers that are gone a router remembers, not to wait for them."""
@@ -42,8 +42,8 @@ GONE_KEPT = 1024
 class PinnedRouter(RequestRouter):  # type: ignore[misc]  # Ray ships no types
     """Routes each call to the replica whose id the call names as ``worker_id``.
 
-    A replica that it knew and that Serve has taken out since is gone: that is said at once, so that
-    the batch goes elsewhere while there is time.
+    A replica that it knew and that has died, or that Serve has taken out since, is gone: that is
+    said at once, so that the batch goes elsewhere while there is time.
 
     The choice is made in the caller's own coroutine, as Ray's ``CapacityQueueRouter`` makes its:
     calls of one incoming request share an id there, and the usual way would lose all but one.
@@ -51,18 +51,31 @@ class PinnedRouter(RequestRouter):  # type: ignore[misc]  # Ray ships no types
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self._clock = time.time  # as Ray stamps its requests
+        self._pause = asyncio.sleep
         self._gone: deque[str] = deque(maxlen=GONE_KEPT)
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Serve tells which replicas there are: those that are to stop are not among them."""
+        before = self._unique_ids()
+        super().update_replicas(replicas)
+        self._lose(before - {replica.replica_id.unique_id for replica in replicas})
+
+    def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
+        """A call has found it dead, before Serve told of it."""
+        super().on_replica_actor_died(replica_id)
+        self._lose({replica_id.unique_id})
+
+    def _lose(self, unique_ids: Collection[str]) -> None:
         # Serve pickles this class with its module's globals; an import finds the process's own.
         from modelless.controller.live.routable import ROUTABLE
 
-        before = {replica_id.unique_id for replica_id in self._replicas}
-        super().update_replicas(replicas)
-        now = {replica.replica_id.unique_id for replica in replicas}
-        self._gone.extend(before - now)
-        ROUTABLE.put(self._deployment_id.app_name, now)
+        self._gone.extend(unique_ids)
+        # (Serve may go on to tell of one that was found dead.)
+        ROUTABLE.put(self._deployment_id.app_name, self._unique_ids().difference(self._gone))
+
+    def _unique_ids(self) -> set[str]:
+        return {replica_id.unique_id for replica_id in self._replicas}
 
     async def choose_replicas(
         self,
@@ -76,16 +89,16 @@ class PinnedRouter(RequestRouter):  # type: ignore[misc]  # Ray ships no types
     async def _choose_replica_for_request(
         self, pending_request: PendingRequest, *, is_retry: bool = False
     ) -> RunningReplica:
-        del is_retry
         wanted = pending_request.kwargs.get("worker_id")
-        give_up_s = time.monotonic() + FIND_WORKER_S
-        while time.monotonic() < give_up_s and wanted not in self._gone:
+        # It was not taken there and may be taken soon; Serve does not say if it never will be.
+        give_up_s = FIND_WORKER_S + (pending_request.created_at if is_retry else self._clock())
+        if is_retry:
+            await self._pause(LOOK_S)
+        while self._clock() < give_up_s and wanted not in self._gone:
             for replica_id, replica in self._replicas.items():
                 if replica_id.unique_id == wanted:
                     return replica
-            if wanted in self._known:
-                break
-            await asyncio.sleep(0.02)
+            await self._pause(LOOK_S)
         raise WorkerGoneError(f"worker {wanted!r} is not there any more")
 
 
