@@ -49,6 +49,14 @@ class DispatchCounters:
         return outcomes
 
     @property
+    def served(self) -> dict[str, int]:
+        """Queries answered, by variant."""
+        served: dict[str, int] = {}
+        for (_, variant_id), queries in self.used.items():
+            _count(served, variant_id, queries)
+        return served
+
+    @property
     def arrivals(self) -> dict[str, int]:
         """Queries that came in, by scope."""
         arrivals: dict[str, int] = {}

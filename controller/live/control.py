@@ -322,6 +322,9 @@ class ControlLoop:
         busy = {effect.worker_id for effect in effects if isinstance(effect, placing)}
         effects += follow_up(self._service, view.workers, self._facts, busy)
         effects += self._rollouts.bequests()
+        present = Counter(report.pool for report in self._reports())
+        if self._is_settled(now_s):
+            self._pools.on_plan(effects, present)
         is_calm = self._is_settled(now_s) and not self._rollouts.is_under_way(now_s)
         self._changes.decline(self._planner.declined)
         ordered = effects if is_calm else without_rash(effects)
@@ -332,9 +335,9 @@ class ControlLoop:
                 if effect not in orders:
                     orders.append(effect)
             elif isinstance(effect, ScalePool):
-                present = sum(report.pool == effect.device_class for report in self._reports())
-                if self._pools.ask(effect, present, now_s):
-                    logger.info("%s: %d of %d", effect.device_class, effect.workers, present)
+                there = present[effect.device_class]
+                if self._pools.ask(effect, there, now_s):
+                    logger.info("%s: %d of %d", effect.device_class, effect.workers, there)
                     self._scale_pool(effect)
             else:
                 self._shares = {scope: dict(shares) for scope, shares in effect.shares}

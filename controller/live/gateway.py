@@ -297,9 +297,6 @@ class Gateway:
         now_s = time.monotonic()
         interval_s, self._reported_s = now_s - self._reported_s, now_s
         counters = self._dispatcher.take_counters()
-        served: dict[str, int] = {}
-        for (_, variant_id), count in counters.used.items():
-            served[variant_id] = served.get(variant_id, 0) + count
         return Report(
             member_id=self.gateway_id,
             is_gateway=True,
@@ -309,7 +306,7 @@ class Gateway:
             arrivals=counters.arrivals,
             unmet=counters.unmet,
             outcomes=counters.outcomes,
-            served=served,
+            served=counters.served,
             kinds=counters.kinds,
             open_queries=self._dispatcher.open_by_scope(),
             queued=self._dispatcher.queued,
@@ -342,7 +339,9 @@ class Gateway:
         self._desk.obey(orders)
         now_s = time.monotonic()
         directory = {report.worker_id: report for report in orders.directory}
-        self._starting_s = orders.starting_s
+        if orders.starting_s != self._starting_s:  # before it is ready for want of work
+            self._starting_s = orders.starting_s
+            self._dispatcher.refresh(Load(self._busy_neighbours, now_s), self._starting_s)
         self.frontend.is_at_rest = orders.is_at_rest
         if not orders.is_settled:
             directory = self._directory | directory

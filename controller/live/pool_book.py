@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from math import inf
 
 from modelless.controller.config import Settings
-from modelless.controller.core.effects import ScalePool
+from modelless.controller.core.effects import PlanEffect, ScalePool
 from modelless.controller.core.fleet import PlanLimits
 from modelless.policies.views import Pool
 
@@ -48,6 +48,7 @@ class PoolBook:
             pools.append(Pool(GATEWAYS, _sizes(own.device_class, own.sizes), 0, 0))
         self._pools = {pool.name: pool for pool in pools}
         self._asked = {pool.device_class: (pool.workers, -inf) for pool in settings.pools}
+        self._wanted = {pool.device_class: pool.workers for pool in settings.pools}
         self._growing_s: dict[str, float] = {}  # since when, by pool
 
     @property
@@ -60,6 +61,20 @@ class PoolBook:
         limits = PlanLimits.of(self.pools)
         none = dict.fromkeys(device_classes, 0)
         return replace(limits, max_workers={**none, **limits.max_workers})
+
+    def on_plan(self, effects: Iterable[PlanEffect], present: Mapping[str, int]) -> None:
+        """What a plan wants, made when everybody was known: where it says nothing, what is there.
+
+        Args:
+            effects: the plan's.
+            present: workers by pool.
+        """
+        scaled = {e.device_class: e.workers for e in effects if isinstance(e, ScalePool)}
+        for pool in self._wanted:
+            there = present.get(pool, 0)
+            self._wanted[pool] = scaled.get(pool, there)
+            if self._wanted[pool] <= there:  # what was to come is not waited for any more
+                self._growing_s.pop(pool, None)
 
     def ask(self, effect: ScalePool, present: int, now_s: float) -> bool:
         """Whether to ask Serve for this number: not what was just asked for."""
@@ -83,8 +98,7 @@ class PoolBook:
 
     def is_at_rest(self, scaled: Container[str]) -> bool:
         """Whether scaling wants no worker of any pool, and would start one if it were asked to."""
-        asked = [count for count, _ in self._asked.values()]
-        return bool(self.starting_s(scaled)) and not any(asked)
+        return bool(self.starting_s(scaled)) and not any(self._wanted.values())
 
     def status(self) -> list[dict[str, object]]:
         """The pools that can be scaled, as plain data."""

@@ -53,10 +53,25 @@ def test_how_long_a_start_takes_is_learnt() -> None:
     assert book.starting_s({"cpu-1"}) == {"cpu-1": pytest.approx((FIRST_START_S + 4.0) / 2)}
 
 
+def test_a_start_that_was_called_off_is_not_learnt_from() -> None:
+    book = PoolBook(SETTINGS)
+    book.ask(scale(2), 1, 10.0)
+    book.on_plan([scale(2)], {"cpu-1": 1})
+    book.on_plan([], {"cpu-1": 1})
+    book.ask(scale(2), 1, 7000.0)
+    book.on_plan([scale(2)], {"cpu-1": 1})
+    book.on_worker("cpu-1", 7004.0)
+    assert book.starting_s({"cpu-1"}) == {"cpu-1": pytest.approx((FIRST_START_S + 4.0) / 2)}
+
+
 def test_at_rest_is_who_keeps_no_worker_but_would_start_one() -> None:
     book = PoolBook(SETTINGS)
     assert not book.is_at_rest({"cpu-1"})
-    book.ask(scale(0), 1, 0.0)
+    book.on_plan([scale(0)], {"cpu-1": 1})
+    assert book.is_at_rest({"cpu-1"})
+    book.on_plan([], {"cpu-1": 1})
+    assert not book.is_at_rest({"cpu-1"})
+    book.on_plan([], {})  # as after a restart of the control loop, which has asked for nothing yet
     assert book.is_at_rest({"cpu-1"})
     assert not book.is_at_rest(set()), "nobody would start one"
 
