@@ -78,7 +78,8 @@ def up(
         from modelless.controller.cli.server import get_json
 
         not_served = get_json(url, "/v2/health/ready").get("not_served", {})
-        _announce(home, settings, url, pid, not_served, as_json=as_json)
+        told = {"url": url, "pid": pid, "ready": True, "not_served": not_served}
+        _announce(home, settings, told, as_json=as_json)
         say(f"process {pid} in the background; 'modelless down' ends it; log: {log}")
         return
     _serve(home, settings, address, as_json=as_json)
@@ -198,9 +199,14 @@ def _serve(home: Path, settings: Settings, address: str | None, *, as_json: bool
             with Cluster(home, settings, on_stage, address) as cluster:
                 signals.arm()
                 say("loading variants ...")
-                cluster.wait_ready()
-                pid, not_served = os.getpid(), cluster.not_served
-                _announce(home, settings, cluster.url, pid, not_served, as_json=as_json)
+                is_ready = cluster.wait_ready()
+                told = {
+                    "url": cluster.url,
+                    "pid": os.getpid(),
+                    "ready": is_ready,
+                    "not_served": dict(cluster.not_served),
+                }
+                _announce(home, settings, told, as_json=as_json)
                 signals.wait()
         except Stopped:
             pass
@@ -223,23 +229,16 @@ def _is_rays(error: Exception) -> bool:
     return type(error) is RuntimeError or type(error).__module__.partition(".")[0] == "ray"
 
 
-def _announce(
-    home: Path,
-    settings: Settings,
-    url: str,
-    pid: int,
-    not_served: Mapping[str, str],
-    *,
-    as_json: bool,
-) -> None:
+def _announce(home: Path, settings: Settings, told: dict[str, Any], *, as_json: bool) -> None:
+    """Say, as JSON or for people, that it is up, and where."""
     if as_json:
-        emit({"url": url, "pid": pid, "ready": True, "not_served": dict(not_served)})
+        emit(told)
         return
     from modelless.controller.cli.greeting import greeting
 
-    for line in greeting(home, settings, url, not_served):
+    for line in greeting(home, settings, told["url"], told["not_served"]):
         typer.echo(line)
-    _say_not_served(not_served)
+    _say_not_served(told["not_served"])
 
 
 def _say_not_served(not_served: Mapping[str, str]) -> None:

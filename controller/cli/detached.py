@@ -33,18 +33,20 @@ def start_detached(home: Path, words: Sequence[str]) -> tuple[str, int, Path]:
 
     Raises:
         ModellessError: it ended before it was ready; its own words and exit code.
-        EnvironmentUnfitError: modelless is up already, or did not become ready.
+        EnvironmentUnfitError: modelless is up already or being started, or did not become ready.
     """
     from modelless.controller.live.cluster import read_state
+    from modelless.controller.live.run_folder import only_one
 
     running = read_state(home)
-    if running is not None:  # said here, for a new process would begin its log anew
+    if running is not None:
         raise EnvironmentUnfitError(
             f"modelless is already up at {running.url} (process {running.pid}); "
             "'modelless down' takes it down"
         )
+    with only_one(home.resolve()):
+        pass  # refused here, for a new process would begin the log of the other one anew
     log = home.resolve() / "run" / "up.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "modelless.controller.cli", "--home", str(home.resolve())]
     with log.open("wb") as output:
         child = subprocess.Popen(

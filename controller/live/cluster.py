@@ -17,6 +17,7 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -30,7 +31,14 @@ from modelless.controller.live.deployed import write_deployed
 from modelless.controller.live.first_signal import FirstSignal
 from modelless.controller.live.haproxy_keeper import HAProxyKeeper
 from modelless.controller.live.logs import RAY_LOGS
+from modelless.controller.live.node_room import cpus_for, nodes_of, without_room
 from modelless.controller.live.ports import HeldPorts, check_reachable
+from modelless.controller.live.run_folder import (
+    empty_doors,
+    empty_serve_folder,
+    only_one,
+    remove_temporary,
+)
 from modelless.variants.errors import EnvironmentUnfitError, ModellessError, NotFoundError
 
 logger = logging.getLogger(__name__)
@@ -94,7 +102,8 @@ class Cluster:
         not_served: tasks that are left out, once it is entered, and why.
 
     Raises (on entering):
-        EnvironmentUnfitError: the port is taken, modelless is already up, or Ray does not start.
+        EnvironmentUnfitError: the port is taken, modelless is up already or being started, this
+            process is connected to Ray, or Ray does not start.
         NotFoundError: nothing is registered or profiled.
         StoreError: the store cannot be read.
     """
@@ -115,6 +124,9 @@ class Cluster:
         self._reaper: subprocess.Popen[bytes] | None = None
         self._keeper: HAProxyKeeper | None = None
         self._ports = HeldPorts()
+        self._lacking: Mapping[str, str] = {}
+        self._lock = ExitStack()
+        self._connects = False
         self.not_served: Mapping[str, str] = {}
 
     @property
@@ -125,6 +137,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         from modelless.controller.live.knowledge import read_knowledge
 
+        _check_unconnected()
         running = read_state(self._home)
         if running is not None:
             raise EnvironmentUnfitError(
@@ -140,7 +153,7 @@ class Cluster:
         if knowledge.catalog.left_out:
             names = ", ".join(sorted(knowledge.catalog.left_out))
             self._on_stage(f"leaving out what is dominated (see 'modelless variants'): {names}")
-        self._run.mkdir(parents=True, exist_ok=True)
+        self._lock.enter_context(only_one(self._home))
         try:
             self._signals.install()
             self._start()
@@ -162,13 +175,23 @@ class Cluster:
     ) -> None:
         self._stop()
 
-    def wait_ready(self, most_s: float = 120.0) -> None:
-        """Wait until every task that can be served is; EnvironmentUnfitError after ``most_s``."""
+    def wait_ready(self, most_s: float = 120.0) -> bool:
+        """Wait until every task that can be served is.
+
+        Returns:
+            Whether they are; if not, nodes are awaited that have room for what serves the others.
+
+        Raises:
+            EnvironmentUnfitError: they are not, after ``most_s``.
+        """
         end_s = time.monotonic() + most_s
         while time.monotonic() < end_s:
             if _is_ready(self.url):
-                return
+                return True
             time.sleep(0.05)
+        if self._lacking:
+            self._on_stage("not every task is served yet: " + "; ".join(self._lacking.values()))
+            return False
         raise EnvironmentUnfitError(
             f"modelless did not become ready within {most_s:.0f} s; "
             f"GET {self.url}/modelless/status says what could not be loaded"
@@ -181,7 +204,7 @@ class Cluster:
         shutil.rmtree(self._run / "logs", ignore_errors=True)
         if self._address is None:
             self._ports.hold(settings.http.host, settings.http.port)
-            doors = _empty_folder(self._run / "doors")
+            doors = empty_doors(self._run)
             self._reaper = _start_reaper()
             self._on_stage("starting Ray")
             self._start_ray(doors)
@@ -195,6 +218,13 @@ class Cluster:
 
         from modelless.controller.live import deployment
 
+        count = settings.gateways.count or _cores()
+        self._lacking = without_room(settings, count, nodes_of(ray.nodes()))
+        if self._lacking and self._address is None:
+            raise EnvironmentUnfitError(
+                f"{'; '.join(self._lacking.values())} in the Ray of one node that 'modelless up' "
+                "starts; ask for less, or join a cluster whose nodes have that, with --address"
+            )
         # Noted first: what was begun can be upgraded, to be seen through.
         address: str = ray.get_runtime_context().gcs_address
         write_deployed(self._home, address, settings, is_own=self._address is None)
@@ -205,11 +235,15 @@ class Cluster:
             http_options={"host": settings.http.host, "port": settings.http.port},
             logging_config={"log_level": "WARNING", "enable_access_log": False},
         )
-        for pool in settings.pools:
+        for number, pool in enumerate(settings.pools):
             self._on_stage(f"starting the pool of {pool.device_class}")
-            deployment.start_pool(self._home, settings, pool)
+            no_room = self._lacking.get(f"pools[{number}]")
+            if no_room is not None:
+                self._on_stage(f"{no_room} now; not waiting for nodes that have more")
+            deployment.start_pool(self._home, settings, pool, waits=no_room is None)
         self._on_stage("starting the gateways")
-        count = settings.gateways.count or _cores()
+        if "gateways" in self._lacking:
+            self._on_stage(f"{self._lacking['gateways']} now; waiting for nodes that have more")
         deployment.start_gateways(self._home, settings, doors, count)
         state = UpState(os.getpid(), self.url, time.time(), began_ticks(os.getpid()))
         temporary = self._run / "up.json.new"
@@ -219,51 +253,43 @@ class Cluster:
     def _start_ray(self, doors: Path) -> None:
         from modelless.controller.live.loopback import ray_environment, write_haproxy_launcher
 
-        if "ray" in sys.modules:
-            ray_module: Any = sys.modules["ray"]
-            if ray_module.is_initialized():
-                raise EnvironmentUnfitError(
-                    "this process is already connected to a Ray cluster; modelless starts its own: "
-                    "call ray.shutdown() first, or run 'modelless up' as a process of its own"
-                )
         host = self._settings.http.host
-        launcher = None
+        launcher = files = None
         if self._settings.ingress == "haproxy":
             launcher, binary = write_haproxy_launcher(self._run, host, doors)
             self._keeper = HAProxyKeeper(doors, binary, self._ports, self._settings.http.port)
             self._keeper.start()
-        environment = ray_environment(host, haproxy=launcher)
+            files = empty_serve_folder(self._run)
+        environment = ray_environment(host, haproxy=launcher, files=files)
         for name in ("RAY_SERVE_HAPROXY_STATS_PORT", "RAY_SERVE_HAPROXY_METRICS_PORT"):
             environment[name] = str(self._ports.hold(host))
         os.environ.update(environment)
         os.environ.pop("RAY_ADDRESS", None)
-        import ray
-
-        ray.init(
+        self._connect(
             address="local",
-            num_cpus=1,
+            num_cpus=cpus_for(self._settings, self._settings.gateways.count or _cores()),
             include_dashboard=False,
             object_store_memory=128 * 2**20,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            namespace="modelless",
         )
-        self._signals.install()  # Ray has put its own handler in place
+        import ray
+
         self._tell_reaper(ray._private.worker.global_worker.node.get_session_dir_path())
 
     def _join_ray(self, address: str) -> None:
         from modelless.controller.live.loopback import joining_environment
 
         os.environ.update(joining_environment(address))
+        self._connect(address=address)
+
+    def _connect(self, **arguments: Any) -> None:
         import ray
 
+        _check_unconnected()
+        self._connects = True
         ray.init(
-            address=address,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            namespace="modelless",
+            log_to_driver=False, logging_level=logging.ERROR, namespace="modelless", **arguments
         )
-        self._signals.install()
+        self._signals.install()  # Ray has put its own handler in place
 
     def _tell_reaper(self, session: str) -> None:
         assert self._reaper is not None  # noqa: S101  (started before Ray)
@@ -272,12 +298,16 @@ class Cluster:
         self._reaper.stdin.flush()
 
     def _stop(self) -> None:
+        with self._lock:
+            self._take_all_down()
+
+    def _take_all_down(self) -> None:
         self._signals.mute()  # a second Ctrl-C must not leave half of it behind
         if self._keeper is not None:
             self._keeper.stop()
         (self._run / "up.json").unlink(missing_ok=True)
-        ray_module: Any = sys.modules.get("ray")
-        if ray_module is not None:
+        if self._connects:  # else it is somebody else's, if there is any
+            ray_module: Any = sys.modules["ray"]
             if ray_module.is_initialized():
                 joined = self._address is not None
                 self._on_stage("draining the gateways")
@@ -289,13 +319,24 @@ class Cluster:
                     logger.warning("the gateways did not drain cleanly: %s", error)
                 self._on_stage("leaving Ray" if joined else "stopping Ray")
             ray_module.shutdown()
+            self._connects = False
         if self._keeper is not None:
             self._keeper.close()
         if self._reaper is not None:
             self._reaper.communicate()  # closes the pipe: what is left of the cluster ends now
             os.environ.pop(reaper.MARK, None)
+        remove_temporary(self._run)
         self._ports.close()
         self._signals.restore()
+
+
+def _check_unconnected() -> None:
+    ray_module: Any = sys.modules.get("ray")
+    if ray_module is not None and ray_module.is_initialized():
+        raise EnvironmentUnfitError(
+            "this process is already connected to a Ray cluster; modelless connects to one itself: "
+            "call ray.shutdown() first, or run 'modelless up' as a process of its own"
+        )
 
 
 def _start_reaper() -> subprocess.Popen[bytes]:
@@ -334,14 +375,6 @@ def take_down(home: Path, most_s: float = 60.0) -> bool:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0))
-
-
-def _empty_folder(doors: Path) -> Path:
-    """The folder for the gateways' sockets, without what an earlier run left."""
-    doors.mkdir(mode=0o700, exist_ok=True)
-    for left_over in doors.glob("*.door"):
-        left_over.unlink()
-    return doors
 
 
 def _is_ready(url: str) -> bool:

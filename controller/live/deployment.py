@@ -86,15 +86,34 @@ def _new_control(home: Path, settings: Settings) -> Any:
     )
 
 
-def start_pool(home: Path, settings: Settings, pool: PoolSettings) -> None:
+def start_pool(home: Path, settings: Settings, pool: PoolSettings, *, waits: bool = True) -> None:
     """Run the application of one pool, and wait until it does.
+
+    Args:
+        home, settings, pool: what runs.
+        waits: else it is left to itself: its workers come when a node does that they can run on.
 
     Raises:
         EnvironmentUnfitError: its workers do not start.
     """
-    with told_by_replicas(pool_app_name(pool.device_class), f"the pool of {pool.device_class}"):
-        serve.run_many([_pool_target(pool, pool_app(home, settings, pool))])
+    name = pool_app_name(pool.device_class)
+    with told_by_replicas(name, f"the pool of {pool.device_class}"):
+        target = _pool_target(pool, pool_app(home, settings, pool))
+        serve.run_many([target], wait_for_applications_running=waits)
+        if not waits:
+            _wait_known(name)
     trim_pool(pool, pool.workers)
+
+
+def _wait_known(app: str, most_s: float = PATIENCE_S) -> None:
+    """Wait until Serve knows an application's deployments, so that these can be scaled."""
+    end_s = time.monotonic() + most_s
+    while time.monotonic() < end_s:
+        application = serve.status().applications.get(app)
+        if application is not None and POOL_HEAD in application.deployments:
+            return
+        time.sleep(0.05)
+    raise EnvironmentUnfitError(f"Ray Serve did not take {app!r} in within {most_s:.0f} s")
 
 
 def deploy_pool(

@@ -116,8 +116,11 @@ class HAProxyKeeper:
             return True
         try:
             handle = os.pidfd_open(process_id)
-        except OSError:
+        except ProcessLookupError:
             return True
+        except OSError:  # there is no such call here, or no file is free: it is looked at again
+            self._ending.wait(LOOK_S)
+            return False
         try:
             ended, _, _ = select.select([handle], [], [], LOOK_S)
         finally:
@@ -153,7 +156,15 @@ class HAProxyKeeper:
             process.wait(self._pause_s)
             self._pause_s = min(self._pause_s * 2.0, LONGEST_PAUSE_S)
             self._ending.wait(self._pause_s)
-        if read_current(self._folder) == ended:
+        if (
+            read_current(self._folder) != ended
+        ):  # Serve's next one has come, and knows nothing of it
+            process.send_signal(signal.SIGUSR1)
+            return
+        try:
             write_current(self._folder, Current(process.pid, ended.configuration, socket))
+        except OSError as error:
+            logger.warning("it is not noted which HAProxy serves: %s", error)
+            self._ending.wait(LONGEST_PAUSE_S)
         if process.poll() is None:
             self._pause_s = FIRST_PAUSE_S

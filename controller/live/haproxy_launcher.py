@@ -5,6 +5,8 @@ binary. It edits the configuration in these ways and then becomes HAProxy (same 
 supervision, reloads and health checks work as ever):
 
 - Serve binds its metrics and statistics ports on every address: they are held to ``host``.
+- Serve opens HAProxy's administration socket to every user of the machine, who could take servers
+  out of service or fetch the listening sockets: it is held to this user, who is Serve's as well.
 - A gateway that has opened a door (a Unix socket named after its replica) is reached through it
   instead of through Serve's own HTTP server in the same process, which costs about 0.5 ms of CPU a
   request. Health checks still go to Serve's port, so a replica that Serve takes out is out.
@@ -27,6 +29,7 @@ Standard library only, so that starting it costs little.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -41,6 +44,8 @@ _PR_SET_PDEATHSIG = 1
 MOST_SENDING_S = 30
 """A client that takes longer to send its query, or the first 256 kB of it, is answered 408."""
 
+_STATS_SOCKET = re.compile(r"^(\s*stats socket \S+)(.*)$", re.MULTILINE)
+_MODE = re.compile(r"\s+mode\s+\S+")
 _BIND = re.compile(r"^(\s*bind\s+)(?:\*|0\.0\.0\.0|\[::\])?:(\d+)", re.MULTILINE)
 _SERVER = re.compile(
     r"^(\s*server\s+(\S*-(\w+))\s+)(127\.0\.0\.1|localhost):(\d+)\s+check\b(?!\s+backup)",
@@ -69,6 +74,13 @@ KEEPER, CURRENT = "keeper.pid", "haproxy.json"
 def hold_to_host(configuration: str, host: str) -> str:
     """The configuration with every bind on all addresses held to ``host``."""
     return _BIND.sub(rf"\g<1>{host}:\g<2>", configuration)
+
+
+def hold_to_user(configuration: str) -> str:
+    """The configuration with every administration socket open to this user alone."""
+    return _STATS_SOCKET.sub(
+        lambda match: f"{match[1]} mode 600{_MODE.sub('', match[2])}", configuration
+    )
 
 
 def route_through_doors(configuration: str, doors: dict[str, str]) -> str:
@@ -198,6 +210,12 @@ def is_kept(folder: Path) -> bool:
         return False
 
 
+def outlive_parent() -> None:
+    """Leave the process group of whoever started this: Ray ends all of it when that one dies."""
+    with contextlib.suppress(OSError):  # it leads a group already
+        os.setsid()
+
+
 def end_with_parent() -> None:
     """Have the kernel end this process when the one that started it ends, however it ends.
 
@@ -220,17 +238,20 @@ def main() -> None:
     arguments = [word for word in arguments if word != NO_SHARING]
     place = arguments.index("-f") + 1
     written = Path(arguments[place])
-    text = route_through_doors(hold_to_host(written.read_text(), host), doors)
+    text = hold_to_user(hold_to_host(written.read_text(), host))
+    text = route_through_doors(text, doors)
     unanswered = written.with_name("unanswered.http")
     unanswered.write_bytes(UNANSWERED)
     text = say_unavailable(repeat_unanswered(log_nothing(prefer_first(text))), str(unanswered))
     # A name of its own: the one that serves now may have to be started again as it was.
     edited = written.with_name(f"{written.name}.{os.getpid()}.held")
+    before = read_current(folder)
     for left_over in (*written.parent.glob(f"{written.name}.*.held"), *folder.glob("*.admin")):
-        if not is_running(int(left_over.name.split(".")[-2]), "haproxy"):
+        is_needed = str(left_over) == before.configuration  # by who stands in, if that ends, too
+        if not is_needed and not is_running(int(left_over.name.split(".")[-2]), "haproxy"):
             left_over.unlink(missing_ok=True)
-    if has_gateways(text):
-        before = read_current(folder)
+    serves = has_gateways(text)
+    if serves:
         if before.process_id and is_running(before.process_id, "haproxy"):
             arguments = after(arguments, before)
         socket = str(folder / f"{os.getpid()}.admin")
@@ -240,7 +261,9 @@ def main() -> None:
         text = listen_nowhere(text)
     edited.write_text(text)
     arguments[place] = str(edited)
-    if not is_kept(folder):
+    if serves and is_kept(folder):
+        outlive_parent()
+    else:
         end_with_parent()
     os.execv(binary, [binary, *arguments])  # noqa: S606  (a fixed binary, no shell)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from modelless.controller.live import haproxy_launcher
+from modelless.controller.live.run_folder import SOCKET
 
 logger = logging.getLogger(__name__)
 
@@ -32,12 +33,16 @@ def joining_environment(address: str) -> dict[str, str]:
     return dict(_HELD_TO_LOOPBACK) if address.startswith(LOOPBACK) else {}
 
 
-def ray_environment(host: str, *, haproxy: Path | None) -> dict[str, str]:
+def ray_environment(
+    host: str, *, haproxy: Path | None, files: Path | None = None
+) -> dict[str, str]:
     """Environment variables for Ray and Serve, before either is imported.
 
     Args:
         host: what the HTTP port listens on; on loopback all of Ray is held to loopback too.
         haproxy: the launcher to run as HAProxy; None for Serve's own Python proxy.
+        files: where Serve keeps what it writes for HAProxy, a folder a node, and HAProxy's socket;
+            None in a process that only joins, where Serve keeps nothing.
     """
     variables = {
         "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "1",
@@ -71,6 +76,14 @@ def ray_environment(host: str, *, haproxy: Path | None) -> dict[str, str]:
             "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "60",
             "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "1s",
             "RAY_SERVE_HAPROXY_HEALTH_CHECK_FALL": "3",
+        }
+    if files is not None:
+        # By itself Serve uses one folder in /tmp for all users, and all may enter it.
+        variables |= {
+            "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(files / "haproxy.cfg"),
+            "RAY_SERVE_HAPROXY_SOCKET_PATH": str(files / SOCKET),
+            "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(files),
+            "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(files / "server-state"),
         }
     return variables
 

@@ -25,6 +25,7 @@ from modelless.controller.live.gateway import Gateway
 from modelless.controller.live.knowledge import Rereader, read_knowledge
 from modelless.controller.live.logs import log_to
 from modelless.controller.live.loopback import hold_replica_ports
+from modelless.controller.live.node_room import REPLICA_CPUS
 from modelless.controller.live.pool import PinnedRouter, PoolWorker
 from modelless.controller.live.receipt_log import ReceiptLog
 from modelless.controller.live.release import release_of
@@ -188,7 +189,7 @@ def gateway_app(
         health_check_timeout_s=10,
         graceful_shutdown_timeout_s=DRAIN_S + 5.0,
         graceful_shutdown_wait_loop_s=0.5,
-        ray_actor_options={"num_cpus": 0.01, **label_options(settings.gateways.labels)},
+        ray_actor_options={"num_cpus": REPLICA_CPUS, **label_options(settings.gateways.labels)},
     ).bind(
         str(home), settings.model_dump(mode="json"), str(doors) if doors else None, _new_rollout()
     )
@@ -213,9 +214,9 @@ def pool_app(
         graceful_shutdown_timeout_s=DRAIN_S + 5.0,
         graceful_shutdown_wait_loop_s=0.5,
         request_router_config={"request_router_class": PinnedRouter},
-        ray_actor_options={"num_cpus": 0.01, **pool.actor_options()},
+        ray_actor_options={"num_cpus": REPLICA_CPUS, **pool.actor_options()},
     ).bind(str(home), settings.model_dump(mode="json"), pool.device_class, _new_rollout())
-    head = PoolHead.options(ray_actor_options={"num_cpus": 0.01})  # type: ignore[attr-defined]
+    head = PoolHead.options(ray_actor_options={"num_cpus": REPLICA_CPUS})  # type: ignore[attr-defined]
     return head.bind(workers)
 
 

@@ -25,6 +25,7 @@ from modelless.controller.assembly import check_policies
 from modelless.controller.config import PoolSettings, Settings
 from modelless.controller.live.cluster import UpState, read_state
 from modelless.controller.live.deployed import AUTH_MODE, Deployed, read_deployed, write_deployed
+from modelless.controller.live.node_room import nodes_of, without_room
 from modelless.controller.live.release import PROTOCOL, ProtocolError, release_of
 from modelless.controller.live.upgrade_settings import (
     available_bytes,
@@ -139,25 +140,29 @@ class _Steps:
 
     def take(self, *, restart: bool) -> int:
         """Take them all; returns how many gateways and workers were replaced."""
+        import ray
+
         from modelless.controller.live import serve_app
         from modelless.controller.live.serve_rollout import ServeRollout
 
+        lacking = without_room(self._settings, 0, nodes_of(ray.nodes()))
         pools = [
             (
                 pool,
                 ServeRollout(serve_app.pool_app_name(pool.device_class), serve_app.POOL_DEPLOYMENT),
+                f"pools[{number}]" not in lacking,  # else not all of it is there, nor will be
             )
-            for pool in self._settings.pools
+            for number, pool in enumerate(self._settings.pools)
         ]
         gateways = ServeRollout(serve_app.GATEWAY_APP, "GatewayReplica")
-        for rollout in (*(each for _, each in pools), gateways):
+        for rollout in (*(each for _, each, is_whole in pools if is_whole), gateways):
             rollout.settle()  # one that was begun and not seen through
         self._lead(restart=restart)
         replaced = 0
-        for pool, rollout in pools:
+        for pool, rollout, is_whole in pools:
             before = rollout.replicas()
             if restart or self._is_behind(before) or not before:
-                replaced += self._replace_pool(pool, rollout, before)
+                replaced += self._replace_pool(pool, rollout, before, watches=is_whole)
         before = gateways.replicas()
         if restart or self._is_behind(before):
             replaced += self._replace_gateways(gateways, before)
@@ -190,7 +195,10 @@ class _Steps:
         }
         return any(told.get(name) != self._release for name in replicas)
 
-    def _replace_pool(self, pool: PoolSettings, rollout: Any, before: frozenset[str]) -> int:
+    def _replace_pool(
+        self, pool: PoolSettings, rollout: Any, before: frozenset[str], *, watches: bool
+    ) -> int:
+        """Replace a pool's workers; unless it ``watches``, Serve is left alone with that."""
         import ray
 
         from modelless.controller.live import deployment
@@ -200,7 +208,10 @@ class _Steps:
         self._announce(what, len(before), surge=surge)
         count = rollout.target()
         deployment.deploy_pool(self._home, self._settings, pool, count, surge=surge)
-        rollout.see_through(before, self._progress(what))
+        if watches:
+            rollout.see_through(before, self._progress(what))
+        else:
+            self._on_stage(f"no node has room for all {what}: those to come are not waited for")
         deployment.trim_pool(pool, count)
         return len(before)
 

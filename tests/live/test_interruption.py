@@ -46,6 +46,15 @@ def test_a_killed_supervisor_takes_everything_with_it(live_home: Path) -> None:
     assert status.returncode == 1
 
 
+def test_what_no_node_has_room_for(live_home: Path) -> None:
+    pools = "pools: [{device_class: cpu-1, workers: 2, resources: {GPU: 4, NPU: 1}}]\n"
+    running = start(live_home, config=pools, marker="no-room")
+    assert running.process.wait(90) == 7
+    wait_gone(running, 20.0)
+    said = (live_home / f"{running.marker}.log").read_text()
+    assert "pools[0].resources {GPU: 4, NPU: 1} each: there is room for 0 of 2" in said
+
+
 def test_a_port_that_is_taken(live_home: Path) -> None:
     import socket
 

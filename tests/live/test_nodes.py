@@ -107,6 +107,20 @@ def test_pools_of_a_joined_cluster_stand_where_their_labels_say(
     )
 
 
+def test_a_pool_whose_node_comes_later(live_home: Path, nodes: Nodes, port: int) -> None:
+    config = CONFIG.replace("site: core", "site: far")
+    join = ("--address", nodes.address)
+    with cluster(live_home, config=config, marker="later", arguments=join, port=port) as running:
+        told = (live_home / f"{running.marker}.log").read_text()
+        assert "pools[1].labels {site: far} each: there is room for 0 of 1 now" in told
+        assert set(ask_until_both_answered(running.url)) == {"cpu-1"}
+        nodes.join("far")
+        end_s = time.monotonic() + 90.0
+        while set(ask_until_both_answered(running.url)) != set(SITES):
+            assert time.monotonic() < end_s
+        assert not [command for command in nodes.processes().values() if "PoolHead" in command]
+
+
 def test_the_serve_config_file_deploys(
     live_home: Path, nodes: Nodes, port: int, tmp_path: Path
 ) -> None:

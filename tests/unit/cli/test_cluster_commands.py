@@ -18,6 +18,7 @@ from modelless.controller.cli import detached
 from modelless.controller.cli.greeting import curl_line
 from modelless.controller.cli.stopping import Stopped, StopSignals
 from modelless.controller.live.cluster import began_ticks, read_state
+from modelless.controller.live.run_folder import only_one
 from modelless.variants.vocabulary import Task, TensorSpec
 
 from .conftest import Run
@@ -79,8 +80,9 @@ class FakeCluster:
     def __exit__(self, *_: object) -> None:
         self.events.append("down")
 
-    def wait_ready(self) -> None:
+    def wait_ready(self) -> bool:
         self.events.append("ready")
+        return True
 
 
 @pytest.fixture
@@ -233,6 +235,17 @@ def test_up_refuses_to_be_up_twice(run: Run, home: Path, registered: Path) -> No
     for words in (["up"], ["up", "--detach"]):
         ran = run(*words)
         assert (ran.code, "already up at http://127.0.0.1:9" in ran.err) == (7, True)
+
+
+def test_up_in_the_background_keeps_the_log_of_one_that_is_being_started(
+    run: Run, home: Path, process: type[FakeProcess]
+) -> None:
+    with only_one(home):
+        (home / "run" / "up.log").write_text("starting Ray ...\n")
+        ran = run("up", "--detach")
+    assert (ran.code, "is being started" in ran.err) == (7, True)
+    assert (home / "run" / "up.log").read_text() == "starting Ray ...\n"
+    assert not hasattr(process, "words")
 
 
 def _free_port() -> int:

@@ -1,11 +1,18 @@
 """What the launcher makes of the configuration that Serve writes."""
 
+import errno
 import json
 import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from modelless.controller.live import haproxy_keeper as keeper
+from modelless.controller.live import haproxy_launcher as launcher
 from modelless.controller.live.haproxy_keeper import stand_in
 from modelless.controller.live.haproxy_launcher import (
     UNANSWERED,
@@ -14,6 +21,7 @@ from modelless.controller.live.haproxy_launcher import (
     hand_over_through,
     has_gateways,
     hold_to_host,
+    hold_to_user,
     is_kept,
     is_running,
     listen_nowhere,
@@ -25,6 +33,7 @@ from modelless.controller.live.haproxy_launcher import (
     say_unavailable,
     write_current,
 )
+from modelless.controller.live.ports import HeldPorts
 
 WRITTEN = """\
 global
@@ -139,9 +148,9 @@ def test_who_served_before_hands_over_and_finishes(given: list[str], becomes: li
 
 def test_ports_are_handed_over_through_a_socket_besides_serves():
     line = "    stats socket /tmp/admin.sock mode 666 level admin expose-fd listeners\n"
-    text = hand_over_through(f"global\n{line}defaults\n", "/run/7.admin")
+    text = hand_over_through(hold_to_user(f"global\n{line}defaults\n"), "/run/7.admin")
     assert text.count("stats socket /tmp/admin.sock ") == 1
-    assert "    stats socket /run/7.admin mode 666 level admin expose-fd listeners\n" in text
+    assert "    stats socket /run/7.admin mode 600 level admin expose-fd listeners\n" in text
 
 
 def test_who_serves_now_is_noted(tmp_path: Path):
@@ -172,3 +181,111 @@ def test_a_stand_in_leaves_serves_own_socket_alone():
     assert "state" not in text
     assert "stats socket /run/own.socket" in text
     assert [line.strip() for line in text.splitlines() if "bind" in line] == ["bind fd@7"]
+
+
+@pytest.fixture
+def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
+    """Runs the launcher up to where it becomes HAProxy: the command, and what is to end with it."""
+
+    def run(text: str) -> list[str]:
+        (tmp_path / "haproxy.cfg").write_text(text)
+        words = ["-db", "-f", str(tmp_path / "haproxy.cfg"), "-dR"]
+        became: list[str] = []
+        monkeypatch.setattr(sys, "argv", ["launcher", "127.0.0.1", "proxy", str(tmp_path), *words])
+        monkeypatch.setattr(os, "execv", lambda _, command: became.extend(command))
+        monkeypatch.setattr(launcher, "outlive_parent", lambda: became.append("outlives"))
+        monkeypatch.setattr(launcher, "end_with_parent", lambda: became.append("ends"))
+        launcher.main()
+        return became
+
+    return run
+
+
+def test_it_may_listen_beside_another(launch: Callable[[str], list[str]]):
+    command = launch(RETRIED)
+    assert "-dR" not in command
+    assert command[1:4] == ["proxy", "-db", "-f"]
+
+
+def test_who_serves_outlives_serve_while_somebody_watches(
+    launch: Callable[[str], list[str]], tmp_path: Path
+):
+    assert launch(RETRIED)[0] == "ends"
+    (tmp_path / "keeper.pid").write_text(str(os.getpid()))
+    assert launch(RETRIED)[0] == "outlives"
+    assert launch(RETRIED.replace("backend http-a", "backend none"))[0] == "ends"
+
+
+def test_what_the_dead_left_over_goes_but_for_what_may_be_started_again(
+    launch: Callable[[str], list[str]], tmp_path: Path
+):
+    gone = 2**22 + 1  # no such process
+    noted, other = (tmp_path / f"haproxy.cfg.{number}.held" for number in (gone, gone + 1))
+    for file in (noted, other):
+        file.write_text("")
+    write_current(tmp_path, Current(0, str(noted), ""))
+    launch(RETRIED.replace("backend http-a", "backend none"))
+    assert noted.exists()
+    assert not other.exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "has_ended"), [(ProcessLookupError(), True), (OSError(errno.ENOSYS, "none"), False)]
+)
+def test_only_a_process_that_is_gone_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, has_ended: bool
+):
+    def refuse(_: int) -> int:
+        raise error
+
+    monkeypatch.setattr(keeper, "is_running", lambda *_: True)
+    monkeypatch.setattr(keeper, "LOOK_S", 0.01)
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    assert keeper.HAProxyKeeper(tmp_path, "proxy", HeldPorts(), 1)._ended(7) is has_ended
+
+
+@pytest.mark.parametrize(
+    ("given", "becomes"),
+    [
+        ("/a.sock mode 666 level admin", "/a.sock mode 600 level admin"),
+        ("/a.sock level admin expose-fd listeners mode 0666", None),
+        ("/a.sock level admin expose-fd listeners", None),
+        ("/a.sock", "/a.sock mode 600"),
+    ],
+)
+def test_administration_is_for_this_user_alone(given: str, becomes: str | None):
+    becomes = becomes or "/a.sock mode 600 level admin expose-fd listeners"
+    text = f"global\n    stats socket {given}\n    stats timeout 30s\n\ndefaults\n    mode http\n"
+    assert hold_to_user(text) == text.replace(given, becomes)
+
+
+def test_haproxy_is_started_with_nothing_that_another_user_could_reach(tmp_path: Path):
+    """The launcher as Serve runs it, with a HAProxy that shows what it was given."""
+    shown, folder, doors = tmp_path / "haproxy", tmp_path / "node", tmp_path / "doors"
+    for each in (folder, doors):
+        each.mkdir()
+    shown.write_text('#!/bin/sh\necho "$@"\ncat "$3"\n')
+    shown.chmod(0o700)
+    written = folder / "haproxy.cfg"
+    line = "    stats socket /tmp/admin.sock mode 666 level admin expose-fd listeners\n"
+    written.write_text(WRITTEN.replace("    stats socket /tmp/admin.sock\n", line))
+    (folder / "haproxy.cfg.0.held").touch()
+    script = str(Path(launcher.__file__).resolve())
+    words = [sys.executable, "-I", "-S", script, "127.0.0.1", str(shown), str(doors)]
+    done = subprocess.run(
+        [*words, "-db", "-f", str(written), "-dR"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    arguments, _, configuration = done.stdout.partition("\n")
+    (held,) = folder.glob("*.held")
+    assert shlex.split(arguments) == ["-db", "-f", str(held)]
+    lines = configuration.splitlines()
+    sockets = [each.split()[2:5] for each in lines if each.strip().startswith("stats socket")]
+    own = read_current(doors).socket
+    assert sockets == [["/tmp/admin.sock", "mode", "600"], [own, "mode", "600"]]
+    binds = [each.split()[1] for each in lines if each.strip().startswith("bind")]
+    assert [bind for bind in binds if not bind.startswith("127.0.0.1:")] == []

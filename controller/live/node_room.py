@@ -1,0 +1,131 @@
+"""Whether the nodes of a Ray cluster have room for what is to be started there.
+
+Ray does not refuse what no node can take: it waits for one that can, as long as it takes. Where no
+other node can come that is refused here, and elsewhere nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from modelless.controller.config import Settings
+
+REPLICA_CPUS = 0.01
+"""What a process of ours asks of Ray's books unless it is told otherwise: cores are shared."""
+
+_CONDITION = re.compile(r"(!?)in\((.*)\)")
+_ROUNDING = 1e-6
+
+
+class Node(NamedTuple):
+    """What a node has in all, whoever uses it now.
+
+    Attributes:
+        resources: by Ray's names: ``CPU``, ``GPU``, or the cluster's own.
+        labels: its own.
+    """
+
+    resources: Mapping[str, float]
+    labels: Mapping[str, str]
+
+
+def nodes_of(described: Iterable[Mapping[str, Any]]) -> list[Node]:
+    """The nodes that live, of what ``ray.nodes()`` says."""
+    return [
+        Node(node.get("Resources", {}), node.get("Labels", {}))
+        for node in described
+        if node.get("Alive", False)
+    ]
+
+
+def cpus_for(settings: Settings, gateways: int) -> int:
+    """CPUs that a Ray of one node must have in its books, whatever the machine has.
+
+    Args:
+        settings: of modelless.
+        gateways: how many are to be started.
+    """
+    workers = sum(max(pool.workers, pool.max_workers, 1) for pool in settings.pools)
+    # Besides: each pool's head, and one more of each kind while they are replaced.
+    processes = gateways + 1 + workers + 2 * len(settings.pools)
+    return max(math.ceil(REPLICA_CPUS * processes), 1)
+
+
+class _Want(NamedTuple):
+    """Processes that are to be started: which section asks for how many, and what each needs."""
+
+    section: str
+    who: str
+    number: int
+    resources: Mapping[str, float]
+    labels: Mapping[str, str]
+
+    def __str__(self) -> str:
+        parts = []
+        for key, asked in (("resources", self.resources), ("labels", self.labels)):
+            if asked:
+                told = ", ".join(f"{name}: {_shown(value)}" for name, value in asked.items())
+                parts.append(f"{self.section}.{key} {{{told}}}")
+        return f"the {self.who} need {' and '.join(parts)} each"
+
+
+def without_room(settings: Settings, gateways: int, nodes: Sequence[Node]) -> dict[str, str]:
+    """What does not fit on the nodes, by section: what it needs and what there is room for.
+
+    Each pool is looked at by itself, as if it had the nodes to itself.
+
+    Args:
+        settings: of modelless.
+        gateways: how many are to be started.
+        nodes: what there is.
+
+    Returns:
+        Texts for people by ``gateways`` or ``pools[i]``.
+    """
+    wants = [
+        _Want(
+            f"pools[{number}]",
+            f"workers of {pool.device_class}",
+            max(pool.workers, 1),  # Serve begins with one
+            pool.resources,
+            pool.labels,
+        )
+        for number, pool in enumerate(settings.pools)
+    ]
+    wants.append(_Want("gateways", "gateways", gateways, {}, settings.gateways.labels))
+    rooms = [sum(_room_on(node, want) for node in nodes) for want in wants]
+    return {
+        want.section: f"{want}: there is room for {room:.0f} of {want.number}"
+        for want, room in zip(wants, rooms, strict=True)
+        if room < want.number
+    }
+
+
+def _room_on(node: Node, want: _Want) -> float:
+    """How many of these the node takes; inf if they ask for nothing that runs out."""
+    if not all(_meets(node.labels.get(name), wanted) for name, wanted in want.labels.items()):
+        return 0.0
+    rooms = [
+        math.floor(node.resources.get(name, 0.0) / amount + _ROUNDING)
+        for name, amount in want.resources.items()
+        if amount > 0.0
+    ]
+    return min(rooms, default=math.inf)
+
+
+def _shown(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def _meets(value: str | None, wanted: str) -> bool:
+    """Whether a node's label, if it has it, is as Ray's selector wants it."""
+    condition = _CONDITION.fullmatch(wanted)
+    if condition is not None:
+        among = value in [each.strip() for each in condition[2].split(",")]
+        return among != bool(condition[1])
+    if wanted.startswith("!"):
+        return value != wanted[1:]
+    return value == wanted
