@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.settings_files import problems
+from modelless.variants.vocabulary import DeviceClass
 from modelless.variants.yaml_files import read_yaml
 
 PolicySpecification = str | dict[str, Any]
@@ -37,10 +39,15 @@ class GatewaySettings(_Section):
 
     count: int | None = Field(None, ge=1, le=256, description="gateways; default: one a CPU core")
     device_class: str | None = Field(
-        "cpu-1", description="device each gateway owns and runs on; null: none, all runs in pools"
+        "cpu-1",
+        description="device class that each gateway owns and runs on: cpu-1, cpu-2 or gpu-1; null: "
+        "none, all runs in pools",
     )
     memory_bytes: int | None = Field(
-        None, ge=2**20, description="what variants may fill in each gateway; default: by machine"
+        None,
+        ge=2**20,
+        description="memory that variants may fill in each gateway; default: the device class's "
+        "(for cpu-1, half of the machine's memory, divided by its cores)",
     )
     pin: bool = Field(
         True,
@@ -57,7 +64,7 @@ class GatewaySettings(_Section):
 class PoolSettings(_Section):
     """Workers of one device class, reached from the gateways by one call a batch."""
 
-    device_class: str = Field(description="device class of its workers")
+    device_class: str = Field(description="device class of its workers: cpu-1, cpu-2 or gpu-1")
     workers: int = Field(1, ge=0, le=1024, description="workers to begin with")
     min_workers: int = Field(0, ge=0, description="fewest workers that scaling may leave")
     max_workers: int = Field(8, ge=0, description="most workers that scaling may start")
@@ -171,7 +178,9 @@ class RecordSettings(_Section):
         None, description="where to record all decisions and their inputs; null: nowhere"
     )
     max_bytes: int = Field(
-        256 * 2**20, ge=2**16, description="of one process, compressed; there its recording is cut"
+        256 * 2**20,
+        ge=2**16,
+        description="most compressed bytes of one process's recording; beyond that it stops",
     )
 
 
@@ -195,11 +204,16 @@ class Settings(_Section):
     )
     serve_unmeasured: bool = Field(
         False,
-        description="serve variants that were never profiled here, on what others let suppose; "
-        "one that could not be profiled would be tried too",
+        description="also serve variants never profiled here, by predictions from others' "
+        "profiles; this includes variants whose profiling failed",
     )
     learn_online: bool = Field(
         True, description="correct what was profiled by what batches take while serving"
+    )
+    prices_usd_per_hour: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
+        default_factory=dict,
+        description="what an hour of a device costs, by device class, e.g. {cpu-1: 0.04}; "
+        "default: 0.05 for each core, 3 for a GPU",
     )
     seed: int = Field(0, ge=0, description="seed of the policies' randomness")
     ingress: Literal["haproxy", "serve"] = Field(
@@ -213,6 +227,11 @@ class Settings(_Section):
         for pool in self.pools:
             names |= {pool.device_class, *pool.sizes}
         return frozenset(name for name in names if name is not None)
+
+    def priced(self, device_class: DeviceClass) -> DeviceClass:
+        """The device class at the price that is set for it, or else at its own."""
+        price = self.prices_usd_per_hour.get(device_class.name, device_class.price_usd_per_hour)
+        return replace(device_class, price_usd_per_hour=price)
 
     @model_validator(mode="after")
     def _something_runs(self) -> Settings:

@@ -16,18 +16,18 @@ from modelless.variants.vocabulary import DeviceClass
 
 USD_PER_CORE_HOUR = 0.05
 """A default price: about what the large clouds ask on demand for one virtual core of a
-general-purpose machine (0.04 to 0.06 USD). Configure your own."""
+general-purpose machine (0.04 to 0.06 USD). The setting ``prices_usd_per_hour`` takes your own."""
 
 WATTS_PER_CORE = 8.0
-"""A default power: a server processor's rated 200 to 350 W shared out over its 24 to 48 cores.
-Configure your own."""
+"""The power assumed: a server processor's rated 200 to 350 W shared out over its 24 to 48 cores. No
+setting changes it."""
 
 USD_PER_GPU_HOUR = 3.0
 """A default price: about what the large clouds ask on demand for one data-centre card with its host
-(an L4 0.7, an A100 4, an H100 5 to 10 USD). Configure your own."""
+(an L4 0.7, an A100 4, an H100 5 to 10 USD). ``prices_usd_per_hour`` takes your own."""
 
 WATTS_PER_GPU = 300.0
-"""A default power, for cards whose driver tells no limit."""
+"""The power assumed of cards whose driver tells no limit. No setting changes it."""
 
 GPU_MEMORY_SHARE = 0.8
 """The part of a card's memory that variants may fill; the rest is for CUDA and growing batches."""

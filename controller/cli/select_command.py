@@ -84,7 +84,7 @@ def select(
     with others_print_to_stderr():
         chooser: SelectionPolicy = build_policy(SelectionPolicy, specification)
     facts = read_facts()
-    every = default_device_classes(facts)
+    every = [settings.priced(each) for each in default_device_classes(facts)]
     devices = pick_device_classes(class_names, every)
     with closing(open_registry(home_of(ctx))) as registry:
         catalog = registry.catalog()

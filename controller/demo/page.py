@@ -242,7 +242,8 @@ def _how(document: Mapping[str, Any]) -> str:
     machine, burst = document["machine"], document["burst"]
     facts = [
         f"Profiled and served on {machine['device_class']}, priced at "
-        f"{machine['price_usd_per_hour']:g} USD an hour: a default, set your own.",
+        f"{machine['price_usd_per_hour']:g} USD an hour: a default; the setting "
+        "prices_usd_per_hour takes your own.",
         "Published accuracies are those of the weights' authors, derived ones follow from them "
         "by measured agreement; neither was measured on ImageNet here.",
     ]

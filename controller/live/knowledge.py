@@ -158,6 +158,8 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
         classes[there.device.name] = there.device
         fingerprints[there.device.name] = there.fingerprint
     _check_sizes(settings, classes)
+    _check_prices(settings, classes)
+    classes = {name: settings.priced(known) for name, known in classes.items()}
     return Knowledge(
         catalog, classes, cost_model, cost_inputs, fingerprints, fetch, settings.device_classes
     )
@@ -184,10 +186,23 @@ class Rereader:
             return Records(registry.store).count(variant_ids)
 
 
+def _check_prices(settings: Settings, classes: Mapping[str, DeviceClass]) -> None:
+    """What has a price must exist."""
+    for name in sorted(settings.prices_usd_per_hour.keys() - classes.keys()):
+        allowed = f"a device class: {', '.join(classes)}"
+        raise InvalidInputError.of("prices_usd_per_hour", name, allowed)
+
+
 def _check_sizes(settings: Settings, classes: Mapping[str, DeviceClass]) -> None:
     """Device classes must exist, and what is resized stays the kind of hardware that it is."""
     for name in sorted(settings.device_classes - set(classes)):
-        raise InvalidInputError.of("device_class", name, ", ".join(classes))
+        raise InvalidInputError.of(
+            "device_class",
+            name,
+            ", ".join(classes),
+            f"One that only other machines have must be profiled there, into this store: "
+            f"'modelless profile --device-class {name}'.",
+        )
     owners = [(pool.device_class, pool.sizes) for pool in settings.pools]
     if settings.gateways.device_class is not None:
         owners.append((settings.gateways.device_class, settings.gateways.sizes))

@@ -25,7 +25,7 @@ from modelless.controller.live.frontend import V2Frontend
 from modelless.controller.live.knowledge import Knowledge, read_knowledge
 from modelless.controller.live.messages import Report
 from modelless.profiler.records import Records
-from modelless.variants.errors import NotFoundError
+from modelless.variants.errors import InvalidInputError, NotFoundError
 from modelless.variants.registry import open_registry
 from modelless.variants.vocabulary import Accuracy, Engine, Model, Precision, Provenance, Task
 from tests.unit.cli.tiny import TASK, add_measurements, add_variants, measurement, tiny_bytes
@@ -162,3 +162,20 @@ def test_with_nothing_to_serve_at_all_nothing_starts(
     settings = parse_settings({"gateways": {"device_class": "cpu-2"}})
     with pytest.raises(NotFoundError, match=r"task pixels has no profile .* cpu-2.*; task stray"):
         Cluster(home, settings).__enter__()
+
+
+def test_prices_are_the_settings(home: Path) -> None:
+    told = parse_settings({"prices_usd_per_hour": {"cpu-1": 0.5}})
+    by_name = read_knowledge(home, told).device_classes
+    assert by_name["cpu-1"].price_usd_per_hour == 0.5
+    by_default = read_knowledge(home, Settings()).device_classes
+    assert by_name["cpu-2"] == by_default["cpu-2"]
+    assert by_default["cpu-1"].price_usd_per_hour == 0.05
+
+
+def test_a_price_of_nothing_there_is_refused(home: Path) -> None:
+    told = parse_settings({"prices_usd_per_hour": {"cpu-9": 0.5}})
+    with pytest.raises(InvalidInputError, match=r"prices_usd_per_hour: got 'cpu-9'.*cpu-1"):
+        read_knowledge(home, told)
+    with pytest.raises(InvalidInputError, match=r"prices_usd_per_hour\.cpu-1"):
+        parse_settings({"prices_usd_per_hour": {"cpu-1": -1}})
