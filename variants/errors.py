@@ -76,7 +76,10 @@ class EnvironmentUnfitError(ModellessError):
 
 
 class OverloadedError(ModellessError):
-    """Try again later. ``retry_after_s`` says when."""
+    """Too much is waiting, or nothing can serve it just now: try again later.
+
+    ``retry_after_s`` says when.
+    """
 
     http_status = 429
     exit_code = 8

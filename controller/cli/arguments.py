@@ -14,7 +14,7 @@ LatencyMs = Annotated[
     float | None, typer.Option("--latency-ms", help="Deadline, milliseconds from arrival.")
 ]
 MinAccuracy = Annotated[
-    float | None, typer.Option("--min-accuracy", help="Least accuracy, per cent.")
+    float | None, typer.Option("--min-accuracy", help="Minimum accuracy, per cent.")
 ]
 MaxCostUsd = Annotated[
     float | None, typer.Option("--max-cost-usd", help="Highest price of one query.")
@@ -29,7 +29,12 @@ Scopes = Annotated[
     ),
 ]
 DeviceClasses = Annotated[
-    str, typer.Option("--device-class", metavar="NAME,...", help="Kinds of device, with commas.")
+    str,
+    typer.Option(
+        "--device-class",
+        metavar="NAME,...",
+        help="Device classes, with commas: cpu-1, cpu-2, gpu-1; see 'modelless device'.",
+    ),
 ]
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Settings, a YAML file.")

@@ -88,7 +88,7 @@ def evaluate(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Predict profiles from other profiles and a few measurements, beside the usual baselines.
+    """Predict profiles from other profiles and a few measurements, and compare with baselines.
 
     Every method gets the same training rows and the same shots; shots are not judged. Points that
     a table holds several times with other latencies are kept: what told them apart was not

@@ -1,4 +1,4 @@
-"""``modelless device``: what this machine is, and what it does in a second."""
+"""``modelless device``: this machine's hardware, and how fast it computes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def device(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what this machine is, and what it does in a second.
+    """Show this machine's hardware and how fast it computes.
 
     Its device classes are measured by a benchmark of about two seconds each, once: what was
     measured here before is shown again.

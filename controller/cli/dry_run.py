@@ -136,7 +136,7 @@ def _why(entry: Mapping[str, Any], chosen: Mapping[str, Any] | None) -> str:
     if entry["accuracy"] < chosen["accuracy"]:
         worse.append(f"{chosen['accuracy'] - entry['accuracy']:.1f} points less accurate")
     if entry["cost_usd"] > chosen["cost_usd"]:
-        worse.append(f"{entry['cost_usd'] / chosen['cost_usd'] - 1.0:.0%} dearer")
+        worse.append(f"{entry['cost_usd'] / chosen['cost_usd'] - 1.0:.0%} more expensive")
     if entry["p99_ms"] > chosen["p99_ms"]:
         worse.append(f"{entry['p99_ms'] - chosen['p99_ms']:.1f} ms slower")
     return "within the limits, but " + (", ".join(worse) or "the policy prefers another")

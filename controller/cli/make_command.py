@@ -68,7 +68,11 @@ def make(
     ] = None,
     framework: Annotated[
         str | None,
-        typer.Option("--framework", help="Of the source, where it cannot be told by itself."),
+        typer.Option(
+            "--framework",
+            help="Framework of SOURCE where it cannot be told: scikit-learn, pytorch, tensorflow "
+            "or onnx.",
+        ),
     ] = None,
     precision: Annotated[
         Precision, typer.Option("--precision", help="The source's number format.")
@@ -82,12 +86,16 @@ def make(
         typer.Option(
             "--calibration",
             metavar="PATH",
-            help="Inputs to measure ranges on; some of the validation set are held out else.",
+            help="Inputs to measure ranges on; by default a part of the validation set, held out.",
         ),
     ] = None,
     recipe: Annotated[
         Path | None,
-        typer.Option("--recipe", metavar="FILE", help="Which variants, YAML; else the usual ones."),
+        typer.Option(
+            "--recipe",
+            metavar="FILE",
+            help="Which variants to make, a YAML file; default: the usual ones.",
+        ),
     ] = None,
     engine: Annotated[
         str | None,

@@ -59,7 +59,8 @@ def profile(
         typer.Option(
             "--budget",
             metavar="TIME",
-            help="Time for all of it, e.g. 60s: spent on what tells most of the rest.",
+            help="Time for all of it, e.g. 60s: spent on the measurements that improve "
+            "predictions most.",
         ),
     ] = None,
     target_error: Annotated[
@@ -85,7 +86,8 @@ def profile(
     drifted: Annotated[
         bool,
         typer.Option(
-            "--drifted", help="Measure again what was seen to take another time than measured."
+            "--drifted",
+            help="Measure again only what was slower or quicker in service than its profile.",
         ),
     ] = False,
     neighbours: Annotated[
@@ -100,8 +102,8 @@ def profile(
     """Measure what variants cost on this machine.
 
     Latency by batch, throughput, memory, load time. What was measured here before is not measured
-    again, so an interrupted run goes on where it was left; with --drifted it is what was seen to
-    take another time since, and only that. A machine too noisy to be trusted is refused with exit
+    again, so an interrupted run goes on where it was left; --drifted measures only what was slower
+    or quicker in service since. A machine too noisy to be trusted is refused with exit
     code 10. The device itself is measured first, once: see 'modelless device'.
     """
     sizes = batches_of(batches)
@@ -174,7 +176,7 @@ def profile(
         if pairs:
             profile_neighbours.show_neighbours(pairs)
     if drifted and not chosen:
-        say("nothing was seen to take another time than measured")
+        say("nothing was slower or quicker in service than its profile")
     for line in summary.remarks():
         say(line)
     if failed:

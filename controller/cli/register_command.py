@@ -117,7 +117,11 @@ def register(
     ] = None,
     framework: Annotated[
         str | None,
-        typer.Option("--framework", help="Of the source, where it cannot be told by itself."),
+        typer.Option(
+            "--framework",
+            help="Framework of SOURCE where it cannot be told: scikit-learn, pytorch, tensorflow "
+            "or onnx.",
+        ),
     ] = None,
     family: Annotated[str, typer.Option("--family", help="A new model's architecture.")] = "",
     source: Annotated[str, typer.Option("--source", help="Where a new model comes from.")] = "",

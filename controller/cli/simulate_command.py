@@ -39,7 +39,7 @@ def simulate(
             "--log",
             metavar="FILE",
             help="One row a query into FILE.parquet or FILE.csv, one row a control decision "
-            "into FILE.control.parquet or .csv beside it.",
+            "into FILE.control.parquet or .csv in the same folder.",
         ),
     ] = None,
     as_json: Json = False,

@@ -66,7 +66,9 @@ def validate(
     precision: Annotated[
         float | None,
         typer.Option(
-            "--precision", metavar="POINTS", help="Stop when the interval reaches no further."
+            "--precision",
+            metavar="POINTS",
+            help="Stop once the 95 % interval reaches at most POINTS to either side.",
         ),
     ] = None,
     reference: Annotated[

@@ -33,7 +33,10 @@ Why = Annotated[str | None, typer.Option("--reason", help="A sentence for the hi
 
 def _tolerance(of: str, events: str) -> Any:
     """The option that says how many more bad events a canary may have."""
-    return typer.Option(f"--{of}-tolerance", help=f"Points of {events} more, at most.")
+    return typer.Option(
+        f"--{of}-tolerance",
+        help=f"How many percentage points more {events} than the current version are tolerated.",
+    )
 
 
 def _points(share: float) -> str:
@@ -80,7 +83,10 @@ def canary(
     ctx: typer.Context,
     version: Version,
     share: Annotated[
-        str, typer.Option("--share", help="Of the queries that either version could serve.")
+        str,
+        typer.Option(
+            "--share", help="Share of the queries that either version could serve, e.g. 5%."
+        ),
     ] = "5%",
     against: Annotated[
         str | None,
@@ -89,7 +95,7 @@ def canary(
         ),
     ] = None,
     alpha: Annotated[
-        str, typer.Option("--alpha", help="Most probability of each wrong decision.")
+        str, typer.Option("--alpha", help="Highest probability of each kind of wrong decision.")
     ] = _points(_RULES.alpha),
     accuracy_tolerance: Annotated[str, _tolerance("accuracy", "wrong answers")] = _points(
         _RULES.accuracy_tolerance
@@ -110,7 +116,10 @@ def canary(
         int, typer.Option("--max-queries", help="Undecided after so many, it is rolled back.")
     ] = _RULES.max_queries,
     at_most: Annotated[
-        str, typer.Option("--at-most", metavar="TIME", help="Undecided by then, likewise.")
+        str,
+        typer.Option(
+            "--at-most", metavar="TIME", help="Undecided after this time, it is rolled back."
+        ),
     ] = f"{_RULES.max_s / 3600:g}h",
     reason: Why = None,
     as_json: Json = False,

@@ -65,7 +65,7 @@ def add(
 ) -> None:
     """Build and register all variants of zoo entries.
 
-    What is there already is left alone; damaged files are made anew.
+    What is there already is left alone; damaged files are made again.
     """
     from modelless.controller.cli.zoo_adding import Added, add_entry
     from modelless.variants.registry import open_registry

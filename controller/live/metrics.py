@@ -106,7 +106,9 @@ FAMILIES: Mapping[str, Family] = {
         "quantile itself.",
     ),
     "modelless_prediction_error_ratio": Family(
-        "gauge", ("device_class",), "Median of |predicted p50 / observed - 1|, lately."
+        "gauge",
+        ("device_class",),
+        "Median of the absolute relative error of predicted p50, lately.",
     ),
     "modelless_profile_drift_ratio": Family(
         "gauge", ("variant", "device_class"), "Latency over what was profiled, where it drifted."

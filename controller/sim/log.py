@@ -213,6 +213,6 @@ def _pyarrow() -> tuple[Any, Any]:
         return import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError:
         raise EnvironmentUnfitError(
-            "Parquet needs pyarrow, which is not installed: run 'pip install pyarrow', "
+            "Parquet needs pyarrow, which is not installed: pip install 'modelless[parquet]'; "
             "or name the log FILE.csv"
         ) from None

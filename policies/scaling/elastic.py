@@ -1,6 +1,6 @@
 """Elastic: as many workers as pay for themselves, each of the size that pays, and back to none.
 
-Up at once; down only to the dearest plan that was the best at any time for a while (the
+Up at once; down only to the most expensive plan that was the best at any time for a while (the
 stabilisation window of Kubernetes' Horizontal Pod Autoscaler). What workers hold is decided as
 ``demand-value`` does, so that the variants follow the load as well. Profiles may promise more than
 a disturbed machine keeps: while busy workers miss deadlines, demand counts for more and more than

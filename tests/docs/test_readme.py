@@ -6,6 +6,7 @@ import ast
 import re
 import shlex
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -38,12 +39,16 @@ def commands_in(text: str) -> Iterator[list[str]]:
             words = [] if end is None else words[end + 1 :]
 
 
+def without_blocks(text: str) -> str:
+    """A page's text without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
 def every_command(program: str) -> list[Any]:
     """Uses of ``program`` in shell blocks, and in inline code, as parameters of a test."""
     found = [(str(block), words) for block in SHELL for words in commands_in(block.text)]
     for page in PAGES:
-        outside = re.sub(r"^```.*?^```$", "", read(page), flags=re.MULTILINE | re.DOTALL)
-        codes = re.findall(rf"`({program} [^`\n]+)`", outside)
+        codes = re.findall(rf"`({program} [^`\n]+)`", without_blocks(read(page)))
         found += [(page, words) for code in codes for words in commands_in(code)]
     return [
         pytest.param(words, id=f"{where} {' '.join(words)}"[:100])
@@ -140,10 +145,36 @@ def test_the_main_ways_in_are_shown() -> None:
     assert {("make", "demo"), ("make", "test")} | {("modelless", way) for way in ways} <= shown
 
 
+def anchors_of(text: str) -> set[str]:
+    """What may follow the ``#`` of a link to a page: its headings, written as GitHub does."""
+    headings = re.findall(r"^#+ (.+)$", without_blocks(text), re.MULTILINE)
+    bare = (re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)
+    return {
+        f"{anchor}-{number}" if number else anchor
+        for anchor, count in Counter(bare).items()
+        for number in range(count)
+    }
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_headings_that_are_there(page: str) -> None:
+    links = re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", without_blocks(read(page)))
+    here = [(path, anchor) for path, anchor in links if not urlsplit(path).scheme]
+    lost = []
+    for path, anchor in here:
+        target = (ROOT / page).parent / path if path else ROOT / page
+        if anchor not in anchors_of(target.read_text(encoding="utf-8")):
+            lost.append(f"{path}#{anchor}")
+    assert lost == []
+
+
+def test_a_heading_makes_an_anchor() -> None:
+    assert anchors_of("# A `b`: c, d\n\n## Two\n\n## Two\n") == {"a-b-c-d", "two", "two-1"}
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
-    text = re.sub(r"^```.*?^```$", "", read(page), flags=re.MULTILINE | re.DOTALL)
-    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", without_blocks(read(page)))
     here = [link for link in links if not urlsplit(link).scheme]
     assert [link for link in here if not (ROOT / page).parent.joinpath(link).exists()] == []
 

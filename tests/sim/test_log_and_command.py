@@ -61,7 +61,7 @@ def test_quantiles_of_the_sketch_are_within_a_hundredth() -> None:
 
 @pytest.mark.skipif(PYARROW, reason="pyarrow is there")
 def test_parquet_without_pyarrow_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentUnfitError, match="pip install pyarrow"):
+    with pytest.raises(EnvironmentUnfitError, match=r"pip install 'modelless\[parquet\]'"):
         simulate(world(duration_s=0.1), log=tmp_path / "log.parquet")
 
 

@@ -106,7 +106,7 @@ def test_what_drifted_is_measured_again_and_only_that(run: Run, profiled: Path) 
     pytest.importorskip("onnxruntime")
     none = run("profile", *QUICK, "--drifted", "--json")
     assert (none.code, none.document["measured"]) == (0, 0)
-    assert "nothing was seen to take another time" in none.err
+    assert "nothing was slower or quicker in service" in none.err
     with closing(open_registry(profiled)) as registry:
         drift = Drift(Placement(SMALL, "cpu-1"), 1.5, 1, 12.0)
         record_drifts(registry.store, [drift], {"cpu-1": host_facts().fingerprint})
