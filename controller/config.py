@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from modelless.profiler.device import DEVICE_CLASSES
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.settings_files import problems
 from modelless.variants.vocabulary import DeviceClass
@@ -227,6 +228,14 @@ class Settings(_Section):
         for pool in self.pools:
             names |= {pool.device_class, *pool.sizes}
         return frozenset(name for name in names if name is not None)
+
+    @field_validator("prices_usd_per_hour")
+    @classmethod
+    def _known_classes(cls, prices: dict[str, float]) -> dict[str, float]:
+        for name in prices:
+            if name not in DEVICE_CLASSES:
+                raise ValueError(f"got {name!r}; allowed: {', '.join(DEVICE_CLASSES)}")
+        return prices
 
     def priced(self, device_class: DeviceClass) -> DeviceClass:
         """The device class at the price that is set for it, or else at its own."""

@@ -42,6 +42,18 @@ def arm_of(scope: str, variant_id: str, *, on_trial: bool) -> str:
     return f"{scope} {_WITH if on_trial else _WITHOUT} {variant_id}"
 
 
+def own_of(arm: str) -> str:
+    """The scope of what an arm has for itself: the versions of the variant on trial that are its.
+
+    Of a scope that is no arm it is the scope itself.
+    """
+    _, is_arm, rest = arm.partition(" ")
+    if not is_arm:
+        return arm
+    word, _, variant_id = rest.partition(" ")
+    return f"{variant_id.partition('@')[0]} {word} {variant_id}"
+
+
 def in_scope(variant_id: str, scope: str) -> bool:
     """Whether ``scope`` (``task[/model[/name[@version]]]``, or an arm) takes the variant in."""
     base, is_arm, arm = scope.partition(" ")

@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import DeviceClass
 
+DEVICE_CLASSES = ("cpu-1", "cpu-2", "gpu-1")
+"""All that there are, on whatever machine; see ``default_device_classes``."""
+
 USD_PER_CORE_HOUR = 0.05
 """A default price: about what the large clouds ask on demand for one virtual core of a
 general-purpose machine (0.04 to 0.06 USD). The setting ``prices_usd_per_hour`` takes your own."""

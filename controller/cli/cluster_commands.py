@@ -72,15 +72,14 @@ def up(
     if detach:
         from modelless.controller.cli.detached import start_detached
 
-        url, pid, log = start_detached(
-            home, _own_words(config, host, port, gateways, record, address)
-        )
+        up, log = start_detached(home, _own_words(config, host, port, gateways, record, address))
         from modelless.controller.cli.server import get_json
 
-        not_served = get_json(url, "/v2/health/ready").get("not_served", {})
-        told = {"url": url, "pid": pid, "ready": True, "not_served": not_served}
+        told: dict[str, Any] = {"url": up.url, "pid": up.pid, "ready": not up.awaits}
+        ready = {} if up.awaits else get_json(up.url, "/v2/health/ready")
+        told["not_served"] = ready.get("not_served", {})
         _announce(home, settings, told, as_json=as_json)
-        say(f"process {pid} in the background; 'modelless down' ends it; log: {log}")
+        say(f"process {up.pid} in the background; 'modelless down' ends it; log: {log}")
         return
     _serve(home, settings, address, as_json=as_json)
 

@@ -8,10 +8,13 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from modelless.controller.cli.screen import say
 from modelless.variants.errors import EnvironmentUnfitError, ModellessError
+
+if TYPE_CHECKING:
+    from modelless.controller.live.cluster import UpState
 
 POLL_S: Final = 0.1
 PATIENCE_S: Final = 300.0
@@ -26,8 +29,8 @@ class ChildError(ModellessError):
         self.exit_code = exit_code  # type: ignore[misc]  # of this one, not of the class
 
 
-def start_detached(home: Path, words: Sequence[str]) -> tuple[str, int, Path]:
-    """Run ``modelless WORDS`` in a session of its own; URL, process id and log once it is ready.
+def start_detached(home: Path, words: Sequence[str]) -> tuple[UpState, Path]:
+    """Run ``modelless WORDS`` in a session of its own; its state and its log, once it is up.
 
     What it says meanwhile is repeated on stderr. Interrupted, it takes the process down again.
 
@@ -58,7 +61,7 @@ def start_detached(home: Path, words: Sequence[str]) -> tuple[str, int, Path]:
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
     try:
-        return _wait(home, child, log), child.pid, log
+        return _wait(home, child, log), log
     except BaseException:
         _end(child)
         raise
@@ -71,8 +74,8 @@ def last_error(text: str) -> str:
     return errors[-1].removeprefix(_ERROR) if errors else (lines[-1] if lines else "no word")
 
 
-def _wait(home: Path, child: subprocess.Popen[bytes], log: Path) -> str:
-    """Wait until the child serves; its URL."""
+def _wait(home: Path, child: subprocess.Popen[bytes], log: Path) -> UpState:
+    """Wait until the child serves all that it can; what it says of itself."""
     from modelless.controller.cli.server import get_json
     from modelless.controller.live.cluster import read_state
 
@@ -90,12 +93,15 @@ def _wait(home: Path, child: subprocess.Popen[bytes], log: Path) -> str:
             raise ChildError(f"{last_error(text)} (log: {log})", code if code > 0 else 1)
         state = read_state(home)
         if state is not None and state.pid == child.pid:
+            if state.awaits:
+                say(f"not every task is served yet: {state.awaits}")
+                return state
             try:
                 get_json(state.url, "/v2/health/ready", 2.0)
             except ModellessError:
                 pass
             else:
-                return state.url
+                return state
         time.sleep(POLL_S)
     raise EnvironmentUnfitError(f"it did not become ready within {PATIENCE_S:.0f} s; log: {log}")
 

@@ -32,7 +32,7 @@ from modelless.controller.core.tenants import Tenants
 from modelless.controller.core.waiting import Batch, WaitingRoom, Worker
 from modelless.policies.batching.urgency import rank, urgency
 from modelless.policies.reasons import Reason
-from modelless.policies.scopes import base_of
+from modelless.policies.scopes import base_of, own_of
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import Defer, QueryView, Reject, Run
 from modelless.variants.estimates import Load
@@ -254,10 +254,11 @@ class Dispatcher(DispatchReports):
         if receipt.candidates is not None and query.deadline_s <= now_s:  # it was asked before
             return self._give_up([query], Reason.DEADLINE_PASSED, now_s)
         is_served = self.roster.is_accurate_enough(query.scope, query.min_accuracy_percent)
-        if not is_served and query.scope != (base := base_of(query.scope)):
-            # An arm of a trial that is over: it is served as what the client asked for.
-            receipt.standing = query._replace(scope=base)
-            return self._choose(receipt, now_s, late=late)
+        if not is_served and not self.roster.is_served(own_of(query.scope)):
+            base = base_of(query.scope)
+            if base != query.scope:  # an arm whose version is gone: what the client asked for
+                receipt.standing = query._replace(scope=base)
+                return self._choose(receipt, now_s, late=late)
         candidates = self.roster.candidates(query.scope, query.items, now_s, rank(query))
         receipt.candidates, receipt.row, receipt.outcome = candidates, None, "waiting"
         if not is_served:  # what no load could serve is for the policy to say

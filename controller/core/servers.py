@@ -17,7 +17,8 @@ class Servers(dict[str, Shelves]):
         most: scopes that are kept; others are found each time.
 
     Attributes:
-        found: how often any were found, or forgotten: who serves what may be otherwise since.
+        found: how often all were forgotten. In between, what the workers of an outfit can serve
+            stays the same, though which outfits there are does not.
     """
 
     def __init__(self, find: Callable[[str], Shelves], most: int) -> None:

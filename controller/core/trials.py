@@ -200,7 +200,7 @@ class TrialBook:
 
     def _arm(self, receipt: Receipt) -> tuple[Trial, bool, ArmCounts] | None:
         """The trial that the query is in, whether with the new version, and where to count it."""
-        scope = receipt.query.scope
+        scope = (receipt.standing or receipt.query).scope  # of an arm that is gone: no arm
         if not self._trials or " " not in scope:
             return None
         trial = self._trials.get(task_of(scope))

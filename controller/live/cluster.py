@@ -56,12 +56,14 @@ class UpState:
         started_at: seconds since the epoch.
         began_ticks: when the process began, as the kernel counts: process ids are used again; 0
             where it does not say.
+        awaits: nodes that have room for what, if not every task is served for want of it.
     """
 
     pid: int
     url: str
     started_at: float
     began_ticks: int = 0
+    awaits: str = ""
 
 
 def read_state(home: Path) -> UpState | None:
@@ -125,6 +127,7 @@ class Cluster:
         self._keeper: HAProxyKeeper | None = None
         self._ports = HeldPorts()
         self._lacking: Mapping[str, str] = {}
+        self._began_at = time.time()
         self._lock = ExitStack()
         self._connects = False
         self.not_served: Mapping[str, str] = {}
@@ -190,7 +193,12 @@ class Cluster:
                 return True
             time.sleep(0.05)
         if self._lacking:
-            self._on_stage("not every task is served yet: " + "; ".join(self._lacking.values()))
+            awaits = "; ".join(self._lacking.values())
+            self._on_stage(
+                f"not every task is served yet: {awaits}. What else may be missing is in "
+                f"{self.url}/modelless/status"
+            )
+            self._note_up(awaits)
             return False
         raise EnvironmentUnfitError(
             f"modelless did not become ready within {most_s:.0f} s; "
@@ -245,7 +253,11 @@ class Cluster:
         if "gateways" in self._lacking:
             self._on_stage(f"{self._lacking['gateways']} now; waiting for nodes that have more")
         deployment.start_gateways(self._home, settings, doors, count)
-        state = UpState(os.getpid(), self.url, time.time(), began_ticks(os.getpid()))
+        self._note_up()
+
+    def _note_up(self, awaits: str = "") -> None:
+        ticks = began_ticks(os.getpid())
+        state = UpState(os.getpid(), self.url, self._began_at, ticks, awaits)
         temporary = self._run / "up.json.new"
         temporary.write_text(json.dumps(asdict(state)))
         temporary.replace(self._run / "up.json")

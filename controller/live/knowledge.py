@@ -158,7 +158,6 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
         classes[there.device.name] = there.device
         fingerprints[there.device.name] = there.fingerprint
     _check_sizes(settings, classes)
-    _check_prices(settings, classes)
     classes = {name: settings.priced(known) for name, known in classes.items()}
     return Knowledge(
         catalog, classes, cost_model, cost_inputs, fingerprints, fetch, settings.device_classes
@@ -184,13 +183,6 @@ class Rereader:
         """How many points of these variants the store has, of any machine, by id; StoreError."""
         with closing(open_registry(self._home)) as registry:
             return Records(registry.store).count(variant_ids)
-
-
-def _check_prices(settings: Settings, classes: Mapping[str, DeviceClass]) -> None:
-    """What has a price must exist."""
-    for name in sorted(settings.prices_usd_per_hour.keys() - classes.keys()):
-        allowed = f"a device class: {', '.join(classes)}"
-        raise InvalidInputError.of("prices_usd_per_hour", name, allowed)
 
 
 def _check_sizes(settings: Settings, classes: Mapping[str, DeviceClass]) -> None:

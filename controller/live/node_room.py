@@ -28,7 +28,7 @@ class Node(NamedTuple):
         labels: its own.
     """
 
-    resources: Mapping[str, float]
+    resources: dict[str, float]
     labels: Mapping[str, str]
 
 
@@ -51,7 +51,8 @@ def cpus_for(settings: Settings, gateways: int) -> int:
     workers = sum(max(pool.workers, pool.max_workers, 1) for pool in settings.pools)
     # Besides: each pool's head, and one more of each kind while they are replaced.
     processes = gateways + 1 + workers + 2 * len(settings.pools)
-    return max(math.ceil(REPLICA_CPUS * processes), 1)
+    asked_for = sum(pool.resources.get("CPU", 0.0) * pool.workers for pool in settings.pools)
+    return max(math.ceil(REPLICA_CPUS * processes + asked_for), 1)
 
 
 class _Want(NamedTuple):
@@ -75,7 +76,7 @@ class _Want(NamedTuple):
 def without_room(settings: Settings, gateways: int, nodes: Sequence[Node]) -> dict[str, str]:
     """What does not fit on the nodes, by section: what it needs and what there is room for.
 
-    Each pool is looked at by itself, as if it had the nodes to itself.
+    The pools take what they need one after the other, each wherever there is room.
 
     Args:
         settings: of modelless.
@@ -96,12 +97,23 @@ def without_room(settings: Settings, gateways: int, nodes: Sequence[Node]) -> di
         for number, pool in enumerate(settings.pools)
     ]
     wants.append(_Want("gateways", "gateways", gateways, {}, settings.gateways.labels))
-    rooms = [sum(_room_on(node, want) for node in nodes) for want in wants]
-    return {
-        want.section: f"{want}: there is room for {room:.0f} of {want.number}"
-        for want, room in zip(wants, rooms, strict=True)
-        if room < want.number
-    }
+    left = [Node(dict(node.resources), node.labels) for node in nodes]
+    found = {}
+    for want in wants:
+        there = 0
+        for node in left:
+            there += _take(node, want, want.number - there)
+        if there < want.number:
+            found[want.section] = f"{want}: there is room for {there} of {want.number}"
+    return found
+
+
+def _take(node: Node, want: _Want, most: int) -> int:
+    """Take the room of up to ``most`` of these on the node; of how many."""
+    number = int(min(_room_on(node, want), most))
+    for name, amount in want.resources.items():
+        node.resources[name] = node.resources.get(name, 0.0) - number * amount
+    return number
 
 
 def _room_on(node: Node, want: _Want) -> float:

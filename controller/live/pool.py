@@ -99,7 +99,7 @@ class PinnedRouter(RequestRouter):  # type: ignore[misc]  # Ray ships no types
                 if replica_id.unique_id == wanted:
                     return replica
             await self._pause(LOOK_S)
-        raise WorkerGoneError(f"worker {wanted!r} is not there any more")
+        raise WorkerGoneError(f"worker {wanted!r} is not there any more, or takes nothing")
 
 
 class PoolWorker:

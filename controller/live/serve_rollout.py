@@ -43,12 +43,19 @@ class ServeRollout:
         """
         self._wait(lambda: self._status() != "DEPLOYING", PATIENCE_S * max(self.target(), 1))
 
-    def see_through(self, before: frozenset[str], on_progress: Callable[[int, int], None]) -> None:
+    def see_through(
+        self,
+        before: frozenset[str],
+        on_progress: Callable[[int, int], None],
+        *,
+        is_whole: bool = True,
+    ) -> None:
         """Wait until none of the replicas before it is left.
 
         Args:
             before: those replicas.
             on_progress: told how many are gone, and of how many.
+            is_whole: else there is no room for all, and the last of the new ones do not come.
 
         Raises:
             EnvironmentUnfitError: the new ones do not start, or it does not end.
@@ -69,7 +76,7 @@ class ServeRollout:
                     f"{cause}. Mend that and upgrade once more, or install "
                     "the release before and upgrade to that"
                 )
-            return gone == len(before) and status == "RUNNING"
+            return gone == len(before) and (status == "RUNNING" or not is_whole)
 
         self._wait(is_done, PATIENCE_S * max(len(before), 1))
 

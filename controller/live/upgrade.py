@@ -145,14 +145,21 @@ class _Steps:
         from modelless.controller.live import serve_app
         from modelless.controller.live.serve_rollout import ServeRollout
 
-        lacking = without_room(self._settings, 0, nodes_of(ray.nodes()))
+        rollouts = [
+            ServeRollout(serve_app.pool_app_name(pool.device_class), serve_app.POOL_DEPLOYMENT)
+            for pool in self._settings.pools
+        ]
+        as_scaled = [
+            pool.model_copy(update={"workers": rollout.target()})
+            for pool, rollout in zip(self._settings.pools, rollouts, strict=True)
+        ]
+        scaled = self._settings.model_copy(update={"pools": tuple(as_scaled)})
+        lacking = without_room(scaled, 0, nodes_of(ray.nodes()))
         pools = [
-            (
-                pool,
-                ServeRollout(serve_app.pool_app_name(pool.device_class), serve_app.POOL_DEPLOYMENT),
-                f"pools[{number}]" not in lacking,  # else not all of it is there, nor will be
+            (pool, rollout, f"pools[{number}]" not in lacking)  # else not all of it can be there
+            for number, (pool, rollout) in enumerate(
+                zip(self._settings.pools, rollouts, strict=True)
             )
-            for number, pool in enumerate(self._settings.pools)
         ]
         gateways = ServeRollout(serve_app.GATEWAY_APP, "GatewayReplica")
         for rollout in (*(each for _, each, is_whole in pools if is_whole), gateways):
@@ -162,7 +169,7 @@ class _Steps:
         for pool, rollout, is_whole in pools:
             before = rollout.replicas()
             if restart or self._is_behind(before) or not before:
-                replaced += self._replace_pool(pool, rollout, before, watches=is_whole)
+                replaced += self._replace_pool(pool, rollout, before, is_whole=is_whole)
         before = gateways.replicas()
         if restart or self._is_behind(before):
             replaced += self._replace_gateways(gateways, before)
@@ -196,9 +203,9 @@ class _Steps:
         return any(told.get(name) != self._release for name in replicas)
 
     def _replace_pool(
-        self, pool: PoolSettings, rollout: Any, before: frozenset[str], *, watches: bool
+        self, pool: PoolSettings, rollout: Any, before: frozenset[str], *, is_whole: bool
     ) -> int:
-        """Replace a pool's workers; unless it ``watches``, Serve is left alone with that."""
+        """Replace a pool's workers; it ``is_whole`` if there is room for all that are wanted."""
         import ray
 
         from modelless.controller.live import deployment
@@ -208,10 +215,9 @@ class _Steps:
         self._announce(what, len(before), surge=surge)
         count = rollout.target()
         deployment.deploy_pool(self._home, self._settings, pool, count, surge=surge)
-        if watches:
-            rollout.see_through(before, self._progress(what))
-        else:
+        if not is_whole:
             self._on_stage(f"no node has room for all {what}: those to come are not waited for")
+        rollout.see_through(before, self._progress(what), is_whole=is_whole)
         deployment.trim_pool(pool, count)
         return len(before)
 

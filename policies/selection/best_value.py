@@ -213,7 +213,8 @@ class BestValue(SelectionPolicy):
                 return Wait(Reason.NOTHING_QUEUED, dropped=dropped)
             if len(shown) == len(deferred):  # looked at anew, all of it
                 left.until_s = now_s + _LOOK_AGAIN_S
-            self._left.put(left)
+                left.scopes.clear()
+            self._left.put(left, shown)
             market.fleet.on_left(now_s)
             return Wait(Reason.WORTH_WAITING, left.until_s, dropped, for_alike=True)
         market.on_run(worker, chosen.latency_s, now_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from modelless.policies.views import QueueView, ResidentView, WorkerView
 
@@ -24,15 +24,17 @@ class Left:
     Attributes:
         until_s: until when that stands.
         came: how many queries had come in by then.
+        scopes: of the queues that were looked at.
     """
 
-    __slots__ = ("came", "key", "residents", "until_s")
+    __slots__ = ("came", "key", "residents", "scopes", "until_s")
 
     def __init__(self, key: _Key, residents: Mapping[str, ResidentView]) -> None:
         self.key = key
         self.residents = residents
         self.until_s = -math.inf
         self.came = 0
+        self.scopes: set[str] = set()
 
 
 class LeftForOthers:
@@ -66,12 +68,17 @@ class LeftForOthers:
         return left
 
     def new(self, left: Left, queues: Sequence[QueueView]) -> list[QueueView]:
-        """The queues to which a query has come in since."""
-        came, last_of = left.came, self._last_of
-        return [queue for queue in queues if last_of.get(queue.scope, 0) > came]
+        """The queues to which a query has come in since, and those that were not seen."""
+        came, seen, last_of = left.came, left.scopes, self._last_of
+        return [
+            queue
+            for queue in queues
+            if last_of.get(queue.scope, 0) > came or queue.scope not in seen
+        ]
 
-    def put(self, left: Left) -> None:
-        """All that waits is left as it is now."""
+    def put(self, left: Left, queues: Iterable[QueueView]) -> None:
+        """What waits is left as it is now; these queues were looked at."""
+        left.scopes.update([queue.scope for queue in queues])
         if left.key not in self._left and len(self._left) >= self._prune_at:
             now_s = left.until_s
             kept = {k: each for k, each in self._left.items() if each.until_s > now_s - _STALE_S}

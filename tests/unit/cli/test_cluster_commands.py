@@ -33,10 +33,10 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def is_up(home: Path, url: str, pid: int | None = None) -> None:
+def is_up(home: Path, url: str, pid: int | None = None, awaits: str = "") -> None:
     """Leave the note by which the other commands find what is up."""
     (home / "run").mkdir(parents=True, exist_ok=True)
-    state = {"pid": pid or os.getpid(), "url": url, "started_at": time.time()}
+    state = {"pid": pid or os.getpid(), "url": url, "started_at": time.time(), "awaits": awaits}
     (home / "run" / "up.json").write_text(json.dumps(state))
 
 
@@ -312,6 +312,18 @@ def test_the_background_process_is_waited_for(
     found = run("up", "--detach", "--json").document
     told = {"pid": os.getpid(), "ready": True, "not_served": {}}
     assert found == {"url": server.url, **told}
+
+
+def test_a_background_process_that_awaits_nodes_goes_on(
+    run: Run, registered: Path, home: Path, process: type[FakeProcess]
+) -> None:
+    nowhere = "http://127.0.0.1:9"
+    process.on_start = staticmethod(lambda pid: is_up(home, nowhere, pid, awaits="a GPU"))
+    ran = run("up", "--detach", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.document == {"url": nowhere, "pid": os.getpid(), "ready": False, "not_served": {}}
+    assert "not every task is served yet: a GPU" in ran.err
+    assert not process.terminated
 
 
 def test_the_background_process_passes_on_why_it_failed(

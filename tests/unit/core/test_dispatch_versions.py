@@ -94,3 +94,14 @@ def test_who_waits_for_a_version_that_is_taken_back_gets_the_other(policy: str) 
     assert set(world.completed) == set(asked)
     assert world.variant_of(asked[-1]) == OLD
     assert not world.refused
+
+
+@pytest.mark.parametrize(("min_accuracy", "scope"), [(71.0, STANDING), (73.0, TRIED)])
+def test_an_arm_that_is_there_but_not_accurate_enough_is_not_left(
+    min_accuracy: float, scope: str
+) -> None:
+    world = World(variants=VARIANTS)
+    world.add_worker()
+    asked = world.ask(scope=scope, min_accuracy=min_accuracy, latency_ms=1000.0)
+    world.drain()
+    assert asked in world.refused

@@ -18,7 +18,7 @@ from modelless.controller.core.effects import Complete, DispatchEffect, Execute,
 from modelless.controller.core.limits import DispatchLimits
 from modelless.controller.core.roster import Roster, WorkerReport
 from modelless.policies.reasons import Reason
-from modelless.policies.scopes import base_of, in_scope
+from modelless.policies.scopes import base_of, in_scope, own_of
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.selection.most_accurate_feasible import MostAccurateFeasible
 from modelless.policies.views import QueryView
@@ -361,7 +361,10 @@ class World:
         assert sum(query.items for query in queries) <= self.limits.max_batch
         for query in queries:
             assert query.query_id in self.open_ids, "run after it was answered"
-            assert in_scope(batch.variant_id, base_of(query.scope))
+            held = [name for names in self.residents.values() for name in names]
+            is_gone = not any(in_scope(name, own_of(query.scope)) for name in held)
+            scope = base_of(query.scope) if is_gone else query.scope
+            assert in_scope(batch.variant_id, scope)
         (self.early if is_early else self.running)[batch.worker_id] = batch
         self.executed.append(batch)
 

@@ -78,7 +78,18 @@ def test_nodes_that_died_have_no_room() -> None:
     assert nodes_of(described) == [Node({"CPU": 1.0}, {"site": "edge"})]
 
 
+def test_pools_share_what_there_is() -> None:
+    pools = [{"device_class": name, "resources": {"GPU": 1}} for name in ("cpu-1", "gpu-1")]
+    nodes = [Node({"GPU": 1.0}, {})]
+    found = without_room(parse_settings({"pools": pools}), 2, nodes)
+    assert list(found) == ["pools[1]"]
+    assert nodes == [Node({"GPU": 1.0}, {})]
+    assert without_room(parse_settings({"pools": pools}), 2, nodes * 2) == {}
+
+
 def test_the_books_of_one_node_have_room_for_all_that_may_run() -> None:
     assert cpus_for(parse_settings({}), 2) == 1
     pools = [{"device_class": "cpu-1", "max_workers": 300}]
     assert cpus_for(parse_settings({"pools": pools}), 256) == 6  # 256, 300 and 3, a hundredth each
+    pools = [{"device_class": "cpu-1", "workers": 2, "resources": {"CPU": 2}}]
+    assert cpus_for(parse_settings({"pools": pools}), 2) == 5
