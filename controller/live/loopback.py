@@ -64,10 +64,7 @@ def ray_environment(
             "RAY_SERVE_HAPROXY_BINARY_PATH": str(haproxy),
             "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
             "RAY_SERVE_HAPROXY_NBTHREAD": "1",
-            # Three failures and Serve puts another manager in a dead one's place. Ray starts that
-            # again by itself within 8 s; asked each second, Serve ended it once more, and with it
-            # the HAProxy that it had just started.
-            "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "4",
+            "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
             "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "2",
             "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
             # A query whose gateway dies is sent to another one: see the launcher. What is longer
