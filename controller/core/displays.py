@@ -27,14 +27,14 @@ class _Display:
     Attributes:
         views: by queue, in the order in which the queues came to be.
         looked: how many changes there had been when it was made or put right.
-        found: how often servers had been found anew by then.
+        clearings: how often it had been forgotten who can serve what by then.
     """
 
-    __slots__ = ("found", "looked", "views")
+    __slots__ = ("clearings", "looked", "views")
 
     def __init__(self) -> None:
         self.views: dict[Queue, QueueView] = {}
-        self.looked = self.found = -1
+        self.looked = self.clearings = -1
 
 
 class Displays:
@@ -71,9 +71,13 @@ class Displays:
             display = self._kept[outfit] = _Display()
         views, changes = display.views, self._changes
         since = display.looked - self._forgotten
-        if since < 0 or display.found != servers.found or len(changes) - since > 2 * len(views) + 8:
+        if (
+            since < 0
+            or display.clearings != servers.clearings
+            or len(changes) - since > 2 * len(views) + 8
+        ):
             views.clear()
-            display.found = servers.found
+            display.clearings = servers.clearings
             for key, queue in self._deferred.items():
                 if outfit in servers[key[0]]:
                     views[queue] = queue.shown or queue.view

@@ -17,7 +17,7 @@ class Servers(dict[str, Shelves]):
         most: scopes that are kept; others are found each time.
 
     Attributes:
-        found: how often all were forgotten. In between, what the workers of an outfit can serve
+        clearings: how often all were forgotten. In between, what the workers of an outfit can serve
             stays the same, though which outfits there are does not.
     """
 
@@ -25,11 +25,11 @@ class Servers(dict[str, Shelves]):
         super().__init__()
         self._find = find
         self._most = most
-        self.found = 0
+        self.clearings = 0
 
     def clear(self) -> None:
         """Forget all."""
-        self.found += 1
+        self.clearings += 1
         super().clear()
 
     def __missing__(self, scope: str) -> Shelves:
