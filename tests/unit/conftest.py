@@ -27,18 +27,27 @@ def _start_ray(*args: object, **kwargs: object) -> NoReturn:
     raise AssertionError(_NO_RAY)
 
 
-def _sleep(seconds: float) -> None:
-    # The standard library's own waiting (subprocess.wait polls) is not a test's doing.
-    caller = sys._getframe(1).f_globals.get("__name__", "").partition(".")[0]
-    if caller not in sys.stdlib_module_names:
-        raise AssertionError(_NO_SLEEP)
-    _SLEEP(seconds)
+class Sleepless:
+    """In the place of the two sleeps. It counts, too: a task that nobody awaits fails unheard."""
 
+    def __init__(self) -> None:
+        self.count = 0
 
-async def _async_sleep(delay: float, result: object = None) -> object:
-    if delay > 0:
+    def _refuse(self) -> NoReturn:
+        self.count += 1
         raise AssertionError(_NO_SLEEP)
-    return await _ASYNC_SLEEP(delay, result)
+
+    def sleep(self, seconds: float) -> None:
+        # The standard library's own waiting (subprocess.wait polls) is not a test's doing.
+        caller = sys._getframe(1).f_globals.get("__name__", "").partition(".")[0]
+        if caller not in sys.stdlib_module_names:
+            self._refuse()
+        _SLEEP(seconds)
+
+    async def async_sleep(self, delay: float, result: object = None) -> object:
+        if delay > 0:
+            self._refuse()
+        return await _ASYNC_SLEEP(delay, result)
 
 
 class _DisarmedRay:
@@ -70,9 +79,12 @@ def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "sleep", _sleep)
-    monkeypatch.setattr(asyncio, "sleep", _async_sleep)
+def no_sleep(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sleepless]:
+    sleepless = Sleepless()
+    monkeypatch.setattr(time, "sleep", sleepless.sleep)
+    monkeypatch.setattr(asyncio, "sleep", sleepless.async_sleep)
+    yield sleepless
+    assert not sleepless.count, _NO_SLEEP
 
 
 @pytest.fixture(autouse=True, scope="session")
