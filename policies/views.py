@@ -173,13 +173,14 @@ class Run(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Stay idle until ``until_s`` or the next arrival, whichever is first.
+    """Stay idle until ``until_s`` or the next arrival, whichever is first; but see ``for_alike``.
 
     Attributes:
         dropped: as in ``Run``.
-        for_alike: none of the queues shown is anything for any other idle worker of its device
-            class that holds the same of the queue's scope, until the policy is asked about a
-            query: of these they need not be asked now.
+        for_alike: none of the queues shown is anything for any worker of its device class that
+            holds the same of the queue's scope, until ``until_s`` or until a query comes that is
+            the first of its queue: of these they need not be asked before. Only if ``until_s`` is
+            finite.
     """
 
     reason: Reason

@@ -214,6 +214,9 @@ class Dispatcher(DispatchReports):
         effects = self._give_up(self._held.in_vain(now_s), Reason.NOTHING_READY, now_s)
         effects += self._give_up(self._waiting.expired(now_s), Reason.DEADLINE_PASSED, now_s)
         self._crew.demote_beyond(self._tenants.share(now_s), self._books.open)
+        again_s = self._idle.unsettle(now_s)
+        if again_s < math.inf:  # drivers remember the next time only
+            effects.append(WakeAt(again_s))
         self._idle.tell_servers(self._waiting.deferred)
         for worker in self._crew:
             if worker.running is None:
@@ -269,7 +272,6 @@ class Dispatcher(DispatchReports):
                 return self._held.ask_for_load(query)
             if not candidates.placements:
                 return self._give_up([query], Reason.NOTHING_READY, now_s)
-        self._idle.reopen()
         choice = ask_on_query(self.selection, query, candidates, self._rng, late=late)
         if isinstance(choice, PolicyFailure):
             return self._refusals.refuse_failed(choice, now_s)
@@ -280,7 +282,8 @@ class Dispatcher(DispatchReports):
             return self._give_up([query], Reason.TOO_INACCURATE, now_s)
         receipt.reason = choice.reason
         if isinstance(choice, Defer):
-            self._idle.tell_servers([self._waiting.defer(query, self.roster.work_us(query))])
+            queue = self._waiting.defer(query, self.roster.work_us(query))
+            self._idle.tell_joined(queue, query)
         else:
             self._crew.bind(receipt, query, int(choice.row), now_s)
         return []
@@ -309,10 +312,9 @@ class Dispatcher(DispatchReports):
     def _settle(self, now_s: float, effects: list[DispatchEffect]) -> list[DispatchEffect]:
         """Feed every idle worker with something new in reach, and with what is left those that are
         idle a hop from now: the end of each event."""
-        self._idle.reopen()
         openings = self._crew.openings
-        early = filter(self._idle.offers, openings.at(now_s))
-        while (worker := self._idle.next_hungry() or next(early, None)) is not None:
+        early = (each for each in openings.at(now_s) if self._idle.offers(each, now_s))
+        while (worker := self._idle.next_hungry(now_s) or next(early, None)) is not None:
             effects += self._feed(worker, now_s)
         if self._waiting and openings.next_s < math.inf:
             effects.append(WakeAt(max(openings.next_s, now_s + self.limits.min_wait_s)))
@@ -336,9 +338,9 @@ class Dispatcher(DispatchReports):
                 return [*effects, self._start(worker, decision, now_s)]
             if decision.dropped:
                 continue  # there may be good ones behind them
-            if decision.for_alike:
-                self._idle.settle(worker)
             if decision.until_s < math.inf:
+                if decision.for_alike:
+                    self._idle.settle(worker, decision.until_s)
                 effects.append(WakeAt(max(decision.until_s, now_s + self.limits.min_wait_s)))
             return effects
 

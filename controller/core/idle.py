@@ -6,13 +6,16 @@ decided once, and a query that comes in costs the same however many are idle.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
 
-from modelless.controller.core.outfits import Outfit, Shelves
-from modelless.controller.core.waiting import QueueKey, WaitingRoom, Worker
+from modelless.controller.core.outfits import Outfit
+from modelless.controller.core.servers import Servers
+from modelless.controller.core.waiting import Queue, QueueKey, WaitingRoom, Worker
+from modelless.policies.views import QueryView
 
 _NUMBER = attrgetter("number")
 
@@ -25,7 +28,7 @@ class IdleWorkers:
         servers: by scope, whom its queries can be given to.
     """
 
-    def __init__(self, waiting: WaitingRoom, servers: Mapping[str, Shelves]) -> None:
+    def __init__(self, waiting: WaitingRoom, servers: Servers) -> None:
         self._waiting = waiting
         self._servers = servers
         self._idle: dict[Outfit, list[Worker]] = {}  # by number
@@ -34,8 +37,11 @@ class IdleWorkers:
         self._is_newer = False  # than what ``_to_ask`` are asked about
         # Heap of those still to be asked about the news, by their last one, who is asked first.
         self._to_ask: list[tuple[int, Outfit, list[Worker]]] = []
-        self._settled: set[tuple[str, int]] = set()  # scope and shelf: not to be asked about now
-        self._done: set[Outfit] = set()  # for whom all that waits is settled
+        # By queue, until when the workers of a shelf need not be asked about it; and until when
+        # those of an outfit need not be asked about any.
+        self._settled: dict[QueueKey, dict[int, float]] = {}
+        self._done: dict[Outfit, float] = {}
+        self._numbered = servers.renumberings
 
     def add(self, worker: Worker) -> None:
         """The worker runs nothing any more."""
@@ -72,38 +78,53 @@ class IdleWorkers:
             self._news.update(dict.fromkeys(queues))
             self._is_newer = True
 
-    def settle(self, worker: Worker) -> None:
+    def tell_joined(self, queue: Queue, query: QueryView) -> None:
+        """The query has joined the deferred queue. If it is the first there, that is unsettled."""
+        if queue.first is query:
+            self._settled.pop(queue.key, None)
+            self._done.clear()
+        self.tell_servers([queue.key])
+
+    def settle(self, worker: Worker, until_s: float) -> None:
         """What waits is nothing for this worker nor for those alike: see ``Wait.for_alike``."""
-        outfit, servers = worker.outfit, self._servers
-        self._done.add(outfit)
-        if len(self._idle) == 1:  # nobody else is idle
-            return
-        # Whoever is asked next is asked about the news, unless somebody is to be asked about all.
-        for scope, _, _ in self._waiting.deferred if self._hungry else self._news:
-            shelf = servers[scope].get(outfit)
+        outfit, servers, settled = worker.outfit, self._servers, self._settled
+        self._done[outfit] = until_s
+        for key in self._waiting.deferred:
+            shelf = servers[key[0]].get(outfit)
             if shelf is not None:
-                self._settled.add((scope, shelf))
+                settled.setdefault(key, {})[shelf] = until_s
 
-    def reopen(self) -> None:
-        """What was settled may be so no more: time has passed, or a policy was asked."""
-        self._settled.clear()
-        self._done.clear()
+    def unsettle(self, now_s: float) -> float:
+        """Forget what is settled no more; returns until when the next of it is, inf if nothing."""
+        deferred, next_s = self._waiting.deferred, math.inf
+        for key, known in list(self._settled.items()):
+            left = {shelf: until_s for shelf, until_s in known.items() if until_s > now_s}
+            if left and key in deferred:
+                self._settled[key] = left
+                next_s = min(next_s, *left.values())
+            else:
+                del self._settled[key]
+        return next_s
 
-    def next_hungry(self) -> Worker | None:
+    def next_hungry(self, now_s: float) -> Worker | None:
         """Whom to ask next, if anybody; each once about what is new.
 
         There is nothing to ask about if nothing waits that the worker could be given.
         """
+        if self._numbered != self._servers.renumberings:  # shelves have other numbers now
+            self._numbered = self._servers.renumberings
+            self._settled.clear()
+            self._done.clear()
         while self._hungry:
             _, worker = self._hungry.popitem()
-            if worker.running is None and self.offers(worker):
+            if worker.running is None and self.offers(worker, now_s):
                 return worker
         if self._is_newer:
             self._is_newer = False
-            self._gather()
+            self._gather(now_s)
         while self._to_ask:
             _, outfit, alike = heappop(self._to_ask)
-            is_open = self._offers(outfit, self._news)
+            is_open = self._offers(outfit, self._news, now_s)
             if not is_open:  # all at once: hundreds may be alike
                 alike = [worker for worker in alike if worker.queues] if self._waiting.bound else []
                 if not alike:
@@ -117,30 +138,33 @@ class IdleWorkers:
         self._news.clear()
         return None
 
-    def offers(self, worker: Worker) -> bool:
+    def offers(self, worker: Worker, now_s: float) -> bool:
         """Whether anything waits that the worker may be asked about."""
-        return bool(worker.queues) or self._offers(worker.outfit, self._waiting.deferred)
+        return bool(worker.queues) or self._offers(worker.outfit, self._waiting.deferred, now_s)
 
-    def _gather(self) -> None:
+    def _gather(self, now_s: float) -> None:
         """Line up those who can serve what is new."""
         outfits = set[Outfit]()
         for scope, _, _ in self._news:
             outfits |= self._idle.keys() & self._servers[scope].keys()
+        is_any_bound = self._waiting.bound > 0
         self._to_ask = [
             (-alike[-1].number, outfit, alike.copy())
             for outfit in outfits
+            if is_any_bound or self._offers(outfit, self._news, now_s)
             for alike in (self._idle[outfit],)
         ]
         heapify(self._to_ask)
 
-    def _offers(self, outfit: Outfit, queues: Iterable[QueueKey]) -> bool:
+    def _offers(self, outfit: Outfit, queues: Iterable[QueueKey], now_s: float) -> bool:
         """Whether any of these queues waits still, and workers like this may be asked about it."""
-        if outfit in self._done:
+        if now_s < self._done.get(outfit, now_s):
             return False
         deferred, servers, settled = self._waiting.deferred, self._servers, self._settled
         for key in queues:
-            scope = key[0]
-            shelf = servers[scope].get(outfit)
-            if shelf is not None and key in deferred and (scope, shelf) not in settled:
-                return True
+            shelf = servers[key[0]].get(outfit)
+            if shelf is not None and key in deferred:
+                known = settled.get(key)
+                if known is None or known.get(shelf, now_s) <= now_s:
+                    return True
         return False

@@ -19,18 +19,24 @@ class Servers(dict[str, Shelves]):
     Attributes:
         clearings: how often all were forgotten. In between, what the workers of an outfit can serve
             stays the same, though which outfits there are does not.
+        renumberings: how often any were forgotten. In between, shelves keep their numbers.
     """
 
     def __init__(self, find: Callable[[str], Shelves], most: int) -> None:
         super().__init__()
         self._find = find
         self._most = most
-        self.clearings = 0
+        self.clearings = self.renumberings = 0
 
     def clear(self) -> None:
         """Forget all."""
         self.clearings += 1
+        self.renumberings += 1
         super().clear()
+
+    def __delitem__(self, scope: str) -> None:
+        self.renumberings += 1
+        super().__delitem__(scope)
 
     def __missing__(self, scope: str) -> Shelves:
         found = self._find(scope)

@@ -171,6 +171,11 @@ class Queue:
         return self._urgencies[0][0]
 
     @property
+    def first(self) -> QueryView:
+        """Its most urgent query."""
+        return self._queries[0]
+
+    @property
     def last(self) -> QueryView:
         """Its least urgent query."""
         return self._queries[-1]
@@ -270,14 +275,13 @@ class WaitingRoom:
         self.bound += 1
         self._put(query, worker, key, worker.queues, service_s, work)
 
-    def defer(self, query: QueryView, work: int = 0) -> QueueKey:
+    def defer(self, query: QueryView, work: int = 0) -> Queue:
         """Let the query wait for whichever worker takes it; ``work`` as in ``bind``.
 
-        Returns its queue's key.
+        Returns its queue.
         """
         key: QueueKey = (query.scope, None, query.batch_key)
-        self._put(query, None, key, self.deferred, 0.0, work)
-        return key
+        return self._put(query, None, key, self.deferred, 0.0, work)
 
     def hold(self, query: QueryView) -> None:
         """Let the query wait for a load."""
@@ -291,7 +295,7 @@ class WaitingRoom:
         queues: dict[QueueKey, Queue],
         service_s: float,
         work: int,
-    ) -> None:
+    ) -> Queue:
         own = query.demoted - 2 * query.priority
         if not self._places:
             self._rank, self.is_mixed = own, False
@@ -308,6 +312,7 @@ class WaitingRoom:
         place = tuple.__new__(Place, (query, worker, queue, service_s, work))
         self._places[query.query_id] = place
         self._tenants.on_wait(query, work)
+        return queue
 
     def take(self, query_id: int) -> Place:
         """Take a waiting query out; returns where it was."""

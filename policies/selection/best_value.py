@@ -22,9 +22,9 @@ fill. The more of its limit the query has waited, the more of the whole batch's 
 batches grow by taking in who waits. Full batches are what makes a fleet's capacity.
 
 A query that a device of another class will soon serve better is left for that; much better, if this
-one's time has a price. For a moment that stands (``value_left``): until then only the queues are
-looked at to which something has come, so that an arrival costs the same however many scopes there
-are. Where not all can be served, tenants share device time fairly (``value_fairness``).
+one's time has a price. For a moment that stands (``value_left``), also for who joins the queue
+behind others: so most arrivals need no decision, however many devices are idle. Where not all can
+be served, tenants share device time fairly (``value_fairness``).
 
 The pieces are known: late binding and latency slack from SuperServe (Khare et al., NSDI 2025), the
 price as the dual of the accuracy-scaling program that Proteus (Ahmad et al., ASPLOS 2024) solves.
@@ -42,13 +42,13 @@ from statistics import median
 import numpy as np
 
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
-from modelless.policies.batching.urgency import rank, urgency
+from modelless.policies.batching.urgency import urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.feasibility import best, look, why_infeasible
 from modelless.policies.selection.value_batches import Line, Offer, best_batch
 from modelless.policies.selection.value_fairness import within_fair_share
-from modelless.policies.selection.value_left import LeftForOthers
+from modelless.policies.selection.value_left import LeftForOthers, look_again_s
 from modelless.policies.selection.value_market import Market
 from modelless.policies.selection.value_menu import Menu
 from modelless.policies.views import (
@@ -70,7 +70,6 @@ _DEFERRED = Defer()
 _TENANT = attrgetter("tenant")
 _LOOK_AHEAD = 64  # queries of a queue that are looked at for tenants' shares
 _QUEUES_LOOKED_AT = 8
-_LOOK_AGAIN_S = 0.003
 _READY_KEPT = 4096
 _GOOD_ENOUGH_POINTS = 10.0  # so much below its best, a query, is a batch of the most urgent queue
 # Accuracy points by which another device must be better to be waited for: while this one has time
@@ -93,7 +92,7 @@ class BestValue(SelectionPolicy):
 
     def __init__(
         self,
-        target_utilisation: float = 1.0,
+        target_utilisation: float = 0.95,
         batching_share: float = 0.85,
         memory_s: float = 5.0,
         reprice_s: float = 0.02,
@@ -122,7 +121,6 @@ class BestValue(SelectionPolicy):
         self, query: QueryView, candidates: Candidates, rng: np.random.Generator
     ) -> Choice:
         self._market.on_query(query, candidates.now_s)
-        self._left.on_query(query.scope)
         if query.max_cost_usd != math.inf:
             return self._bind(query, candidates)
         reason = self._why_never(query, candidates)
@@ -182,22 +180,29 @@ class BestValue(SelectionPolicy):
             decision = self.batching.next_batch(worker, bound, now_s)
             if isinstance(decision, Run) or not deferred:
                 return decision
-        left = self._left.by(worker, rank(deferred[0].queries[0]))  # the rank is alike for all
-        shown, market = deferred, self._market
-        if now_s < left.until_s:
-            shown = self._left.new(left, deferred)
-            if not shown:
-                return Wait(Reason.WORTH_WAITING, left.until_s, for_alike=True)
+        market = self._market
         market.on_idle(worker, deferred, now_s)
         crowd = sum([len(queue.queries) for queue in deferred])
         chosen: Offer | None = None
         hopeless: list[QueryView] = []
-        is_left = len(shown) < len(deferred)
+        until_s = math.inf  # what is left for others, if anything, is left so long
+        since_s = now_s  # and the head that was left first, since then
         looked = 0
-        for queue in _most_urgent_first(shown):
-            line, some_left = self._line_up(worker, queue, crowd, now_s, hopeless)
-            is_left = is_left or some_left
+        for queue in _most_urgent_first(deferred):
+            menu = market.menu(worker, queue.scope)
+            stands_s = self._left.until_s(menu, worker.device_class, queue, now_s)
+            if stands_s > now_s:
+                until_s = min(until_s, stands_s)
+                continue
+            left: list[QueryView] = []
+            line = self._line_up(worker, queue, menu, crowd, now_s, hopeless, left)
+            if left:
+                until_s = min(until_s, look_again_s(now_s))
             if line is None:
+                if left:
+                    ids = [query.query_id for query in left]
+                    head_s = self._left.put(menu, worker.device_class, queue, ids, now_s)
+                    since_s = min(since_s, head_s)
                 continue
             offer = self._offer(line)
             if offer is not None and (chosen is None or offer.worth > chosen.worth):
@@ -209,14 +214,10 @@ class BestValue(SelectionPolicy):
                 break
         dropped = tuple(hopeless)
         if chosen is None:
-            if not is_left:
+            if until_s == math.inf:
                 return Wait(Reason.NOTHING_QUEUED, dropped=dropped)
-            if len(shown) == len(deferred):  # looked at anew, all of it
-                left.until_s = now_s + _LOOK_AGAIN_S
-                left.scopes.clear()
-            self._left.put(left, shown)
-            market.fleet.on_left(now_s)
-            return Wait(Reason.WORTH_WAITING, left.until_s, dropped, for_alike=True)
+            market.fleet.on_left(worker.device_class, since_s, now_s)
+            return Wait(Reason.WORTH_WAITING, until_s, dropped, for_alike=True)
         market.on_run(worker, chosen.latency_s, now_s)
         return Run(chosen.variant_id, chosen.queries, Reason.BEST_VALUE, dropped)
 
@@ -233,25 +234,28 @@ class BestValue(SelectionPolicy):
         self,
         worker: WorkerView,
         queue: QueueView,
+        menu: Menu,
         crowd: int,
         now_s: float,
         hopeless: list[QueryView],
-    ) -> tuple[Line | None, bool]:
-        """Whom the worker could serve; None if nobody. And whether some are left for others.
+        left: list[QueryView],
+    ) -> Line | None:
+        """Whom the worker could serve; None if nobody.
 
         The most urgent queries, all of the highest priority there. What the worker cannot serve,
         given all the time in the world, blocks nobody.
 
         Args:
             worker, queue: who asks, and where to look.
+            menu: what the worker offers there.
             crowd: queries that wait in all queues.
             now_s: the time.
             hopeless: takes up those whom nobody could serve in time.
+            left: takes up those who are left for others.
         """
         market = self._market
-        menu = market.menu(worker, queue.scope)
         if not menu.variant_ids:
-            return None, False
+            return None
         waiting = queue.queries
         is_shared = len(waiting) > menu.most and _tenants(waiting) > 1
         most = max(2 * menu.most, _LOOK_AHEAD) if is_shared else menu.most
@@ -259,7 +263,6 @@ class BestValue(SelectionPolicy):
         queries: list[QueryView] = []
         slack_s: list[float] = []
         reach: list[int] = []
-        is_left = False
         for query in waiting:
             own_reach = menu.reach_for(query.min_accuracy_percent, query.items)
             if not own_reach:
@@ -269,7 +272,7 @@ class BestValue(SelectionPolicy):
                 hopeless.append(query)
                 continue
             if own_slack_s < menu.least_s:
-                is_left = True  # for a quicker worker, which this policy may not have met
+                left.append(query)  # for a quicker worker, which this policy may not have met
                 continue
             if queries:
                 if query.priority != queries[0].priority:
@@ -283,7 +286,7 @@ class BestValue(SelectionPolicy):
             slack_s.append(own_slack_s)
             reach.append(own_reach)
         if not queries:
-            return None, is_left
+            return None
         device_class = worker.device_class
         peers, wait_s = market.fleet.free(device_class, now_s, without=worker.worker_id)
         table = market.table(menu, device_class)
@@ -292,12 +295,17 @@ class BestValue(SelectionPolicy):
             line = self._share_out(worker, line)
         others = market.others(device_class, queue.scope)
         if not others:
-            return line, is_left
-        ahead_of = crowd / len(waiting)  # how many go before the second of this queue
+            return line
+        ahead_of = crowd / len(waiting)  # how many go, of all queues, before the second of this one
         kept = self._better_here(line, others, ahead_of, now_s)
         if len(kept) == len(line.queries):
-            return line, is_left
-        return (line.only(kept) if kept else None), True
+            return line
+        if not kept:
+            left += line.queries
+            return None
+        stay = set(kept)
+        left += [query for place, query in enumerate(line.queries) if place not in stay]
+        return line.only(kept)
 
     def _better_here(
         self, line: Line, others: Mapping[str, Menu], ahead_of: float, now_s: float
@@ -315,7 +323,9 @@ class BestValue(SelectionPolicy):
             workers, wait_s = self._market.fleet.free(name, now_s) if doubtful else (0, math.inf)
             if not workers:
                 continue
-            item_s = ahead_of * menu.quickest_item_s(len(menu.variant_ids)) / workers
+            # Who is ahead in this queue runs in one batch with it; the others' are shared out.
+            batches = 1.0 + (ahead_of - 1.0) / workers
+            item_s = batches * menu.quickest_item_s(len(menu.variant_ids))
             for place in doubtful:
                 slack_s = slacks_s[place]
                 reach = menu.reach(line.queries[place].min_accuracy_percent)

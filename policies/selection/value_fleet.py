@@ -14,7 +14,8 @@ from modelless.policies.views import ResidentView, WorkerView
 
 _WORKERS_KEPT = 8192
 _FORGET_WORKER_S = 10.0
-_ASKED_WITHIN_S = 0.005  # when queries are left, all who are idle are asked about them so soon
+_TAKEN_WITHIN_S = 0.001  # who is idle is asked at once about what was left, but who is alike
+_STANDS_S = 0.005  # to one that left what there was; that stands no longer
 _GRACE = 2.0  # times as long as expected a batch may run before its worker counts as absent
 
 
@@ -42,11 +43,17 @@ class Met:
 
 @dataclass(slots=True)
 class _Class:
-    """The workers of a device class; ``idle``: those that should be, the longest first."""
+    """The workers of a device class.
+
+    Attributes:
+        idle: those that should be, the longest first.
+        left_s: when one of them last left queries for others; those alike were not asked then.
+    """
 
     met: dict[str, Met] = field(default_factory=dict)
     idle: dict[str, Met] = field(default_factory=dict)
     ends: list[tuple[float, int, Met]] = field(default_factory=list)  # heap; some outdated
+    left_s: float = -math.inf
 
 
 class Fleet:
@@ -56,7 +63,6 @@ class Fleet:
         self._classes: dict[str, _Class] = {}
         self._count = 0
         self._runs = 0
-        self._left_s = math.inf
 
     def __getstate__(self) -> dict[str, object]:
         # What the core shows are read-only views, which do not pickle; and all will be met again.
@@ -64,8 +70,6 @@ class Fleet:
 
     def on_idle(self, worker: WorkerView, now_s: float) -> None:
         """A worker is idle."""
-        if now_s > self._left_s + _ASKED_WITHIN_S:
-            self._forget_absent()
         of_class = self._classes.get(worker.device_class)
         if of_class is None:
             of_class = self._classes[worker.device_class] = _Class()
@@ -92,9 +96,17 @@ class Fleet:
         self._runs += 1
         heapq.heappush(of_class.ends, (met.busy_until_s, self._runs, met))
 
-    def on_left(self, now_s: float) -> None:
-        """Queries were left for others: who is idle will be asked about them."""
-        self._left_s = min(self._left_s, now_s)
+    def on_left(self, device_class: str, since_s: float, now_s: float) -> None:
+        """A worker left all there was for other classes, some of it since ``since_s``.
+
+        Who should be idle there, and in so long neither took it nor left it, is absent: forgotten.
+        """
+        self._classes[device_class].left_s = now_s
+        if now_s - since_s > _TAKEN_WITHIN_S:
+            for of_class in self._classes.values():
+                if of_class.left_s < since_s - _STANDS_S:
+                    for met in list(_until(of_class.idle, since_s)):
+                        self._forget(of_class, met)
 
     def free(self, device_class: str, now_s: float, *, without: str = "") -> tuple[int, float]:
         """How many workers of a class there are, and in how many seconds the next is idle."""
@@ -128,13 +140,6 @@ class Fleet:
             for met in list(of_class.met.values()):
                 if now_s - max(met.at_s, met.busy_until_s) > _FORGET_WORKER_S:
                     self._forget(of_class, met)
-
-    def _forget_absent(self) -> None:
-        """Forget who should have been idle when queries were left for others, and did not ask."""
-        left_s, self._left_s = self._left_s, math.inf
-        for of_class in self._classes.values():
-            for met in list(_until(of_class.idle, left_s)):
-                self._forget(of_class, met)
 
     def _forget(self, of_class: _Class, met: Met) -> None:
         del of_class.met[met.worker_id]

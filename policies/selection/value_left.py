@@ -1,87 +1,88 @@
-"""What was left for other device classes: by whom, and until when that stands."""
+"""What was left for other device classes: of which queue, by whom, and until when that stands."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable
+from typing import NamedTuple
 
-from modelless.policies.views import QueueView, ResidentView, WorkerView
+from modelless.policies.selection.value_menu import Menu
+from modelless.policies.views import QueueView
 
-_KEPT, _SCOPES_KEPT = 64, 4096
-_STALE_S = 1.0
-"""What stands no longer for so long is not looked up again."""
+_KEPT = 64
+_STALE_S = 0.05
+_GRID_S = 0.002
+"""What is left is looked at again after one to two of this: all of it at the same moments."""
 
-_Key = tuple[int, str, int]
 
-
-class Left:
-    """What workers that hold the same have left, of queries of one rank.
-
-    Args:
-        key: identity of what they hold, device class, rank.
-        residents: what they hold.
+class _Left(NamedTuple):
+    """All of a queue was left.
 
     Attributes:
-        until_s: until when that stands.
-        came: how many queries had come in by then.
-        scopes: of the queues that were looked at.
+        since_s: since when its head was left.
+        until_s: how long that stands.
+        query_ids: those that were looked at.
     """
 
-    __slots__ = ("came", "key", "residents", "scopes", "until_s")
+    since_s: float
+    until_s: float
+    query_ids: frozenset[int]
 
-    def __init__(self, key: _Key, residents: Mapping[str, ResidentView]) -> None:
-        self.key = key
-        self.residents = residents
-        self.until_s = -math.inf
-        self.came = 0
-        self.scopes: set[str] = set()
+
+_Key = tuple[Menu, str, str, Hashable]
+"""What is offered by which device class, scope, batch key."""
 
 
 class LeftForOthers:
-    """What was left by all workers. A queue to which a query comes in is a new one to all."""
+    """What was left.
+
+    That goes for whoever joins a queue behind others, too, though some of them could be served: it
+    costs them the few milliseconds until all is looked at again, and spares a look at each arrival.
+    """
 
     def __init__(self) -> None:
-        self._left: dict[_Key, Left] = {}
-        self._came = 0  # queries
-        self._last_of: dict[str, int] = {}  # by scope, the number of the last of them
+        self._left: dict[_Key, _Left] = {}
         self._prune_at = _KEPT
 
     def __getstate__(self) -> dict[str, object]:
-        # Identities do not pickle.
-        return {"_left": {}, "_came": 0, "_last_of": {}, "_prune_at": _KEPT}
+        # Menus are looked up by identity, which does not pickle.
+        return {"_left": {}, "_prune_at": _KEPT}
 
-    def on_query(self, scope: str) -> None:
-        """A query has come in."""
-        last_of = self._last_of
-        if scope not in last_of and len(last_of) >= _SCOPES_KEPT:
-            last_of.clear()
-            self._left.clear()
-        self._came += 1
-        last_of[scope] = self._came
+    def until_s(self, menu: Menu, device_class: str, queue: QueueView, now_s: float) -> float:
+        """Until when all of the queue is left by this class; ``now_s`` if it is not."""
+        left = self._left.get((menu, device_class, queue.scope, queue.batch_key))
+        if left is None or left.until_s <= now_s:
+            return now_s
+        return left.until_s if queue.queries[0].query_id in left.query_ids else now_s
 
-    def by(self, worker: WorkerView, rank: int) -> Left:
-        """What those who hold what the worker holds have left."""
-        key = (id(worker.residents), worker.device_class, rank)
-        left = self._left.get(key)
-        if left is None or left.residents is not worker.residents:
-            return Left(key, worker.residents)
-        return left
+    def put(
+        self,
+        menu: Menu,
+        device_class: str,
+        queue: QueueView,
+        query_ids: Iterable[int],
+        now_s: float,
+    ) -> float:
+        """All of the queue is left now; returns since when its head was.
 
-    def new(self, left: Left, queues: Sequence[QueueView]) -> list[QueueView]:
-        """The queues to which a query has come in since, and those that were not seen."""
-        came, seen, last_of = left.came, left.scopes, self._last_of
-        return [
-            queue
-            for queue in queues
-            if last_of.get(queue.scope, 0) > came or queue.scope not in seen
-        ]
+        Args:
+            menu, device_class: by whom.
+            queue: what waits.
+            query_ids: those of it that were looked at.
+            now_s: the time.
+        """
+        key = menu, device_class, queue.scope, queue.batch_key
+        before = self._left.get(key)
+        if len(self._left) >= self._prune_at:
+            lately_s = now_s - _STALE_S
+            self._left = {k: left for k, left in self._left.items() if left.until_s > lately_s}
+            self._prune_at = max(2 * len(self._left), _KEPT)
+        was_left = before is not None and queue.queries[0].query_id in before.query_ids
+        since_s = before.since_s if before is not None and was_left else now_s
+        self._left[key] = _Left(since_s, look_again_s(now_s), frozenset(query_ids))
+        return since_s
 
-    def put(self, left: Left, queues: Iterable[QueueView]) -> None:
-        """What waits is left as it is now; these queues were looked at."""
-        left.scopes.update([queue.scope for queue in queues])
-        if left.key not in self._left and len(self._left) >= self._prune_at:
-            now_s = left.until_s
-            kept = {k: each for k, each in self._left.items() if each.until_s > now_s - _STALE_S}
-            self._left, self._prune_at = kept, max(2 * len(kept), _KEPT)
-        self._left[left.key] = left
-        left.came = self._came
+
+def look_again_s(now_s: float) -> float:
+    """Until when stands what is left now."""
+    return (math.floor(now_s / _GRID_S) + 2) * _GRID_S

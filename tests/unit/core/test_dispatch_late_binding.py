@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,7 +10,16 @@ import pytest
 
 from modelless.controller.core.limits import DispatchLimits
 from modelless.policies.reasons import Reason
-from modelless.policies.views import QueueView, Run, Wait, WorkerView
+from modelless.policies.views import (
+    Bind,
+    Candidates,
+    Choice,
+    QueryView,
+    QueueView,
+    Run,
+    Wait,
+    WorkerView,
+)
 
 from .some_policies import LateBinding, Scripted
 from .world import LADDER, World
@@ -90,11 +100,25 @@ def test_a_worker_that_waits_is_woken() -> None:
 
 
 class Asked(LateBinding):
-    """Lets every worker wait, on small devices all that are alike; ``asked``: who was asked."""
+    """Lets every worker wait for ``for_s``, on small devices all that are alike.
 
-    def __init__(self) -> None:
+    Attributes:
+        asked: who was asked.
+        gives, binds: it lets nobody wait, or has queries wait for the first row.
+    """
+
+    def __init__(self, for_s: float = 0.5) -> None:
         super().__init__()
+        self.for_s = for_s
         self.asked: list[str] = []
+        self.gives = self.binds = False
+
+    def on_arrival(
+        self, query: QueryView, candidates: Candidates, rng: np.random.Generator
+    ) -> Choice:
+        if self.binds:
+            return Bind(0, Reason.LATE_BINDING)
+        return super().on_arrival(query, candidates, rng)
 
     def on_idle(
         self,
@@ -104,8 +128,10 @@ class Asked(LateBinding):
         rng: np.random.Generator,
     ) -> Run | Wait:
         self.asked.append(worker.worker_id)
+        if self.gives:
+            return super().on_idle(worker, queues, now_s, rng)
         is_small = worker.device_class == "cpu-1"
-        return Wait(Reason.WORTH_WAITING, now_s + 0.5, for_alike=is_small)
+        return Wait(Reason.WORTH_WAITING, now_s + self.for_s, for_alike=is_small)
 
     def take(self) -> list[str]:
         """Who was asked since the last call."""
@@ -120,10 +146,61 @@ def test_what_holds_for_all_who_are_alike_is_asked_of_one_of_them() -> None:
         world.add_worker(name, device_class=device_class)
     world.ask(latency_ms=900.0)
     assert policy.take() == ["w3", "w2", "w1"]
-    world.ask(latency_ms=900.0)  # a query has come: what held may do so no more
+    world.ask(latency_ms=950.0)  # it stands behind the first one: that was answered for, too
+    assert policy.take() == ["w3", "w1"]
+    world.ask(latency_ms=850.0)  # it comes before them: who would not wait so long may want it
     assert policy.take() == ["w3", "w2", "w1"]
-    world.tick(0.1)  # and so may what held a while ago
+    world.tick(0.4)
+    assert policy.take() == ["w3", "w1"]
+    world.tick(0.1)  # so long did the answer hold
     assert policy.take() == ["w3", "w2", "w1"]
+
+
+def test_what_holds_for_all_who_are_alike_holds_for_who_falls_idle_as_well() -> None:
+    policy = Asked()
+    world = World(policy)
+    world.add_worker("w0", device_class="cpu-1")
+    policy.gives = True
+    world.ask(latency_ms=900.0)
+    policy.gives = False
+    world.add_worker("w1", device_class="cpu-1")
+    world.ask(latency_ms=900.0)
+    assert policy.take() == ["w0", "w1"]
+    world.finish("w0", after_s=0.010)
+    assert policy.take() == []
+    world.tick(0.49)
+    assert policy.take() == ["w1"]
+
+
+def test_the_driver_that_remembers_one_time_only_is_told_the_next() -> None:
+    world = World(Asked())
+    world.add_worker("w0", device_class="cpu-1")
+    world.ask(latency_ms=900.0)
+    world.wakes.clear()
+    world.tick(0.4)
+    assert world.wakes == [100.5]
+
+
+def test_who_has_queries_of_its_own_is_asked_whatever_was_answered() -> None:
+    policy = Asked()
+    world = World(policy)
+    world.add_worker("w0", device_class="cpu-1")
+    world.ask(latency_ms=900.0)
+    policy.take()
+    policy.binds = True
+    world.ask(latency_ms=950.0)
+    assert policy.take() == ["w0"]
+
+
+def test_an_answer_without_an_end_holds_for_who_gave_it() -> None:
+    policy = Asked(for_s=math.inf)
+    world = World(policy)
+    for name in ("w0", "w1"):
+        world.add_worker(name, device_class="cpu-1")
+    world.ask(latency_ms=900.0)
+    assert policy.take() == ["w1", "w0"]
+    world.ask(latency_ms=950.0)
+    assert policy.take() == ["w1", "w0"]
 
 
 def test_who_holds_something_else_of_the_scope_is_asked_too() -> None:
@@ -137,7 +214,7 @@ def test_who_holds_something_else_of_the_scope_is_asked_too() -> None:
     world.ask(latency_ms=900.0)
     assert policy.take() == ["w3", "w2", "w1"]
     world.ask(scope="imagenet/lite0/int8", latency_ms=900.0)
-    # (Of "imagenet", too, in which w1 and w0 differ from w3.)
+    # (Of "imagenet", too, in which w1 and w0 differ from w3; that is settled.)
     assert policy.take() == ["w3", "w2"]
     world.ask(scope="fashion", latency_ms=900.0)
     assert policy.take() == ["w4"]  # w1 holds the same of that
@@ -150,9 +227,12 @@ def test_who_comes_to_hold_something_else_is_asked_about_what_it_held_before() -
     world.ask(latency_ms=900.0)
     world.add_worker("w0", [INT8, *TINY])
     policy.take()
-    world.ask(latency_ms=900.0)
+    world.ask(latency_ms=800.0)
+    assert policy.take() == ["w0"]
     world.add_worker("w0", [INT8])
-    assert policy.take() == ["w0", "w0"]
+    assert policy.take() == []  # of that it holds what it held when it was asked
+    world.ask(latency_ms=700.0)
+    assert policy.take() == ["w0"]
 
 
 def test_a_policy_that_waits_until_now_does_not_spin() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
 from modelless.controller.core.idle import IdleWorkers
 from modelless.controller.core.outfits import Outfit
+from modelless.controller.core.servers import Servers
 from modelless.controller.core.tenants import Tenants
 from modelless.controller.core.waiting import Batch, Queue, WaitingRoom, Worker
 from modelless.policies.batching.urgency import urgency
@@ -77,7 +78,7 @@ def test_what_expired_is_found_among_all_priorities(now_s: float) -> None:
 def test_idle_workers_are_asked_once_and_only_while_something_waits() -> None:
     room = WaitingRoom(Tenants(1000))
     outfits = [Outfit("cpu-1", (f"{name}/lite0/int8@1",), 0.0) for name in ("imagenet", "fashion")]
-    idle = IdleWorkers(room, {"imagenet": {outfits[0]: 0}})
+    idle = IdleWorkers(room, Servers(lambda scope: {outfits[0]: 0}, most=8))
     workers = [Worker(f"w{number}", "cpu-1", number, outfits[0]) for number in range(3)]
     idle.add(Worker("w3", "cpu-1", 3, outfits[1]))  # serves something else
     for worker in (workers[1], workers[0], workers[2]):
@@ -85,19 +86,72 @@ def test_idle_workers_are_asked_once_and_only_while_something_waits() -> None:
     query = make_query(1, 100.0)
     news = [("imagenet", None, None)]
     idle.tell_servers(news)
-    assert idle.next_hungry() is None  # nothing waits
-    assert room.defer(query) in news
-    assert idle.next_hungry() is None  # nobody was told
+    assert idle.next_hungry(100.0) is None  # nothing waits
+    assert room.defer(query).key in news
+    assert idle.next_hungry(100.0) is None  # nobody was told
     idle.tell_servers(news)
-    assert [idle.next_hungry() for _ in range(4)] == [*workers[::-1], None]
+    assert [idle.next_hungry(100.0) for _ in range(4)] == [*workers[::-1], None]
     idle.tell_servers(news)
-    assert idle.next_hungry() is workers[2]
+    assert idle.next_hungry(100.0) is workers[2]
     workers[1].running = Batch(
         1, "imagenet/lite0/int8@1", "cpu-1", (), 0, 100.0, 0.01, math.inf, math.inf
     )
     idle.remove(workers[1])
-    assert idle.next_hungry() is workers[0]  # the other one is not idle any more
+    assert idle.next_hungry(100.0) is workers[0]  # the other one is not idle any more
     idle.tell_servers(news)
-    idle.next_hungry()
+    idle.next_hungry(100.0)
     room.take(query.query_id)
-    assert idle.next_hungry() is None
+    assert idle.next_hungry(100.0) is None
+
+
+def settled() -> tuple[WaitingRoom, Servers, IdleWorkers, Worker]:
+    """An idle worker that has answered for all alike, until 100.5, about the one queue there is."""
+    outfit = Outfit("cpu-1", ("imagenet/lite0/int8@1",), 0.0)
+    room, servers = WaitingRoom(Tenants(1000)), Servers(lambda scope: {outfit: 0}, most=8)
+    idle, worker = IdleWorkers(room, servers), Worker("w0", "cpu-1", 0, outfit)
+    idle.add(worker)
+    key = room.defer(make_query(1, 100.0, latency_ms=1000.0)).key
+    idle.tell_servers([key])
+    assert idle.next_hungry(100.0) is worker
+    idle.settle(worker, 100.5)
+    idle.tell_servers([key])
+    idle.tell(worker)
+    assert idle.next_hungry(100.499) is None
+    return room, servers, idle, worker
+
+
+def test_what_is_settled_is_so_until_then() -> None:
+    room, _, idle, worker = settled()
+    idle.tell_servers(room.deferred)
+    assert idle.next_hungry(100.5) is worker
+
+
+def test_what_is_settled_is_so_until_somebody_comes_first() -> None:
+    room, _, idle, worker = settled()
+    behind = make_query(2, 100.0, latency_ms=2000.0)
+    first = make_query(3, 100.0, latency_ms=900.0)
+    idle.tell_joined(room.defer(behind), behind)
+    assert idle.next_hungry(100.0) is None
+    idle.tell_joined(room.defer(first), first)
+    assert idle.next_hungry(100.0) is worker
+
+
+@pytest.mark.parametrize("forget", [Servers.clear, lambda servers: servers.__delitem__("imagenet")])
+def test_what_is_settled_is_so_while_shelves_are_what_they_were(
+    forget: Callable[[Servers], None],
+) -> None:
+    room, servers, idle, worker = settled()
+    forget(servers)
+    idle.tell_servers(room.deferred)
+    assert idle.next_hungry(100.0) is worker
+
+
+def test_what_is_settled_no_more_is_forgotten() -> None:
+    room, _, idle, worker = settled()
+    assert idle.unsettle(100.4) == 100.5
+    idle.tell_servers(room.deferred)
+    assert idle.next_hungry(100.4) is None
+    assert idle.unsettle(100.5) == math.inf
+    idle.settle(worker, 101.0)
+    room.take(1)
+    assert idle.unsettle(100.6) == math.inf

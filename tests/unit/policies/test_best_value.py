@@ -16,6 +16,7 @@ from modelless.policies.selection.best_value import BestValue
 from modelless.policies.selection.value_batches import Line, best_batch
 from modelless.policies.selection.value_fairness import within_fair_share
 from modelless.policies.selection.value_fleet import Fleet
+from modelless.policies.selection.value_left import look_again_s
 from modelless.policies.selection.value_menu import Menu, make_menu
 from modelless.policies.selection.value_price import Devices, Rates, price_of_time
 from modelless.policies.selection.value_table import Chances, ValueTable
@@ -171,17 +172,49 @@ def test_what_was_left_is_looked_at_again_for_what_came_since(
 
     monkeypatch.setattr(policy, "_line_up", spy)
     for_gpu = line(due(2, NOW_S + 0.05))
-    assert isinstance(idle(policy, cpu, NOW_S, for_gpu), Wait)
-    assert isinstance(idle(policy, cpu, NOW_S + 0.001, for_gpu), Wait)
+    left = idle(policy, cpu, NOW_S, for_gpu)
+    assert left == Wait(Reason.WORTH_WAITING, look_again_s(NOW_S), for_alike=True)
+    assert idle(policy, cpu, NOW_S + 0.001, for_gpu) == left
     assert looked_at == ["t"]
     came = due(3, NOW_S + 0.5)._replace(scope="u")
-    policy.on_arrival(came, candidates((0.01, 60.0, 1e-6)), RNG)
     run = idle(policy, cpu, NOW_S + 0.001, for_gpu, line(came, scope="u"))
     assert isinstance(run, Run)
     assert run.queries == (came,)
     assert looked_at == ["t", "u"]
-    assert isinstance(idle(policy, cpu, NOW_S + 0.004, for_gpu), Wait)
+    behind = line(due(2, NOW_S + 0.05), due(4, NOW_S + 0.06))
+    assert idle(policy, cpu, NOW_S + 0.001, behind) == left
+    deeper = line(due(4, NOW_S + 0.06))  # it was not looked at
+    assert isinstance(idle(policy, cpu, NOW_S + 0.001, deeper), Wait)
     assert looked_at == ["t", "u", "t"]
+    ahead = line(due(5, NOW_S + 0.049), due(2, NOW_S + 0.05))
+    assert isinstance(idle(policy, cpu, NOW_S + 0.001, ahead), Wait)
+    assert looked_at == ["t", "u", "t", "t"]
+    assert isinstance(idle(policy, cpu, NOW_S + 0.005, for_gpu), Wait)
+    assert looked_at == ["t", "u", "t", "t", "t"]
+
+
+@pytest.mark.parametrize("now_s", [0.0, 0.0013, 100.0, 123.4567, 1e6])
+def test_what_is_left_is_looked_at_again_soon_and_all_at_once(now_s: float) -> None:
+    again_s = look_again_s(now_s)
+    assert now_s + 0.0019 < again_s < now_s + 0.0041
+    assert look_again_s(again_s - 0.0039) == look_again_s(again_s - 0.0021)
+
+
+def test_what_one_class_leaves_another_one_that_offers_the_same_may_take() -> None:
+    policy = BestValue()
+    gpu = at("gpu-0", "gpu", [resident("t/big/v@1", 0.002, 90.0)])
+    dear, cheap = (at(f"{name}-0", name, [resident("t/s/v@1", 0.01, 60.0)]) for name in "ab")
+    for view in (gpu, dear, cheap) * 2:  # all become known
+        idle(policy, view, NOW_S - 9.0, line(due(1, NOW_S)))
+        policy._market._survey(NOW_S - 8.5)
+    waiting = line(due(2, NOW_S + 0.1))
+    assert isinstance(idle(policy, dear, NOW_S, waiting), Wait)
+    assert idle(policy, dear, NOW_S + 0.001, waiting) == Wait(
+        Reason.WORTH_WAITING, look_again_s(NOW_S), for_alike=True
+    )
+    cheap_left = idle(policy, cheap, NOW_S + 0.0025, waiting)  # it is looked at, not looked up
+    assert isinstance(cheap_left, Wait)
+    assert cheap_left.until_s == look_again_s(NOW_S + 0.0025)
 
 
 def test_what_one_worker_leaves_another_one_of_its_class_may_have_something_for() -> None:
@@ -194,7 +227,7 @@ def test_what_one_worker_leaves_another_one_of_its_class_may_have_something_for(
         policy._market._survey(NOW_S - 8.5)
     waiting = line(due(2, NOW_S + 0.1))
     left = idle(policy, slow, NOW_S, waiting)
-    assert left == Wait(Reason.WORTH_WAITING, NOW_S + 0.003, for_alike=True)
+    assert left == Wait(Reason.WORTH_WAITING, look_again_s(NOW_S), for_alike=True)
     alike = slow._replace(worker_id="cpu-1")
     assert idle(policy, alike, NOW_S + 0.001, waiting) == left
     run = idle(policy, good, NOW_S + 0.001, waiting)
@@ -408,10 +441,29 @@ def test_a_worker_that_runs_a_little_longer_than_expected_is_not_taken_for_lost(
     for name in ("late", "lost", "here"):
         fleet.on_idle(worker(name), NOW_S)
     fleet.on_run(worker("late"), 0.02, NOW_S)
-    fleet.on_left(NOW_S + 0.03)  # all who are idle would be asked now; "lost" is not
-    fleet.on_idle(worker("here"), NOW_S + 0.031)
-    fleet.on_idle(worker("here"), NOW_S + 0.05)
-    assert fleet.counts() == {"cpu-1": 2}
+    for name in ("cpu", "alike"):
+        fleet.on_idle(at(name, "cpu-4", []), NOW_S)
+    # What "cpu" leaves all of cpu-1 who are idle are asked about. "here" takes it; then nobody.
+    fleet.on_left("cpu-4", NOW_S + 0.03, NOW_S + 0.03)
+    fleet.on_idle(worker("here"), NOW_S + 0.03)
+    fleet.on_left("cpu-4", NOW_S + 0.03, NOW_S + 0.0305)
+    assert fleet.counts() == {"cpu-1": 3, "cpu-4": 2}
+    fleet.on_left("cpu-4", NOW_S + 0.03, NOW_S + 0.033)
+    assert fleet.counts() == {"cpu-1": 2, "cpu-4": 2}  # "alike" was not asked, as "cpu" was
+
+
+def test_who_is_alike_and_was_not_asked_is_not_taken_for_lost() -> None:
+    fleet = Fleet()
+    for name in ("w0", "w1"):
+        fleet.on_idle(worker(name), NOW_S)
+        fleet.on_idle(at(f"cpu-{name}", "cpu-4", []), NOW_S)
+    for ms in range(0, 100, 4):  # nobody wants it
+        now_s = NOW_S + 0.03 + ms / 1e3
+        fleet.on_idle(worker("w0"), now_s)
+        fleet.on_left("cpu-1", NOW_S + 0.03, now_s)
+        fleet.on_idle(at("cpu-w0", "cpu-4", []), now_s)
+        fleet.on_left("cpu-4", NOW_S + 0.03, now_s)
+    assert fleet.counts() == {"cpu-1": 2, "cpu-4": 2}
 
 
 def test_rates_settle_at_the_rate_and_forget() -> None:
