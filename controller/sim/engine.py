@@ -166,6 +166,10 @@ class Engine:
         self._recorder.summary.end_s = events.now_s
         self._floor.close()
 
+    def moves(self) -> tuple[int, int]:
+        """Another one after each query and each event."""
+        return self._count, self._events.happened
+
     # -- queries ------------------------------------------------------------------------------
 
     def _ask(self, asked: Asked) -> None:

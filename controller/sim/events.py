@@ -22,6 +22,11 @@ class Events:
     def __len__(self) -> int:
         return len(self._heap)
 
+    @property
+    def happened(self) -> int:
+        """How many events there were."""
+        return self._planned - len(self._heap)
+
     def at(self, at_s: float, act: Callable[[Any], None], what: Any = None) -> None:
         """Call ``act(what)`` at ``at_s``."""
         self._planned += 1

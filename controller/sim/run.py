@@ -9,6 +9,7 @@ from pathlib import Path
 
 from modelless.controller.sim.arrivals import arrivals_by_scope, queries
 from modelless.controller.sim.engine import Engine, Progress
+from modelless.controller.sim.hanging import ended_if_hanging
 from modelless.controller.sim.log import Log, control_path
 from modelless.controller.sim.profiles import build_fleet
 from modelless.controller.sim.recorder import Recorder
@@ -38,7 +39,7 @@ def simulate(
         summary: to count in, for who wants to look while it runs or after it failed.
 
     Raises:
-        InvalidInputError: the world, a table or a trace of it does not fit.
+        InvalidInputError: the world, a table or a trace of it does not fit; or a policy hangs.
         NotFoundError: no such policy.
         EnvironmentUnfitError: the log cannot be written.
     """
@@ -57,7 +58,7 @@ def simulate(
             arrivals_s = arrivals_by_scope(queries(file, seed))
             for policy in engine.clairvoyants:
                 policy.reveal(arrivals_s)
-        with _few_collections():
+        with _few_collections(), ended_if_hanging(engine.moves, world.limits.policy_s):
             engine.run(progress)
 
     if log is None:

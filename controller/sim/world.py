@@ -138,6 +138,9 @@ class SimulationLimits(Section):
     control_s: float = Field(1.0, ge=1e-3, le=600, description="between the planner's ticks")
     detect_s: float = Field(1.0, ge=0, le=600, description="until a lost worker is noticed")
     drain_s: float = Field(60.0, ge=0, description="after the last arrival, before all is refused")
+    policy_s: float = Field(
+        60.0, ge=0.1, le=3600, description="of real time without an event: then a policy hangs"
+    )
 
 
 def _one_line(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -60,6 +61,24 @@ class Lazy(SelectionPolicy):
         rng: np.random.Generator,
     ) -> Run | Wait:
         return Wait(Reason.NOTHING_QUEUED, now_s + 0.001)
+
+
+class Endless(Lazy):
+    """Never returns, and lets nothing stop it that an ordinary handler can."""
+
+    def on_idle(
+        self,
+        worker: WorkerView,
+        queues: Sequence[QueueView],
+        now_s: float,
+        rng: np.random.Generator,
+    ) -> Run | Wait:
+        while True:
+            with suppress(Exception):
+                self._think()
+
+    def _think(self) -> None:
+        sum(range(1000))
 
 
 class Late(Lazy):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from modelless.controller.sim.run import simulate
+from modelless.controller.sim.summary import Summary
 from modelless.controller.sim.world import parse_world
 from modelless.variants.errors import InvalidInputError, NotFoundError
 
@@ -47,6 +50,24 @@ def test_nonsense_is_refused_and_told(tmp_path: Path) -> None:
 def test_a_policy_that_only_waits_ends_all_the_same(tmp_path: Path) -> None:
     _, figures = run(tmp_path, policies={"selection": named(policies.Lazy)}, duration_s=1)
     assert figures["violations"] == {"deadline-passed": figures["queries"]}
+
+
+def test_a_policy_that_never_returns_ends_its_run_by_name(tmp_path: Path) -> None:
+    file = parse_world(
+        document(policies={"selection": named(policies.Endless)}, limits={"policy_s": 0.1}),
+        tmp_path,
+    )
+    summary = Summary(0, "world")
+    with pytest.raises(InvalidInputError, match=r"Endless\.on_idle \(policies\.py, line \d+\)"):
+        simulate(file, log=tmp_path / "log.csv", summary=summary)
+    assert (tmp_path / "log.csv").exists()
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_in_a_thread_nobody_watches(tmp_path: Path) -> None:
+    file = parse_world(document(duration_s=0.5, limits={"policy_s": 0.1}), tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(simulate, file).result().total.queries > 0
 
 
 def test_what_waits_for_ever_is_refused_after_the_drain(tmp_path: Path) -> None:
