@@ -16,16 +16,12 @@ from modelless.variants.errors import InvalidInputError
 
 
 class ModelMesh(EvictionPolicy):
-    """LRU among instances idle for the churn age; the others leave after them, newcomers first.
+    """LRU. What is wanted on demand is not loaded if even what was used longest ago is too young.
 
-    A size counts as it does there: the planner takes from the front until the memory suffices. A
-    policy that ranks cannot refuse a load, so the guard is in the order of those used within the
-    churn age: fewest batches since their load first, then most recently used. If all are young,
-    newcomers give way to newcomers and what is in steady use stays, as if the loads had been
-    refused.
+    A size counts as it does there: the planner takes from the front until the memory suffices.
 
     Args:
-        churn_age_s: how long an instance is idle before it leaves in turn, seconds.
+        churn_age_s: how long ago the first one to leave must have been used, seconds.
     """
 
     def __init__(self, churn_age_s: float = 60.0) -> None:
@@ -34,11 +30,10 @@ class ModelMesh(EvictionPolicy):
         self.churn_age_s = churn_age_s
 
     def rank(self, residents: Sequence[Instance], view: ClusterView) -> Sequence[Instance]:
-        def order(instance: Instance) -> tuple[bool, int, float, str, str]:
-            is_young = view.now_s - instance.last_used_s < self.churn_age_s
-            names = instance.worker_id, instance.variant_id
-            if is_young:
-                return True, instance.use_count, -instance.last_used_s, *names
-            return False, 0, instance.last_used_s, *names
+        del view
+        return sorted(residents, key=lambda i: (i.last_used_s, i.worker_id, i.variant_id))
 
-        return sorted(residents, key=order)
+    def admits(self, newcomer: Instance, victims: Sequence[Instance], view: ClusterView) -> bool:
+        del newcomer
+        oldest_s = min([victim.last_used_s for victim in victims], default=-math.inf)
+        return view.now_s - oldest_s >= self.churn_age_s

@@ -91,19 +91,27 @@ def test_lemonades_weights_are_above_0(weight: Any) -> None:
         Lemonade({"a": weight})
 
 
-def test_modelmesh_is_lru_for_what_is_older_than_the_churn_age() -> None:
-    instances = [held("a", used_s=20), held("b", used_s=10), held("young", used_s=95)]
+def test_modelmesh_is_lru() -> None:
+    instances = [held("a", used_s=20, uses=50), held("b", used_s=10), held("young", used_s=95)]
     assert order(ModelMesh(churn_age_s=60), instances) == ["b", "a", "young"]
 
 
-def test_modelmesh_lets_newcomers_give_way_when_all_are_young() -> None:
-    instances = [
-        held("steady", used_s=90, uses=50),
-        held("newer", used_s=98, uses=0),
-        held("new", used_s=95, uses=0),
-    ]
-    assert order(ModelMesh(churn_age_s=60), instances) == ["newer", "new", "steady"]
-    assert order(ModelMesh(churn_age_s=0), instances) == ["steady", "new", "newer"]
+@pytest.mark.parametrize(
+    ("churn_age_s", "used_s", "is_loaded"),
+    [
+        (60, [20, 95], True),
+        (60, [95, 40], True),
+        (60, [41, 95], False),
+        (0, [100], True),
+        (60, [], True),
+    ],
+)
+def test_modelmesh_loads_nothing_if_all_that_would_leave_was_used_lately(
+    churn_age_s: float, used_s: list[float], is_loaded: bool
+) -> None:
+    victims = [held(f"v{number}", used_s=at_s) for number, at_s in enumerate(used_s)]
+    policy = ModelMesh(churn_age_s)
+    assert policy.admits(held("new", used_s=0), victims, view(victims)) is is_loaded
 
 
 @pytest.mark.parametrize("age", [-1.0, math.inf, math.nan, "an hour"])
