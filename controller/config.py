@@ -65,7 +65,9 @@ class GatewaySettings(_Section):
 class PoolSettings(_Section):
     """Workers of one device class, reached from the gateways by one call a batch."""
 
-    device_class: str = Field(description="device class of its workers: cpu-1, cpu-2 or gpu-1")
+    device_class: str = Field(
+        description="device class of its workers: cpu-1, cpu-2 or gpu-1; one pool a class"
+    )
     workers: int = Field(1, ge=0, le=1024, description="workers to begin with")
     min_workers: int = Field(0, ge=0, description="fewest workers that scaling may leave")
     max_workers: int = Field(8, ge=0, description="most workers that scaling may start")
@@ -74,6 +76,12 @@ class PoolSettings(_Section):
     )
     max_cores: int | None = Field(
         None, ge=1, description="most CPU cores that all its workers may use; default: no bound"
+    )
+    memory_bytes: int | None = Field(
+        None,
+        ge=2**20,
+        description="memory that variants may fill in each worker; default: the device class's, "
+        "and of a share of a GPU that share",
     )
     resources: dict[str, float] = Field(
         default_factory=dict, description="Ray resources each worker needs, e.g. {GPU: 1}"
@@ -91,6 +99,10 @@ class PoolSettings(_Section):
                 f"min_workers {self.min_workers} are more than max_workers {self.max_workers}"
             )
         return self
+
+    def budget_bytes(self, device_bytes: int) -> int:
+        """What variants may fill in a worker, of a device with so much for all who share it."""
+        return self.memory_bytes or int(device_bytes * min(self.resources.get("GPU") or 1.0, 1.0))
 
     def actor_options(self) -> dict[str, Any]:
         """``resources`` and ``labels`` as Ray takes them of an actor: its own kinds of resources

@@ -269,7 +269,7 @@ def _own_words(
 
 def _show_status(url: str, found: Mapping[str, Any]) -> None:
     members = found.get("members", [])
-    queued = sum(member["queued"] for member in members)
+    queued = sum(member["queued"] for member in members if member["role"] == "gateway")
     arrivals = sum(member["arrivals_per_s"] for member in members)
     up_for = f", up for {duration(found['up_s'])}" if "up_s" in found else ""
     typer.echo(f"{url}{up_for}: {arrivals:.1f} queries/s, {queued} waiting")

@@ -203,7 +203,8 @@ class ControlLoop:
         elif report.is_urgent:
             self._tick_early(now_s)
         if not report.is_gateway and report.held != held_before:
-            self._calls.call(*(name for name, one in self._members.items() if one.report.queued))
+            reports = [member.report for member in self._members.values()]
+            self._calls.call(*(r.member_id for r in reports if r.is_gateway and r.queued))
         self._calls.came(report.member_id)
         orders, member.orders = tuple(member.orders), []
         feedback, member.feedback = tuple(member.feedback), []

@@ -25,6 +25,25 @@ _HELD_TO_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 binds to the node's address."""
 
 
+HAPROXY = {
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
+    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "2",
+    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
+    # A query whose gateway dies is sent to another one, as far as HAProxy has kept it: see the
+    # launcher. What is longer than the buffer is not: an image of 260 x 260 pixels is 203 kB.
+    "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
+    "RAY_SERVE_HAPROXY_RETRIES": "2",
+    "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(256 * 2**10),
+    # Of a client that stops in the middle of a longer body; not of one that waits.
+    "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "60",
+    "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "1s",
+    "RAY_SERVE_HAPROXY_HEALTH_CHECK_FALL": "3",
+}
+"""How Serve runs HAProxy, in any cluster: the container images set the same."""
+
+
 def joining_environment(address: str) -> dict[str, str]:
     """Environment variables for joining the Ray cluster at ``address``, before Ray is imported.
 
@@ -59,23 +78,10 @@ def ray_environment(
         variables |= _HELD_TO_LOOPBACK
     if haproxy is not None:
         variables |= {
-            "RAY_SERVE_ENABLE_HA_PROXY": "1",
-            "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+            **HAPROXY,
             "RAY_SERVE_HAPROXY_BINARY_PATH": str(haproxy),
             "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
             "RAY_SERVE_HAPROXY_NBTHREAD": "1",
-            "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
-            "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "2",
-            "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
-            # A query whose gateway dies is sent to another one: see the launcher. What is longer
-            # than the buffer is not repeated: an image of 260 x 260 pixels is 203 kB.
-            "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
-            "RAY_SERVE_HAPROXY_RETRIES": "2",
-            "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(256 * 2**10),
-            # Of a client that stops in the middle of a longer body; not of one that waits.
-            "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "60",
-            "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "1s",
-            "RAY_SERVE_HAPROXY_HEALTH_CHECK_FALL": "3",
         }
     if files is not None:
         # By itself Serve uses one folder in /tmp for all users, and all may enter it.

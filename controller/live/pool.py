@@ -111,6 +111,7 @@ class PoolWorker:
         knowledge: as in a gateway.
         control: called with a report once a second; answers with orders.
         reread: reads the store anew, for versions registered or profiled since.
+        memory_bytes: what its variants may fill.
         sizes: device classes that it may be resized to.
         pinned: scopes whose variants are to stay once they are loaded.
         max_batch: most items a batch may have.
@@ -124,6 +125,7 @@ class PoolWorker:
         knowledge: Knowledge,
         control: ControlLink,
         reread: Rereader,
+        memory_bytes: int,
         sizes: Iterable[str] = (),
         pinned: Collection[str] = (),
         max_batch: int = 1,
@@ -141,7 +143,7 @@ class PoolWorker:
         self._device = LocalDevice(
             worker_id,
             device_class,
-            device_class.memory_bytes,
+            memory_bytes,
             knowledge.fetch,
             knowledge.catalog.tasks,
             self._on_device_change,
@@ -237,6 +239,7 @@ class PoolWorker:
                         state=state,
                         failed_loads=dict(self._device.failed_loads),
                         interval_s=now_s - self._last_s,
+                        queued=max(sum(self._running.values()) - 1, 0),
                         resident_bytes=resident_bytes(),
                         tasks=len(asyncio.all_tasks()),
                         host=platform.node(),

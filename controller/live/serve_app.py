@@ -124,12 +124,7 @@ class PoolReplica:
         replica_id = serve.get_replica_context().replica_id.unique_id
         log_to(Path(home), replica_id)
         knowledge = await asyncio.to_thread(read_knowledge, Path(home), checked)
-        sizes = [
-            size
-            for pool in checked.pools
-            if pool.device_class == device_class
-            for size in pool.sizes
-        ]
+        (pool,) = [pool for pool in checked.pools if pool.device_class == device_class]
         successor = Successor(release_of(checked), rollout)
         self._worker = PoolWorker(
             replica_id,
@@ -137,7 +132,8 @@ class PoolReplica:
             knowledge,
             ControlLink(),
             Rereader(Path(home), checked),
-            sizes,
+            pool.budget_bytes(knowledge.device_class(device_class).memory_bytes),
+            pool.sizes,
             checked.residency.pinned,
             checked.limits.max_batch,
             successor,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from tritonclient.utils import InferenceServerException
 
 from modelless.variants.zoo.fashion_mnist import FashionMnist
 
-from .running import Running, cluster
+from .running import Running, cluster, modelless
 
 CONFIG = """
 gateways: {count: 1, device_class: null}
@@ -92,7 +93,7 @@ def wait_for(running: Running, count: int, most_s: float) -> float:
     return time.monotonic() - begun_s
 
 
-def test_from_none_to_two_and_back_without_a_lost_query(running: Running) -> None:
+def test_from_none_to_two_and_back_without_a_lost_query(running: Running, live_home: Path) -> None:
     assert workers(running) == [], "ready, with nobody at work"
     clients = Clients(running)
     try:
@@ -109,3 +110,7 @@ def test_from_none_to_two_and_back_without_a_lost_query(running: Running) -> Non
     assert clients.refused == []
     assert clients.answered > 50
     wait_for(running, 0, most_s=60.0)
+    told = modelless(live_home, "history", "--kind", "scale", "--since", "10m", "--json")
+    entries = json.loads(told.stdout)["entries"]
+    assert all(entry["reason"] for entry in entries)
+    assert {entry["details"]["workers"] for entry in entries} >= {1, 2, 0}

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from modelless.controller.config import PoolSettings
 
 
@@ -22,3 +26,18 @@ def test_labels_are_rays_label_selector() -> None:
         "resources": {},
         "label_selector": {"site": "edge", "zone": "!b"},
     }
+
+
+@pytest.mark.parametrize(
+    ("fields", "budget_bytes"),
+    [
+        ({}, 1 << 30),
+        ({"resources": {"GPU": 1}}, 1 << 30),
+        ({"resources": {"GPU": 2}}, 1 << 30),
+        ({"resources": {"GPU": 0.25}}, 1 << 28),
+        ({"resources": {"GPU": 0.25}, "memory_bytes": 1 << 29}, 1 << 29),
+    ],
+)
+def test_workers_of_one_gpu_share_its_memory(fields: dict[str, Any], budget_bytes: int) -> None:
+    pool = PoolSettings(device_class="gpu-1", **fields)
+    assert pool.budget_bytes(1 << 30) == budget_bytes
