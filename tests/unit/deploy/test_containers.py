@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from modelless.controller.live.loopback import HAPROXY
 
 from .files import DEPLOY, ROOT, document
 
@@ -47,6 +50,13 @@ def test_images_are_pinned_locked_checked_and_without_root(path: Path) -> None:
     for word, rest in found:
         if word == "COPY" and not rest.startswith(("--from", ".")):
             assert (ROOT / rest.split()[0]).is_file()
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_serve_runs_haproxy_in_images_as_it_does_elsewhere(path: Path) -> None:
+    words = shlex.split(" ".join([rest for word, rest in instructions(path) if word == "ENV"]))
+    told = dict(word.split("=", 1) for word in words)
+    assert {name: value for name, value in told.items() if name.startswith("RAY_SERVE")} == HAPROXY
 
 
 def test_both_images_are_used_alike() -> None:
