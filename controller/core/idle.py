@@ -96,6 +96,7 @@ class IdleWorkers:
 
     def unsettle(self, now_s: float) -> float:
         """Forget what is settled no more; returns until when the next of it is, inf if nothing."""
+        self._done = {o: until_s for o, until_s in self._done.items() if until_s > now_s}
         deferred, next_s = self._waiting.deferred, math.inf
         for key, known in list(self._settled.items()):
             left = {shelf: until_s for shelf, until_s in known.items() if until_s > now_s}

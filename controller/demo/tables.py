@@ -184,10 +184,11 @@ def kinds_table(books: Books) -> Table:
 
 
 def queue_and_memory(status: Mapping[str, Any]) -> tuple[int, int]:
-    """Queries waiting and resident bytes, over all members, of ``/modelless/status``."""
+    """Queries waiting, at gateways, and resident bytes, of all, by ``/modelless/status``."""
     members = status.get("members", [])
+    gateways = [member for member in members if member.get("role", "gateway") == "gateway"]
     return (
-        sum(int(member.get("queued", 0)) for member in members),
+        sum(int(member.get("queued", 0)) for member in gateways),
         sum(int(member.get("resident_bytes", 0)) for member in members),
     )
 

@@ -203,8 +203,8 @@ class ControlLoop:
         elif report.is_urgent:
             self._tick_early(now_s)
         if not report.is_gateway and report.held != held_before:
-            reports = [member.report for member in self._members.values()]
-            self._calls.call(*(r.member_id for r in reports if r.is_gateway and r.queued))
+            waiting = [each for each in self._reports() if each.is_gateway and each.queued]
+            self._calls.call(*(each.member_id for each in waiting))
         self._calls.came(report.member_id)
         orders, member.orders = tuple(member.orders), []
         feedback, member.feedback = tuple(member.feedback), []

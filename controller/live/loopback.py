@@ -41,7 +41,7 @@ HAPROXY = {
     "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "1s",
     "RAY_SERVE_HAPROXY_HEALTH_CHECK_FALL": "3",
 }
-"""How Serve runs HAProxy, in any cluster: the container images set the same."""
+"""How Serve runs HAProxy. The container images set the same, for the Ray that KubeRay starts."""
 
 
 def joining_environment(address: str) -> dict[str, str]:

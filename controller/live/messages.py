@@ -38,7 +38,7 @@ class Report:
         served: answered queries by variant since its last report.
         kinds: as in ``DispatchCounters``, since its last report.
         open_queries: queries waiting or running now, by scope.
-        queued: queries waiting now; at a worker of a pool, batches.
+        queued: queries waiting now; at a worker of a pool, whether a batch does.
         resident_bytes: memory of the process.
         tasks: that its event loop has: they must not pile up.
         host: the machine's name: devices of one host disturb each other.

@@ -45,6 +45,7 @@ class KeptRuns:
 
     def _path(self, job: Job) -> Path:
         document = job.file.world.model_dump(mode="json", exclude={"seed", "description"})
+        del document["limits"]["policy_s"]  # it decides whether there are figures, and not which
         code = {*_SIMULATOR, *policy_modules(document["policies"])}
         if job.contender == BOUND:  # nobody decides in it
             code = {*_SIMULATOR, _BOUND}

@@ -16,12 +16,11 @@ from modelless.variants.errors import InvalidInputError
 
 
 class ModelMesh(EvictionPolicy):
-    """LRU. What is wanted on demand is not loaded if even what was used longest ago is too young.
-
-    A size counts as it does there: the planner takes from the front until the memory suffices.
+    """LRU. What is wanted on demand is not loaded where room would have to be made for it and even
+    what was used longest ago was used too lately.
 
     Args:
-        churn_age_s: how long ago the first one to leave must have been used, seconds.
+        churn_age_s: how long ago that must have been used, seconds.
     """
 
     def __init__(self, churn_age_s: float = 60.0) -> None:
@@ -34,6 +33,8 @@ class ModelMesh(EvictionPolicy):
         return sorted(residents, key=lambda i: (i.last_used_s, i.worker_id, i.variant_id))
 
     def admits(self, newcomer: Instance, victims: Sequence[Instance], view: ClusterView) -> bool:
-        del newcomer
-        oldest_s = min([victim.last_used_s for victim in victims], default=-math.inf)
+        if not victims:
+            return True
+        held = [w.instances for w in view.workers if w.worker_id == newcomer.worker_id]
+        oldest_s = min(instance.last_used_s for each in (victims, *held) for instance in each)
         return view.now_s - oldest_s >= self.churn_age_s

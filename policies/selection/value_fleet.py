@@ -10,12 +10,15 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from modelless.policies.selection.value_left import LONGEST_S
 from modelless.policies.views import ResidentView, WorkerView
 
 _WORKERS_KEPT = 8192
 _FORGET_WORKER_S = 10.0
-_TAKEN_WITHIN_S = 0.001  # who is idle is asked at once about what was left, but who is alike
-_STANDS_S = 0.005  # to one that left what there was; that stands no longer
+# Who is idle is asked at once about what others left, unless one like it has left all there is not
+# long ago: then it is not asked as long as that stands.
+_TAKEN_WITHIN_S = 0.001
+_STANDS_S = LONGEST_S + 0.001
 _GRACE = 2.0  # times as long as expected a batch may run before its worker counts as absent
 
 

@@ -13,6 +13,8 @@ _KEPT = 64
 _STALE_S = 0.05
 _GRID_S = 0.002
 """What is left is looked at again after one to two of this: all of it at the same moments."""
+LONGEST_S = 2.0 * _GRID_S
+"""How long that stands at most."""
 
 
 class _Left(NamedTuple):
@@ -68,7 +70,7 @@ class LeftForOthers:
         Args:
             menu, device_class: by whom.
             queue: what waits.
-            query_ids: those of it that were looked at.
+            query_ids: those of it that were looked at; the first need not be among them.
             now_s: the time.
         """
         key = menu, device_class, queue.scope, queue.batch_key
@@ -77,9 +79,10 @@ class LeftForOthers:
             lately_s = now_s - _STALE_S
             self._left = {k: left for k, left in self._left.items() if left.until_s > lately_s}
             self._prune_at = max(2 * len(self._left), _KEPT)
-        was_left = before is not None and queue.queries[0].query_id in before.query_ids
-        since_s = before.since_s if before is not None and was_left else now_s
-        self._left[key] = _Left(since_s, look_again_s(now_s), frozenset(query_ids))
+        since_s, head = now_s, queue.queries[0].query_id
+        if before is not None and head in before.query_ids and now_s < before.until_s + _GRID_S:
+            since_s = before.since_s
+        self._left[key] = _Left(since_s, look_again_s(now_s), frozenset((head, *query_ids)))
         return since_s
 
 

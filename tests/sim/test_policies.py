@@ -54,14 +54,21 @@ def test_a_policy_that_only_waits_ends_all_the_same(tmp_path: Path) -> None:
 
 def test_a_policy_that_never_returns_ends_its_run_by_name(tmp_path: Path) -> None:
     file = parse_world(
-        document(policies={"selection": named(policies.Endless)}, limits={"policy_s": 0.1}),
+        document(policies={"selection": named(policies.Endless)}, limits={"policy_s": 0.7}),
         tmp_path,
     )
     summary = Summary(0, "world")
-    with pytest.raises(InvalidInputError, match=r"Endless\.on_idle \(policies\.py, line \d+\)"):
-        simulate(file, log=tmp_path / "log.csv", summary=summary)
-    assert (tmp_path / "log.csv").exists()
-    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    handler = signal.getsignal(signal.SIGALRM)
+    rest_s, _ = signal.setitimer(signal.ITIMER_REAL, 200.0)
+    try:
+        with pytest.raises(InvalidInputError, match=r"Endless\.on_idle \(.*, line \d+\)"):
+            simulate(file, log=tmp_path / "log.csv", summary=summary)
+        assert 100.0 < signal.getitimer(signal.ITIMER_REAL)[0] < 200.0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, rest_s)
+    assert signal.getsignal(signal.SIGALRM) is handler
+    written = (tmp_path / "log.csv").read_text().splitlines()
+    assert len(written) - 1 == summary.total.queries > 0
 
 
 def test_in_a_thread_nobody_watches(tmp_path: Path) -> None:

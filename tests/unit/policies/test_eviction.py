@@ -111,7 +111,13 @@ def test_modelmesh_loads_nothing_if_all_that_would_leave_was_used_lately(
 ) -> None:
     victims = [held(f"v{number}", used_s=at_s) for number, at_s in enumerate(used_s)]
     policy = ModelMesh(churn_age_s)
-    assert policy.admits(held("new", used_s=0), victims, view(victims)) is is_loaded
+    there = [*victims, held("elsewhere", used_s=0, worker="w1")]
+    assert policy.admits(held("new"), victims, view(there)) is is_loaded
+
+
+def test_modelmesh_goes_by_the_oldest_of_the_worker_whoever_leaves() -> None:
+    young, old = held("young", used_s=95), held("old", used_s=10)
+    assert ModelMesh(60).admits(held("new"), [young], view([young, old]))
 
 
 @pytest.mark.parametrize("age", [-1.0, math.inf, math.nan, "an hour"])
