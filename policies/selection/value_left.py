@@ -10,7 +10,6 @@ from modelless.policies.selection.value_menu import Menu
 from modelless.policies.views import QueueView
 
 _KEPT = 64
-_STALE_S = 0.05
 _GRID_S = 0.002
 """What is left is looked at again after one to two of this: all of it at the same moments."""
 LONGEST_S = 2.0 * _GRID_S
@@ -23,7 +22,7 @@ class _Left(NamedTuple):
     Attributes:
         since_s: since when its head was left.
         until_s: how long that stands.
-        query_ids: those that were looked at.
+        query_ids: its head, and those that were looked at.
     """
 
     since_s: float
@@ -76,7 +75,7 @@ class LeftForOthers:
         key = menu, device_class, queue.scope, queue.batch_key
         before = self._left.get(key)
         if len(self._left) >= self._prune_at:
-            lately_s = now_s - _STALE_S
+            lately_s = now_s - _GRID_S
             self._left = {k: left for k, left in self._left.items() if left.until_s > lately_s}
             self._prune_at = max(2 * len(self._left), _KEPT)
         since_s, head = now_s, queue.queries[0].query_id
