@@ -27,18 +27,32 @@ attempts of each sort that it makes. They satisfy every constraint:
   back. That is largest for the latest arrival of a window and the earliest start of another.
 - *Once.* A query is attempted once. Where a lost worker or a batch given up may cause a second
   attempt, it is only required to be good at most once.
+- *Memory and loads.* What fits no device of a class runs on none, and if the start is not warm,
+  nothing runs before a first load has ended. More is asked of a class only where it is short of
+  memory: where all its workers together cannot hold every variant that could serve there. (It must
+  have the same workers all the time, too.) Then further variables are the expected numbers of
+  copies that are ready when a window begins, and of loads that end in it; see ``bound_memory``.
+  Arrivals are given, so whether a copy is ready is one event for all queries of a kind and a
+  window: of them, a variant serves in expectation no more than their number times its chance, which
+  is at most the copies ready when they begin to come and the loads that end while they may start.
+  Whatever is ready or being loaded at a moment is within memory, and a worker loads one at a time.
+  As a load takes no less than its usual time (faults may quicken it: that counts), and takes memory
+  all the while, it is under way at every earlier moment that is no further back. A copy runs one
+  batch at a time, so its work that starts in a window fits into that and a batch's mean residual
+  life; this is asked only where nothing is unloaded while it runs, which is as long as no worker is
+  lost, and no batch takes so long that it is given up. This is a second program, as its windows
+  have to be longer, and the lesser optimum of both counts.
 - *Left out*, which only raises the optimum: that queries and batches are whole and are not split
-  over windows; that a batch's items are of one task, all there at its start, and fill it; that only
-  what is loaded runs, memory is limited (but for variants that fit no device of the class) and
-  loads take time (but for the first one, if the start is not warm); queues' bounds, planning
-  intervals, failing loads, slowed workers, and what neighbours slow beyond what any order of starts
-  must suffer.
+  over windows; that a batch's items are of one task, all there at its start, and fill it; that
+  copies are whole, and each in the memory of one worker; memory and loads, but for what was said;
+  queues' bounds, planning intervals, failing loads, slowed workers, and what neighbours slow beyond
+  what any order of starts must suffer.
 - *Faults and scaling.* Lost workers are left out while they are away and others cannot have been
   started; sites that are cut off start nothing, and their clients' queries are lost. A class that
   may grow has ``max_workers`` from ``start_s`` on.
 
 Windows only loosen the bound, as every query may start in all windows that its time touches. They
-are equal in a first program, and shorter in a second one where the first found device time short.
+are equal at first, and shorter in a further program where the first found device time short.
 """
 
 from __future__ import annotations
@@ -46,7 +60,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from modelless.controller.sim.bound_problem import Problem, arrivals_by_kind, placed_on
+from modelless.controller.sim.bound_problem import Problem, arrivals_by_kind, placed_on, stocks_of
 from modelless.controller.sim.profiles import build_fleet
 from modelless.controller.sim.world import WorldFile
 
@@ -59,7 +73,8 @@ class Bound:
     """What no policy exceeds; see the module for what that means.
 
     Attributes:
-        value_per_query, attainment: as in a run's summary, 0 to 1; 0 if there are no queries.
+        value_per_query: as in a run's summary, 0 to 1; 0 if there are no queries.
+        attainment: as in a run's summary, 0 to 1; 1 if there are no queries, as none is violated.
         why: what keeps them below 1, and how coarse the bound is.
     """
 
@@ -85,18 +100,28 @@ def clairvoyant_bound(
     world = file.world
     arrivals, total = arrivals_by_kind(file, world.seed if seed is None else seed)
     if not total:
-        return Bound(0.0, 0.0, "no query comes")
+        return Bound(0.0, 1.0, "no query comes")
     if not arrivals:
         return Bound(0.0, 0.0, "every query comes from a site cut off")
     placed = placed_on(world, build_fleet(file, home))
-    problem = Problem(world, arrivals, placed)
+    problem = Problem(world, arrivals, placed, {})
     edges_s = problem.equal_windows()
     first = problem.optimum(edges_s, weighted=True)
     finer_s = problem.refined(edges_s, first.is_scarce)
     value = first if finer_s is edges_s else problem.optimum(finer_s, weighted=True)
     good = problem.optimum(finer_s, weighted=False)
-    return Bound(
-        min(value.worth / total + _TOLERANCE, 1.0),
-        min(good.worth / total + _TOLERANCE, 1.0),
-        problem.why(total, value, finer_s),
-    )
+    most = [value.worth, good.worth]
+    why = problem.why(total, value, finer_s)
+    stocks = stocks_of(world, arrivals, placed)
+    if stocks:
+        problem = Problem(world, arrivals, placed, stocks)
+        edges_s = problem.equal_windows()
+        for place, weighted in enumerate((True, False)):
+            most[place] = min(most[place], problem.optimum(edges_s, weighted=weighted).worth)
+        held = ", ".join(
+            f"{world.devices[number].name} holds {stock.share:.0%} of what could serve there"
+            for number, stock in stocks.items()
+        )
+        why += f"; memory is short: {held} (windows of {edges_s[1]:.2g} s)"
+    per_query, attainment = (min(worth / total + _TOLERANCE, 1.0) for worth in most)
+    return Bound(per_query, attainment, why)

@@ -39,6 +39,14 @@ def cut_times(world: World, site: str) -> list[tuple[float, float]]:
     ]
 
 
+def is_fixed(world: World, device: DeviceSettings) -> bool:
+    """Whether a class has the same workers all the time, and all stay what they are."""
+    bounds = {device.min_workers, device.max_workers} - {None, device.count}
+    resized = any(size != device.name for size in device.sizes) or _guests(world, device)
+    dead = (fault for fault in world.faults if isinstance(fault, WorkerDies))
+    return not (bounds or resized or any(_may_match(fault.worker, device.name) for fault in dead))
+
+
 def fastest(world: World) -> float:
     """How many times the usual speed no worker ever exceeds: 1, unless a fault quickens some."""
     factors = [f.factor for f in world.faults if isinstance(f, WorkerSlows) and f.factor < 1.0]

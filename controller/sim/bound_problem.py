@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from modelless.controller.core.limits import DispatchLimits
 from modelless.controller.sim.arrivals import queries
 from modelless.controller.sim.bound_capacity import capacity, cut_times, fastest
-from modelless.controller.sim.bound_program import Flow, Optimum, solve
+from modelless.controller.sim.bound_memory import Stock, serve_from, stock_of
+from modelless.controller.sim.bound_program import Flow, Program, serve
 from modelless.controller.sim.bound_service import (
     BatchFacts,
     Offer,
+    PlacedVariant,
     mean_s,
     most_residual_s,
     offers_within,
@@ -30,10 +32,14 @@ IntArray = NDArray[np.int64]
 
 _FEW_VARIABLES, _MOST_VARIABLES = 16_000, 40_000
 """Of the first program, in equal windows, and of the second."""
+_MOST_HELD = 170_000
+"""Entries of the matrix that are about memory."""
 _MOSTLY = 0.6
 """Where device time is short for so much of the time, shorter windows gain nothing."""
 _PIECES = (32, 24, 16, 12, 8, 6, 4, 3, 2)
 _SHORTEST_WINDOW_S = 0.01
+_FREE = 1e-9
+"""Device time at no more than this a second is not short."""
 
 
 class Kind(NamedTuple):
@@ -54,12 +60,27 @@ class Lane(NamedTuple):
         away_s: one way between client and device.
         ready_s: nothing of use runs there before.
         batches: that may serve it.
+        variant: number of the variant in the class's stock, if the class has one; else None, and
+            batches are any variant's.
     """
 
     device: int
     away_s: float
     ready_s: float
     batches: tuple[BatchFacts, ...]
+    variant: int | None = None
+
+
+class Optimum(NamedTuple):
+    """The program's solution.
+
+    Attributes:
+        worth: of all that is served.
+        is_scarce: by window: whether more device time would help, of some class.
+    """
+
+    worth: float
+    is_scarce: NDArray[np.bool_]
 
 
 # -- what there is -----------------------------------------------------------------------------
@@ -83,47 +104,86 @@ def arrivals_by_kind(file: WorldFile, seed: int) -> tuple[dict[Kind, FloatArray]
     return {kind: np.array(times) for kind, times in found.items()}, total
 
 
-Placed = Sequence[Mapping[str, Sequence[tuple[float, tuple[BatchFacts, ...]]]]]
-"""By device class and task: for each variant that fits, its load time and its batches."""
+Placed = Sequence[Mapping[str, Sequence[PlacedVariant]]]
+"""By device class and task: the variants that fit."""
 
 
 def placed_on(world: World, fleet: Fleet) -> Placed:
     """What each device class could do for each task; see ``Placed``."""
     classes = {facts.variant_id: list(facts.latency_s) for facts in fleet.facts}
     truth = Truth(fleet.measurements, classes, world.limits.max_batch)
-    placed: list[dict[str, list[tuple[float, tuple[BatchFacts, ...]]]]] = []
+    placed: list[dict[str, list[PlacedVariant]]] = []
     for device in world.devices:
         spreads = truth.of_class(device.name)
-        by_task: dict[str, list[tuple[float, tuple[BatchFacts, ...]]]] = {}
+        by_task: dict[str, list[PlacedVariant]] = {}
         for facts in fleet.facts:
             needed_bytes = facts.memory_bytes.get(device.name, math.inf)
             if needed_bytes > int(device.memory_mib * MIB):
                 continue
-            accuracy = facts.accuracy_percent
+            name, accuracy = facts.variant_id, facts.accuracy_percent
             batches = tuple(
                 BatchFacts(number + 1, accuracy, mean_s(spread), spread)
-                for number, spread in enumerate(spreads[facts.variant_id])
+                for number, spread in enumerate(spreads[name])
             )
-            by_task.setdefault(facts.task, []).append((facts.load_s[device.name], batches))
+            placing = PlacedVariant(
+                name, math.ceil(needed_bytes), facts.load_s[device.name], batches
+            )
+            by_task.setdefault(facts.task, []).append(placing)
         placed.append(by_task)
     return placed
 
 
-def _lanes(world: World, kind: Kind, placed: Placed) -> list[Lane]:
-    """Where a kind of query can be served at all."""
-    lanes = []
+def stocks_of(world: World, kinds: Iterable[Kind], placed: Placed) -> dict[int, Stock]:
+    """The stocks of the classes that are short of memory, by number of the class."""
+    found: dict[int, Stock] = {}
+    every = list(kinds)
     for number, device in enumerate(world.devices):
-        hop_s = world.delay_s(device.site) + world.network.worker_hop_ms / 1e3
-        known = [
-            (load_s, batches)
-            for load_s, batches in placed[number].get(kind.task, ())
-            if batches[0].accuracy_percent >= kind.min_accuracy
-        ]
-        batches = tuple(batch for _, mine in known for batch in mine)
-        away_s = kind.delay_s + hop_s
-        if _offers(world, kind, batches, kind.latency_s - 2.0 * away_s, weighted=True):
-            load_s = min(load_s for load_s, _ in known) / fastest(world)
-            lanes.append(Lane(number, away_s, 0.0 if world.warm_start else load_s, batches))
+        useful = {
+            variant.variant_id: variant
+            for kind in every
+            for variant in _hopeful(world, kind, number, placed)
+        }
+        stock = stock_of(world, device, list(useful.values()), _residual_s(placed[number]))
+        if stock is not None:
+            found[number] = stock
+    return found
+
+
+def _hopeful(world: World, kind: Kind, number: int, placed: Placed) -> list[PlacedVariant]:
+    """What can serve a kind of query on a class at all."""
+    most_s = kind.latency_s - 2.0 * _away_s(world, kind, number)
+    return [
+        variant
+        for variant in placed[number].get(kind.task, ())
+        if variant.batches[0].accuracy_percent >= kind.min_accuracy
+        and _offers(world, kind, variant.batches, most_s, weighted=True)
+    ]
+
+
+def _away_s(world: World, kind: Kind, number: int) -> float:
+    """One way between a client and a device class."""
+    hop_s = world.delay_s(world.devices[number].site) + world.network.worker_hop_ms / 1e3
+    return kind.delay_s + hop_s
+
+
+def _lanes(world: World, kind: Kind, placed: Placed, stocks: Mapping[int, Stock]) -> list[Lane]:
+    """Where a kind of query can be served at all; variant by variant where there is a stock."""
+    lanes = []
+    for number in range(len(world.devices)):
+        known = _hopeful(world, kind, number, placed)
+        stock = stocks.get(number)
+        apart = [known] if stock is None else [[variant] for variant in known]
+        for mine in filter(None, apart):
+            load_s = min(variant.load_s for variant in mine) / fastest(world)
+            lanes.append(
+                Lane(
+                    number,
+                    _away_s(world, kind, number),
+                    0.0 if world.warm_start else load_s,
+                    tuple(batch for variant in mine for batch in variant.batches),
+                    None if stock is None else stock.numbers[mine[0].variant_id],
+                )
+            )
     return lanes
 
 
@@ -137,14 +197,23 @@ class Problem:
         world: devices, faults.
         arrivals: times by kind, ascending.
         placed: what runs on the devices.
+        stocks: of classes that are short of memory, by number; others, or none, are taken to hold
+            all that could serve.
     """
 
-    def __init__(self, world: World, arrivals: Mapping[Kind, FloatArray], placed: Placed) -> None:
+    def __init__(
+        self,
+        world: World,
+        arrivals: Mapping[Kind, FloatArray],
+        placed: Placed,
+        stocks: Mapping[int, Stock],
+    ) -> None:
         self._world = world
         self._arrivals = arrivals
+        self._stocks = stocks
         self._residuals_s = [_residual_s(by_task) for by_task in placed]
-        self._lanes = {kind: _lanes(world, kind, placed) for kind in arrivals}
-        self._known: dict[tuple[Kind, int, float, bool], list[Offer]] = {}
+        self._lanes = {kind: _lanes(world, kind, placed, stocks) for kind in arrivals}
+        self._known: dict[tuple[Kind, int, int | None, float, bool], list[Offer]] = {}
 
     def equal_windows(self) -> FloatArray:
         """The edges of the shortest equal windows that keep the program small."""
@@ -152,7 +221,9 @@ class Problem:
         end_s = max(times[-1] + kind.latency_s for kind, times in self._arrivals.items())
         window_s = _SHORTEST_WINDOW_S
         while True:
-            if self._roughly(window_s) <= _FEW_VARIABLES or last_s < window_s:
+            held = sum(stock.entries(end_s, window_s) for stock in self._stocks.values())
+            is_small = self._roughly(window_s) <= _FEW_VARIABLES and held <= _MOST_HELD
+            if is_small or last_s < window_s:
                 return window_s * np.arange(int(end_s / window_s) + 2, dtype=np.float64)
             window_s *= 1.25
 
@@ -179,12 +250,20 @@ class Problem:
     def optimum(self, edges_s: FloatArray, *, weighted: bool) -> Optimum:
         """The program's solution in these windows."""
         flows = self._flows(edges_s, weighted=weighted) or []
-        counts = [_windows(times, edges_s)[1] for times in self._arrivals.values()]
+        groups = [_windows(times, edges_s) for times in self._arrivals.values()]
+        came, counts = (np.concatenate(part) for part in zip(*groups, strict=True))
         capacities = [
             capacity(self._world, device, residual_s, edges_s)
             for device, residual_s in zip(self._world.devices, self._residuals_s, strict=True)
         ]
-        return solve(np.concatenate(counts), flows, capacities)
+        program = Program()
+        served, work = serve(program, counts, flows, capacities)
+        if not served:
+            return Optimum(0.0, np.zeros(len(edges_s) - 1, dtype=bool))
+        if self._stocks:
+            serve_from(program, self._stocks, served, counts, came, edges_s)
+        worth, prices = program.maximum()
+        return Optimum(worth, np.any(prices[work] > _FREE, axis=0))
 
     def why(self, total: int, value: Optimum, edges_s: FloatArray) -> str:
         """What bounds the figures, for people."""
@@ -267,10 +346,10 @@ class Problem:
                 mine = can_be & (limits_s == limit_s)
                 offers = self._offers(kind, lane, limit_s, weighted)
                 if offers:
-                    yield Flow(lane.device, groups[mine], starts[mine], offers)
+                    yield Flow(lane.device, groups[mine], starts[mine], offers, lane.variant)
 
     def _offers(self, kind: Kind, lane: Lane, limit_s: float, weighted: bool) -> list[Offer]:
-        key = (kind, lane.device, limit_s, weighted)
+        key = (kind, lane.device, lane.variant, limit_s, weighted)
         known = self._known.get(key)
         if known is None:
             known = _offers(self._world, kind, lane.batches, limit_s, weighted=weighted)
@@ -296,14 +375,14 @@ def _offers(
     )
 
 
-def _residual_s(by_task: Mapping[str, Sequence[tuple[float, tuple[BatchFacts, ...]]]]) -> float:
+def _residual_s(by_task: Mapping[str, Sequence[PlacedVariant]]) -> float:
     """No batch of the class is expected to have more work left than this, whenever looked at."""
     return max(
         (
             most_residual_s(batch.spread)
             for variants in by_task.values()
-            for _, batches in variants
-            for batch in batches
+            for variant in variants
+            for batch in variant.batches
         ),
         default=0.0,
     )

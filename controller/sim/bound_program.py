@@ -17,9 +17,6 @@ from modelless.variants.errors import EnvironmentUnfitError
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-_FREE = 1e-9
-"""Device time at no more than this a second is not short."""
-
 
 class Flow(NamedTuple):
     """What may be served of some groups of queries, each in one window, on one device class.
@@ -29,72 +26,95 @@ class Flow(NamedTuple):
         groups: numbers of the groups.
         windows: in which their batches start, one for each group.
         offers: ways to serve them.
+        variant: number of the variant in the class's stock, if the class is short of memory; else
+            None, and offers are any variant's.
     """
 
     device: int
     groups: IntArray
     windows: IntArray
     offers: Sequence[Offer]
+    variant: int | None = None
 
 
-class Optimum(NamedTuple):
-    """The solution.
+class Served(NamedTuple):
+    """A flow's variables: how much of each group is served by one of its offers."""
 
-    Attributes:
-        worth: of all that is served.
-        is_scarce: by window: whether more device time would help, of some class.
-    """
-
-    worth: float
-    is_scarce: NDArray[np.bool_]
+    flow: Flow
+    offer: Offer
+    numbers: IntArray
 
 
-def solve(counts: FloatArray, flows: Sequence[Flow], capacities: Sequence[Capacity]) -> Optimum:
-    """Serve the groups, of ``counts`` queries each, for the most worth.
+class Program:
+    """A linear program in the making: variables of at least 0, rows that have only so much room."""
+
+    def __init__(self) -> None:
+        self._worths: list[FloatArray] = []
+        self._most: list[FloatArray] = []
+        self._rooms: list[FloatArray] = []
+        self._entries: list[tuple[IntArray, IntArray, FloatArray]] = []
+        self._variables = self._rows = 0
+
+    def variables(self, most: FloatArray, worth: float = 0.0) -> IntArray:
+        """New variables, each of at most ``most`` and worth so much apiece; their numbers."""
+        self._most.append(most)
+        self._worths.append(np.full(len(most), worth))
+        first = self._variables
+        self._variables += len(most)
+        return np.arange(first, self._variables)
+
+    def rows(self, room: FloatArray) -> IntArray:
+        """New rows, whose sums are at most ``room``; their numbers."""
+        self._rooms.append(room)
+        first = self._rows
+        self._rows += len(room)
+        return np.arange(first, self._rows)
+
+    def put(self, rows: IntArray, variables: IntArray, factors: FloatArray | float) -> None:
+        """Add each variable, times its factor, to its row."""
+        self._entries.append((rows, variables, np.broadcast_to(factors, rows.shape)))
+
+    def maximum(self) -> tuple[float, FloatArray]:
+        """The most worth, and by row what a little more room would add to it.
+
+        Raises:
+            EnvironmentUnfitError: the solver failed.
+        """
+        rows, columns, factors = (np.concatenate(part) for part in zip(*self._entries, strict=True))
+        shape = (self._rows, self._variables)
+        matrix = coo_array((factors, (rows, columns)), shape=shape).tocsr()
+        worth, most = np.concatenate(self._worths), np.concatenate(self._most)
+        bounds = np.stack([np.zeros(len(most)), most], axis=1)
+        room = np.concatenate(self._rooms)
+        for method in ("highs-ipm", "highs-ds"):  # the first is quicker, the second never sticks
+            answer = linprog(-worth, A_ub=matrix, b_ub=room, bounds=bounds, method=method)
+            if answer.success:
+                return float(-answer.fun), -answer.ineqlin.marginals
+        raise EnvironmentUnfitError(f"The bound's program was not solved: {answer.message}")
+
+
+def serve(
+    program: Program, counts: FloatArray, flows: Sequence[Flow], capacities: Sequence[Capacity]
+) -> tuple[list[Served], IntArray]:
+    """Serve the groups, of ``counts`` queries each.
 
     A row for each group: no more is served than came. A row for each class and window: what starts
     in it and what is carried into it, less what is carried out of it, is at most the window's work.
 
-    Raises:
-        EnvironmentUnfitError: the solver failed.
+    Returns:
+        The variables of what is served, and the rows of device time: by class, one a window.
     """
-    windows = len(capacities[0].work_s)
-    rows, columns, entries, worths = [], [], [], []
-    first = 0
+    asked = program.rows(counts)
+    work = np.stack([program.rows(each.work_s) for each in capacities])
+    served = []
     for flow in flows:
-        size = len(flow.groups)
         for offer in flow.offers:
-            numbers = np.arange(first, first + size)
-            rows += [flow.groups, len(counts) + flow.device * windows + flow.windows]
-            columns += [numbers, numbers]
-            entries += [np.ones(size), np.full(size, offer.cost_s)]
-            worths.append(np.full(size, offer.worth))
-            first += size
-    served = first
-    for device in range(len(capacities)):
-        numbers = np.arange(first, first + windows)
-        here = len(counts) + device * windows + np.arange(windows)
-        rows += [here, here[1:]]
-        columns += [numbers, numbers[:-1]]
-        entries += [np.full(windows, -1.0), np.ones(windows - 1)]
-        first += windows
-    if not served:
-        return Optimum(0.0, np.zeros(windows, dtype=bool))
-    matrix = coo_array(
-        (np.concatenate(entries), (np.concatenate(rows), np.concatenate(columns))),
-        shape=(len(counts) + len(capacities) * windows, first),
-    ).tocsr()
-    most = np.concatenate(
-        [np.full(served, np.inf), *(np.full(windows, each.carry_s) for each in capacities)]
-    )
-    gain = np.concatenate([*worths, np.zeros(first - served)])
-    room = np.concatenate([counts, *(each.work_s for each in capacities)])
-    bounds = np.stack([np.zeros(first), most], axis=1)
-    for method in ("highs-ipm", "highs-ds"):  # the first is quicker, the second never gets stuck
-        answer = linprog(-gain, A_ub=matrix, b_ub=room, bounds=bounds, method=method)
-        if answer.success:
-            break
-    else:
-        raise EnvironmentUnfitError(f"The bound's program was not solved: {answer.message}")
-    prices = -answer.ineqlin.marginals[len(counts) :].reshape(len(capacities), windows)
-    return Optimum(float(-answer.fun), (prices > _FREE).any(axis=0))
+            numbers = program.variables(np.full(len(flow.groups), np.inf), offer.worth)
+            program.put(asked[flow.groups], numbers, 1.0)
+            program.put(work[flow.device, flow.windows], numbers, offer.cost_s)
+            served.append(Served(flow, offer, numbers))
+    for rows, each in zip(work, capacities, strict=True):
+        carried = program.variables(np.full(len(rows), each.carry_s))
+        program.put(rows, carried, -1.0)
+        program.put(rows[1:], carried[:-1], 1.0)
+    return served, work

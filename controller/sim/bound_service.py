@@ -44,6 +44,22 @@ class BatchFacts(NamedTuple):
     spread: Spread
 
 
+class PlacedVariant(NamedTuple):
+    """A variant on a device class that has room for it.
+
+    Attributes:
+        variant_id: which.
+        memory_bytes: what it takes.
+        load_s: seconds, at the usual speed.
+        batches: of 1, 2, ... items.
+    """
+
+    variant_id: str
+    memory_bytes: int
+    load_s: float
+    batches: tuple[BatchFacts, ...]
+
+
 def normal_below(z: float) -> float:
     """The standard normal distribution function."""
     return 0.5 * math.erfc(-z / math.sqrt(2.0))

@@ -11,6 +11,7 @@ import pytest
 
 from modelless.controller.sim.bound import Bound, clairvoyant_bound
 from modelless.controller.sim.bound_capacity import capacity, cut_times
+from modelless.controller.sim.bound_memory import measures_of
 from modelless.controller.sim.bound_service import (
     BatchFacts,
     Offer,
@@ -24,6 +25,7 @@ from modelless.controller.sim.compare import with_policies
 from modelless.controller.sim.latencies import Normals, spread
 from modelless.controller.sim.run import simulate
 from modelless.controller.sim.world import WorldFile, load_world
+from modelless.policies.systems import systems
 
 from .worlds import DRIFT, EDGE, FAULTS, document, world
 
@@ -126,7 +128,7 @@ def test_a_chance_of_being_in_time_is_no_more_than_that(tmp_path: Path) -> None:
 
 def test_no_queries_no_value(tmp_path: Path) -> None:
     file = one_device(tmp_path, [variant(60, 10)], 0, {"latency_ms": 100})
-    assert clairvoyant_bound(file) == Bound(0.0, 0.0, "no query comes")
+    assert clairvoyant_bound(file) == Bound(0.0, 1.0, "no query comes")
 
 
 def test_overloaded_it_is_what_the_device_can_do_and_a_policy_comes_near(tmp_path: Path) -> None:
@@ -338,6 +340,123 @@ def test_what_fits_no_memory_is_not_counted_on(tmp_path: Path) -> None:
     large = {**variant(90, 10), "memory_mib": 2000}
     file = one_device(tmp_path, [variant(70, 10), large], 5, {"latency_ms": 100})
     assert check(file, 1).value_per_query == pytest.approx(0.7, abs=1e-5)
+
+
+# -- where memory is short ---------------------------------------------------------------------
+
+
+def short_of_memory(folder: Path, load_s: float, *rates_per_s: float, **changes: Any) -> WorldFile:
+    """Tasks of one variant each, of which a device holds one."""
+    names = "abcd"[: len(rates_per_s)]
+    held = {**variant(80, 10), "memory_mib": 80, "load_s": load_s}
+    parts: dict[str, Any] = {
+        "duration_s": 20,
+        "devices": [{"name": "one", "memory_mib": 100}],
+        "tasks": [
+            {"name": name, "variants": {"kind": "written", "variants": [held]}} for name in names
+        ],
+        "queries": [
+            {
+                "tasks": [name],
+                "arrivals": {"kind": "poisson", "rate_per_s": rate_per_s},
+                "slos": [{"latency_ms": 100}],
+            }
+            for name, rate_per_s in zip(names, rates_per_s, strict=True)
+        ],
+        "limits": {"max_batch": 1},
+    }
+    return world(folder, **{**parts, **changes})
+
+
+def asked(file: WorldFile, seed: int) -> dict[str, int]:
+    """How many queries come for each task."""
+    told = simulate(file, seed=seed).figures()["tasks"]
+    return {name: tally["queries"] for name, tally in told.items()}
+
+
+def test_what_cannot_be_loaded_in_time_is_left_to_what_is_held(tmp_path: Path) -> None:
+    file = short_of_memory(tmp_path, 30, 20, 10)
+    counts = asked(file, 2)
+    bound = check(file, 2, luck=0.0)
+    assert bound.attainment == pytest.approx(counts["a"] / sum(counts.values()), abs=1e-5)
+    assert bound.value_per_query == pytest.approx(0.8 * bound.attainment, abs=1e-5)
+    assert "memory is short: one holds 62% of what could serve there" in bound.why
+    devices = [{"name": "one", "memory_mib": 160}]
+    roomy = clairvoyant_bound(short_of_memory(tmp_path, 30, 20, 10, devices=devices), seed=2)
+    assert roomy.attainment == pytest.approx(1.0)
+    assert "memory" not in roomy.why
+
+
+def test_a_change_of_what_is_held_costs_the_time_of_its_load(tmp_path: Path) -> None:
+    trace = tmp_path / "early.csv"
+    trace.write_text("arrival_s\n" + "".join(f"{n / 20}\n" for n in range(200)), encoding="utf-8")
+    late = short_of_memory(tmp_path, 1, 20, 20).world.model_dump(mode="json")["queries"][1]
+    early = {**late, "tasks": ["a"], "arrivals": {"kind": "trace", "path": "early.csv"}}
+    queries = [early, {**late, "start_s": 10}]
+    reached = [
+        check(short_of_memory(tmp_path, load_s, 20, 20, queries=queries), 2).attainment
+        for load_s in (5, 2.5)
+    ]
+    assert reached == pytest.approx([0.75, 0.875], abs=0.05)
+
+
+def test_no_more_is_done_than_by_the_copies_that_there_is_memory_for(tmp_path: Path) -> None:
+    devices = [{"name": "one", "count": 3, "memory_mib": 100}]
+    crowded = short_of_memory(tmp_path, 30, 200, 30, 30, 1, devices=devices, duration_s=10)
+    # A copy serves 100 a second: two of the first and one of another are the best to hold.
+    assert check(crowded, 1).attainment == pytest.approx(230 / 261, abs=0.03)
+    devices = [{**devices[0], "memory_mib": 320}]
+    roomy = short_of_memory(tmp_path, 30, 200, 30, 30, 1, devices=devices, duration_s=10)
+    assert clairvoyant_bound(roomy, seed=1).attainment > 0.97
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_whatever_fits_a_worker_measures_at_most_one(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    memory_bytes = int(rng.integers(5, 60))
+    sizes_bytes = rng.integers(1, memory_bytes + 1, 4)
+    measures = measures_of(memory_bytes, sizes_bytes.tolist())
+    most = [range(memory_bytes // size + 1) for size in sizes_bytes]
+    for copies in itertools.product(*most):
+        if np.dot(copies, sizes_bytes) <= memory_bytes:
+            assert (measures @ copies).max() <= 1.0 + 1e-9
+    assert measures_of(100, [80, 51, 50, 30])[1].tolist() == [1.0, 1.0, 0.5, 0.0]
+
+
+FAMILY: dict[str, Any] = {
+    **DRIFT,
+    "duration_s": 15,
+    "devices": [{"name": "cpu-1", "count": 2, "memory_mib": 400}],
+    "tasks": [
+        {
+            "name": "task",
+            "copies": 8,
+            "variants": {
+                "kind": "ladder",
+                "count": 3,
+                "latency_ms": [5, 20],
+                "memory_mib": [60, 120],
+                "load_s": [2, 5],
+            },
+        }
+    ],
+}
+"""Families of variants, of which a quarter fits, and loads that take long."""
+
+MODELLESS = systems()["modelless"].policies
+ON_DEMAND = {"scaling": "on-demand", "placement": "room-to-load", "eviction": "belady"}
+
+
+@pytest.mark.parametrize(("load", "is_warm"), [(0.1, True), (1.0, False), (2.0, True)])
+def test_short_of_memory_it_is_below_one_and_above_everybody(load: float, is_warm: bool) -> None:
+    file = world(**{**FAMILY, "load": load, "warm_start": is_warm})
+    bound = check(file, 1)
+    assert "memory is short" in bound.why
+    assert bound.value_per_query < 0.795
+    for policies in (MODELLESS, {"selection": "best-value", **ON_DEMAND}):
+        figures = simulate(with_policies(file, policies), seed=1).figures()
+        assert figures["value_per_query"] <= bound.value_per_query + LUCK
+        assert figures["attainment"] <= bound.attainment + LUCK
 
 
 # -- its parts ---------------------------------------------------------------------------------
