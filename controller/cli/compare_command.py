@@ -176,12 +176,13 @@ def _show(scenario: Mapping[str, Any], seeds: int) -> None:
     from modelless.controller.cli.compare_figures import (
         COLUMNS,
         best_of,
+        bound_words,
         cell_of,
         name_of,
         notes_of,
     )
 
-    rows, bound = scenario["rows"], scenario["bound"]
+    rows = scenario["rows"]
     best = best_of(rows)
     cells: list[list[str | Text]] = []
     for place, row in enumerate(rows):
@@ -193,14 +194,11 @@ def _show(scenario: Mapping[str, Any], seeds: int) -> None:
         else:
             told = [Text("failed", style="bold red"), *(Text("-") for _ in COLUMNS[1:])]
         cells.append([name_of(row), *told])
-    value = bound["value_per_query"]["mean"]
     show_table(
         ["contender", *(column.head for column in COLUMNS)],
         cells,
         title=f"{scenario['label']}, {seeds} seed{'' if seeds == 1 else 's'}",
-        caption=f"no bound: {bound['missing']}"
-        if value is None
-        else f"clairvoyant bound: {value:.4f}. {bound['why']}",
+        caption=bound_words(scenario),
         right=range(1, len(COLUMNS) + 1),
         whole=0,
     )

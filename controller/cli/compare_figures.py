@@ -8,6 +8,8 @@ from typing import Any, Final
 
 _UNKNOWN: Final = "-"
 _ALIKE: Final = "none"
+_LEAST_PERCENT: Final = 0.005
+"""Of violations: less would be shown as none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,23 @@ def best_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, set[int]]:
             wanted = {place for place, mean in means.items() if mean == top}
         best[column.key] = wanted if 2 * len(wanted) <= len(means) else set()
     return best
+
+
+def bound_words(scenario: Mapping[str, Any]) -> str:
+    """The clairvoyant bound: its height, what is unavoidable, and why; or why there is none."""
+    bound = scenario["bound"]
+    value = bound["value_per_query"]["mean"]
+    if value is None:
+        return f"no bound: {bound['missing'] or 'it was not reckoned'}"
+    least = unavoidable_percent(scenario)
+    known = f"; at least {least:.2f} % violations for anybody" if least is not None else ""
+    return f"clairvoyant bound: {value:.4f}{known}. {bound['why']}"
+
+
+def unavoidable_percent(scenario: Mapping[str, Any]) -> float | None:
+    """Violations that no policy avoids in expectation, per cent; None if there are none to tell."""
+    mean: float | None = scenario["bound"]["unavoidable_violations_percent"]["mean"]
+    return mean if mean is not None and mean >= _LEAST_PERCENT else None
 
 
 def notes_of(scenario: Mapping[str, Any]) -> list[str]:

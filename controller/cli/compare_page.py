@@ -9,11 +9,19 @@ from typing import Any, Final
 from modelless.controller.cli.compare_charts import (
     STYLE,
     Mark,
-    course_chart,
     frontier_chart,
     interval_chart,
 )
-from modelless.controller.cli.compare_figures import COLUMNS, best_of, cell_of, name_of, notes_of
+from modelless.controller.cli.compare_courses import cost_chart, course_chart, dearest_usd_per_hour
+from modelless.controller.cli.compare_figures import (
+    COLUMNS,
+    best_of,
+    bound_words,
+    cell_of,
+    name_of,
+    notes_of,
+    unavoidable_percent,
+)
 from modelless.profiler.report.page_parts import count_of, details, figure, page, section, table
 
 _READING: Final = (
@@ -25,8 +33,10 @@ _READING: Final = (
     "query that is not good is a violation.",
     "Intervals are 95 %, by Student's t over the seeds; there are none for a single seed.",
     "The clairvoyant bound knows all arrivals beforehand. No policy can beat it in expectation; a "
-    "single run may by chance, and none needs to reach it.",
-    "Cost is the price of the device time that answered queries took. Published systems are "
+    "single run may by chance, and none needs to reach it. Attainment has such a bound of its own: "
+    "where it is below 1, some violations are unavoidable, whatever the policy.",
+    "Cost is the price of the device time that answered queries took; rent is that of all devices "
+    "for as long as they are there, busy or not. Published systems are "
     "rebuilt from their papers on one control plane: their decisions are compared, not their code.",
 )
 
@@ -96,6 +106,7 @@ def _scenario(number: int, scenario: Mapping[str, Any]) -> str:
         from_zero=True,
     )
     best = best_of(rows)
+    least = unavoidable_percent(scenario)
     cells = []
     for place, row in enumerate(rows):
         name = escape(name_of(row))
@@ -111,12 +122,14 @@ def _scenario(number: int, scenario: Mapping[str, Any]) -> str:
     heads = ["contender", *(column.head for column in COLUMNS)]
     notes = "".join(f"<li>{escape(note)}</li>" for note in notes_of(scenario))
     content = (
-        figure(values, "<b>Value per query</b>, with 95 % intervals. " + _bound_words(scenario))
+        figure(values, "<b>Value per query</b>, with 95 % intervals. " + _line_words(scenario))
         + table(heads, cells)
         + (f"<ul>{notes}</ul>" if notes else "")
         + '<div class="pair">'
         + figure(
-            frontier_chart(points), "<b>Accuracy bought with violations</b>: up and left wins."
+            frontier_chart(points, unavoidable=least),
+            "<b>Accuracy bought with violations</b>: up and left wins."
+            + (" Nobody is left of the line." if least is not None else ""),
         )
         + figure(cost, "<b>Cost</b>, USD a million queries.")
         + f"</div>{_courses(scenario['series'])}"
@@ -126,20 +139,23 @@ def _scenario(number: int, scenario: Mapping[str, Any]) -> str:
 
 
 def _courses(series: Mapping[str, Any]) -> str:
-    """What happened over time, a panel a contender, all on the same axes."""
+    """What happened over time, two panels a contender, all on the same axes."""
     known = {name: told for name, told in series["contenders"].items() if told is not None}
     if not known:
         return ""
     means = [m for told in known.values() for m in told["mean_accuracy"] if m is not None]
     accuracies = (min(means), max(means)) if means else (0.0, 100.0)
     most = max((max(t["queries"], default=0) / t["step_s"] for t in known.values()), default=0.0)
+    dearest = max(map(dearest_usd_per_hour, known.values()))
     panels = "".join(
-        figure(course_chart(name, told, accuracies, most), "") for name, told in known.items()
+        figure(course_chart(name, told, accuracies, most) + cost_chart(name, told, dearest), "")
+        for name, told in known.items()
     )
     words = (
         "<p><small>By the queries' time of arrival. Teal: attainment, left axis. Orange: mean "
         "accuracy of the answers, per cent, right axis. Grey: load, "
-        f"up to {most:.4g} queries a second.</small></p>"
+        f"up to {most:.4g} queries a second. Below: USD an hour; teal: device time of answered "
+        "queries, dashed: rent of all devices.</small></p>"
     )
     heading = f"Over time, seed {series['seed']}"
     return details(heading, f'{words}<div class="panels">{panels}</div>')
@@ -162,11 +178,11 @@ def _who(contenders: Sequence[Mapping[str, Any]]) -> str:
     return section("Who was compared", style, table(["name", "idea", "source", "policies"], rows))
 
 
-def _bound_words(scenario: Mapping[str, Any]) -> str:
-    bound = scenario["bound"]
-    if bound["value_per_query"]["mean"] is None:
-        return f"No bound: {escape(bound['missing'] or 'it was not reckoned')}"
-    return f"The line is the clairvoyant bound: {escape(bound['why'])}"
+def _line_words(scenario: Mapping[str, Any]) -> str:
+    said = escape(bound_words(scenario))
+    if scenario["bound"]["value_per_query"]["mean"] is None:
+        return said[0].upper() + said[1:]
+    return f"The line is the {said}"
 
 
 def _marks(rows: Sequence[Mapping[str, Any]], name: str) -> list[Mark]:

@@ -77,7 +77,7 @@ class Floor:
     def close(self) -> None:
         """All is over: account for the time that workers were there."""
         for worker in self.workers.values():
-            self._recorder.presence(worker.device_class, self._events.now_s - worker.since_s)
+            self._recorder.presence(worker.device_class, worker.since_s, self._events.now_s)
 
     def is_cut(self, site: str) -> bool:
         """Whether the site cannot be reached now."""
@@ -129,7 +129,7 @@ class Floor:
         now_s, device_class = self._events.now_s, worker.resizing_to
         for name in [name for name in worker.held if name not in taken]:
             self._drop(worker, name, "unwanted", "")
-        self._recorder.presence(worker.device_class, now_s - worker.since_s)
+        self._recorder.presence(worker.device_class, worker.since_s, now_s)
         worker.since_s, worker.resizing_to = now_s, ""
         worker.settings = self._settings[device_class]
         worker.spreads = self._spreads[device_class]
@@ -230,7 +230,7 @@ class Floor:
         del self.workers[worker.worker_id]
         worker.is_alive = False
         now_s = self._events.now_s
-        self._recorder.presence(worker.device_class, now_s - worker.since_s)
+        self._recorder.presence(worker.device_class, worker.since_s, now_s)
         self._recorder.control(now_s, action, worker=worker.worker_id, device=worker.device_class)
 
     def _notice(self, worker: SimulatedWorker) -> None:

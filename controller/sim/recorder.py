@@ -74,7 +74,9 @@ class Recorder:
                 tally.cost_usd += cost_usd
         if self.summary.series is not None:
             percent = accuracy if reached else None
-            self.summary.series.add(arrival_s, percent, is_good=reached and not kind)
+            self.summary.series.add(
+                arrival_s, percent, is_good=reached and not kind, cost_usd=cost_usd
+            )
         if self._log is not None:
             self._log.queries.add(
                 (
@@ -140,11 +142,13 @@ class Recorder:
         summary.busy_cost_usd += busy_s * self._usd_per_s[name]
         summary.energy_j += busy_s * running.settings.power_w
 
-    def presence(self, device: str, alive_s: float) -> None:
+    def presence(self, device: str, from_s: float, until_s: float) -> None:
         """A worker was there for so long, and is not any more."""
-        summary = self.summary
+        summary, alive_s = self.summary, until_s - from_s
         summary.alive_s[device] = summary.alive_s.get(device, 0.0) + alive_s
         summary.rent_usd += alive_s * self._usd_per_s[device]
+        if summary.series is not None:
+            summary.series.rent(from_s, until_s, self._usd_per_s[device])
 
     def control(
         self,

@@ -1,4 +1,4 @@
-"""A run's course: what became of the queries by when they arrived, in a bounded series."""
+"""A run's course by time of arrival: what became of queries, what it cost; a bounded series."""
 
 from __future__ import annotations
 
@@ -22,14 +22,19 @@ class Series:
         self._good: list[int] = []
         self._answered: list[int] = []
         self._accuracy: list[float] = []
+        self._cost_usd: list[float] = []
+        self._rent_usd_per_s: dict[tuple[float, float], float] = {}
 
-    def add(self, arrival_s: float, accuracy: float | None, *, is_good: bool) -> None:
+    def add(
+        self, arrival_s: float, accuracy: float | None, *, is_good: bool, cost_usd: float = 0.0
+    ) -> None:
         """Count a query.
 
         Args:
             arrival_s: since the world began, seconds.
             accuracy: of its answer, per cent; None if it has none.
             is_good: in time, and accurate enough.
+            cost_usd: price of the device time that its answer took.
         """
         place = int(arrival_s / self.step_s)
         while place >= self._most:
@@ -41,16 +46,24 @@ class Series:
             self._good += [0] * missing
             self._answered += [0] * missing
             self._accuracy += [0.0] * missing
+            self._cost_usd += [0.0] * missing
         self._queries[place] += 1
+        self._cost_usd[place] += cost_usd
         if is_good:
             self._good[place] += 1
         if accuracy is not None:
             self._answered[place] += 1
             self._accuracy[place] += accuracy
 
+    def rent(self, from_s: float, until_s: float, usd_per_s: float) -> None:
+        """A device was there for so long, at that price."""
+        known = self._rent_usd_per_s.get((from_s, until_s), 0.0)
+        self._rent_usd_per_s[from_s, until_s] = known + usd_per_s
+
     def figures(self) -> dict[str, Any]:
         """As plain data: the length of a step, and by step the queries, those of them that were
-        good and answered, and the answers' mean accuracy (None where there are none)."""
+        good and answered, the answers' mean accuracy (None where there are none), the price of
+        their device time, and that of all devices which were there in the step."""
         means = [
             round(total / count, 4) if count else None
             for total, count in zip(self._accuracy, self._answered, strict=True)
@@ -61,7 +74,21 @@ class Series:
             "good": list(self._good),
             "answered": list(self._answered),
             "mean_accuracy": means,
+            "cost_usd": list(self._cost_usd),
+            "rent_usd": self._rents_usd(),
         }
+
+    def _rents_usd(self) -> list[float]:
+        """The price of all devices by step."""
+        rents_usd = [0.0] * len(self._queries)
+        for (from_s, until_s), usd_per_s in self._rent_usd_per_s.items():
+            for place in range(int(from_s / self.step_s), len(rents_usd)):
+                begin_s = place * self.step_s
+                here_s = min(until_s, begin_s + self.step_s) - max(from_s, begin_s)
+                if here_s <= 0.0:
+                    break
+                rents_usd[place] += here_s * usd_per_s
+        return rents_usd
 
     def _halve(self) -> None:
         self.step_s *= 2.0
@@ -69,6 +96,7 @@ class Series:
         self._good = _in_pairs(self._good)
         self._answered = _in_pairs(self._answered)
         self._accuracy = _in_pairs(self._accuracy)
+        self._cost_usd = _in_pairs(self._cost_usd)
 
 
 def _in_pairs(values: list[Any]) -> list[Any]:

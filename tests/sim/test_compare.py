@@ -270,6 +270,31 @@ def test_what_yaml_can_say_is_made_fit_for_json() -> None:
 # -- the bound --------------------------------------------------------------------------------
 
 
+def test_what_attainment_cannot_reach_is_unavoidable(bound: ModuleType) -> None:
+    def reckoned(file: Any, *, seed: int, home: Path | None) -> SimpleNamespace:
+        return SimpleNamespace(value_per_query=0.5, attainment=1.0 - seed / 10.0, why="Said so.")
+
+    bound.clairvoyant_bound = reckoned  # type: ignore[attr-defined]
+    few = contenders_of(NAMES[:1])
+    runs = compare(scenarios(duration_s=1), few, [1, 2])
+    (scenario,) = document_of(scenarios(duration_s=1), few, [1, 2], runs)["scenarios"]
+    told = scenario["bound"]
+    assert told["attainment"]["mean"] == pytest.approx(0.85)
+    assert told["unavoidable_violations_percent"] == pytest.approx(interval([10.0, 20.0]))
+
+
+def test_the_course_has_what_it_cost() -> None:
+    few = contenders_of(NAMES)
+    runs = compare(scenarios(), few, [1])
+    (scenario,) = document_of(scenarios(), few, [1], runs)["scenarios"]
+    for run in ran(runs):
+        course = scenario["series"]["contenders"][run.contender]
+        assert run.figures is not None
+        assert sum(course["cost_usd"]) == pytest.approx(run.figures["cost_usd"])
+        assert len(course["rent_usd"]) == len(course["queries"])
+        assert sum(course["rent_usd"]) == pytest.approx(run.figures["rent_usd"], rel=0.1)
+
+
 def test_without_a_bound_the_reason_is_told(bound: ModuleType) -> None:
     def raises(file: Any, *, seed: int, home: Path | None) -> None:
         raise InvalidInputError("only for a single task")
@@ -280,6 +305,7 @@ def test_without_a_bound_the_reason_is_told(bound: ModuleType) -> None:
     (scenario,) = document_of(scenarios(duration_s=1), few, [1], runs)["scenarios"]
     assert scenario["bound"]["missing"] == "only for a single task"
     assert scenario["bound"]["value_per_query"]["mean"] is None
+    assert scenario["bound"]["unavoidable_violations_percent"]["mean"] is None
     assert scenario["rows"][0]["share_of_bound"]["mean"] is None
 
 

@@ -16,10 +16,14 @@ import yaml
 
 from modelless.controller.cli.compare_charts import (
     Mark,
-    coarser,
-    course_chart,
     frontier_chart,
     interval_chart,
+)
+from modelless.controller.cli.compare_courses import (
+    coarser,
+    cost_chart,
+    course_chart,
+    dearest_usd_per_hour,
 )
 from modelless.controller.cli.compare_figures import COLUMNS, best_of, cell_of, name_of, notes_of
 from modelless.controller.cli.compare_page import render_page
@@ -253,7 +257,7 @@ def test_every_picture_can_be_read_aloud(page: str) -> None:
     parser = Balanced()
     parser.feed(page)
     pictures = [attributes for tag, attributes in parser.seen if tag == "svg"]
-    assert len(pictures) == 2 * (3 + 2)  # a scenario: three, and a panel a contender
+    assert len(pictures) == 2 * (3 + 2 * 2)  # a scenario: three, and two panels a contender
     assert all(each["role"] == "img" and each["aria-label"] for each in pictures)
     assert any("clairvoyant bound 0.9000" in str(each["aria-label"]) for each in pictures)
 
@@ -271,6 +275,8 @@ SERIES: dict[str, Any] = {
     "good": [9, 0, 10],
     "answered": [10, 0, 20],
     "mean_accuracy": [80.0, None, 70.0],
+    "cost_usd": [0.001, 0.0, 0.003],
+    "rent_usd": [0.01, 0.01, 0.0],
 }
 
 
@@ -283,6 +289,10 @@ SERIES: dict[str, Any] = {
         interval_chart([Mark("a", -2.0, -3.0, -1.0), Mark("b", 1e9, 1e8, 2e9)], "wide"),
         frontier_chart([]),
         frontier_chart([("a & b", 1.0, 80.0)] * 20),
+        frontier_chart([("a", 0.0, 80.0)], unavoidable=0.0),
+        cost_chart("a <b>", SERIES, dearest_usd_per_hour(SERIES)),
+        cost_chart("a", {**SERIES, "cost_usd": [0.0] * 3, "rent_usd": [0.0] * 3}, 0.0),
+        cost_chart("a", {**SERIES, **{name: [] for name in list(SERIES)[1:]}}, 0.0),
         course_chart("a", SERIES, (70.0, 80.0), 20.0),
         course_chart("a", SERIES, (70.0, 70.0), 0.0),
         course_chart("a", coarser(SERIES, 1), (70.0, 80.0), 20.0),
@@ -321,6 +331,48 @@ def test_dots_stand_where_their_values_are() -> None:
     assert float(lines["bound"].attrib["x1"]) - two == pytest.approx(two - one, abs=0.2)
 
 
+def test_unavoidable_violations_are_a_line_left_of_everybody() -> None:
+    points = [("a", 20.0, 80.0), ("b", 30.0, 81.0)]
+    root = ElementTree.fromstring(frontier_chart(points, unavoidable=10.0))  # noqa: S314 - our own
+    space = "{http://www.w3.org/2000/svg}"
+    one, two = (float(dot.attrib["cx"]) for dot in root.iter(f"{space}circle"))
+    (bound,) = (line for line in root.iter(f"{space}line") if line.get("class") == "bound")
+    assert one - float(bound.attrib["x1"]) == pytest.approx(two - one, abs=0.2)
+    assert "unavoidable 10.00 %" in str(root.get("aria-label"))
+    assert "unavoidable" not in frontier_chart(points)
+
+
+def test_costs_are_by_the_hour_and_lie_between_nothing_and_the_dearest() -> None:
+    assert dearest_usd_per_hour(SERIES) == pytest.approx(36.0)
+    root = ElementTree.fromstring(cost_chart("a", SERIES, 36.0))  # noqa: S314 - our own
+    lines = {
+        each.get("class"): [
+            float(point.partition(",")[2]) for point in each.attrib["points"].split()
+        ]
+        for each in root.iter("{http://www.w3.org/2000/svg}polyline")
+    }
+    top, floor = lines["rent"][0], lines["rent"][2]
+    assert lines["rent"] == [top, top, floor]
+    shares = [(floor - y) / (floor - top) for y in lines["attained"]]
+    assert shares == pytest.approx([0.1, 0.0, 0.3], abs=0.01)
+    assert "on average 4.8 for device time" in str(root.get("aria-label"))
+    assert "24 for rent" in str(root.get("aria-label"))
+
+
+def test_what_is_unavoidable_is_said_beside_the_bound(
+    run: Run, world: Change, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path, report = world(), tmp_path / "report"
+    found = SimpleNamespace(value_per_query=0.4, attainment=0.55, why="Too few.")
+    monkeypatch.setattr(sys.modules[BOUND_MODULE], "clairvoyant_bound", lambda *_, **__: found)
+    ran = compared(run, path, "--policies", TWO, "--seeds", 1, "--report", report)
+    said = "clairvoyant bound: 0.4000; at least 45.00 % violations for anybody. Too few."
+    assert said in " ".join(ran.out.split())
+    assert said in (report / "report.html").read_text("utf-8")
+    told = json.loads((report / "report.json").read_text("utf-8"))["scenarios"][0]["bound"]
+    assert told["unavoidable_violations_percent"]["mean"] == pytest.approx(45.0)
+
+
 def test_coarser_series_keep_their_sums_and_means() -> None:
     merged = coarser(SERIES, 2)
     assert merged == {
@@ -329,6 +381,8 @@ def test_coarser_series_keep_their_sums_and_means() -> None:
         "good": [9, 10],
         "answered": [10, 20],
         "mean_accuracy": [80.0, 70.0],
+        "cost_usd": [0.001, 0.003],
+        "rent_usd": [0.02, 0.0],
     }
     assert coarser(SERIES, 1)["mean_accuracy"] == [pytest.approx((10 * 80 + 20 * 70) / 30)]
 
