@@ -155,7 +155,8 @@ def _courses(series: Mapping[str, Any]) -> str:
         "<p><small>By the queries' time of arrival. Teal: attainment, left axis. Orange: mean "
         "accuracy of the answers, per cent, right axis. Grey: load, "
         f"up to {most:.4g} queries a second. Below: USD an hour; teal: device time of answered "
-        "queries, dashed: rent of all devices.</small></p>"
+        "queries, by their arrival too, so that a crowd served later on may exceed the rent; "
+        "dashed: rent of all devices.</small></p>"
     )
     heading = f"Over time, seed {series['seed']}"
     return details(heading, f'{words}<div class="panels">{panels}</div>')
