@@ -90,6 +90,7 @@ class SimulatedWorker:
         resizing_to: the class it is about to become; empty if it stays what it is.
         undelivered: batches that finished while it was not reachable.
         handed_s: seconds of work it was ever handed.
+        handed_id: the variant it was handed work for last.
         backoff: what could not be loaded.
         told_s, told_busy_s: when it last told the planner, and how much of that was done then.
     """
@@ -114,6 +115,7 @@ class SimulatedWorker:
     resizing_to: str = ""
     undelivered: list[Running] = field(default_factory=list)
     handed_s: float = 0.0
+    handed_id: str = ""
     backoff: LoadBackoff = field(default_factory=LoadBackoff)
     told_s: float = 0.0
     told_busy_s: float = 0.0
@@ -196,6 +198,28 @@ class SimulatedWorker:
                 )
         return found
 
+    def used_meanwhile(
+        self,
+        facts: Mapping[str, VariantFacts],
+        taken: tuple[str, ...],
+        since_s: float,
+        now_s: float,
+    ) -> tuple[str, ...]:
+        """What came into use while it loaded ``taken`` a second time, as far as that fits, too."""
+        sizes = {
+            resident.variant_id: resident.needed_bytes for resident in self.residents(facts, set())
+        }
+        free_bytes = self.memory_bytes - self.used_bytes - sum(sizes.get(name, 0) for name in taken)
+        more = []
+        for name, size in sizes.items():
+            runs = name == self.handed_id and self.free_at_s > now_s
+            held = self.held[name]
+            was_used = runs or (held.use_count > 0 and held.last_used_s >= since_s)
+            if was_used and name not in taken and size <= free_bytes:
+                free_bytes -= size
+                more.append(name)
+        return tuple(more)
+
     def run(
         self, batch_id: int, variant_id: str, query_ids: tuple[int, ...], items: int, now_s: float
     ) -> Running:
@@ -210,6 +234,7 @@ class SimulatedWorker:
             busy_s *= 1.0 + self.settings.contention * neighbours
         self.free_at_s = finish_s = start_s + busy_s
         self.handed_s += busy_s
+        self.handed_id = variant_id
         return Running(
             batch_id,
             variant_id,

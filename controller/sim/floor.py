@@ -118,15 +118,30 @@ class Floor:
             worker.resizing_to = ""
             self._resize_row(worker, "resize-failed", device_class)
             return
-        load_s = sum(self._facts[name].load_s[device_class] for name in taken) * worker.slowness
         self._resize_row(worker, "resize", device_class)
-        self._events.at(self._events.now_s + load_s, self._resized, (worker, taken))
+        self._load_again(worker, (), taken, self._events.now_s)
 
-    def _resized(self, what: tuple[SimulatedWorker, tuple[str, ...]]) -> None:
-        worker, taken = what
+    def _load_again(
+        self,
+        worker: SimulatedWorker,
+        before: tuple[str, ...],
+        more: tuple[str, ...],
+        since_s: float,
+    ) -> None:
+        """Load ``more`` a second time, besides what was ``before``."""
+        load_s = sum(self._facts[name].load_s[worker.resizing_to] for name in more)
+        done_s = self._events.now_s + load_s * worker.slowness
+        self._events.at(done_s, self._resized, (worker, before + more, since_s))
+
+    def _resized(self, what: tuple[SimulatedWorker, tuple[str, ...], float]) -> None:
+        worker, taken, since_s = what
         if not worker.is_alive or worker.is_leaving:
             return
         now_s, device_class = self._events.now_s, worker.resizing_to
+        missed = worker.used_meanwhile(self._facts, taken, since_s, now_s)
+        if missed:  # under a load that grows, that is just what must not be missing now
+            self._load_again(worker, taken, missed, since_s)
+            return
         for name in [name for name in worker.held if name not in taken]:
             self._drop(worker, name, "unwanted", "")
         self._recorder.presence(worker.device_class, worker.since_s, now_s)
@@ -251,8 +266,13 @@ class Floor:
     # -- loads --------------------------------------------------------------------------------
 
     def load(self, worker_id: str, variant_id: str, reason: str, *, at_once: bool) -> None:
-        """Load a variant, after whatever loads already; ``at_once``: it was there before."""
+        """Load a variant, after whatever loads already; ``at_once``: it was there before.
+
+        Nothing happens if the worker is being resized, as on a device that serves.
+        """
         worker = self.workers.get(worker_id)
+        if worker is not None and worker.resizing_to:
+            return
         facts = self._facts[variant_id]
         now_s = self._events.now_s
         held = worker.make_room(facts, now_s) if worker is not None else None

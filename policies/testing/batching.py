@@ -38,10 +38,10 @@ class BatchingConformance(PolicyConformance):
             asked.append(("next_batch", (worker, queues, NOW_S + 0.001 * number)))
         return asked
 
-    def large_question(self) -> Question:
+    def large_questions(self, policy: Any) -> list[Question]:
         rng = np.random.default_rng(22)
         worker = make_worker(rng, 20, max_batch=64)
-        return "next_batch", (worker, make_queues(rng, worker, 20, 1000), NOW_S)
+        return [("next_batch", (worker, make_queues(rng, worker, 20, 1000), NOW_S))]
 
     def test_with_nothing_queued_it_waits(self, policy: Any) -> None:
         rng = np.random.default_rng(23)

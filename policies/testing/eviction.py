@@ -29,12 +29,21 @@ class EvictionConformance(PolicyConformance):
         for number in range(20):
             view = make_cluster(rng, 20, 3)
             view = replace(view, now_s=view.now_s + number)
+            asked.append(("observe", (view,)))
             asked.append(("rank", (make_residents(rng, (0, 1, 5, 50)[number % 4]), view)))
+            newcomer, *victims = make_residents(rng, 4)
+            asked.append(("admits", (newcomer, tuple(victims), view)))
         return asked
 
-    def large_question(self) -> Question:
+    def large_questions(self, policy: Any) -> list[Question]:
         rng = np.random.default_rng(52)
-        return "rank", (make_residents(rng, 1000), make_cluster(rng, 20, 3))
+        view = make_cluster(rng, 1000, 20)
+        newcomer, *residents = make_residents(rng, 1001)
+        return [
+            ("observe", (view,)),
+            ("rank", (tuple(residents), view)),
+            ("admits", (newcomer, tuple(residents), view)),
+        ]
 
     @pytest.mark.parametrize("count", [0, 1, 2, 30, 1000])
     def test_ranks_all_that_it_is_given(self, policy: Any, count: int) -> None:

@@ -32,8 +32,10 @@ class ForecasterConformance(PolicyConformance):
             asked.append(("awakenings", (HORIZON_S,)))
         return asked
 
-    def large_question(self) -> Question:
-        return "observe", (1.0, make_rates(np.random.default_rng(62), 1000))
+    def large_questions(self, policy: Any) -> list[Question]:
+        rates = make_rates(np.random.default_rng(62), 1000)
+        asking: list[Question] = [("forecast", (HORIZON_S,)), ("awakenings", (HORIZON_S,))]
+        return [("observe", (1.0, rates)), *asking]
 
     def test_before_anything_was_seen(self, policy: Any) -> None:
         check_rates(policy.forecast(HORIZON_S))

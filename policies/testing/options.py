@@ -5,13 +5,19 @@ Every maker takes the generator that it draws from. Latencies are seconds, sizes
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
 import numpy as np
 
 from modelless.policies.batching.urgency import urgency
 from modelless.policies.views import (
     Candidates,
     ClusterView,
+    Demand,
     Instance,
+    Pool,
     QueryView,
     QueueView,
     ResidentView,
@@ -28,6 +34,7 @@ DEVICE_CLASSES = {
     "cpu-1": DeviceClass("cpu-1", "cpu", 1, 2 << 30, 0.05, 8.0),
     "gpu-1": DeviceClass("gpu-1", "gpu", 1, 64 << 30, 3.50, 700.0),
 }
+LARGER = DeviceClass("cpu-2", "cpu", 2, 4 << 30, 0.10, 16.0)
 
 
 def variant_id(number: int, task: str = TASK) -> str:
@@ -133,6 +140,8 @@ def make_queues(
 ) -> list[QueueView]:
     """Queues for the worker as the core keeps them: sorted, not empty, each of one shape.
 
+    Every third deferred one is narrowed to the model of one of the worker's variants.
+
     Args:
         queues: how many; each of another variant or shape.
         queries: in all; at least as many as queues.
@@ -142,15 +151,17 @@ def make_queues(
     out = []
     next_id = int(rng.integers(1000))
     for number in range(queues):
+        name = names[number % len(names)]
+        scope = name.rpartition("/")[0] if deferred and number % 3 == 2 else TASK
         members = []
         for _ in range(queries // queues + (number < queries % queues)):
-            query = make_query(rng, next_id)
+            query = make_query(rng, next_id, scope=scope)
             items = int(rng.choice([1, 1, 1, 2, 3]))
-            members.append(query._replace(items=items, batch_key=(number // max(len(names), 1),)))
+            members.append(query._replace(items=items, batch_key=(number // len(names),)))
             next_id += 1
         members.sort(key=urgency)
-        bound = None if deferred else names[number % len(names)]
-        out.append(QueueView(TASK, bound, members[0].batch_key, tuple(members)))
+        bound = None if deferred else name
+        out.append(QueueView(scope, bound, members[0].batch_key, tuple(members)))
     return out
 
 
@@ -199,6 +210,45 @@ def make_cluster(
     arrivals = {task: float(rng.exponential(50.0)) for task in tasks}
     unmet = {task: float(rng.choice([0.0, 2.0])) for task in tasks}
     return ClusterView(NOW_S, DEVICE_CLASSES, tuple(states), tuple(facts), arrivals, unmet)
+
+
+def make_busy(view: ClusterView) -> ClusterView:
+    """The cluster at work: its demand by kind, open queries, and pools that may grow a little.
+
+    Workers of ``cpu-1`` may be resized to ``cpu-2``, which is twice as large and as quick.
+    """
+    variants = tuple(
+        replace(
+            variant,
+            memory_bytes=_with_size(variant.memory_bytes, 1.0),
+            load_s=_with_size(variant.load_s, 1.0),
+            latency_s=_with_size(variant.latency_s, 0.5),
+        )
+        for variant in view.variants
+    )
+    there = Counter(worker.device_class for worker in view.workers)
+    demands = tuple(
+        Demand(task, limit_s, least, share * rate)
+        for task, rate in view.arrivals_per_s.items()
+        for share, limit_s, least in ((0.5, 0.2, 0.0), (0.3, 1.0, 70.0), (0.2, float("inf"), 99.0))
+    )
+    return replace(
+        view,
+        device_classes={**view.device_classes, LARGER.name: LARGER},
+        variants=variants,
+        demands=demands,
+        open_queries=dict.fromkeys(view.arrivals_per_s, 20),
+        pools=(
+            Pool("cpu-1", ("cpu-1", LARGER.name), 0, there["cpu-1"] + 2, start_s=5.0),
+            Pool("gpu-1", ("gpu-1",), 0, there["gpu-1"] + 1, start_s=30.0),
+        ),
+        missed_per_s=1.0,
+    )
+
+
+def _with_size(by_class: Mapping[str, float], factor: float) -> dict[str, float]:
+    """What holds of ``cpu-1``, of ``cpu-2`` as well."""
+    return {**by_class, LARGER.name: factor * by_class["cpu-1"]}
 
 
 def make_instance(

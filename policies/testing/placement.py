@@ -32,9 +32,9 @@ class PlacementConformance(PolicyConformance):
             asked.append(("rank", (variant_id(number), 10_000_000 * number, workers)))
         return asked
 
-    def large_question(self) -> Question:
+    def large_questions(self, policy: Any) -> list[Question]:
         workers = make_cluster(np.random.default_rng(42), 30, 1000).workers
-        return "rank", (variant_id(0), 50_000_000, workers)
+        return [("rank", (variant_id(0), 50_000_000, workers))]
 
     @pytest.mark.parametrize("workers", [0, 1, 12, 1000])
     @pytest.mark.parametrize("memory_bytes", [1, 100_000_000, 1 << 50])

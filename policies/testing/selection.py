@@ -23,10 +23,12 @@ from modelless.policies.testing.options import (
 )
 from modelless.policies.testing.process import Question
 from modelless.policies.testing.rules import (
-    check_accuracy_kept,
+    check_bound_in_time,
     check_choice,
     check_decision,
-    check_within_limits,
+    check_late_in_time,
+    check_late_limits_kept,
+    check_limits_kept,
 )
 from modelless.policies.views import (
     Bind,
@@ -37,6 +39,7 @@ from modelless.policies.views import (
     QueueView,
     Reject,
     Run,
+    Wait,
     WorkerView,
 )
 
@@ -44,16 +47,26 @@ HOOKS = ("on_arrival", "on_late")
 
 
 class SelectionConformance(PolicyConformance):
-    """Declarations, besides ``PolicyConformance``'s:
+    """A client's minimum accuracy and maximum cost are hard: whatever else a policy promises, it
+    binds and hands over nothing that breaks them, and nothing that takes nobody knows how long.
+    (Who hands over does not know costs.) Deadlines are a matter of estimates and of taste.
 
-    keeps_limits: what it binds is within the query's limits, as estimated.
+    Declarations, besides ``PolicyConformance``'s:
+
+    is_yardstick: it knows nothing of clients' limits; nobody serves with it, one compares with it.
+    keeps_deadlines: what it binds is in time at the median, the wait included; and what it hands
+        over to an idle worker makes nobody late who would be in time alone there.
+    trades_deadlines: of those whom it hands over it may make some late, but not all who could be in
+        time, because more is gained by the others.
     looser_deadline_never_costs_more: with more time a query gets no dearer variant.
     looser_deadline_never_less_accurate: with more time a query gets no less accurate variant.
     """
 
     seam = SelectionPolicy
     budget_s: ClassVar[float] = 0.005
-    keeps_limits: ClassVar[bool] = True
+    is_yardstick: ClassVar[bool] = False
+    keeps_deadlines: ClassVar[bool] = True
+    trades_deadlines: ClassVar[bool] = False
     looser_deadline_never_costs_more: ClassVar[bool] = False
     looser_deadline_never_less_accurate: ClassVar[bool] = False
 
@@ -72,10 +85,13 @@ class SelectionConformance(PolicyConformance):
             asked.append(("on_idle", (worker, queues, NOW_S, np.random.default_rng(number))))
         return asked
 
-    def large_question(self) -> Question:
+    def large_questions(self, policy: Any) -> list[Question]:
         rng = np.random.default_rng(12)
         query = make_query(rng, 1)._replace(deadline_s=NOW_S + 0.05)
-        return "on_arrival", (query, make_candidates(rng, 1000), rng)
+        asked: list[Question] = [(hook, (query, make_candidates(rng, 1000), rng)) for hook in HOOKS]
+        worker = make_worker(rng, 20, max_batch=64)
+        queues = _queues_for(policy, rng, worker, 1000)
+        return [*asked, ("on_idle", (worker, queues, NOW_S, rng))]
 
     # -- on arrival, and when late ------------------------------------------------------------
 
@@ -92,8 +108,10 @@ class SelectionConformance(PolicyConformance):
             query = make_query(rng, number)
             choice = getattr(policy, hook)(query, candidates, rng)
             check_choice(choice, candidates)
-            if self.keeps_limits:
-                check_within_limits(query, choice, candidates)
+            if not self.is_yardstick:
+                check_limits_kept(query, choice, candidates)
+                if self.keeps_deadlines:
+                    check_bound_in_time(query, choice, candidates)
 
     def test_serves_what_anything_could_serve(self, policy: Any) -> None:
         """A query without limits is not turned away from an idle system."""
@@ -163,11 +181,36 @@ class SelectionConformance(PolicyConformance):
         rng = np.random.default_rng(18)
         for _ in range(10 if queries < 1000 else 2):
             worker = make_worker(rng, 5, unknown=unknown)
-            queues = _queues_for(policy, rng, worker, queries)
-            decision = policy.on_idle(worker, queues, NOW_S, rng)
-            check_decision(decision, worker, queues, NOW_S)
-            if self.keeps_limits:
-                check_accuracy_kept(decision, worker, queues)
+            self._check_idle(policy, worker, _queues_for(policy, rng, worker, queries), rng)
+
+    @pytest.mark.parametrize("residents", [1, 2, 1000])
+    def test_gives_work_whatever_a_worker_holds(self, policy: Any, residents: int) -> None:
+        rng = np.random.default_rng(110)
+        for _ in range(10 if residents < 1000 else 2):
+            worker = make_worker(rng, residents)
+            self._check_idle(policy, worker, _queues_for(policy, rng, worker, 60), rng)
+
+    @pytest.mark.parametrize("residents", [0, 5])
+    def test_with_nothing_queued_it_waits(self, policy: Any, residents: int) -> None:
+        rng = np.random.default_rng(111)
+        decision = policy.on_idle(make_worker(rng, residents), [], NOW_S, rng)
+        assert isinstance(decision, Wait), f"a batch of nothing: {decision!r}"
+        check_decision(decision, make_worker(rng, residents), [], NOW_S)
+
+    def _check_idle(
+        self,
+        policy: Any,
+        worker: WorkerView,
+        queues: list[QueueView],
+        rng: np.random.Generator,
+    ) -> None:
+        decision = policy.on_idle(worker, queues, NOW_S, rng)
+        check_decision(decision, worker, queues, NOW_S)
+        if not self.is_yardstick:
+            check_late_limits_kept(decision, worker, queues)
+            if self.keeps_deadlines:
+                may_trade = self.trades_deadlines
+                check_late_in_time(decision, worker, queues, NOW_S, may_trade=may_trade)
 
     def test_takes_up_again_what_it_deferred(self, policy: Any) -> None:
         rng = np.random.default_rng(19)

@@ -28,20 +28,25 @@ CASES: dict[type, type] = {
 
 DECLARATIONS: dict[str, dict[str, Any]] = {
     "cheapest-feasible": {"looser_deadline_never_costs_more": True},
-    "infaas": {"keeps_limits": False},  # latency without the queue must fit, as in the source
+    "best-value": {"trades_deadlines": True},
+    "infaas": {"keeps_deadlines": False},  # latency without the queue must fit, as in the source
     "most-accurate-feasible": {"looser_deadline_never_less_accurate": True},
-    "round-robin": {"keeps_limits": False},
-    "random": {"keeps_limits": False},
+    "round-robin": {"keeps_deadlines": False},
+    "random": {"keeps_deadlines": False},
     "static": {
-        "keeps_limits": False,
+        "keeps_deadlines": False,
         "looser_deadline_never_costs_more": True,
         "looser_deadline_never_less_accurate": True,
     },
-    "clipper": {"keeps_limits": False, "looser_deadline_never_less_accurate": True},
-    "model-switching": {"keeps_limits": False, "looser_deadline_never_less_accurate": True},
+    "clipper": {"keeps_deadlines": False, "looser_deadline_never_less_accurate": True},
+    "model-switching": {"keeps_deadlines": False, "looser_deadline_never_less_accurate": True},
+    "fixed": {"fits_memory": False, "keeps_pools": False},
+    "ongoing-requests": {"fits_memory": False, "keeps_pools": False},
+    "predictive": {"fits_memory": False, "keeps_pools": False},
+    "demand-value": {"keeps_pools": False},
     "aimd": {"keeps_deadlines": False},
     "nexus": {"never_idles": False},
-    "planned-shares": {"keeps_limits": False},
+    "planned-shares": {"keeps_deadlines": False},
     "proteus-batching": {"never_idles": False},
 }
 """What a policy promises beyond what all do, or does not promise; see the cases."""

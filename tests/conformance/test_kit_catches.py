@@ -53,11 +53,6 @@ class NoReason(CheapestFeasible):
         return Reject("too late")  # type: ignore[arg-type]
 
 
-class IgnoresAccuracy(CheapestFeasible):
-    def on_arrival(self, query: QueryView, candidates: Candidates, rng: Any) -> Choice:
-        return super().on_arrival(query._replace(min_accuracy_percent=0.0), candidates, rng)
-
-
 class IgnoresDeadlines(CheapestFeasible):
     def on_arrival(self, query: QueryView, candidates: Candidates, rng: Any) -> Choice:
         return super().on_arrival(query._replace(deadline_s=np.inf), candidates, rng)
@@ -227,12 +222,6 @@ CAUGHT: list[tuple[type, Any, str, dict[str, Any]]] = [
     ),
     (
         testing.SelectionConformance,
-        IgnoresAccuracy,
-        "test_chooses_among_the_options",
-        {"hook": "on_arrival", "rows": 30, "unknown": 0.0},
-    ),
-    (
-        testing.SelectionConformance,
         IgnoresDeadlines,
         "test_chooses_among_the_options",
         {"hook": "on_arrival", "rows": 30, "unknown": 0.0},
@@ -355,7 +344,7 @@ def test_a_promise_that_is_not_kept_is_caught() -> None:
 
 def test_what_is_declared_is_allowed() -> None:
     class Careless(testing.SelectionConformance):
-        keeps_limits = False
+        keeps_deadlines = False
         order_matters = True
 
     case = Careless()

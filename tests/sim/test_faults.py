@@ -16,8 +16,8 @@ from .worlds import EDGE, document
 def run(tmp_path: Path, **changes: Any) -> tuple[Books, dict[str, Any]]:
     """The books and the figures of a run, balanced."""
     file = parse_world(document(**changes), tmp_path)
-    summary = simulate(file, log=tmp_path / "log.csv")
-    books = Books(file, tmp_path / "log.csv")
+    summary = simulate(file, log=tmp_path / "log.parquet")
+    books = Books(file, tmp_path / "log.parquet")
     books.check(summary.figures())
     return books, summary.figures()
 

@@ -55,8 +55,8 @@ def run(folder: Path, forecast: str, eviction: str) -> tuple[Books, dict[str, An
     """The books of a run, checked, and its figures."""
     file = waking_world(folder, forecast, eviction)
     summary = Summary(3, "waking")
-    simulate(file, log=folder / "log.csv", summary=summary)
-    books = Books(file, folder / "log.csv")
+    simulate(file, log=folder / "log.parquet", summary=summary)
+    books = Books(file, folder / "log.parquet")
     books.check(summary.figures())
     return books, summary.figures()
 

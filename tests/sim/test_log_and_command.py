@@ -73,11 +73,7 @@ def test_parquet_holds_what_csv_holds(tmp_path: Path) -> None:
     for name, columns in (("log", QUERY_COLUMNS), ("log.control", CONTROL_COLUMNS)):
         table = parquet.read_table(tmp_path / f"{name}.parquet")
         assert table.column_names == list(columns)
-        rows = [
-            {key: None if value == "" else value for key, value in row.items()}
-            for row in table.to_pylist()
-        ]
-        assert rows == read(tmp_path / f"{name}.csv")
+        assert read(tmp_path / f"{name}.parquet") == read(tmp_path / f"{name}.csv")
 
 
 def test_other_endings_and_places_are_refused(tmp_path: Path) -> None:

@@ -15,15 +15,15 @@ from modelless.controller.sim.world import parse_world
 from modelless.variants.errors import InvalidInputError, NotFoundError
 
 from . import policies
-from .books import Books
+from .books import Books, read
 from .worlds import DRIFT, document, world
 
 
 def run(tmp_path: Path, **changes: Any) -> tuple[Books, dict[str, Any]]:
     """The books and the figures of a run of the small world, balanced."""
     file = parse_world(document(**changes), tmp_path)
-    summary = simulate(file, log=tmp_path / "log.csv")
-    books = Books(file, tmp_path / "log.csv")
+    summary = simulate(file, log=tmp_path / "log.parquet")
+    books = Books(file, tmp_path / "log.parquet")
     books.check(summary.figures())
     return books, summary.figures()
 
@@ -62,13 +62,12 @@ def test_a_policy_that_never_returns_ends_its_run_by_name(tmp_path: Path) -> Non
     rest_s, _ = signal.setitimer(signal.ITIMER_REAL, 200.0)
     try:
         with pytest.raises(InvalidInputError, match=r"Endless\.on_idle \(.*, line \d+\)"):
-            simulate(file, log=tmp_path / "log.csv", summary=summary)
+            simulate(file, log=tmp_path / "log.parquet", summary=summary)
         assert 100.0 < signal.getitimer(signal.ITIMER_REAL)[0] < 200.0
     finally:
         signal.setitimer(signal.ITIMER_REAL, rest_s)
     assert signal.getsignal(signal.SIGALRM) is handler
-    written = (tmp_path / "log.csv").read_text().splitlines()
-    assert len(written) - 1 == summary.total.queries > 0
+    assert len(read(tmp_path / "log.parquet")) == summary.total.queries > 0
 
 
 def test_in_a_thread_nobody_watches(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_drawn_latencies_have_the_profile_s_quantiles(tmp_path: Path) -> None:
         queries=[{"tasks": ["t"], "arrivals": {"kind": "poisson", "rate_per_s": 20}}],
         limits={"max_batch": 1},
     )
-    log = tmp_path / "log.csv"
+    log = tmp_path / "log.parquet"
     simulate(file, log=log)
     busy_s = sorted(row["finish_s"] - row["start_s"] for row in Books(file, log).ran)
     for level, expected_s in ((0.5, 0.010), (0.9, 0.014), (0.99, 0.030)):

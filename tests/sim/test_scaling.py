@@ -69,8 +69,8 @@ def stepped(
     """A run of ``step_world``: books, figures, course."""
     file = step_world(folder, steps, devices, **changes)
     summary = Summary(3, "step", series=Series())
-    simulate(file, log=folder / "log.csv", summary=summary)
-    books = Books(file, folder / "log.csv")
+    simulate(file, log=folder / "log.parquet", summary=summary)
+    books = Books(file, folder / "log.parquet")
     books.check(summary.figures())
     assert summary.series is not None
     return books, summary.figures(), summary.series.figures()
