@@ -313,6 +313,10 @@ class Dispatcher(DispatchReports):
         """Feed every idle worker with something new in reach, and with what is left those that are
         idle a hop from now: the end of each event."""
         openings = self._crew.openings
+        if not openings.are_used:
+            while (worker := self._idle.next_hungry(now_s)) is not None:
+                effects += self._feed(worker, now_s)
+            return effects
         early = (each for each in openings.at(now_s) if self._idle.offers(each, now_s))
         while (worker := self._idle.next_hungry(now_s) or next(early, None)) is not None:
             effects += self._feed(worker, now_s)
