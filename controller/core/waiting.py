@@ -199,12 +199,14 @@ class Queue:
         self._urgencies.insert(place, own)
         self._queries.insert(place, query)
 
-    def remove(self, query: QueryView) -> None:
-        """Take a query out that is there."""
+    def remove(self, query: QueryView) -> bool:
+        """Take a query out that is there; whether any are left."""
         self.shown = None
-        place = 0 if self._queries[0] is query else bisect_left(self._urgencies, urgency(query))
+        queries = self._queries
+        place = 0 if queries[0] is query else bisect_left(self._urgencies, urgency(query))
         del self._urgencies[place]
-        del self._queries[place]
+        del queries[place]
+        return bool(queries)
 
     def expired(self, now_s: float) -> list[QueryView]:
         """Those whose deadline has passed: of each priority, the first ones."""
@@ -321,8 +323,7 @@ class WaitingRoom:
         query, worker, queue, service_s, work = place
         if queue.shown is not None and queue.home is self.deferred:
             self.displays.on_change(queue)
-        queue.remove(query)
-        if not queue:
+        if not queue.remove(query):
             del self._all[queue]
             del queue.home[queue.key]
         if worker is not None:
