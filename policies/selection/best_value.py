@@ -123,8 +123,11 @@ class BestValue(SelectionPolicy):
         self._market.on_query(query, candidates.now_s)
         if query.max_cost_usd != math.inf:
             return self._bind(query, candidates)
-        reason = self._why_never(query, candidates)
-        return _DEFERRED if reason is None else Reject(reason)
+        least_s = self._least_s(query, candidates)
+        if least_s < math.inf and candidates.now_s + least_s <= query.deadline_s:
+            return _DEFERRED
+        # No placement could ever serve it, queue or not.
+        return Reject(why_infeasible(query, look(query, candidates, "p50")))
 
     def on_late(self, query: QueryView, candidates: Candidates, rng: np.random.Generator) -> Choice:
         return self._bind(query, candidates)
@@ -136,13 +139,6 @@ class BestValue(SelectionPolicy):
         if row is None:
             return Reject(why_infeasible(query, options))
         return Bind(row, Reason.BEST_VALUE)
-
-    def _why_never(self, query: QueryView, candidates: Candidates) -> Reason | None:
-        """Why no placement could ever serve the query, queue or not; None if one could."""
-        least_s = self._least_s(query, candidates)
-        if least_s < math.inf and candidates.now_s + least_s <= query.deadline_s:
-            return None
-        return why_infeasible(query, look(query, candidates, "p50"))
 
     def _least_s(self, query: QueryView, candidates: Candidates) -> float:
         """The least median latency of what is accurate enough, the queues left out."""
