@@ -313,14 +313,10 @@ class Dispatcher(DispatchReports):
         """Feed every idle worker with something new in reach, and with what is left those that are
         idle a hop from now: the end of each event."""
         openings = self._crew.openings
-        if not openings.are_used:
-            while (worker := self._idle.next_hungry(now_s)) is not None:
-                effects += self._feed(worker, now_s)
-            return effects
         early = (each for each in openings.at(now_s) if self._idle.offers(each, now_s))
         while (worker := self._idle.next_hungry(now_s) or next(early, None)) is not None:
             effects += self._feed(worker, now_s)
-        if self._waiting and openings.next_s < math.inf:
+        if openings.next_s < math.inf and self._waiting:
             effects.append(WakeAt(max(openings.next_s, now_s + self.limits.min_wait_s)))
         return effects
 

@@ -19,14 +19,9 @@ from modelless.controller.core.waiting import Worker
 
 
 class Openings:
-    """The workers that run a batch of ours and could take another beside it.
-
-    Attributes:
-        are_used: whether there ever was one that could: only then is there anything to look for.
-    """
+    """The workers that run a batch of ours and could take another beside it."""
 
     def __init__(self) -> None:
-        self.are_used = False
         self._coming: list[tuple[float, int, Worker]] = []  # heap: from when on, and beside what
         self._open: dict[int, Worker] = {}  # by the batch that they run
 
@@ -34,7 +29,6 @@ class Openings:
         """The worker begins the batch that it runs."""
         running = worker.running
         if worker.lead_s > 0.0 and running is not None and running.ends_s < math.inf:
-            self.are_used = True
             heappush(self._coming, (running.ends_s - worker.lead_s, running.batch_id, worker))
 
     def at(self, now_s: float) -> list[Worker]:

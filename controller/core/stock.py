@@ -34,7 +34,7 @@ class Stock:
             if not each.is_loading
         }
         for worker in view.workers:
-            if any([each.memory_bytes <= 0 for each in worker.instances]):
+            if any(each.memory_bytes <= 0 for each in worker.instances):
                 weighed = tuple([self._weighed(i, worker.device_class) for i in worker.instances])
                 worker = replace(worker, instances=weighed)
             self._workers[worker.worker_id] = worker
