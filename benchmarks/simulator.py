@@ -142,7 +142,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--worlds", nargs="+", choices=SCALES, default=["small"])
-    parser.add_argument("--policies", nargs="+", default=["cheapest-feasible"])
+    parser.add_argument("--policies", nargs="+", default=["best-value"])
     parser.add_argument("--queries", type=int, help="in a run; default: by world")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each")
     parser.add_argument("--processes", type=int, default=1, help="runs at a time")

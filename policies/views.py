@@ -135,12 +135,14 @@ class QueueView(NamedTuple):
         variant_id: what they are bound to; None if they were deferred.
         batch_key: equal for all.
         queries: sorted by (priority, demoted or not, deadline): the most urgent first.
+        head: the first one's ``urgency``, where that is known: there may be dozens of queues.
     """
 
     scope: str
     variant_id: str | None
     batch_key: Hashable
     queries: Sequence[QueryView]
+    head: tuple[int, float, int] | None = None
 
 
 class WorkerView(NamedTuple):

@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from modelless.variants.errors import InvalidInputError
 
@@ -187,9 +188,11 @@ class DeviceClass:
         return self.price_usd_per_hour * busy_s / 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """(variant, device class): the unit that is profiled, predicted and chosen."""
+class Placement(NamedTuple):
+    """(variant, device class): the unit that is profiled, predicted and chosen.
+
+    A named tuple, as it is looked up for each batch, and for each instance in a control tick.
+    """
 
     variant_id: str
     device_class: str

@@ -101,18 +101,20 @@ class Books:
     ) -> list[DispatchEffect]:
         """The batch was served by the worker: its queries in time, late or cancelled on the way."""
         effects: list[DispatchEffect] = []
-        batch_id = batch.batch_id
-        meters = self._counters.meters
+        batch_id, close, meters = batch.batch_id, self.open.pop, self._counters.meters
         meters.count_batch(batch.variant_id, worker.device_class, batch.items, busy_s)
         for query in batch.queries:
-            receipt = self.open.get(query.query_id)
+            query_id = query.query_id
+            receipt = close(query_id, None)
             if receipt is not None:
                 latency_s = receipt.observed_latency_s = now_s - query.arrival_s
+                asked = receipt.query
+                receipt.outcome = "served-late" if now_s > asked.deadline_s else "served"
+                self._receipts.add(receipt)
                 meters.count_latency(query.scope, latency_s)
-                is_late = now_s > receipt.query.deadline_s
-                self._close(receipt, "served-late" if is_late else "served")
+                meters.count_end(asked.scope, receipt.outcome)
                 # As ``Complete(...)``, whose constructor is a Python function: half as long.
-                effects.append(tuple.__new__(Complete, (query.query_id, batch_id)))
+                effects.append(tuple.__new__(Complete, (query_id, batch_id)))
         if effects:
             _count(self._counters.used, (worker.worker_id, batch.variant_id), len(effects))
         return effects

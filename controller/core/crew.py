@@ -153,7 +153,7 @@ class Crew:
         p50_s, p99_s = resident.p50_s[items], resident.p99_s[items]
         expected_s = p50_s if p50_s == p50_s else math.inf
         own = [receipts[query.query_id] for query in queries]
-        may_retry = all(receipt.attempts + 1 < limits.max_attempts for receipt in own)
+        may_retry = max([receipt.attempts for receipt in own]) + 1 < limits.max_attempts
         batch = Batch(
             self._next_batch_id,
             run.variant_id,

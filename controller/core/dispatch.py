@@ -316,7 +316,7 @@ class Dispatcher(DispatchReports):
         early = (each for each in openings.at(now_s) if self._idle.offers(each, now_s))
         while (worker := self._idle.next_hungry(now_s) or next(early, None)) is not None:
             effects += self._feed(worker, now_s)
-        if self._waiting and openings.next_s < math.inf:
+        if openings.next_s < math.inf and self._waiting:
             effects.append(WakeAt(max(openings.next_s, now_s + self.limits.min_wait_s)))
         return effects
 

@@ -41,7 +41,8 @@ class Displays:
     """What each outfit is shown of the deferred queues.
 
     Args:
-        deferred: these queues. Whoever puts a query into one or takes one out must say so.
+        deferred: these queues. Whoever puts a query into one or takes one out must say so, unless
+            nobody has looked at the queue (``Queue.shown``) since that was last said.
     """
 
     def __init__(self, deferred: Mapping[QueueKey, Queue]) -> None:
@@ -51,7 +52,7 @@ class Displays:
         self._kept: dict[Outfit, _Display] = {}
 
     def on_change(self, queue: Queue) -> None:
-        """A query has come to a queue, which may be new, or left it, which may be gone now."""
+        """A query comes to a queue, which may be new, or leaves it, which may be gone then."""
         if len(self._changes) >= _MOST_CHANGES:
             self._forgotten += len(self._changes)
             self._changes.clear()

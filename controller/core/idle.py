@@ -83,7 +83,9 @@ class IdleWorkers:
         if queue.first is query:
             self._settled.pop(queue.key, None)
             self._done.clear()
-        self.tell_servers([queue.key])
+        if self._idle:
+            self._news[queue.key] = None
+            self._is_newer = True
 
     def settle(self, worker: Worker, until_s: float) -> None:
         """What waits is nothing for this worker nor for those alike: see ``Wait.for_alike``."""

@@ -33,13 +33,15 @@ class Snapshot:
         self.now_s = now_s
         self._busy_until_s = busy_until_s
         self._backlog_s = backlog_s
-        self._starts_s: dict[int, FloatArray] = {}
+        self._starts_s: dict[int, FloatArray] | None = None  # most are never asked
 
     def starts_s(self, rank: int) -> FloatArray:
         """When each worker is predicted to have done all that goes before a query of this rank.
 
         See ``urgency.rank``. Never before now; shape (workers,).
         """
+        if self._starts_s is None:
+            self._starts_s = {}
         starts_s = self._starts_s.get(rank)
         if starts_s is None:
             starts_s = self._starts_s[rank] = np.maximum(self._busy_until_s, self.now_s)

@@ -34,12 +34,14 @@ class Stock:
             if not each.is_loading
         }
         for worker in view.workers:
-            instances = tuple(self._weighed(i, worker.device_class) for i in worker.instances)
-            self._workers[worker.worker_id] = replace(worker, instances=instances)
+            if any(each.memory_bytes <= 0 for each in worker.instances):
+                weighed = tuple([self._weighed(i, worker.device_class) for i in worker.instances])
+                worker = replace(worker, instances=weighed)
+            self._workers[worker.worker_id] = worker
             if not worker.resizing_to:
                 self._of_class.setdefault(worker.device_class, []).append(worker.worker_id)
-            self._held[worker.worker_id] = held = {i.variant_id for i in instances}
-            self._counts.update(Placement(name, worker.size) for name in held)
+            self._held[worker.worker_id] = held = {i.variant_id for i in worker.instances}
+            self._counts.update([Placement(name, worker.size) for name in held])
             self._copies.update(held)
 
     def needed_bytes(self, placement: Placement) -> int | None:

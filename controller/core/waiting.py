@@ -147,7 +147,7 @@ class Queue:
     Attributes:
         key: what they have in common.
         home: where it is kept by its key, as long as it is not empty.
-        shown: its ``view``, if that is known: to look here first spares a call.
+        shown: its ``view``, if anybody looked since it changed: to look here first spares a call.
     """
 
     __slots__ = ("_queries", "_urgencies", "home", "key", "shown")
@@ -188,7 +188,7 @@ class Queue:
             queries = self._queries
             copy = tuple(queries) if len(queries) <= _MOST_COPIED else Window(queries)
             # As ``QueueView(...)``, whose constructor is a Python function: half as long.
-            view = self.shown = tuple.__new__(QueueView, (*self.key, copy))
+            view = self.shown = tuple.__new__(QueueView, (*self.key, copy, self._urgencies[0]))
         return view
 
     def add(self, query: QueryView) -> None:
@@ -199,12 +199,14 @@ class Queue:
         self._urgencies.insert(place, own)
         self._queries.insert(place, query)
 
-    def remove(self, query: QueryView) -> None:
-        """Take a query out that is there."""
+    def remove(self, query: QueryView) -> bool:
+        """Take a query out that is there; whether any are left."""
         self.shown = None
-        place = 0 if self._queries[0] is query else bisect_left(self._urgencies, urgency(query))
+        queries = self._queries
+        place = 0 if queries[0] is query else bisect_left(self._urgencies, urgency(query))
         del self._urgencies[place]
-        del self._queries[place]
+        del queries[place]
+        return bool(queries)
 
     def expired(self, now_s: float) -> list[QueryView]:
         """Those whose deadline has passed: of each priority, the first ones."""
@@ -239,6 +241,7 @@ class WaitingRoom:
         held: likewise, of those that wait for a load; policies are not shown them.
         is_mixed: whether queries of several ranks came since nobody waited.
         bound: how many wait for one worker.
+        place: where a query waits, by its id; None if it does not.
     """
 
     def __init__(self, tenants: Tenants) -> None:
@@ -250,14 +253,11 @@ class WaitingRoom:
         self.bound = 0
         self._rank = 0  # of the first that came since nobody waited
         self._places: dict[int, Place] = {}
+        self.place = self._places.get
         self._all: dict[Queue, None] = {}  # the deferred ones and those of workers
 
     def __len__(self) -> int:
         return len(self._places)
-
-    def place(self, query_id: int) -> Place | None:
-        """Where the query waits; None if it does not."""
-        return self._places.get(query_id)
 
     def bind(
         self, query: QueryView, worker: Worker, variant_id: str, service_s: float, work: int = 0
@@ -305,9 +305,12 @@ class WaitingRoom:
         if queue is None:
             queue = queues[key] = Queue(key, queues)
             self._all[queue] = None
-        queue.add(query)
-        if queues is self.deferred:
+            is_news = True
+        else:
+            is_news = queue.shown is not None  # else that it changes was told already
+        if is_news and queues is self.deferred:
             self.displays.on_change(queue)
+        queue.add(query)
         # A named tuple's own constructor is a Python function: this takes half as long.
         place = tuple.__new__(Place, (query, worker, queue, service_s, work))
         self._places[query.query_id] = place
@@ -318,10 +321,9 @@ class WaitingRoom:
         """Take a waiting query out; returns where it was."""
         place = self._places.pop(query_id)
         query, worker, queue, service_s, work = place
-        queue.remove(query)
-        if queue.home is self.deferred:
+        if queue.shown is not None and queue.home is self.deferred:
             self.displays.on_change(queue)
-        if not queue:
+        if not queue.remove(query):
             del self._all[queue]
             del queue.home[queue.key]
         if worker is not None:

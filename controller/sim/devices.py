@@ -48,6 +48,7 @@ class Running:
         dispatch_s, start_s, finish_s: handed out by the gateway; on the device from, until.
         neighbours: busy ones when it was handed out.
         settings: of the class that the worker was.
+        cost_usd: what the device's time for it costs; known once it has run.
     """
 
     batch_id: int
@@ -60,6 +61,7 @@ class Running:
     finish_s: float
     neighbours: int
     settings: DeviceSettings
+    cost_usd: float = 0.0
 
     @property
     def busy_s(self) -> float:

@@ -39,7 +39,7 @@ class Recorder:
         self.has_log = log is not None
         self._accuracy = {name: variant.accuracy.percent for name, variant in variants.items()}
         self._usd_per_s = {name: kind.cost_usd(1.0) for name, kind in device_classes.items()}
-        self._tallies_of: dict[tuple[str, str | None], tuple[Tally, ...]] = {}
+        self._tallies_of: dict[tuple[str, str], tuple[Tally, ...]] = {}
 
     def answer(
         self,
@@ -57,19 +57,18 @@ class Recorder:
         deadline_s = arrival_s + asked.client.latency_s
         worker = running.worker
         accuracy = self._accuracy[running.variant_id]
-        busy_s = running.finish_s - running.start_s
-        cost_usd = self._usd_per_s[running.settings.name] * busy_s * slo.items / running.items
+        cost_usd = running.cost_usd * slo.items / running.items
         is_late = answered_s > deadline_s
         kind = "late" if is_late else "inaccurate" if accuracy < slo.min_accuracy else ""
         is_dear = slo.max_cost_usd is not None and cost_usd > slo.max_cost_usd
         outcome = SERVED_LATE if is_late else SERVED
         if reached:
             self.summary.latency.add(answered_s - arrival_s)
-            for tally in self._tallies(asked):
+            for tally in self._tallies(asked.task, slo.tenant):
                 tally.serve(accuracy, kind, cost_usd, is_dear)
         else:
             outcome = UNREACHABLE
-            for tally in self._tallies(asked):
+            for tally in self._tallies(asked.task, slo.tenant):
                 tally.fail(UNREACHABLE)
                 tally.cost_usd += cost_usd
         if self.summary.series is not None:
@@ -106,7 +105,7 @@ class Recorder:
 
     def fail(self, query_id: int, asked: Asked, at_s: float, outcome: str, reason: str) -> None:
         """The query was refused, or never came to anybody who could refuse it."""
-        for tally in self._tallies(asked):
+        for tally in self._tallies(asked.task, asked.client.slo.tenant):
             tally.fail(reason if outcome == REFUSED else outcome)
         if self.summary.series is not None:
             self.summary.series.add(asked.arrival_s, None, is_good=False)
@@ -139,7 +138,8 @@ class Recorder:
         summary.batches += 1
         summary.items += running.items
         summary.busy_s[name] = summary.busy_s.get(name, 0.0) + busy_s
-        summary.busy_cost_usd += busy_s * self._usd_per_s[name]
+        running.cost_usd = busy_s * self._usd_per_s[name]
+        summary.busy_cost_usd += running.cost_usd
         summary.energy_j += busy_s * running.settings.power_w
 
     def presence(self, device: str, from_s: float, until_s: float) -> None:
@@ -179,11 +179,10 @@ class Recorder:
                 )
             )
 
-    def _tallies(self, asked: Asked) -> tuple[Tally, ...]:
-        key = (asked.task, asked.client.slo.tenant)
+    def _tallies(self, task: str, tenant: str) -> tuple[Tally, ...]:
+        key = (task, tenant)
         tallies = self._tallies_of.get(key)
         if tallies is None:
-            task, tenant = key
             summary = self.summary
             tallies = (summary.total, summary.tasks.setdefault(task, Tally()))
             if tenant:

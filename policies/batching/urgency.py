@@ -17,6 +17,11 @@ def urgency(query: QueryView) -> tuple[int, float, int]:
     return (query.demoted - 2 * query.priority, query.deadline_s, query.query_id)
 
 
+def heads(queues: Sequence[QueueView]) -> list[tuple[int, float, int]]:
+    """The urgency of each queue's first query."""
+    return [queue.head or urgency(queue.queries[0]) for queue in queues]
+
+
 def bound_queues(worker: WorkerView, queues: Sequence[QueueView]) -> list[QueueView]:
     """The queues bound to what the worker holds, the one with the most urgent head first."""
     bound = [queue for queue in queues if queue.variant_id in worker.residents and queue.queries]

@@ -42,7 +42,7 @@ from statistics import median
 import numpy as np
 
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
-from modelless.policies.batching.urgency import urgency
+from modelless.policies.batching.urgency import heads
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.feasibility import best, look, why_infeasible
@@ -123,8 +123,11 @@ class BestValue(SelectionPolicy):
         self._market.on_query(query, candidates.now_s)
         if query.max_cost_usd != math.inf:
             return self._bind(query, candidates)
-        reason = self._why_never(query, candidates)
-        return _DEFERRED if reason is None else Reject(reason)
+        least_s = self._least_s(query, candidates)
+        if least_s < math.inf and candidates.now_s + least_s <= query.deadline_s:
+            return _DEFERRED
+        # No placement could ever serve it, queue or not.
+        return Reject(why_infeasible(query, look(query, candidates, "p50")))
 
     def on_late(self, query: QueryView, candidates: Candidates, rng: np.random.Generator) -> Choice:
         return self._bind(query, candidates)
@@ -136,13 +139,6 @@ class BestValue(SelectionPolicy):
         if row is None:
             return Reject(why_infeasible(query, options))
         return Bind(row, Reason.BEST_VALUE)
-
-    def _why_never(self, query: QueryView, candidates: Candidates) -> Reason | None:
-        """Why no placement could ever serve the query, queue or not; None if one could."""
-        least_s = self._least_s(query, candidates)
-        if least_s < math.inf and candidates.now_s + least_s <= query.deadline_s:
-            return None
-        return why_infeasible(query, look(query, candidates, "p50"))
 
     def _least_s(self, query: QueryView, candidates: Candidates) -> float:
         """The least median latency of what is accurate enough, the queues left out."""
@@ -182,7 +178,6 @@ class BestValue(SelectionPolicy):
                 return decision
         market = self._market
         market.on_idle(worker, deferred, now_s)
-        crowd = sum([len(queue.queries) for queue in deferred])
         chosen: Offer | None = None
         hopeless: list[QueryView] = []
         until_s = math.inf  # what is left for others, if anything, is left so long
@@ -195,7 +190,7 @@ class BestValue(SelectionPolicy):
                 until_s = min(until_s, stands_s)
                 continue
             left: list[QueryView] = []
-            line = self._line_up(worker, queue, menu, crowd, now_s, hopeless, left)
+            line = self._line_up(worker, queue, menu, deferred, now_s, hopeless, left)
             if left:
                 until_s = min(until_s, look_again_s(now_s))
             if line is None:
@@ -228,14 +223,14 @@ class BestValue(SelectionPolicy):
         worth, row = line.table.alone(line.slack_s[0], line.reach[0])
         menu = line.table.menu
         latency_s = float(menu.typical_s[row, 0])
-        return Offer(worth - line.later(0), menu.variant_ids[row], tuple(line.queries), latency_s)
+        return Offer(worth - line.later()[0], menu.variant_ids[row], tuple(line.queries), latency_s)
 
     def _line_up(
         self,
         worker: WorkerView,
         queue: QueueView,
         menu: Menu,
-        crowd: int,
+        queues: Sequence[QueueView],
         now_s: float,
         hopeless: list[QueryView],
         left: list[QueryView],
@@ -248,7 +243,7 @@ class BestValue(SelectionPolicy):
         Args:
             worker, queue: who asks, and where to look.
             menu: what the worker offers there.
-            crowd: queries that wait in all queues.
+            queues: all that wait.
             now_s: the time.
             hopeless: takes up those whom nobody could serve in time.
             left: takes up those who are left for others.
@@ -296,8 +291,7 @@ class BestValue(SelectionPolicy):
         others = market.others(device_class, queue.scope)
         if not others:
             return line
-        ahead_of = crowd / len(waiting)  # how many go, of all queues, before the second of this one
-        kept = self._better_here(line, others, ahead_of, now_s)
+        kept = self._better_here(line, others, queue, queues, now_s)
         if len(kept) == len(line.queries):
             return line
         if not kept:
@@ -308,7 +302,12 @@ class BestValue(SelectionPolicy):
         return line.only(kept)
 
     def _better_here(
-        self, line: Line, others: Mapping[str, Menu], ahead_of: float, now_s: float
+        self,
+        line: Line,
+        others: Mapping[str, Menu],
+        queue: QueueView,
+        queues: Sequence[QueueView],
+        now_s: float,
     ) -> Sequence[int]:
         """Whom no other device class will soon serve better, as places."""
         own, slacks_s, reaches = line.table, line.slack_s, line.reach
@@ -323,6 +322,8 @@ class BestValue(SelectionPolicy):
             workers, wait_s = self._market.fleet.free(name, now_s) if doubtful else (0, math.inf)
             if not workers:
                 continue
+            # How many go, of all queues, before the second of this one.
+            ahead_of = sum([len(each.queries) for each in queues]) / len(queue.queries)
             # Who is ahead in this queue runs in one batch with it; the others' are shared out.
             batches = 1.0 + (ahead_of - 1.0) / workers
             item_s = batches * menu.quickest_item_s(len(menu.variant_ids))
@@ -351,7 +352,7 @@ def _most_urgent_first(queues: list[QueueView]) -> Iterator[QueueView]:
     if len(queues) < 2:
         yield from queues
         return
-    keys = [urgency(queue.queries[0]) for queue in queues]
+    keys = heads(queues)
     first = keys.index(min(keys))
     yield queues[first]
     for place in sorted(range(len(queues)), key=keys.__getitem__):

@@ -39,9 +39,13 @@ class Line(NamedTuple):
     reach: Sequence[int]
     next_idle_s: float
 
-    def later(self, place: int) -> float:
-        """What the query will be worth if it is left for now, accuracy points."""
-        return self.table.worth(self.slack_s[place] - self.next_idle_s, self.reach[place])
+    def later(self) -> list[float]:
+        """What each query will be worth if it is left for now, accuracy points."""
+        worth, next_idle_s = self.table.worth, self.next_idle_s
+        return [
+            worth(slack_s - next_idle_s, reach)
+            for slack_s, reach in zip(self.slack_s, self.reach, strict=True)
+        ]
 
     def only(self, places: Sequence[int]) -> Line:
         """These of them."""
@@ -72,7 +76,7 @@ def best_batch(line: Line) -> Offer | None:
     """The batch from one queue that is worth most; None if there is none."""
     best: Offer | None = None
     first = 0
-    later_of = [line.later(place) for place in range(len(line.queries))]
+    later_of = line.later()
     log_slack = log_of(line.slack_s)
     # Variants that may serve just the same queries are looked at together.
     for reach in sorted(set(line.reach)):
