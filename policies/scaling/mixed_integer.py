@@ -26,15 +26,15 @@ class Effort(NamedTuple):
     """How long to search.
 
     Attributes:
-        nodes: of the search tree at most; the first node is the program without whole numbers, with
-            cuts and heuristics.
+        node_limit: nodes of the search tree at most; the first node is the program without whole
+            numbers, with cuts and heuristics.
         gap: stop when the plan is proven this close to the best, as a share.
-        backstop_s: wall-clock seconds a program.
+        time_limit_s: wall-clock seconds a program, as a backstop.
     """
 
-    nodes: int
+    node_limit: int
     gap: float
-    backstop_s: float
+    time_limit_s: float
 
     def checked(self) -> Effort:
         """Itself.
@@ -42,12 +42,12 @@ class Effort(NamedTuple):
         Raises:
             InvalidInputError: it makes no sense.
         """
-        if type(self.nodes) is not int or self.nodes < 0:
-            raise InvalidInputError.of("nodes", self.nodes, "a whole number, 0 or more")
+        if type(self.node_limit) is not int or self.node_limit < 0:
+            raise InvalidInputError.of("node_limit", self.node_limit, "a whole number, 0 or more")
         if not 0.0 <= self.gap < 1.0:
             raise InvalidInputError.of("gap", self.gap, "0 up to, not including, 1")
-        if not 0.0 <= self.backstop_s < inf:
-            raise InvalidInputError.of("backstop_s", self.backstop_s, "0 or more seconds")
+        if not 0.0 <= self.time_limit_s < inf:
+            raise InvalidInputError.of("time_limit_s", self.time_limit_s, "0 or more seconds")
         return self
 
 
@@ -101,11 +101,11 @@ class Program:
         """Search."""
         return self._solve(self.whole, np.zeros(len(self.gain)), self.most, effort)
 
-    def worth_of(self, plan: Sequence[float] | FloatArray, backstop_s: float) -> Found:
+    def worth_of(self, plan: Sequence[float] | FloatArray, time_limit_s: float) -> Found:
         """The best there is with the whole columns as in ``plan``: a program without any."""
         low, most = np.zeros(len(self.gain)), self.most.copy()
         low[: self.whole] = most[: self.whole] = plan
-        return self._solve(0, low, most, Effort(1, 0.0, backstop_s))
+        return self._solve(0, low, most, Effort(1, 0.0, time_limit_s))
 
     def _solve(self, whole: int, low: FloatArray, most: FloatArray, effort: Effort) -> Found:
         try:  # takes a while to import, and only these policies need it
@@ -113,7 +113,7 @@ class Program:
             from scipy.sparse import coo_array
         except ImportError:
             return Found(None)
-        if effort.nodes == 0 or effort.backstop_s == 0.0:
+        if effort.node_limit == 0 or effort.time_limit_s == 0.0:
             return Found(None)
         shape = (len(self._low), len(self.gain))
         matrix = coo_array((self._values, (self._rows, self._columns)), shape=shape)
@@ -125,9 +125,9 @@ class Program:
             bounds=Bounds(low, most),
             constraints=LinearConstraint(matrix.tocsr(), self._low, self._high),
             options={
-                "node_limit": effort.nodes,
+                "node_limit": effort.node_limit,
                 "mip_rel_gap": effort.gap,
-                "time_limit": effort.backstop_s,
+                "time_limit": effort.time_limit_s,
             },
         )
         by_clock = result.status == _TIME_LIMIT

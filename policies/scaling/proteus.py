@@ -152,7 +152,7 @@ class Proteus(ReplanningPolicy):
         known: _Known,
     ) -> _Answer | None:
         """The most accurate plan at the first beta that can be met; None if none is found."""
-        if self.effort.nodes == 0 or self.effort.backstop_s == 0.0:
+        if self.effort.node_limit == 0 or self.effort.time_limit_s == 0.0:
             return None
         program = ProteusProgram(kinds, options, workers)
         answer = self._at(BETAS[0], program, known)
@@ -162,8 +162,8 @@ class Proteus(ReplanningPolicy):
         if most.solution is not None:
             found = np.array(most.solution.counts, dtype=np.float64)
             known = [*known, (PlanSource.PROGRAM, found)]
-        backstop_s = self.effort.backstop_s
-        served = max(program.served_of(plan, backstop_s) for _, plan in known)
+        time_limit_s = self.effort.time_limit_s
+        served = max(program.served_of(plan, time_limit_s) for _, plan in known)
         beta = next((beta for beta in BETAS[1:] if beta <= served + 1e-6), None)
         return None if beta is None else self._at(beta, program, known)
 
@@ -172,7 +172,7 @@ class Proteus(ReplanningPolicy):
         answers = {
             source: solution
             for source, plan in known
-            if (solution := program.accuracy_of(plan, beta, self.effort.backstop_s)) is not None
+            if (solution := program.accuracy_of(plan, beta, self.effort.time_limit_s)) is not None
         }
         search = program.most_accurate(beta, self.effort)
         bound = inf

@@ -106,23 +106,23 @@ class ProteusProgram:
         """
         return self._searched(self._accuracy(beta).best(effort), beta)
 
-    def accuracy_of(self, plan: Plan, beta: float, backstop_s: float) -> Solution | None:
+    def accuracy_of(self, plan: Plan, beta: float, time_limit_s: float) -> Solution | None:
         """The most accurate routing for workers that are set already; None if ``beta`` of the
         demand cannot be served so.
 
         Args:
             plan: workers by option, no more than there are.
         """
-        return self._searched(self._accuracy(beta).worth_of(plan, backstop_s), beta).solution
+        return self._searched(self._accuracy(beta).worth_of(plan, time_limit_s), beta).solution
 
     def most_served(self, effort: Effort) -> Search:
         """Serve as large a share of demand as possible, however accurately: what bounds beta."""
         return self._searched(self._service().best(effort), 0.0)
 
-    def served_of(self, plan: Plan, backstop_s: float) -> float:
+    def served_of(self, plan: Plan, time_limit_s: float) -> float:
         """The largest share that can be served by workers that are set already; -inf if the solver
         failed."""
-        return self._service().worth_of(plan, backstop_s).worth
+        return self._service().worth_of(plan, time_limit_s).worth
 
     def _accuracy(self, beta: float) -> Program:
         options = len(self._capacities)
