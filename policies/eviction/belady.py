@@ -30,7 +30,8 @@ class Belady(EvictionPolicy, Clairvoyant):
 
     What nobody asks for again leaves before all else. Ties go by last use; so it is LRU as long as
     nothing was revealed. A load is declined if what leaves for it would soon cost more: if its own
-    load time over the time to its next query is less than that of all who leave, summed.
+    load time over the time to its next query is less than that of all who leave, summed. Its next
+    query is the first to come when it is loaded.
     """
 
     def __init__(self) -> None:
@@ -51,11 +52,12 @@ class Belady(EvictionPolicy, Clairvoyant):
 
     def admits(self, newcomer: Instance, victims: Sequence[Instance], view: ClusterView) -> bool:
         kept = sum(self._loss(victim, view.now_s) for victim in victims)
-        return self._loss(newcomer, view.now_s) >= kept
+        return self._loss(newcomer, view.now_s, reload_s(newcomer)) >= kept
 
-    def _loss(self, instance: Instance, now_s: float) -> float:
-        """Seconds of loading, a second until it is asked for again, if it is not there by then."""
-        wait_s = self._next_s(instance.variant_id, now_s) - now_s
+    def _loss(self, instance: Instance, now_s: float, ready_s: float = 0.0) -> float:
+        """Seconds of loading, a second until it is asked for again: what it would cost to do
+        without it. ``ready_s``: how long it cannot serve yet."""
+        wait_s = self._next_s(instance.variant_id, now_s + ready_s) - now_s
         return reload_s(instance) / max(wait_s, _SOON_S)
 
     def _next_s(self, variant_id: str, now_s: float) -> float:
