@@ -7,8 +7,8 @@ demand with the forecaster ``ewma``, as published.
 
 First there is a greedy plan, and the plan that was kept so far. Then the program is searched for a
 better one, for as long as its effort lasts. The best of the three by the program's own objective is
-taken; the last plan also if another is no better by more than the solver's tolerance. What is known
-of its distance from the best comes with it (``Targets.quality``).
+taken; of equals what the search found, which goes by the demand there is now. What is known of its
+distance from the best comes with it (``Targets.quality``).
 
 Departures. The published artifact solves a bilinear program with Gurobi; here the same in a linear
 form. A kind here is a scope and a minimum accuracy, where the paper's kind has no minimum. The
@@ -18,7 +18,7 @@ leaves open is settled: idle workers repeat what is busiest, and what a variant 
 device classes is divided by throughput. A policy says how many workers hold a variant, not which:
 the core places them, and unloads what is no longer wanted only when memory is short. A new plan is
 made not only at intervals, but also when demand, workers or variants have changed much. The last
-plan stands in for a warm start, which HiGHS does not take through SciPy.
+plan and the greedy one stand in for a warm start, which HiGHS does not take through SciPy.
 """
 
 from __future__ import annotations
@@ -184,12 +184,8 @@ class Proteus(ReplanningPolicy):
         best = max(solution.worth for solution in answers.values())
         source = next(
             source
-            for source, slack in (
-                (PlanSource.LAST_PLAN, self.effort.gap),
-                (PlanSource.PROGRAM, _EQUAL),
-                (PlanSource.GREEDY, 0.0),
-            )
-            if source in answers and answers[source].worth >= best * (1.0 - slack)
+            for source in (PlanSource.PROGRAM, PlanSource.LAST_PLAN, PlanSource.GREEDY)
+            if source in answers and answers[source].worth >= best * (1.0 - _EQUAL)
         )
         solution = answers[source]
         solution = replace(solution, bound=max(bound, solution.worth))

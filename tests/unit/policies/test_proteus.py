@@ -374,13 +374,13 @@ def test_the_last_plan_is_kept_if_nothing_better_is_found(monkeypatch: pytest.Mo
     assert later.quality.words().startswith("last plan, within")
 
 
-def test_a_plan_as_good_as_the_last_one_moves_nothing() -> None:
-    policy = Proteus(interval_s=0.0)
-    twins = {"one": (70.0, 0.02), "other": (70.000001, 0.0200001)}
+def test_of_equal_plans_the_searchs_is_taken_and_never_one_that_is_worse() -> None:
+    twins = {"one": (70.0, 0.02), "other": (70.01, 0.0201)}
     view = make_view(twins, 2, [Demand("t", 1.0, 0.0, 20.0)])
-    assert dict(Proteus().targets(view, {"t": 20.0}).instances) == {cpu("other"): 2}
-    policy._held = {cpu("one"): 2}
-    kept = policy.targets(view, {"t": 20.0})
-    assert dict(kept.instances) == {cpu("one"): 2}
-    assert kept.quality is not None
-    assert kept.quality.words() == "last plan, proven the best"
+    policy = Proteus(interval_s=0.0, gap=0.01)
+    for held in ("one", "other"):
+        policy._held = {cpu(held): 2}
+        targets = policy.targets(view, {"t": 20.0})
+        assert dict(targets.instances) == {cpu("other"): 2}
+        assert targets.quality is not None
+        assert targets.quality.is_proven
