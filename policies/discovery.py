@@ -70,6 +70,7 @@ BUILT_IN: Mapping[type, Mapping[str, str]] = {
         "unserved-demand": f"{_HOME}.scaling.unserved_demand:UnservedDemand",
     },
     PlacementPolicy: {
+        "least-utilised": f"{_HOME}.placement.least_utilised:LeastUtilised",
         "most-free-memory": f"{_HOME}.placement.most_free_memory:MostFreeMemory",
         "room-to-load": f"{_HOME}.placement.room_to_load:RoomToLoad",
     },

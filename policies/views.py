@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from modelless.policies.plan_quality import PlanQuality
 from modelless.policies.reasons import Reason
 from modelless.variants.estimates import Estimates
 from modelless.variants.vocabulary import DeviceClass, Placement
@@ -363,6 +364,8 @@ class Targets:
             policies that are told (``SelectionPolicy.on_plan``).
         on_demand: the instances are what clients just asked for, rather than a plan: the eviction
             policy may decline them (``EvictionPolicy.admits``).
+        quality: how good the plan is known to be, of policies that optimise; one object a plan, so
+            that a plan that is kept is not counted again.
     """
 
     instances: Mapping[Placement, int]
@@ -370,3 +373,4 @@ class Targets:
     reason: Reason
     shares: Mapping[str, Mapping[Placement, float]] = field(default_factory=dict)
     on_demand: bool = False
+    quality: PlanQuality | None = None

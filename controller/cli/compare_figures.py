@@ -105,8 +105,30 @@ def unavoidable_percent(scenario: Mapping[str, Any]) -> float | None:
     return mean if mean is not None and mean >= _LEAST_PERCENT else None
 
 
+def plans_text(plans: Mapping[str, Any] | None) -> str:
+    """How good a policy's plans were known to be, in a line; empty if it does not optimise.
+
+    Args:
+        plans: as in a run's figures, or a row's.
+    """
+    if not plans:
+        return ""
+    count, worst = plans["count"], plans["worst_gap"]
+    parts = [f"{plans['proven']} of {count} plans solved to optimality"]
+    if plans["proven"] + plans["unknown"] < count:
+        parts.append(f"the worst within {100.0 * worst:.2g} % of the bound")
+    if plans["unknown"]:
+        parts.append(f"{plans['unknown']} of which nobody knows how far from the best")
+    if plans["greedy"]:
+        parts.append(f"{plans['greedy']} greedy")
+    if plans["by_clock"]:
+        parts.append(f"{plans['by_clock']} stopped by the clock: elsewhere they may be others")
+    return ", ".join(parts)
+
+
 def notes_of(scenario: Mapping[str, Any]) -> list[str]:
-    """What a reader of the table should know: runs that failed, and what policies did wrong.
+    """What a reader of the table should know: runs that failed, what policies did wrong, and how
+    good the plans of those that optimise were.
 
     A contender without any run has its row to say why.
     """
@@ -120,4 +142,6 @@ def notes_of(scenario: Mapping[str, Any]) -> list[str]:
             f"{name}: {problem} ({count} times)"
             for problem, count in row["policy_problems"].items()
         ]
+        plans = plans_text(row.get("plans"))
+        notes += [f"{name}: {plans}"] if plans else []
     return notes

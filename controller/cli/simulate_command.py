@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from modelless.controller.cli.compare_figures import plans_text
 from modelless.controller.cli.screen import (
     Json,
     Steps,
@@ -117,6 +118,7 @@ def _show(figures: Mapping[str, Any]) -> None:
                 f"loads {figures['loads']}, evictions {figures['evictions']}, "
                 f"cold-start seconds {figures['cold_start_s']:.1f}",
                 f"rent {figures['rent_usd']:.4g} USD",
+                plans_text(figures["plans"]),
             )
             if part
         ),

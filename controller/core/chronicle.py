@@ -16,6 +16,7 @@ from modelless.controller.core.changes import Change, ChangeKind
 from modelless.controller.core.effects import (
     LoadInstance,
     PlanEffect,
+    Planned,
     ResizeWorker,
     ScalePool,
     UnloadInstance,
@@ -36,6 +37,7 @@ class EntryKind(StrEnum):
     RESIZE = "resize"
     RESIZED = "resized"
     RESIZE_FAILED = "resize-failed"
+    PLAN = "plan"
     CONTROL_UP = "control-up"
     UPGRADE = "upgrade"
     WORKER_UP = "worker-up"
@@ -71,6 +73,7 @@ class Chronicle:
         self._is_new = True
         self._decided: set[_Key] = set()
         self._pools: dict[str, int] = {}
+        self._plan = ""
         self._failed: dict[tuple[str, str], str] = {}
         self._problems: frozenset[str] = frozenset()
         self._left: set[str] = set()
@@ -169,6 +172,10 @@ class Chronicle:
                 decided.add(key)
                 if key not in self._decided and effect.worker_id in self._workers:
                     entries.append(_resize(view, effect, self._workers[effect.worker_id]))
+            elif isinstance(effect, Planned):
+                if effect.quality.words() != self._plan:
+                    self._plan = effect.quality.words()
+                    entries.append(_planned(view, effect))
             elif isinstance(effect, (LoadInstance, UnloadInstance)):
                 loads = isinstance(effect, LoadInstance)
                 kind = EntryKind.LOAD if loads else EntryKind.UNLOAD
@@ -247,6 +254,18 @@ def _scale(view: ClusterView, effect: ScalePool) -> Entry:
     present = [worker for worker in view.workers if worker.pool == effect.device_class]
     details = {"workers_before": len(present), "workers": effect.workers, **_load_of(view, present)}
     return Entry(EntryKind.SCALE, effect.device_class, effect.reason.value, details)
+
+
+def _planned(view: ClusterView, effect: Planned) -> Entry:
+    quality = effect.quality
+    details = {
+        "quality": quality.words(),
+        "found_by": quality.source.value,
+        "gap": _finite(quality.gap),
+        "by_clock": quality.by_clock,
+        **_load_of(view, view.workers),
+    }
+    return Entry(EntryKind.PLAN, "all workers", effect.reason.value, details)
 
 
 def _resize(view: ClusterView, effect: ResizeWorker, worker: WorkerState) -> Entry:

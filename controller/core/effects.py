@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from modelless.policies.plan_quality import PlanQuality
 from modelless.policies.reasons import Reason
 from modelless.variants.vocabulary import Placement
 
@@ -103,4 +104,11 @@ class Advise(NamedTuple):
     shares: tuple[tuple[str, tuple[tuple[Placement, float], ...]], ...]
 
 
-PlanEffect = LoadInstance | UnloadInstance | ScalePool | ResizeWorker | Advise
+class Planned(NamedTuple):
+    """Note how good the scaling policy's new plan is known to be; there is nothing to carry out."""
+
+    reason: Reason
+    quality: PlanQuality
+
+
+PlanEffect = LoadInstance | UnloadInstance | ScalePool | ResizeWorker | Advise | Planned

@@ -6,18 +6,19 @@ nothing in use is ever unloaded, bounds on the number of workers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from modelless.controller.core.effects import Advise, LoadInstance, PlanEffect, UnloadInstance
+from modelless.controller.core.advice import Adviser
+from modelless.controller.core.effects import LoadInstance, PlanEffect, Planned, UnloadInstance
 from modelless.controller.core.fleet import Fleet, PlanLimits
 from modelless.controller.core.footprints import Footprints
 from modelless.controller.core.foresight import Due, Foresight
 from modelless.controller.core.making_room import leavers
 from modelless.controller.core.stock import Stock
+from modelless.policies.plan_quality import PlanQuality
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import in_scope
 from modelless.policies.seams import EvictionPolicy, Forecaster, PlacementPolicy, ScalingPolicy
@@ -112,7 +113,8 @@ class Planner:
         self.declined: list[str] = []
         self._footprints = Footprints()
         self._foresight = Foresight(forecaster)
-        self._advised: tuple[tuple[str, tuple[tuple[Placement, float], ...]], ...] = ()
+        self._adviser = Adviser()
+        self._quality: PlanQuality | None = None
 
     def tick(self, view: ClusterView) -> list[PlanEffect]:
         """Decide on one view. Effects are to be carried out in order, each worker's one by one."""
@@ -139,36 +141,21 @@ class Planner:
         self.forecaster.observe(view.now_s, view.arrivals_per_s)
         return self.forecaster.forecast(self.limits.forecast_horizon_s)
 
-    # -- shares -------------------------------------------------------------------------------
-
     def _advise(self, view: ClusterView, targets: Targets) -> list[PlanEffect]:
-        """The shares, if they are others than before; those that make no sense are left out."""
+        """What gateways are told of the plan, and what is known of it, if it is a new one."""
         nothing: dict[str, dict[Placement, float]] = {}
-        given = self._ask(
+        shares = self._ask(
             self.scaling,
             lambda: {scope: dict(shares) for scope, shares in targets.shares.items()},
             nothing,
         )
-        known = {variant.variant_id for variant in view.variants}
-        advice = []
-        for scope, shares in given.items():
-            sound = []
-            for placement, share in shares.items():
-                if (
-                    isinstance(placement, Placement)
-                    and placement.variant_id in known
-                    and isinstance(share, (int, float))
-                    and 0.0 <= share < math.inf
-                ):
-                    sound.append((placement, float(share)))
-                else:
-                    self._complain(self.scaling, f"shared {share!r:.80} to {placement!r:.80}")
-            advice.append((scope, tuple(sound)))
-        advised = tuple(advice)
-        if advised == self._advised:
-            return []
-        self._advised = advised
-        return [Advise(advised)]
+        complain = partial(self._complain, self.scaling)
+        effects: list[PlanEffect] = [*self._adviser.advice(view, shares, complain)]
+        quality = targets.quality
+        if isinstance(quality, PlanQuality) and quality is not self._quality:
+            effects.append(Planned(targets.reason, quality))
+        self._quality = quality
+        return effects
 
     # -- instances ----------------------------------------------------------------------------
 

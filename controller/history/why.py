@@ -33,7 +33,7 @@ def context_of(store: Store, receipt: Mapping[str, Any]) -> tuple[list[Told], li
     of_task = read_entries(store, Wanted(since, arrived, task=task, most=_MOST))
     kinds = (
         EntryKind.SCALE, EntryKind.RESIZE, EntryKind.RESIZED, EntryKind.RESIZE_FAILED,
-        EntryKind.WORKER_UP, EntryKind.WORKER_GONE, EntryKind.POLICY_PROBLEM,
+        EntryKind.PLAN, EntryKind.WORKER_UP, EntryKind.WORKER_GONE, EntryKind.POLICY_PROBLEM,
     )  # fmt: skip
     of_nobody = read_entries(store, Wanted(lately, arrived, kinds=kinds, most=_MOST))
     shown = [told for told in of_task if told.at >= lately] + of_nobody

@@ -40,6 +40,7 @@ _REASONS: Final = {
     Reason.DEMAND: "by demand",
     Reason.FORECAST: "by the forecast",
     Reason.OPTIMISED: "by the plan's optimum",
+    Reason.FALLBACK: "taken where nothing better was found",
     Reason.FIXED_SIZE: "its size is fixed",
 }
 
@@ -74,6 +75,9 @@ def entry_text(entry: Entry) -> str:
         parts += _cost(details, "frees", "again in")
         if details.get("unused_s") is not None:
             parts.append(f"unused for {details['unused_s']:.1f} s")
+    elif entry.kind == EntryKind.PLAN:
+        parts.append(str(details.get("quality", "")))
+        parts += _rates(details)
     elif entry.kind in (EntryKind.SCALE, EntryKind.RESIZE):
         if entry.kind == EntryKind.SCALE:
             parts.append(f"{details.get('workers_before')} to {details.get('workers')} workers")

@@ -22,6 +22,7 @@ from modelless.controller.config import Settings
 from modelless.controller.core.books import demands_of, missed
 from modelless.controller.core.chronicle import Chronicle
 from modelless.controller.core.effects import (
+    Advise,
     LoadInstance,
     PlanEffect,
     ResizeWorker,
@@ -42,11 +43,7 @@ from modelless.controller.live.metrics import ClusterMetrics, Scalars
 from modelless.controller.live.neighbourhood import Neighbourhood, busy_neighbours
 from modelless.controller.live.pace import EXCHANGE_S, LEAST_PAUSE_S
 from modelless.controller.live.pool_book import PoolBook
-from modelless.controller.live.predictions import (
-    DriftNotes,
-    drifts_status,
-    predictions_status,
-)
+from modelless.controller.live.predictions import DriftNotes, drifts_status, predictions_status
 from modelless.controller.live.rates import Recent
 from modelless.controller.live.recordings import open_planner
 from modelless.controller.live.release import PROTOCOL, ProtocolError, release_of
@@ -340,7 +337,7 @@ class ControlLoop:
                 if self._pools.ask(effect, there, now_s):
                     logger.info("%s: %d of %d", effect.device_class, effect.workers, there)
                     self._scale_pool(effect)
-            else:
+            elif isinstance(effect, Advise):
                 self._shares = {scope: dict(shares) for scope, shares in effect.shares}
         self._calls.call(*(name for name, member in self._members.items() if member.orders))
 

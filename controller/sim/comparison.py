@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any, Final
 
@@ -89,6 +89,7 @@ def table(runs: Sequence[Run]) -> list[dict[str, Any]]:
             "failed": len(failed),
             "error": failed[0] if failed else "",
             "policy_problems": _problems(mine.values()),
+            "plans": _plans(mine.values()),
             "share_of_bound": interval(_shares_of(mine, bounds)),
         }
         for figure, read in COMPARED.items():
@@ -170,6 +171,27 @@ def _problems(told: Any) -> dict[str, int]:
         for problem, count in figures["policy_problems"].items():
             counts[problem] = counts.get(problem, 0) + count
     return dict(list(counts.items())[:20])
+
+
+def _plans(told: Iterable[Figures]) -> dict[str, Any] | None:
+    """What was known of plans, over all runs: see ``summary.Plans``; None if there were none."""
+    runs = [figures["plans"] for figures in told if figures.get("plans")]
+    if not runs:
+        return None
+    counts = {
+        name: sum(run[name] for run in runs)
+        for name in ("count", "proven", "greedy", "unknown", "by_clock")
+    }
+    known = [run for run in runs if run["mean_gap"] is not None]
+    of_known = counts["count"] - counts["unknown"]
+    return {
+        **counts,
+        "mean_gap": sum(run["mean_gap"] * (run["count"] - run["unknown"]) for run in known)
+        / of_known
+        if of_known
+        else None,
+        "worst_gap": max((run["worst_gap"] for run in known), default=None),
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from modelless.controller.core.effects import LoadInstance, ResizeWorker, ScalePool, UnloadInstance
+from modelless.controller.core.effects import (
+    LoadInstance,
+    Planned,
+    ResizeWorker,
+    ScalePool,
+    UnloadInstance,
+)
 from modelless.controller.core.plan import Planner
 from modelless.controller.sim.floor import Floor
 from modelless.controller.sim.profiles import Fleet
@@ -96,6 +102,8 @@ class ControlLoop:
             elif isinstance(effect, ResizeWorker):
                 used = self._in_use(effect.worker_id)
                 self._floor.resize(effect.worker_id, effect.device_class, used)
+            elif isinstance(effect, Planned):
+                self._recorder.plan(now_s, effect.quality)
             else:
                 failed = self._advise({scope: dict(shares) for scope, shares in effect.shares})
                 if failed is not None:

@@ -55,7 +55,8 @@ CONTROL_COLUMNS: dict[str, type] = {
     "for_variant": str,
     "reason": str,
 }
-"""``action``: decisions are ``load``, ``unload``, ``scale`` and ``resize``; what came of them
+"""``action``: decisions are ``load``, ``unload``, ``scale``, ``resize`` and ``plan`` (of a
+policy that optimises: how good it is known to be is its reason); what came of them
 ``loaded``, ``load-failed``, ``resized`` and ``resize-failed``; what happened to workers
 ``worker-up``, ``worker-down``, ``worker-gone``, and ``policy-problem`` with the problem as its
 reason."""

@@ -6,6 +6,7 @@ from modelless.controller.sim.arrivals import Asked
 from modelless.controller.sim.devices import Running
 from modelless.controller.sim.log import Log
 from modelless.controller.sim.summary import Summary, Tally
+from modelless.policies.plan_quality import PlanQuality
 from modelless.policies.reasons import Reason
 from modelless.variants.vocabulary import DeviceClass, Variant
 
@@ -149,6 +150,11 @@ class Recorder:
         summary.rent_usd += alive_s * self._usd_per_s[device]
         if summary.series is not None:
             summary.series.rent(from_s, until_s, self._usd_per_s[device])
+
+    def plan(self, at_s: float, quality: PlanQuality) -> None:
+        """The scaling policy has planned anew."""
+        self.summary.plans.add(quality)
+        self.control(at_s, "plan", reason=quality.words())
 
     def control(
         self,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from modelless.controller.sim.series import Series
+from modelless.policies.plan_quality import PlanQuality, PlanSource
 
 _GAMMA_LOG = math.log(1.02)
 _LEAST_S = 1e-7
@@ -106,6 +107,55 @@ class Tally:
 
 
 @dataclass(slots=True)
+class Plans:
+    """What a policy that optimises knew of its plans; nothing of one that does not.
+
+    Attributes:
+        count: that were made.
+        proven: of them, solved to optimality.
+        greedy: found without the solver's help, or better than what it found.
+        unknown: of which nobody knows how far from the best they are.
+        by_clock: where a wall-clock limit ended the search, so that a run elsewhere may differ.
+        gaps: sum over plans whose gap is known, a share of their worth; ``worst_gap``: the largest.
+    """
+
+    count: int = 0
+    proven: int = 0
+    greedy: int = 0
+    unknown: int = 0
+    by_clock: int = 0
+    gaps: float = 0.0
+    worst_gap: float = 0.0
+
+    def add(self, quality: PlanQuality) -> None:
+        """One plan more."""
+        self.count += 1
+        self.proven += quality.is_proven
+        self.greedy += quality.source is PlanSource.GREEDY
+        self.by_clock += quality.by_clock
+        if math.isfinite(quality.gap):
+            self.gaps += quality.gap
+            self.worst_gap = max(self.worst_gap, quality.gap)
+        else:
+            self.unknown += 1
+
+    def figures(self) -> dict[str, Any] | None:
+        """As plain data; None if there were none."""
+        if not self.count:
+            return None
+        known = self.count - self.unknown
+        return {
+            "count": self.count,
+            "proven": self.proven,
+            "greedy": self.greedy,
+            "unknown": self.unknown,
+            "by_clock": self.by_clock,
+            "mean_gap": self.gaps / known if known else None,
+            "worst_gap": self.worst_gap if known else None,
+        }
+
+
+@dataclass(slots=True)
 class Summary:
     """All of a run.
 
@@ -117,6 +167,7 @@ class Summary:
         loads, failed_loads, unloads, evictions: counted; evictions are the unloads that made room.
         cold_start_s: spent on loads that were not there at the start, seconds.
         policy_problems: what policies did wrong, with counts; the first few.
+        plans: how good those of an optimising policy were known to be.
         span_s: of the arrivals; end_s: when all was over.
         series: the run's course, if it is wanted.
     """
@@ -140,6 +191,7 @@ class Summary:
     evictions: int = 0
     cold_start_s: float = 0.0
     policy_problems: dict[str, int] = field(default_factory=dict)
+    plans: Plans = field(default_factory=Plans)
     span_s: float = 0.0
     end_s: float = 0.0
     series: Series | None = None
@@ -176,6 +228,7 @@ class Summary:
             "evictions": self.evictions,
             "cold_start_s": self.cold_start_s,
             "policy_problems": dict(self.policy_problems),
+            "plans": self.plans.figures(),
             "tasks": {name: t.figures(self.span_s) for name, t in sorted(self.tasks.items())},
             "tenants": {name: t.figures(self.span_s) for name, t in sorted(self.tenants.items())},
         }

@@ -7,7 +7,9 @@ the first query with time enough for the whole window, and gives up all queries 
 
 Nexus's global scheduler plans the batch sizes by packing sessions onto devices. Here the planned
 size is that scheduler's rule for one session that fills a device: the largest batch of which two in
-a row fit the latency limit, since a query may just miss a batch and waits for that to end.
+a row fit the latency limit, since a query may just miss a batch and waits for that to end. Packing
+sessions, its prefix batching and its splitting of limits between the models of one query are left
+out: which variants are where is up to scaling, and a query here is of one model.
 """
 
 from __future__ import annotations

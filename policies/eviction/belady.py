@@ -1,9 +1,11 @@
 """Belady by cost: what is asked for again last, for its load time and size, leaves first.
 
 Offline: it must be told all arrivals to come. Belady's rule (IBM Systems Journal, 1966) takes what
-is used again last, which is best for equal sizes and costs. With sizes and costs the best choice is
-NP-hard (Chrobak et al., Algorithmica 2012); weighing by load time per byte is the usual greedy
-stand-in, so this is a strong yardstick rather than a proven bound.
+is used again last, which is best for equal sizes and costs; where a miss need not be loaded, the
+newcomer counts among what may leave, and is declined if all that would leave for it is asked for
+again sooner. With sizes and costs the best choice is NP-hard (Chrobak et al., Algorithmica 2012);
+weighing by load time per byte is the usual greedy stand-in, so this is a strong yardstick rather
+than a proven bound.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ class Belady(EvictionPolicy, Clairvoyant):
     """Least (load time / size / time to the next query of any scope it is in) first.
 
     What nobody asks for again leaves before all else. Ties go by last use; so it is LRU as long as
-    nothing was revealed.
+    nothing was revealed. A load is declined if what leaves for it would soon cost more: if its own
+    load time over the time to its next query is less than that of all who leave, summed. Its next
+    query is the first to come when it is loaded.
     """
 
     def __init__(self) -> None:
@@ -40,13 +44,21 @@ class Belady(EvictionPolicy, Clairvoyant):
         if not self._arrivals_s:
             return LeastRecentlyUsed().rank(residents, view)
 
-        def urgency(instance: Instance) -> float:
-            wait_s = self._next_s(instance.variant_id, view.now_s) - view.now_s
-            return reload_s(instance) / size_bytes(instance) / max(wait_s, _SOON_S)
+        def key(instance: Instance) -> tuple[float, float, str, str]:
+            per_byte = self._loss(instance, view.now_s) / size_bytes(instance)
+            return per_byte, instance.last_used_s, instance.worker_id, instance.variant_id
 
-        return sorted(
-            residents, key=lambda i: (urgency(i), i.last_used_s, i.worker_id, i.variant_id)
-        )
+        return sorted(residents, key=key)
+
+    def admits(self, newcomer: Instance, victims: Sequence[Instance], view: ClusterView) -> bool:
+        kept = sum(self._loss(victim, view.now_s) for victim in victims)
+        return self._loss(newcomer, view.now_s, reload_s(newcomer)) >= kept
+
+    def _loss(self, instance: Instance, now_s: float, ready_s: float = 0.0) -> float:
+        """Seconds of loading, a second until it is asked for again: what it would cost to do
+        without it. ``ready_s``: how long it cannot serve yet."""
+        wait_s = self._next_s(instance.variant_id, now_s + ready_s) - now_s
+        return reload_s(instance) / max(wait_s, _SOON_S)
 
     def _next_s(self, variant_id: str, now_s: float) -> float:
         """When the next query comes that the variant could be for; inf if none does."""

@@ -5,6 +5,10 @@ stabilisation window of Kubernetes' Horizontal Pod Autoscaler). What workers hol
 ``demand-value`` does, so that the variants follow the load as well. Profiles may promise more than
 a disturbed machine keeps: while busy workers miss deadlines, demand counts for more and more than
 it is (*strain*), and slowly for less again afterwards.
+
+The plan is the best that a mixed-integer program is known to have, or, where its search ends
+unproven, the better of what it found and of a greedy plan (``elastic_program``). The search is
+ended by the work done, so that the same demand gives the same plan on any machine.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from math import inf
 
 import numpy as np
 
+from modelless.policies.plan_quality import PlanQuality
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling.demand_value import DemandValue
 from modelless.policies.scaling.demand_value_offer import offer_of
@@ -22,16 +27,18 @@ from modelless.policies.scaling.demand_value_rates import KindRate, KindRates
 from modelless.policies.scaling.demand_value_worth import worth_of
 from modelless.policies.scaling.elastic_program import (
     Plan,
-    Prices,
     best_plan,
     merged,
     present_plan,
     rent_usd_per_s,
 )
+from modelless.policies.scaling.elastic_terms import Prices
+from modelless.policies.scaling.mixed_integer import Effort
 from modelless.policies.seams import ScalingPolicy
 from modelless.policies.views import ClusterView, Targets
 from modelless.variants.errors import InvalidInputError
 
+_GAP = 1e-6
 _MEMORY_S = 60.0
 _MOST_PLANS = 1024
 _MISSED = 0.01  # of the arrivals: more than this is too many
@@ -49,6 +56,9 @@ class Elastic(ScalingPolicy):
         down_after_s: fewer or smaller workers must have been enough for so long without a break.
         zero_after_s: without any query for so long, no demand is expected any more.
         horizon_s: the time in which starting or resizing a worker has to pay.
+        node_limit: nodes of the solver's search tree a plan; 0: always the greedy plan.
+        time_limit_s: a backstop for the solver, wall-clock seconds a plan. Where it ends a search,
+            another machine may plan otherwise, and the plan says so.
     """
 
     def __init__(
@@ -60,6 +70,8 @@ class Elastic(ScalingPolicy):
         down_after_s: float = 30.0,
         zero_after_s: float = 60.0,
         horizon_s: float = 120.0,
+        node_limit: int = 200,
+        time_limit_s: float = 10.0,
     ) -> None:
         for name, value in (("query_usd", query_usd), ("horizon_s", horizon_s)):
             if not 0.0 < value < inf:
@@ -71,6 +83,7 @@ class Elastic(ScalingPolicy):
         ):
             if not 0.0 <= value < inf:
                 raise InvalidInputError.of(name, value, "0 or more, finite")
+        self.effort = Effort(node_limit, _GAP, time_limit_s).checked()
         self.prices = Prices(query_usd, accuracy_usd, horizon_s)
         self.down_after_s = down_after_s
         self.zero_after_s = zero_after_s
@@ -80,22 +93,28 @@ class Elastic(ScalingPolicy):
         self._rates = KindRates(_MEMORY_S)
         self._asked_s: float | None = None  # when there last was a query
         self._strain = 1.0
+        self._quality: PlanQuality | None = None  # of this view's plan
         self._plans: deque[tuple[float, Plan]] = deque(maxlen=_MOST_PLANS)
 
     def targets(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> Targets:
         self._rates.observe(view)
         held = self._instances.targets(view, forecast_per_s)
+        self._quality = None
         workers = self._workers(view, forecast_per_s) if view.pools else {}
-        return Targets(held.instances, workers, Reason.OPTIMISED, held.shares)
+        return Targets(
+            held.instances, workers, Reason.OPTIMISED, held.shares, quality=self._quality
+        )
 
     def _workers(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> dict[str, int]:
         """Wanted workers by device class; before anything came, those that are there."""
         present = present_plan(view.workers)
         expected = self._expected(view, forecast_per_s)
         plan = present if expected is None else self._best(view, expected, present)
-        plan = self._steadied(view, plan)
+        kept = self._steadied(view, plan)
+        if self._quality is not None and kept != plan:
+            self._quality = self._quality._replace(remark="a dearer one of late is kept for now")
         wanted = dict.fromkeys((size for pool in view.pools for size in pool.sizes), 0)
-        for source in (plan, _unpooled(view, present)):
+        for source in (kept, _unpooled(view, present)):
             for (_, size), count in source.items():
                 wanted[size] = wanted.get(size, 0) + count
         return {size: count for size, count in wanted.items() if size in view.device_classes}
@@ -143,8 +162,11 @@ class Elastic(ScalingPolicy):
             view.device_classes,
             self.utilisation,
             self.prices,
+            self.effort,
         )
-        plan = present if found is None else found
+        plan = present
+        if found is not None:
+            plan, self._quality = found
         scaled = {pool.name for pool in view.pools if pool.max_workers > 0}
         is_idle = not plan.total() and all(worker.pool in scaled for worker in view.workers)
         if is_idle and view.open_queries:

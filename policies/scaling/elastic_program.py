@@ -3,42 +3,31 @@
 What is gained is answers in time, and accuracy; what is paid is rent, and what a move costs. How
 queries are shared among placements is part of the program, so that a cheaper variant, a larger
 worker and one worker more compete on the same terms, as in Proteus (Ahmad et al., ASPLOS 2024),
-here with workers of several sizes that may become one another.
+here with workers of several sizes that may become one another. Where the search ends before it has
+proven anything, a greedy plan is worked out as well (``elastic_greedy``), and the better of the two
+by the program's own objective is taken.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import inf
-from typing import Any, NamedTuple
+from math import inf, isfinite, nan
 
 import numpy as np
 
+from modelless.policies.plan_quality import PlanQuality, PlanSource
 from modelless.policies.scaling.demand_value_offer import Offer
+from modelless.policies.scaling.elastic_greedy import greedy_counts
+from modelless.policies.scaling.elastic_terms import Prices, Terms
+from modelless.policies.scaling.mixed_integer import Effort, Found, Program
 from modelless.policies.views import FloatArray, Pool, WorkerState
 from modelless.variants.vocabulary import DeviceClass
 
 _MOST_KINDS = 64
-_TIME_LIMIT_S = 0.5
-_RESIZE_S = 1.0  # of rent: a resize is not for nothing, but far cheaper than a start
 
 Plan = Counter[tuple[str, str]]
 """Workers by pool and size."""
-
-
-class Prices(NamedTuple):
-    """What things are worth, US dollars.
-
-    Attributes:
-        query_usd: of an answer in time.
-        accuracy_usd: what a perfectly accurate one is worth besides.
-        horizon_s: the time in which a move has to pay.
-    """
-
-    query_usd: float
-    accuracy_usd: float
-    horizon_s: float
 
 
 def present_plan(workers: Sequence[WorkerState]) -> Plan:
@@ -73,8 +62,9 @@ def best_plan(
     classes: Mapping[str, DeviceClass],
     utilisation: float,
     prices: Prices,
-) -> Plan | None:
-    """The plan that earns most; None if the solver found none in time.
+    effort: Effort,
+) -> tuple[Plan, PlanQuality] | None:
+    """The plan that earns most of what is found, and how good it is; None if there is none.
 
     Args:
         rate_per_s: shape (k,), queries a second of each kind.
@@ -85,78 +75,74 @@ def best_plan(
         classes: device classes by name.
         utilisation: the share of a worker's time that is planned with.
         prices: what things are worth.
+        effort: how long to search.
     """
-    from scipy.optimize import Bounds, LinearConstraint, milp  # takes a while to import
-
-    kinds, placed = np.nonzero(np.isfinite(time_s))
-    slots = [(pool, size) for pool in pools for size in pool.sizes if size in classes]
-    flows, counts = len(kinds), len(slots)
-    # Columns: queries a second by flow, workers by slot, resized or started by slot, by pool.
-    width = flows + 2 * counts + len(pools)
-    cost = np.zeros(width)
-    cost[:flows] = -(prices.query_usd + prices.accuracy_usd * offer.accuracy[placed])
-    rows: list[FloatArray] = []
-    low: list[float] = []
-    high: list[float] = []
-
-    def bound(row: FloatArray, least: float, most: float) -> None:
-        rows.append(row)
-        low.append(least)
-        high.append(most)
-
-    for kind in range(len(rate_per_s)):
-        row = np.zeros(width)
-        row[:flows][kinds == kind] = 1.0
-        bound(row, -inf, float(rate_per_s[kind]))
-    pooled = {pool.name for pool in pools}
-    for number, name in enumerate(offer.classes):
-        row = np.zeros(width)
-        mine = offer.class_of[placed] == number
-        row[:flows][mine] = time_s[kinds[mine], placed[mine]]
-        for slot, (_, size) in enumerate(slots):
-            row[flows + slot] = -utilisation * (size == name)
-        elsewhere = sum(
-            n for (pool, size), n in present.items() if size == name and pool not in pooled
-        )
-        bound(row, -inf, utilisation * elsewhere)
-    for slot, (pool, size) in enumerate(slots):
-        rent = classes[size].cost_usd(1.0)
-        cost[flows + slot] = rent
-        cost[flows + counts + slot] = rent * _RESIZE_S / prices.horizon_s
-        row = np.zeros(width)
-        row[flows + slot], row[flows + counts + slot] = 1.0, -1.0
-        bound(row, -inf, float(present[pool.name, size]))
-    for number, pool in enumerate(pools):
-        mine = np.array([owner is pool for owner, _ in slots])
-        there = sum(n for (name, _), n in present.items() if name == pool.name)
-        row = np.zeros(width)
-        row[flows : flows + counts] = mine
-        if pool.name in classes:
-            bound(row, float(pool.min_workers), float(pool.max_workers))
-            start_usd = classes[pool.name].cost_usd(pool.start_s)
-            cost[flows + 2 * counts + number] = start_usd / prices.horizon_s
-        else:
-            bound(row, float(there), float(there))
-        row = row.copy()
-        row[flows + 2 * counts + number] = -1.0
-        bound(row, -inf, float(there))
-        if pool.max_cores is not None:
-            row = np.zeros(width)
-            row[flows : flows + counts] = mine * [classes[size].threads for _, size in slots]
-            bound(row, -inf, float(pool.max_cores))
-    integral = np.zeros(width)
-    integral[flows : flows + counts] = 1
-    scale = max(float(np.abs(cost).max(initial=0.0)), 1e-12)  # the solver's tolerances are absolute
-    result: Any = milp(
-        cost / scale,
-        integrality=integral,
-        bounds=Bounds(0.0, np.inf),
-        constraints=LinearConstraint(np.array(rows), low, high),
-        options={"time_limit": _TIME_LIMIT_S, "mip_rel_gap": 1e-6},
-    )
-    if result.x is None:
+    terms = Terms(rate_per_s, time_s, offer, pools, present, classes, utilisation, prices)
+    program = program_of(terms)
+    found, source = program.best(effort), PlanSource.PROGRAM
+    by_clock = found.by_clock
+    quality = PlanQuality(source, _gap(found, found.bound), by_clock)
+    if found.is_impossible:
         return None
-    found = result.x[flows : flows + counts]
+    if found.values is None or not quality.is_proven:
+        greedy = greedy_counts(terms)
+        known = program.worth_of(greedy, effort.time_limit_s) if greedy is not None else Found(None)
+        if greedy is not None and (found.values is None or known.worth > found.worth):
+            bound = max(found.bound, known.worth)
+            quality = PlanQuality(PlanSource.GREEDY, _gap(known, bound), by_clock)
+            return _plan_of(terms, greedy), quality
+    if found.values is None:
+        return None
+    return _plan_of(terms, found.values[: len(terms.slots)]), quality
+
+
+def _gap(found: Found, bound: float) -> float:
+    if not (isfinite(bound) and isfinite(found.worth)):
+        return nan
+    return (bound - found.worth) / max(abs(found.worth), 1e-9)
+
+
+def _plan_of(terms: Terms, counts: FloatArray) -> Plan:
     return Counter(
-        {(pool.name, size): round(n) for (pool, size), n in zip(slots, found, strict=True)}
+        {
+            (pool.name, size): round(count)
+            for (pool, size), count in zip(terms.slots, counts.tolist(), strict=True)
+        }
     )
+
+
+def program_of(terms: Terms) -> Program:
+    """What is earned, and the bounds.
+
+    Columns: workers by slot, queries a second by flow, resized or started by slot, by pool.
+    """
+    counts, flows = len(terms.slots), len(terms.kinds)
+    moved, started = counts + flows, 2 * counts + flows
+    gain = np.concatenate(
+        (-terms.rent_usd, terms.worth_usd[terms.placed], -terms.resize_usd, -terms.start_usd)
+    )
+    scale = max(float(np.abs(gain).max(initial=0.0)), 1e-12)  # the solver's tolerances are absolute
+    program = Program(gain / scale, counts, np.full(len(gain), inf))
+    of_kind: list[dict[int, float]] = [{} for _ in terms.rate_per_s]
+    of_class: list[dict[int, float]] = [{} for _ in terms.offer.classes]
+    pairs = zip(terms.kinds.tolist(), terms.placed.tolist(), strict=True)
+    for column, (kind, placed) in enumerate(pairs, start=counts):
+        of_kind[kind][column] = 1.0
+        of_class[int(terms.offer.class_of[placed])][column] = float(terms.time_s[kind, placed])
+    for kind, columns in enumerate(of_kind):
+        program.add(columns, -inf, float(terms.rate_per_s[kind]))
+    for number, columns in enumerate(of_class):
+        mine = np.flatnonzero(terms.class_of_slot == number).tolist()
+        given = dict.fromkeys(mine, -terms.utilisation)
+        program.add({**columns, **given}, -inf, terms.utilisation * terms.elsewhere[number])
+    for slot, there in enumerate(terms.there):
+        program.add({slot: 1.0, moved + slot: -1.0}, -inf, there)
+    for number in range(len(terms.pools)):
+        mine = np.flatnonzero(terms.pool_of_slot == number).tolist()
+        present = terms.pool_there[number]
+        program.add(dict.fromkeys(mine, 1.0), terms.least[number], terms.most[number])
+        program.add({**dict.fromkeys(mine, 1.0), started + number: -1.0}, -inf, present)
+        if isfinite(terms.most_cores[number]):
+            cores = {slot: float(terms.cores[slot]) for slot in mine}
+            program.add(cores, -inf, terms.most_cores[number])
+    return program

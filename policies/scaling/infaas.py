@@ -3,6 +3,14 @@
 The autoscalers of INFaaS (Romero et al., "INFaaS: Automated Model-less Inference Serving", USENIX
 ATC 2021): of models, for each variant by its demand and its profiled throughput, and of workers, by
 how busy the least busy one is. Constants are the source's unless said otherwise.
+
+Departures. The source scales models on each worker by itself, and its cap of replicas is of one
+machine with many cores; here it is decided for all workers at once, each of which holds one copy at
+most, and the cap is of a variant on a device class. A variant has no other of a smaller batch here,
+so that what is downgraded goes to a CPU. Demand is given to variants as the selection would, as no
+view says what came of it. Workers are looked at with every view, where the source does every two
+seconds; low must be held in seconds, not in looks. On CPUs a worker is idle up to 20 % (ours).
+Nothing is evicted but what is no longer wanted, and that only when its room is needed.
 """
 
 from __future__ import annotations
@@ -47,6 +55,10 @@ class InfaasScaling(ScalingPolicy):
             replica less or is downgraded.
         cpu_patience_s: the same on CPUs.
         worker_patience_s: the same for a worker less; null: the number of workers is left alone.
+        accelerator_replicas: past so many replicas of an accelerator's variant, one more counts as
+            loading it a thousand times, so that an upgrade is preferred; null: only one without
+            room does.
+        cpu_replicas: the same on CPUs.
     """
 
     def __init__(
@@ -54,6 +66,8 @@ class InfaasScaling(ScalingPolicy):
         accelerator_patience_s: float = 20.0,
         cpu_patience_s: float = 10.0,
         worker_patience_s: float | None = 30.0,
+        accelerator_replicas: int | None = 1,
+        cpu_replicas: int | None = 2,
     ) -> None:
         for name, value in (
             ("accelerator_patience_s", accelerator_patience_s),
@@ -64,14 +78,22 @@ class InfaasScaling(ScalingPolicy):
                 raise InvalidInputError.of(name, value, "seconds, 0 or more")
         self.accelerator_patience_s = accelerator_patience_s
         self.cpu_patience_s = cpu_patience_s
+        for name, cap in (
+            ("accelerator_replicas", accelerator_replicas),
+            ("cpu_replicas", cpu_replicas),
+        ):
+            if cap is not None and (type(cap) is not int or cap < 0):
+                raise InvalidInputError.of(name, cap, "a whole number, 0 or more, or none")
         self.worker_patience_s = worker_patience_s
+        self.accelerator_replicas = accelerator_replicas
+        self.cpu_replicas = cpu_replicas
         self._wanted: dict[Placement, int] | None = None
         self._was_asked = False
         self._low_models = _Patience[Placement]()
         self._low_classes = _Patience[str]()
 
     def targets(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> Targets:
-        plan = _Plan(view, self._wanted)
+        plan = _Plan(view, self._wanted, self.accelerator_replicas, self.cpu_replicas)
         self._low_models.look(view.now_s)
         demands = _demands(view)
         if not self._was_asked and not demands:
@@ -127,6 +149,8 @@ class _Plan:
 
     view: ClusterView
     before: Mapping[Placement, int] | None
+    accelerator_replicas: int | None
+    cpu_replicas: int | None
     wanted: dict[Placement, int] = field(init=False)
     demand: defaultdict[Placement, float] = field(default_factory=lambda: defaultdict(float))
     strictest: dict[Placement, Demand] = field(default_factory=dict)
@@ -193,7 +217,8 @@ class _Plan:
         """Replicate, or upgrade within the architecture where that costs much less loading."""
         missing = self._missing(model)
         count, room = ceil(missing / model.item_per_s), self._room(model)
-        replicate_s = model.load_s * (min(count, room) + _NO_ROOM_COST * max(count - room, 0))
+        cheap = min(room, max(self._cap(model) - self.wanted[model.placement], 0))
+        replicate_s = model.load_s * (min(count, cheap) + _NO_ROOM_COST * max(count - cheap, 0))
         upgrade = self._upgrade(model, missing)
         if upgrade is not None:
             needed = ceil(missing / upgrade.item_per_s)
@@ -212,6 +237,11 @@ class _Plan:
             elif substitute is None and self._is_last(model):
                 return
         self.wanted[placement] -= 1
+
+    def _cap(self, model: ModelVariant) -> float:
+        """Replicas past which one more counts as dear."""
+        cap = self.accelerator_replicas if model.is_dear else self.cpu_replicas
+        return inf if cap is None else cap
 
     def _missing(self, model: ModelVariant) -> float:
         """Items a second beyond what it should be given; the source's Delta."""
@@ -245,7 +275,12 @@ class _Plan:
         """Want what is soonest loaded of what could serve it; CPUs first if time allows."""
         startable = [model for model in able if self.wanted.get(model.placement, 0) == 0]
         startable.sort(
-            key=lambda m: (m.is_saved(demand), m.load_s + m.latency_s, _name(m.placement))
+            key=lambda m: (
+                m.is_saved(demand),
+                m.load_s + m.latency_s,
+                m.max_batch,
+                _name(m.placement),
+            )
         )
         for model in startable:
             if self._room(model) > 0:

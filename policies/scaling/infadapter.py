@@ -15,7 +15,10 @@ of some device class, its cost the price of that class, so that for workers that
 the paper's. The paper has one service; here workers are divided between scopes by the device time
 their demand takes at its cheapest, and what a scope leaves over is offered to the others, the worst
 off first. Variants run batches, as in Proteus, where the paper's run single queries. Where demand
-cannot be served, as much as possible is.
+cannot be served, as much as possible is. The paper forecasts by an LSTM, here the world's
+forecaster does, and capacity is planned with some headroom (ours). All plans are looked at where
+there are few, and otherwise coarser steps and smaller sets, by count and not by the clock: the same
+demand gives the same plan on any machine.
 """
 
 from __future__ import annotations

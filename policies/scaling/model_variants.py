@@ -26,6 +26,7 @@ class ModelVariant:
     Attributes:
         item_per_s: throughput of one replica.
         is_dear: on an accelerator.
+        max_batch: items that a batch may have there.
     """
 
     placement: Placement
@@ -35,6 +36,7 @@ class ModelVariant:
     memory_bytes: float
     item_per_s: float
     is_dear: bool
+    max_batch: int
 
     @property
     def architecture(self) -> str:
@@ -90,4 +92,5 @@ def _model_variant(variant: VariantFacts, name: str, view: ClusterView) -> Model
         memory_bytes,
         max(item_per_s, _LEAST_PER_S),
         is_dear,
+        max(len(batch_s) - 1, 1),
     )

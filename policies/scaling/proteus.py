@@ -5,26 +5,36 @@ maximises the accuracy of all answers while demand is served; if it cannot be, l
 is asked for. See ``proteus_program``. It plans shares: select with ``planned-shares``, and smooth
 demand with the forecaster ``ewma``, as published.
 
+First there is a greedy plan, and the plan that was kept so far. Then the program is searched for a
+better one, for as long as its effort lasts. The best of the three by the program's own objective is
+taken; of equals what the search found, which goes by the demand there is now. What is known of its
+distance from the best comes with it (``Targets.quality``).
+
 Departures. The published artifact solves a bilinear program with Gurobi; here the same in a linear
 form. A kind here is a scope and a minimum accuracy, where the paper's kind has no minimum. The
 paper rounds throughput down to whole items a second, which would make nothing of slow models. How
 much can be served at all is one program more instead of up to seventeen attempts. What the program
 leaves open is settled: idle workers repeat what is busiest, and what a variant serves on several
 device classes is divided by throughput. A policy says how many workers hold a variant, not which:
-the core places them, and unloads what is no longer wanted only when memory is short. HiGHS takes no
-first guess through SciPy, so a plan is kept while it holds rather than solved for again.
+the core places them, and unloads what is no longer wanted only when memory is short. A new plan is
+made not only at intervals, but also when demand, workers or variants have changed much. The last
+plan and the greedy one stand in for a warm start, which HiGHS does not take through SciPy.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import inf, nan
+from dataclasses import replace
+from math import inf, isfinite, nan
 
 import numpy as np
 
+from modelless.policies.plan_quality import PlanQuality, PlanSource
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling.demand_mix import DemandKind
+from modelless.policies.scaling.mixed_integer import Effort
+from modelless.policies.scaling.proteus_greedy import greedy_plan
 from modelless.policies.scaling.proteus_program import ProteusProgram, Solution
 from modelless.policies.scaling.replanning import ReplanningPolicy
 from modelless.policies.scaling.worker_options import (
@@ -38,16 +48,15 @@ from modelless.policies.scaling.worker_options import (
     worth,
 )
 from modelless.policies.views import ClusterView, FloatArray, Targets
-from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import Placement
 
 BETAS = tuple(round(1.05 - 0.05 * step, 2) for step in range(18))
 """Shares of demand to be served, as the paper tries them: 1.05, 1.0, ... 0.2."""
 
-_PROGRAMS = 3  # solved at most for one plan
-_CHUNKS = 16  # of a device class's workers: the greedy plan moves one at a time
-_MOST_SWAPS = 32
-_MOST_SWAP_ROWS = 500  # looked at at a time; with more options, the plan stays as it is
+_EQUAL = 1e-9  # what differs by less than this share is worth the same
+
+_Answer = tuple[Solution, PlanQuality]
+_Known = Sequence[tuple[PlanSource, FloatArray]]
 
 
 class Proteus(ReplanningPolicy):
@@ -56,8 +65,10 @@ class Proteus(ReplanningPolicy):
     Args:
         interval_s: seconds between plans.
         change: plans anew at once if demand has changed by more than this share.
-        time_limit_s: for the solver, seconds a plan; 0: always the greedy plan. What is found by
-            then is used, so that on a slow machine the plan may be another.
+        node_limit: nodes of the solver's search tree a program, of which a plan takes three at
+            most; 0: always the greedy plan.
+        time_limit_s: a backstop for the solver, wall-clock seconds a program; 0: always the greedy
+            plan. Where it ends a search, another machine may plan otherwise, and the plan says so.
         gap: the solver stops when its plan is proven this close to the best, as a share.
         batch_sizes: that workers run; a variant gets the largest that takes less than half the
             time limit.
@@ -71,17 +82,13 @@ class Proteus(ReplanningPolicy):
         self,
         interval_s: float = 10.0,
         change: float = 0.3,
-        time_limit_s: float = 1.0,
+        node_limit: int = 200,
+        time_limit_s: float = 10.0,
         gap: float = 1e-4,
         batch_sizes: Sequence[int] = (1, 2, 4, 8),
     ) -> None:
         super().__init__(interval_s, change)
-        if not 0.0 <= time_limit_s < inf:
-            raise InvalidInputError.of("time_limit_s", time_limit_s, "0 or more seconds")
-        if not 0.0 <= gap < 1.0:
-            raise InvalidInputError.of("gap", gap, "0 up to, not including, 1")
-        self.time_limit_s = time_limit_s
-        self.gap = gap
+        self.effort = Effort(node_limit, gap, time_limit_s).checked()
         self.batch_sizes = check_batch_sizes(batch_sizes)
         self.last_gap = nan
         self.last_beta = nan
@@ -98,12 +105,12 @@ class Proteus(ReplanningPolicy):
         self.last_gap = self.last_beta = nan
         if not options:
             return Targets({}, {}, Reason.FALLBACK)
-        solution = self._optimise(kinds, options, workers)
-        reason = Reason.OPTIMISED
-        if solution is None:
-            solution, reason = self._fall_back(kinds, options, workers), Reason.FALLBACK
-        else:
-            self.last_gap = solution.gap
+        known = self._known(kinds, options, workers)
+        answer = self._optimise(kinds, options, workers, known)
+        if answer is None:
+            answer = _best_known(kinds, options, known)
+        solution, quality = answer
+        self.last_gap = quality.gap
         counts = _employ_spare(options, solution, workers)
         flows = _balanced(options, counts, solution.flows)
         self._held = {
@@ -111,96 +118,94 @@ class Proteus(ReplanningPolicy):
             for option, count in zip(options, counts, strict=True)
             if count > 0
         }
+        is_optimised = quality.source is not PlanSource.GREEDY or quality.is_proven
         return Targets(
-            instances_of(options, counts, flows), {}, reason, shares_of(kinds, options, flows)
+            instances_of(options, counts, flows),
+            {},
+            Reason.OPTIMISED if is_optimised and isfinite(self.last_beta) else Reason.FALLBACK,
+            shares_of(kinds, options, flows),
+            quality=quality,
         )
+
+    def _known(
+        self,
+        kinds: Sequence[DemandKind],
+        options: Sequence[WorkerOption],
+        workers: Mapping[str, int],
+    ) -> _Known:
+        """Plans that are there before any program is solved: the last one, where the workers are
+        still enough for it, and a greedy one."""
+        held = np.array([float(self._held.get(o.placement, 0)) for o in options])
+        used = Counter[str]()
+        for option, count in zip(options, held.tolist(), strict=True):
+            used[option.placement.device_class] += round(count)
+        greedy = greedy_plan(kinds, options, workers, headroom=BETAS[0])
+        if held.any() and all(used[name] <= workers[name] for name in workers):
+            return [(PlanSource.LAST_PLAN, held), (PlanSource.GREEDY, greedy)]
+        return [(PlanSource.GREEDY, greedy)]
 
     def _optimise(
         self,
         kinds: Sequence[DemandKind],
         options: Sequence[WorkerOption],
         workers: Mapping[str, int],
-    ) -> Solution | None:
+        known: _Known,
+    ) -> _Answer | None:
         """The most accurate plan at the first beta that can be met; None if none is found."""
-        limit_s = self.time_limit_s / _PROGRAMS
-        if limit_s == 0.0:
+        if self.effort.node_limit == 0 or self.effort.time_limit_s == 0.0:
             return None
         program = ProteusProgram(kinds, options, workers)
-        solution = program.most_accurate(BETAS[0], limit_s, self.gap)
-        self.last_beta = BETAS[0]
-        if solution is None:
-            most = program.most_served(limit_s, self.gap)
-            met = [beta for beta in BETAS[1:] if most is not None and beta <= most.served + 1e-6]
-            self.last_beta = met[0] if met else nan
-            solution = program.most_accurate(met[0], limit_s, self.gap) if met else None
-        if solution is None:
-            self.last_beta = nan
-        return solution
+        answer = self._at(BETAS[0], program, known)
+        if answer is not None:
+            return answer
+        most = program.most_served(self.effort)
+        if most.solution is not None:
+            found = np.array(most.solution.counts, dtype=np.float64)
+            known = [*known, (PlanSource.PROGRAM, found)]
+        time_limit_s = self.effort.time_limit_s
+        served = max(program.served_of(plan, time_limit_s) for _, plan in known)
+        beta = next((beta for beta in BETAS[1:] if beta <= served + 1e-6), None)
+        return None if beta is None else self._at(beta, program, known)
 
-    def _fall_back(
-        self,
-        kinds: Sequence[DemandKind],
-        options: Sequence[WorkerOption],
-        workers: Mapping[str, int],
-    ) -> Solution:
-        """The better of a greedy plan and the plan there is, where it still fits."""
-        greedy = _greedy(kinds, options, workers)
-        held = np.array([float(self._held.get(o.placement, 0)) for o in options])
-        used = Counter[str]()
-        for option, count in zip(options, held.tolist(), strict=True):
-            used[option.placement.device_class] += round(count)
-        fits = all(used[name] <= workers[name] for name in workers)
-        plans = np.stack([greedy, held if fits else greedy])
-        value = worth(*served_and_accuracy(kinds, options, plans))
-        best = plans[int(value.argmax())]
-        flows = {(k, o): float(given[0]) for k, o, given in fill(kinds, options, best[None, :])}
-        counts = tuple(round(count) for count in best.tolist())
-        return Solution(counts, flows, float(value.max()), nan)
+    def _at(self, beta: float, program: ProteusProgram, known: _Known) -> _Answer | None:
+        """The best of what is known and what the search finds, if ``beta`` can be served at all."""
+        answers = {
+            source: solution
+            for source, plan in known
+            if (solution := program.accuracy_of(plan, beta, self.effort.time_limit_s)) is not None
+        }
+        search = program.most_accurate(beta, self.effort)
+        bound = inf
+        if search.solution is not None:
+            answers[PlanSource.PROGRAM] = search.solution
+            bound = search.solution.bound
+        if not answers:
+            return None
+        best = max(solution.worth for solution in answers.values())
+        source = next(
+            source
+            for source in (PlanSource.PROGRAM, PlanSource.LAST_PLAN, PlanSource.GREEDY)
+            if source in answers and answers[source].worth >= best * (1.0 - _EQUAL)
+        )
+        solution = answers[source]
+        solution = replace(solution, bound=max(bound, solution.worth))
+        self.last_beta = beta
+        remark = f"{beta:.0%} of demand can be served" if beta < 1.0 else ""
+        return solution, PlanQuality(source, solution.gap, search.by_clock, remark)
 
 
-def _greedy(
-    kinds: Sequence[DemandKind], options: Sequence[WorkerOption], workers: Mapping[str, int]
-) -> FloatArray:
-    """Workers by option: add what helps most until none is left, then swap while that helps."""
-    classes = [option.placement.device_class for option in options]
-    chunk = {name: max(1, count // _CHUNKS) for name, count in workers.items()}
-    free = dict(workers)
-    counts = np.zeros(len(options))
-    best = -inf
-    while True:
-        open_ = [o for o, name in enumerate(classes) if free[name] > 0]
-        if not open_:
-            break
-        plans = np.repeat(counts[None, :], len(open_), axis=0)
-        for row, option in enumerate(open_):
-            plans[row, option] += min(chunk[classes[option]], free[classes[option]])
-        value = worth(*served_and_accuracy(kinds, options, plans))
-        row = int(value.argmax())
-        if not value[row] > best + 1e-9:
-            break
-        best = float(value[row])
-        free[classes[open_[row]]] -= round(float((plans[row] - counts).sum()))
-        counts = plans[row]
-    for _ in range(_MOST_SWAPS):
-        swaps = [
-            (out, into)
-            for out in np.flatnonzero(counts).tolist()
-            for into, name in enumerate(classes)
-            if name == classes[out] and into != out
-        ]
-        if not 0 < len(swaps) <= _MOST_SWAP_ROWS:
-            break
-        plans = np.repeat(counts[None, :], len(swaps), axis=0)
-        for row, (out, into) in enumerate(swaps):
-            moved = min(float(chunk[classes[out]]), counts[out])
-            plans[row, out] -= moved
-            plans[row, into] += moved
-        value = worth(*served_and_accuracy(kinds, options, plans))
-        row = int(value.argmax())
-        if not value[row] > best + 1e-9:
-            break
-        best, counts = float(value[row]), plans[row]
-    return counts
+def _best_known(
+    kinds: Sequence[DemandKind], options: Sequence[WorkerOption], known: _Known
+) -> _Answer:
+    """The best of the known plans by what they serve, then how accurately, without any program."""
+    plans = np.stack([plan for _, plan in known])
+    value = worth(*served_and_accuracy(kinds, options, plans))
+    # Of equals the greedy one: it goes by the demand there is now.
+    row = len(plans) - 1 - int(value[::-1].argmax())
+    flows = {(k, o): float(given[row]) for k, o, given in fill(kinds, options, plans)}
+    counts = tuple(round(count) for count in plans[row].tolist())
+    quality = PlanQuality(known[row][0], nan)
+    return Solution(counts, flows, float(value[row]), float(value[row]), inf), quality
 
 
 def _employ_spare(

@@ -17,15 +17,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf, isfinite, nan
-from typing import Any
 
 import numpy as np
 
 from modelless.policies.scaling.demand_mix import DemandKind
+from modelless.policies.scaling.mixed_integer import Effort, Found, Program
 from modelless.policies.scaling.worker_options import WorkerOption
 from modelless.policies.views import FloatArray
 
 _SLACK = 1e-6  # of the demand to be served: HiGHS keeps constraints to 1e-7
+
+Plan = Sequence[float] | FloatArray
+"""Workers by option."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +38,39 @@ class Solution:
     Attributes:
         counts: workers by option, no more than are needed.
         flows: share of all demand by kind and option; they add up to 1.
-        served: share of demand that is served, the largest there is if that was asked for.
-        gap: how much better another plan could be, as a share; 0 if this is proven the best.
+        served: share of demand that is served.
+        worth: what was asked to be as large as possible: the accuracy of all answers, 0 to 1, or
+            the share that is served.
+        bound: no plan has more of it; inf if nobody knows.
     """
 
     counts: tuple[int, ...]
     flows: Mapping[tuple[int, int], float]
     served: float
-    gap: float
+    worth: float
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        """How much more another plan could be worth, as a share; 0 if this is proven the best, and
+        NaN if nobody knows."""
+        known = isfinite(self.bound) and self.worth > 0.0
+        return max(self.bound / self.worth - 1.0, 0.0) if known else nan
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What came of a search.
+
+    Attributes:
+        solution: the best that was found; None if nothing was.
+        is_impossible: it is proven that there is none.
+        by_clock: the wall-clock backstop ended it.
+    """
+
+    solution: Solution | None
+    is_impossible: bool
+    by_clock: bool
 
 
 class ProteusProgram:
@@ -68,103 +96,85 @@ class ProteusProgram:
         self._workers = workers
         self._flows = [(k, o) for o, option in enumerate(options) for k in sorted(option.kinds)]
 
-    def most_accurate(self, beta: float, time_limit_s: float, gap: float) -> Solution | None:
+    def most_accurate(self, beta: float, effort: Effort) -> Search:
         """Route all demand as accurately as possible while ``beta`` of it is served.
-
-        None: there is no such plan, or none was found in time.
 
         Args:
             beta: above 1 every worker keeps that much more capacity than is sent to it; below 1
                 workers may be sent more than they can serve, as long as ``beta`` is served in all.
+            effort: how long to search.
         """
-        options, flows = len(self._capacities), self._flows
-        gain = np.zeros(2 * options + len(flows))
-        gain[2 * options :] = [self._accuracies[option] for _, option in flows]
-        return self._solve(gain, beta, time_limit_s, gap)
+        return self._searched(self._accuracy(beta).best(effort), beta)
 
-    def most_served(self, time_limit_s: float, gap: float) -> Solution | None:
+    def accuracy_of(self, plan: Plan, beta: float, time_limit_s: float) -> Solution | None:
+        """The most accurate routing for workers that are set already; None if ``beta`` of the
+        demand cannot be served so.
+
+        Args:
+            plan: workers by option, no more than there are.
+        """
+        return self._searched(self._accuracy(beta).worth_of(plan, time_limit_s), beta).solution
+
+    def most_served(self, effort: Effort) -> Search:
         """Serve as large a share of demand as possible, however accurately: what bounds beta."""
+        return self._searched(self._service().best(effort), 0.0)
+
+    def served_of(self, plan: Plan, time_limit_s: float) -> float:
+        """The largest share that can be served by workers that are set already; -inf if the solver
+        failed."""
+        return self._service().worth_of(plan, time_limit_s).worth
+
+    def _accuracy(self, beta: float) -> Program:
+        options = len(self._capacities)
+        gain = np.zeros(2 * options + len(self._flows))
+        gain[2 * options :] = [self._accuracies[option] for _, option in self._flows]
+        return self._program(gain, beta)
+
+    def _service(self) -> Program:
         options = len(self._capacities)
         gain = np.zeros(2 * options + len(self._flows))
         gain[options : 2 * options] = 1.0
-        return self._solve(gain, 0.0, time_limit_s, gap)
+        return self._program(gain, 0.0)
 
-    def _solve(
-        self, gain: FloatArray, beta: float, time_limit_s: float, gap: float
-    ) -> Solution | None:
+    def _program(self, gain: FloatArray, beta: float) -> Program:
         """Columns: workers by option, items served by option, then flows."""
-        try:  # takes a while to import, and only this policy needs it
-            from scipy.optimize import Bounds, LinearConstraint, milp
-            from scipy.sparse import coo_array
-        except ImportError:
-            return None
         options, flows = len(self._capacities), self._flows
-        rows = _Rows()
+        most = np.full(len(gain), inf)
+        most[:options] = [self._workers[name] for name in self._classes]
+        program = Program(gain, options, most)
         for name in sorted(self._workers):
             of_class = {o: 1.0 for o in range(options) if self._classes[o] == name}
-            rows.add(of_class, 0.0, float(self._workers[name]))
+            program.add(of_class, 0.0, float(self._workers[name]))
         by_kind: list[dict[int, float]] = [{} for _ in self._shares]
         sent: list[dict[int, float]] = [{} for _ in range(options)]
         for number, (kind, option) in enumerate(flows):
             column = 2 * options + number
             by_kind[kind][column] = 1.0
             sent[option][column] = -max(1.0, beta)
-            rows.add({column: 1.0, option: -self._shares[kind]}, -inf, 0.0)
+            program.add({column: 1.0, option: -self._shares[kind]}, -inf, 0.0)
         for kind, columns in enumerate(by_kind):
-            rows.add(columns, self._shares[kind], self._shares[kind])
+            program.add(columns, self._shares[kind], self._shares[kind])
         for option in range(options):
             served = options + option
-            rows.add({served: 1.0, option: -self._capacities[option]}, -inf, 0.0)
-            rows.add({served: 1.0, **sent[option]}, -inf, 0.0)
-        rows.add({options + o: 1.0 for o in range(options)}, beta - _SLACK, inf)
-        matrix = coo_array(
-            (rows.values, (rows.rows, rows.columns)), shape=(len(rows.low), len(gain))
-        )
-        integral = np.zeros(len(gain))
-        integral[:options] = 1
-        most = np.full(len(gain), inf)
-        most[:options] = [self._workers[name] for name in self._classes]
-        result: Any = milp(
-            -gain,
-            integrality=integral,
-            bounds=Bounds(0.0, most),
-            constraints=LinearConstraint(matrix.tocsr(), rows.low, rows.high),
-            options={"time_limit": time_limit_s, "mip_rel_gap": gap},
-        )
-        if result.x is None:
-            return None
-        found_gap = nan if result.mip_gap is None else float(result.mip_gap)
-        values = zip(flows, result.x[2 * options :].tolist(), strict=True)
+            program.add({served: 1.0, option: -self._capacities[option]}, -inf, 0.0)
+            program.add({served: 1.0, **sent[option]}, -inf, 0.0)
+        program.add({options + o: 1.0 for o in range(options)}, beta - _SLACK, inf)
+        return program
+
+    def _searched(self, found: Found, beta: float) -> Search:
+        if found.values is None:
+            return Search(None, found.is_impossible, found.by_clock)
+        options, columns = len(self._capacities), found.values
+        values = zip(self._flows, columns[2 * options :].tolist(), strict=True)
         sent_to = {flow: value for flow, value in values if value > _SLACK}
         needed = [0.0] * options  # the program does not mind workers that do nothing
         for (_, option), value in sent_to.items():
             needed[option] += max(1.0, beta) * value / self._capacities[option]
-        return Solution(
-            tuple(
-                min(round(count), ceil(workers))
-                for count, workers in zip(result.x[:options].tolist(), needed, strict=True)
-            ),
-            sent_to,
-            float(result.x[options : 2 * options].sum()),
-            found_gap if isfinite(found_gap) else inf,
+        counts = tuple(
+            min(round(count), ceil(workers))
+            for count, workers in zip(columns[:options].tolist(), needed, strict=True)
         )
-
-
-class _Rows:
-    """A sparse matrix of constraints in the making."""
-
-    def __init__(self) -> None:
-        self.rows: list[int] = []
-        self.columns: list[int] = []
-        self.values: list[float] = []
-        self.low: list[float] = []
-        self.high: list[float] = []
-
-    def add(self, coefficients: Mapping[int, float], low: float, high: float) -> None:
-        """low <= the sum of coefficient x column <= high."""
-        for column, value in coefficients.items():
-            self.rows.append(len(self.low))
-            self.columns.append(column)
-            self.values.append(value)
-        self.low.append(low)
-        self.high.append(high)
+        served = float(columns[options : 2 * options].sum())
+        return Search(
+            Solution(counts, sent_to, served, found.worth, found.bound), False, found.by_clock
+        )

@@ -4,6 +4,11 @@ Crankshaw et al., NSDI 2017: adaptive batching is its sec. 4.3. Clipper leaves i
 which model serves; Proteus (Ahmad et al., ASPLOS 2024) set it beside model-less systems in the two
 forms here. Clipper's model selection by bandits (sec. 5) learns from clients' feedback on the
 answers, which model-less serving does not get; it is left out, and so is its cache of answers.
+
+Departures. Which variant it is, is said by the most accurate or the quickest of what is ready for a
+query's limits. A selection policy is not told of throughput in batches: the quickest for one query
+is taken for the one of highest throughput, as it is where batches gain all variants alike. Delayed
+batching (sec. 4.3.2) is left out: a batch is never held back for more queries.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ class Clipper(Static):
     """One variant for each scope and minimum accuracy, batched by additive increase.
 
     Args:
-        mode: ``high-accuracy`` takes the most accurate variant, ``high-throughput`` the fastest.
+        mode: ``high-accuracy`` takes the most accurate variant, ``high-throughput`` the quickest.
         batching: how bound queries share batches.
     """
 

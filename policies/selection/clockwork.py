@@ -9,6 +9,10 @@ start in time anywhere is dropped at once.
 Clockwork's clients name the model; here a fixed rule names it, on each worker from what is loaded
 there. Its other half, to load models by unmet demand and evict the least recently used, belongs
 to the control plane's seams (scaling ``unserved-demand``, eviction ``lru``).
+
+Departures. The source predicts by the slowest of its last measurements, here the cost model does.
+Its controller hands out actions some milliseconds ahead, with a window to start in; here a worker
+is asked when it falls idle. Its loads are scheduled among the batches, here once a second.
 """
 
 from __future__ import annotations

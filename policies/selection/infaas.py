@@ -3,15 +3,25 @@
 The selection of INFaaS (Romero et al., "INFaaS: Automated Model-less Inference Serving", USENIX ATC
 2021): variants chosen lately are looked at first, then a bounded number in ascending accuracy, and
 of those that run and are not overloaded the slowest that still fits is taken, which leaves what is
-quick to who needs it. Where that system would load a variant, here the search is widened, because
-loading is up to scaling (``infaas-autoscaler``).
+quick to who needs it. Which are overloaded is judged once a second by three rows of thresholds: for
+accelerators, for CPUs with one replica, and for all others. Constants are the source's.
+
+Departures. Where that system would load a variant, here the search is widened, because loading is
+up to scaling (``infaas-autoscaler``) and placement (``least-utilised``). Its worker rule draws one
+of the three least loaded hosts of the variant that are not over 80 % utilised; here what is bound
+waits in one queue for all hosts of a device class, and the first to fall idle takes it, which is
+the least loaded. A policy is not told how long answers took or what is in flight: that is the wait
+at the least busy host and the profile, where the source measures. Replicas are those hosts that
+fell idle in the last half minute. The source fits a line to the latencies of batches of 1, 4 and 8,
+and judges by the latency of the average query's items; here the cost model knows all batches, and
+it is judged by the items of the query that comes when it is time to judge.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,9 +56,26 @@ _LOOKS_PER_S: Final = 0.15 * 1000.0 / 0.6
 _PERIOD_S: Final = 1.0
 _REMEMBERED_S: Final = 30.0
 _DEAR: Final = 4.0
+_QUICK_S: Final = 0.01  # accelerators' variants quicker than this may wait for longer
 _MOST_SCOPES: Final = 1024
 
 Mask = NDArray[np.bool_]
+
+
+class _Thresholds(NamedTuple):
+    """When a variant is overloaded: if its queries take ``slow`` times its latency while they come
+    at ``busy_share`` of the rate that it could serve one by one, or if ``most_s`` of work are in
+    flight; and it is no more when they take less than ``calm`` times."""
+
+    slow: float
+    busy_share: float
+    most_s: float
+    calm: float
+
+
+_DEFAULT: Final = _Thresholds(2.5, 0.5, 0.8, 1.5)
+_ACCELERATOR: Final = _Thresholds(1.5, 0.3, 0.8, 1.25)
+_SINGLE_CPU: Final = _Thresholds(4.0, 1.0, 1.1, 1.5)
 
 
 class Infaas(SelectionPolicy):
@@ -121,8 +148,8 @@ class Infaas(SelectionPolicy):
         if limit_s < np.inf:
             bound = max(_LEAST_LOOKS, int(limit_s * _LOOKS_PER_S))
         if limit_s > _LOOSE_S:
-            saved = watch.dear & (latency_s < _LOOSE_S)
-            row = _tightest(watch.order, allowed & ~saved, able, latency_s, bound)
+            slow = latency_s >= _LOOSE_S  # what is quicker is saved for who needs it
+            row = _tightest(watch.order, allowed & slow, able, latency_s, bound)
             if row is not None:
                 return row
         row = _tightest(watch.order, allowed, able, latency_s, bound)
@@ -191,7 +218,8 @@ class _Watch:
             return
         self.dear = _dear(candidates, self._accelerators)
         replicas = holders.count(self.placements, now_s)
-        self._judge(latency_s, delay_s, self._chosen / replicas / max(passed_s, _PERIOD_S))
+        rate = self._chosen / replicas / max(passed_s, _PERIOD_S)
+        self._judge(latency_s, delay_s, rate, replicas)
         self._since_s = now_s
         self._chosen[:] = 0.0
         self._delay_s[:] = 0.0
@@ -213,22 +241,25 @@ class _Watch:
             others = [other for other in self._recent if other != placement]
             self._recent = [placement, *others][:_RECENT]
 
-    def _judge(self, latency_s: FloatArray, delay_s: FloatArray, rate: FloatArray) -> None:
-        """Which placements are overloaded, by the thresholds of the source.
-
-        It says so of one whose queries take ``slow`` times the latency while they come at a rate
-        near what a replica can serve, or of one with more than about a second's work in flight;
-        and takes it back once the queue and the latency are low again.
+    def _judge(
+        self, latency_s: FloatArray, delay_s: FloatArray, rate: FloatArray, replicas: FloatArray
+    ) -> None:
+        """Which placements are overloaded; see ``_Thresholds``.
 
         Args:
             rate: queries chosen for a replica of each, a second.
+            replicas: of each.
         """
+        rows = [self.dear, replicas <= 1.0]
+        slow, busy_share, most_s, calm = (
+            np.select(rows, [on_accelerator, on_single_cpu], default)
+            for on_accelerator, on_single_cpu, default in zip(
+                _ACCELERATOR, _SINGLE_CPU, _DEFAULT, strict=True
+            )
+        )
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            quick = np.minimum(5.0, 0.015 / latency_s)
-            slow = np.where(self.dear, np.where(latency_s < 0.01, quick, 1.5), 4.0)
-            busy_share = np.where(self.dear, 0.3, 1.0)
-            most_s = np.where(self.dear, 0.8, 1.1)
-            calm = np.where(self.dear, 1.25, 1.5)
+            is_quick = self.dear & (latency_s < _QUICK_S)
+            slow = np.where(is_quick, np.minimum(5.0, 0.015 / latency_s), slow)
             took_s = self._delay_s / self._looks + latency_s
             in_flight = delay_s > most_s
             over = ((took_s > slow * latency_s) & (rate * latency_s > busy_share)) | in_flight

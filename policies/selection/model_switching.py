@@ -8,7 +8,9 @@ The paper looks the model up in a table of load tests. Here its capacity is comp
 workers that lately asked for work, and hold it, can answer one by one at the predicted p50. A
 policy is not told how many workers there are; those that never ask had nothing to do, so what is
 seen is enough for the load that was, and grows with it. The paper knows no minimum accuracy; what
-must be served above the level takes its share of the capacity first.
+must be served above the level takes its share of the capacity first. A level is raised only
+after some calm periods in a row, so that a rate at the brink does not switch it back and forth
+(ours), and a share of the capacity is left for chance.
 """
 
 from __future__ import annotations

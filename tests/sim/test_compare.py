@@ -444,3 +444,19 @@ def test_names_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     for name in (BOUND, "n" * 61, "a\nb"):
         with pytest.raises(InvalidInputError, match="a name of at most 60 letters"):
             contenders_of([f"{name}=x.yaml"])
+
+
+def test_what_was_known_of_plans_is_summed_up_over_runs() -> None:
+    first = {
+        "count": 4, "proven": 3, "greedy": 0, "unknown": 0, "by_clock": 0,
+        "mean_gap": 0.01, "worst_gap": 0.04,
+    }  # fmt: skip
+    second = {**first, "count": 3, "proven": 1, "unknown": 1, "mean_gap": 0.025, "worst_gap": 0.05}
+    runs = [Run("w", "a", seed, told(0.7, plans=p)) for seed, p in enumerate((first, second, None))]
+    (row,) = table(runs)
+    assert row["plans"] == {
+        "count": 7, "proven": 4, "greedy": 0, "unknown": 1, "by_clock": 0,
+        "mean_gap": pytest.approx(0.015), "worst_gap": 0.05,
+    }  # fmt: skip
+    (without,) = table([Run("w", "a", 1, told(0.7))])
+    assert without["plans"] is None

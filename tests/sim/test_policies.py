@@ -135,3 +135,17 @@ def _alive_s(books: Books, figures: dict[str, Any]) -> float:
     down = {row["worker"]: row["at_s"] for row in books.control if row["action"] == "worker-gone"}
     end_s = float(figures["end_s"])
     return sum(float(down.get(name, end_s)) - float(since_s) for name, since_s in up.items())
+
+
+def test_how_good_plans_are_is_in_the_figures_and_in_the_control_log(tmp_path: Path) -> None:
+    policy = {"policy": "proteus", "interval_s": 1.0}
+    books, figures = run(tmp_path, policies={"scaling": policy}, duration_s=4)
+    plans = [row for row in books.control if row["action"] == "plan"]
+    assert figures["plans"]["count"] == len(plans) >= 4
+    assert figures["plans"]["proven"] == len(plans)
+    assert figures["plans"]["worst_gap"] <= 1e-4
+    assert {row["reason"].split(",")[-1].strip() for row in plans} <= {
+        "solved to optimality", "proven the best",
+    }  # fmt: skip
+    _, figures = run(tmp_path, duration_s=1)
+    assert figures["plans"] is None

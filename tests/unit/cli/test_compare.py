@@ -25,7 +25,14 @@ from modelless.controller.cli.compare_courses import (
     course_chart,
     dearest_usd_per_hour,
 )
-from modelless.controller.cli.compare_figures import COLUMNS, best_of, cell_of, name_of, notes_of
+from modelless.controller.cli.compare_figures import (
+    COLUMNS,
+    best_of,
+    cell_of,
+    name_of,
+    notes_of,
+    plans_text,
+)
 from modelless.controller.cli.compare_page import render_page
 from modelless.controller.sim import compare as comparing
 from modelless.controller.sim.jobs import Job
@@ -425,3 +432,19 @@ def test_cells_have_half_the_interval_s_width() -> None:
     assert (
         cell_of(difference, row("a", 0.0, value_per_query_difference=worse)) == "-0.2000 ± 0.1000"
     )
+
+
+def test_how_good_the_plans_of_an_optimiser_were_is_a_note() -> None:
+    plans = {
+        "count": 9, "proven": 7, "greedy": 1, "unknown": 1, "by_clock": 1,
+        "mean_gap": 0.001, "worst_gap": 0.013,
+    }  # fmt: skip
+    (note,) = notes_of({"rows": [row("a", 1.0), row("b", 1.0, plans=plans)]})
+    assert note == (
+        "b: 7 of 9 plans solved to optimality, the worst within 1.3 % of the bound, 1 of which "
+        "nobody knows how far from the best, 1 greedy, 1 stopped by the clock: elsewhere they may "
+        "be others"
+    )
+    all_proven = {**plans, "proven": 9, "greedy": 0, "unknown": 0, "by_clock": 0}
+    assert plans_text(all_proven) == "9 of 9 plans solved to optimality"
+    assert plans_text(None) == ""

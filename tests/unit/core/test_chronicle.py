@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import nan
 from typing import Any
 
 from modelless.controller.core.changes import Change, ChangeKind
 from modelless.controller.core.chronicle import Chronicle, EntryKind
-from modelless.controller.core.effects import ResizeWorker, ScalePool
+from modelless.controller.core.effects import Planned, ResizeWorker, ScalePool
+from modelless.policies.plan_quality import PlanQuality, PlanSource
 from modelless.policies.reasons import Reason
 
 from .test_plan import A, B, Wants, held, load, planner, unload, view, worker
@@ -151,3 +153,18 @@ def test_who_says_goodbye_was_not_lost() -> None:
     assert (lost.subject, lost.reason) == ("w1", "silent for too long")
     told.tick(view(worker("w0", 15)), [])
     assert told.tick(view(), [])[0].reason == "silent for too long"
+
+
+def test_how_good_a_plan_is_is_told_when_it_changes() -> None:
+    told = Chronicle()
+    seen = view(worker("w0", 15), arrivals={"t": 40.0})
+    optimal = Planned(Reason.OPTIMISED, PlanQuality(PlanSource.PROGRAM, 0.0))
+    entry = told.tick(seen, [optimal])[-1]
+    assert (entry.kind, entry.reason) == (EntryKind.PLAN, "optimised")
+    assert entry.details["quality"] == "solved to optimality"
+    assert entry.details["gap"] == 0.0
+    assert told.tick(seen, [optimal]) == []
+    (worse,) = told.tick(seen, [Planned(Reason.FALLBACK, PlanQuality(PlanSource.GREEDY, 0.04))])
+    assert worse.details["quality"] == "greedy, within 4 % of the bound"
+    (unknown,) = told.tick(seen, [Planned(Reason.FALLBACK, PlanQuality(PlanSource.GREEDY, nan))])
+    assert unknown.details["gap"] is None

@@ -10,11 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelless.controller.core.effects import LoadInstance, PlanEffect, ScalePool, UnloadInstance
+from modelless.controller.core.effects import (
+    LoadInstance,
+    PlanEffect,
+    Planned,
+    ScalePool,
+    UnloadInstance,
+)
 from modelless.controller.core.plan import PlanLimits, Planner
 from modelless.policies.eviction.least_recently_used import LeastRecentlyUsed
 from modelless.policies.forecast.last_value import LastValue
 from modelless.policies.placement.most_free_memory import MostFreeMemory
+from modelless.policies.plan_quality import PlanQuality, PlanSource
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling.fixed import Fixed
 from modelless.policies.seams import EvictionPolicy, Forecaster, PlacementPolicy, ScalingPolicy
@@ -561,3 +568,26 @@ def test_the_forecast_reaches_the_scaling_policy() -> None:
 
     planner(Listens()).tick(view(arrivals={"t": 12.0}))
     assert seen == [{"t": 12.0}]
+
+
+class Optimises(ScalingPolicy):
+    """Keeps a plan until a test makes another."""
+
+    def __init__(self) -> None:
+        self.plan = Targets({}, {}, Reason.OPTIMISED, quality=PlanQuality(PlanSource.GREEDY, 0.1))
+
+    def targets(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> Targets:
+        return self.plan
+
+
+def test_each_new_plan_tells_how_good_it_is_once() -> None:
+    policy = Optimises()
+    asked = planner(policy)
+    first = policy.plan.quality
+    assert first is not None
+    assert asked.tick(view(worker("w0", 10))) == [Planned(Reason.OPTIMISED, first)]
+    assert asked.tick(view(worker("w0", 10))) == []
+    policy.plan = replace(policy.plan, quality=first._replace())
+    assert asked.tick(view(worker("w0", 10))) == [Planned(Reason.OPTIMISED, first)]
+    policy.plan = replace(policy.plan, quality=None)
+    assert asked.tick(view(worker("w0", 10))) == []

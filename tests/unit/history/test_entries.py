@@ -156,3 +156,10 @@ def test_what_came_while_others_were_written_is_written_too(tmp_path: Path) -> N
     with open_registry(tmp_path).store as store:
         told = [told.entry.subject for told in read_entries(store, Wanted())]
     assert told == ["t/0/x@1", "t/1/x@1"]
+
+
+def test_a_plan_s_quality_is_told() -> None:
+    details = {"quality": "within 1.3 % of the bound", "arrivals_per_s": 40.0}
+    assert entry_text(Entry(EntryKind.PLAN, "all workers", "optimised", details)) == (
+        "by the plan's optimum; within 1.3 % of the bound; 40.0 queries/s"
+    )

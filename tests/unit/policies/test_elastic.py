@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from modelless.policies.reasons import Reason
+from modelless.policies.scaling.demand_value_offer import offer_of
+from modelless.policies.scaling.demand_value_rates import KindRates
 from modelless.policies.scaling.elastic import Elastic
+from modelless.policies.scaling.elastic_greedy import greedy_counts
+from modelless.policies.scaling.elastic_program import program_of
+from modelless.policies.scaling.elastic_terms import Prices, Terms
+from modelless.policies.scaling.mixed_integer import Effort, Found, Program
 from modelless.policies.views import (
     ClusterView,
     Demand,
@@ -199,9 +208,110 @@ def test_workers_of_no_pool_are_left_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"query_usd": 0.0}, {"down_after_s": -1.0}, {"horizon_s": float("inf")}]
+    "settings",
+    [
+        {"query_usd": 0.0},
+        {"down_after_s": -1.0},
+        {"horizon_s": float("inf")},
+        {"node_limit": -1},
+        {"time_limit_s": -1.0},
+    ],
 )
-def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
+def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
     (name,) = settings
     with pytest.raises(InvalidInputError, match=name):
         Elastic(**settings)
+
+
+# -- what is known of a plan, and what is done where the program gives none ---------------------
+
+
+@pytest.mark.parametrize(
+    ("rate_per_s", "count"), [(10.0, 1), (34.0, 1), (36.0, 2), (100.0, 3), (1000.0, 4)]
+)
+def test_the_greedy_plan_is_the_programs_where_there_is_one_size(
+    rate_per_s: float, count: int
+) -> None:
+    policy = Elastic(node_limit=0)
+    targets = policy.targets(view(0.0, rate_per_s, "cpu-1", pool=NUMBER), {})
+    assert dict(targets.workers) == {"cpu-1": count}
+    assert targets.quality is not None
+    assert targets.quality.words() == "greedy, how far from the best is not known"
+
+
+def test_a_plan_that_is_proven_says_so_and_so_does_one_that_is_kept_for_a_while() -> None:
+    policy = Elastic(down_after_s=10.0)
+    words = []
+    for second, rate_per_s in enumerate((60.0, 5.0)):
+        seen = view(60.0 * second, rate_per_s, "cpu-1", "cpu-1", pool=NUMBER)
+        seen = replace(seen, now_s=float(second))
+        policy._rates = KindRates(0.1)  # forgets at once
+        quality = policy.targets(seen, {"t": rate_per_s}).quality
+        assert quality is not None
+        words.append(quality.words())
+    assert words == [
+        "solved to optimality",
+        "solved to optimality, a dearer one of late is kept for now",
+    ]
+
+
+def some_terms(seed: int) -> Terms:
+    """A few kinds, variants, sizes and pools."""
+    rng = np.random.default_rng(seed)
+    variants = tuple(
+        facts(f"t/m{number}/v@1", float(rng.uniform(50, 90)), float(rng.uniform(0.002, 0.05)))
+        for number in range(3)
+    )
+    offer = offer_of(variants, ["cpu-1", "cpu-2"])
+    time_s = offer.batch_s[:, 1] * np.where(rng.random((3, len(offer.placements))) < 0.7, 1, np.inf)
+    pools = (
+        Pool("cpu-1", ("cpu-1", "cpu-2"), int(rng.integers(2)), 6, max_cores=8, start_s=5.0),
+        Pool("cpu-2", ("cpu-2",), 0, 4, start_s=5.0),
+    )
+    present = Counter({("cpu-1", "cpu-1"): int(rng.integers(1, 4)), ("cpu-2", "cpu-2"): 1})
+    rates = rng.uniform(1.0, 150.0, 3)
+    prices = Prices(float(rng.choice([1e-6, 1e-3])), 1e-5, 120.0)
+    return Terms(rates, time_s, offer, pools, present, CLASSES, 0.7, prices)
+
+
+EFFORT = Effort(10_000, 1e-9, 60.0)
+
+
+def test_greedy_plans_keep_the_bounds_and_are_nearly_as_good() -> None:
+    shares = []
+    for seed in range(24):
+        terms = some_terms(seed)
+        program = program_of(terms)
+        best = program.best(EFFORT)
+        greedy = greedy_counts(terms)
+        assert greedy is not None
+        known = program.worth_of(greedy, 60.0)  # which is impossible where bounds are broken
+        assert known.values is not None
+        assert known.worth <= best.bound + 1e-6
+        shares.append(known.worth / best.worth)
+    assert min(shares) > 0.75
+    assert np.mean(shares) > 0.97
+
+
+def test_a_poor_plan_of_the_solver_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = view(0.0, 100.0, "cpu-1", pool=NUMBER)
+
+    def poor(self: Program, effort: Effort) -> Found:
+        found = self.worth_of([1.0], 10.0)  # one worker, where three pay
+        return found._replace(bound=1.01 * best.worth)
+
+    best = Found(None)
+
+    def remembered(self: Program, effort: Effort) -> Found:
+        nonlocal best
+        best = search(self, effort)
+        return best
+
+    search = Program.best
+    monkeypatch.setattr(Program, "best", remembered)
+    assert wanted(Elastic(), seen) == {"cpu-1": 3}
+    monkeypatch.setattr(Program, "best", poor)
+    targets = Elastic().targets(seen, {})
+    assert dict(targets.workers) == {"cpu-1": 3}
+    assert targets.quality is not None
+    assert targets.quality.words() == "greedy, within 1 % of the bound"

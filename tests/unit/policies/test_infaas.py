@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -130,8 +131,38 @@ def test_the_rate_is_that_of_one_replica() -> None:
     for number in range(2):
         worker = WorkerView(f"w{number}", CPU, {"t/m1/v@1": resident}, 1)
         policy.on_idle(worker, [], 0.0, RNG)
-    options = overloaded_by_rate(policy, CPU, chosen=60)
-    assert ask(policy, options, 0.05) == Bind(1, Reason.BEST_FIT)
+    # 20 ms x 40/s over two replicas are 0.4 of each, 20 ms x 60/s are 0.6: more than 0.5.
+    few, many = policy, copy.deepcopy(policy)
+    assert ask(few, overloaded_by_rate(few, CPU, chosen=40), 0.05) == Bind(1, Reason.BEST_FIT)
+    assert ask(many, overloaded_by_rate(many, CPU, chosen=60), 0.05) == Bind(0, Reason.BEST_FIT)
+
+
+@pytest.mark.parametrize(
+    ("device", "replicas", "wait_s", "choice"),
+    [
+        (CPU, 1, 1.05, 1),  # up to 1.1 s of work
+        (CPU, 1, 1.15, 0),
+        (CPU, 2, 0.75, 1),  # up to 0.8 s of each
+        (CPU, 2, 0.85, 0),
+        (GPU, 1, 0.75, 1),
+        (GPU, 1, 0.85, 0),
+    ],
+)
+def test_how_much_work_is_too_much_depends_on_device_and_replicas(
+    device: str, replicas: int, wait_s: float, choice: int
+) -> None:
+    policy = Infaas(accelerators=[GPU])
+    resident = ResidentView("t/m1/v@1", 70.0, (0.0, 0.12), (0.0, 0.12))
+    for number in range(replicas):
+        policy.on_idle(WorkerView(f"w{number}", device, {"t/m1/v@1": resident}, 1), [], 0.0, RNG)
+    options = candidates((0.11, 60, 0.0), (0.12, 70, wait_s), classes=[CPU, device])
+    assert ask(policy, options, 2.0) == Bind(choice, Reason.BEST_FIT)
+
+
+def test_with_a_loose_limit_what_is_quick_is_passed_over_and_counts_as_no_look() -> None:
+    rows = [(0.05, 50.0 + n, 0.0) for n in range(40)] + [(0.102, 95.0, 0.0)]
+    assert ask(Infaas(), candidates(*rows), 0.104) == Bind(40, Reason.BEST_FIT)
+    assert ask(Infaas(), candidates(*rows[:40]), 0.104) == Bind(0, Reason.BEST_FIT), "all are quick"
 
 
 def test_more_than_a_second_of_work_is_overload() -> None:
@@ -285,6 +316,32 @@ def test_upgrade_where_replicas_find_no_room_and_downgrade_when_it_is_over() -> 
     assert cluster.step(policy, [kind(60.0, 1.0)], 3) == {gpu: 1, cpu: 1}
     assert cluster.step(policy, [kind(5.0, 1.0)], 20) == {cpu: 1, gpu: 1}
     assert cluster.step(policy, [kind(5.0, 1.0)], 3) == {cpu: 1}
+
+
+def test_past_the_cap_of_replicas_an_upgrade_is_preferred() -> None:
+    def grown(policy: InfaasScaling) -> dict[str, int]:
+        cluster = Cluster([variant("a/v", 60, {CPU: 0.1, GPU: 0.02})], {CPU: 8, GPU: 1})
+        cluster.step(policy, [kind(5.0, 1.0)], 3)
+        assert cluster.step(policy, [kind(18.0, 1.0)]) == {cpu: 2}
+        return cluster.step(policy, [kind(28.0, 1.0)])
+
+    cpu, gpu = "t/a/v@1:cpu-1", "t/a/v@1:gpu-1"
+    assert grown(InfaasScaling()) == {gpu: 1, cpu: 2}
+    assert grown(InfaasScaling(cpu_replicas=3)) == {cpu: 3}
+    assert grown(InfaasScaling(cpu_replicas=None)) == {cpu: 3}
+
+
+def test_of_what_is_as_soon_loaded_the_smaller_batch_is_started() -> None:
+    large, small = variant("a/v", 60, {CPU: 0.1}), variant("b/v", 60, {CPU: 0.1})
+    small = replace(small, batch_s={CPU: small.batch_s[CPU][:3]})
+    cluster = Cluster([large, small], {CPU: 2})
+    assert cluster.step(InfaasScaling(), [kind(1.0, 1.0)]) == {"t/b/v@1:cpu-1": 1}
+
+
+@pytest.mark.parametrize("cap", [-1, 1.5])
+def test_a_cap_is_a_whole_number(cap: float) -> None:
+    with pytest.raises(InvalidInputError, match="cpu_replicas"):
+        InfaasScaling(cpu_replicas=cap)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

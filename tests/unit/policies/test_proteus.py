@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from math import isnan
@@ -12,16 +12,19 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
+from modelless.policies.plan_quality import PlanSource
 from modelless.policies.reasons import Reason
+from modelless.policies.scaling import proteus
 from modelless.policies.scaling.demand_mix import DemandKind
+from modelless.policies.scaling.mixed_integer import Effort
 from modelless.policies.scaling.proteus import BETAS, Proteus
-from modelless.policies.scaling.proteus_program import ProteusProgram
+from modelless.policies.scaling.proteus_program import ProteusProgram, Search
 from modelless.policies.scaling.worker_options import WorkerOption, worker_options
-from modelless.policies.views import ClusterView, Demand, VariantFacts, WorkerState
+from modelless.policies.views import ClusterView, Demand, Targets, VariantFacts, WorkerState
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import DeviceClass, Placement
 
-LIMIT_S, GAP = 10.0, 1e-6
+EFFORT = Effort(10_000, 1e-6, 60.0)
 
 
 def make_view(
@@ -136,7 +139,7 @@ def as_published(
 def test_the_linear_program_in_sums_is_the_published_one(seed: int, beta: float) -> None:
     kinds, options, workers = some_case(seed)
     expected = as_published(kinds, options, workers, beta)
-    found = ProteusProgram(kinds, options, workers).most_accurate(beta, LIMIT_S, GAP)
+    found = ProteusProgram(kinds, options, workers).most_accurate(beta, EFFORT).solution
     if expected is None:
         assert found is None
         return
@@ -155,7 +158,7 @@ def test_these_cases_are_of_both_kinds() -> None:
 def test_capacity_is_kept(seed: int) -> None:
     kinds, options, workers = some_case(seed)
     kinds = [replace(kind, items_per_s=kind.items_per_s / 4) for kind in kinds]
-    found = ProteusProgram(kinds, options, workers).most_accurate(1.05, LIMIT_S, GAP)
+    found = ProteusProgram(kinds, options, workers).most_accurate(1.05, EFFORT).solution
     assert found is not None
     demand = sum(kind.items_per_s for kind in kinds)
     used = Counter[str]()
@@ -293,6 +296,91 @@ def test_a_variant_on_several_classes_is_shared_by_throughput() -> None:
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    for settings in ({"time_limit_s": -1.0}, {"gap": 1.0}, {"batch_sizes": [0]}, {"change": 0.0}):
+    for settings in (
+        {"time_limit_s": -1.0},
+        {"node_limit": -1},
+        {"gap": 1.0},
+        {"batch_sizes": [0]},
+        {"change": 0.0},
+    ):
         with pytest.raises(InvalidInputError):
             Proteus(**settings)  # type: ignore[arg-type]
+
+
+# -- how good a plan is known to be -----------------------------------------------------------
+
+
+def plan_at(policy: Proteus, rate_per_s: float, now_s: float = 0.0) -> Targets:
+    view = make_view(LADDER, 4, [Demand("t", 1.0, 0.0, rate_per_s)], now_s)
+    return policy.targets(view, {"t": rate_per_s})
+
+
+def test_a_plan_tells_how_good_it_is_known_to_be() -> None:
+    quality = plan_at(Proteus(), 100.0).quality
+    assert quality is not None
+    assert quality.is_proven
+    assert quality.source is PlanSource.PROGRAM
+    assert quality.words() == "solved to optimality"
+    less = plan_at(Proteus(), 1000.0).quality  # at most 711 a second
+    assert less is not None
+    assert less.words() == "solved to optimality, 70% of demand can be served"
+    for policy in (Proteus(node_limit=0), Proteus(time_limit_s=0.0)):
+        greedy = plan_at(policy, 100.0).quality
+        assert greedy is not None
+        assert greedy.words() == "greedy, how far from the best is not known"
+
+
+def poor(bound: float) -> Callable[..., Search]:
+    """A search that ends with a plan of the quickest variant alone, and a bound."""
+
+    def most_accurate(self: ProteusProgram, beta: float, effort: Effort) -> Search:
+        quickest = max(range(len(self._capacities)), key=lambda o: self._capacities[o])
+        plan = [0.0] * len(self._capacities)
+        plan[quickest] = 4.0
+        solution = self.accuracy_of(plan, beta, 10.0)
+        assert solution is not None
+        return Search(replace(solution, bound=bound), is_impossible=False, by_clock=True)
+
+    return most_accurate
+
+
+def test_a_greedy_plan_better_than_what_the_search_found_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    best = plan_at(Proteus(), 100.0)
+    monkeypatch.setattr(ProteusProgram, "most_accurate", poor(bound=0.81))
+    policy = Proteus()
+    targets = plan_at(policy, 100.0)
+    assert targets.shares == best.shares
+    assert targets.quality is not None
+    assert targets.quality.source is PlanSource.GREEDY
+    percent = {cpu(name): accuracy for name, (accuracy, _) in LADDER.items()}
+    accuracy = sum(percent[p] * share for p, share in targets.shares["t"].items()) / 100.0
+    assert policy.last_gap == pytest.approx(0.81 / accuracy - 1.0, abs=1e-5)
+    assert "greedy, within" in targets.quality.words()
+    assert "stopped by the clock" in targets.quality.words()
+
+
+def test_the_last_plan_is_kept_if_nothing_better_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = Proteus(interval_s=10.0)
+    first = plan_at(policy, 100.0)
+    monkeypatch.setattr(ProteusProgram, "most_accurate", poor(bound=1.0))
+    monkeypatch.setattr(proteus, "greedy_plan", lambda kinds, options, *_, **__: len(options) * [0])
+    later = plan_at(policy, 100.0, now_s=11.0)
+    assert later is not first
+    assert later.instances == first.instances
+    assert later.quality is not None
+    assert later.quality.source is PlanSource.LAST_PLAN
+    assert later.quality.words().startswith("last plan, within")
+
+
+def test_of_equal_plans_the_searchs_is_taken_and_never_one_that_is_worse() -> None:
+    twins = {"one": (70.0, 0.02), "other": (70.01, 0.0201)}
+    view = make_view(twins, 2, [Demand("t", 1.0, 0.0, 20.0)])
+    policy = Proteus(interval_s=0.0, gap=0.01)
+    for held in ("one", "other"):
+        policy._held = {cpu(held): 2}
+        targets = policy.targets(view, {"t": 20.0})
+        assert dict(targets.instances) == {cpu("other"): 2}
+        assert targets.quality is not None
+        assert targets.quality.is_proven
