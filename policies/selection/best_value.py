@@ -18,13 +18,17 @@ up in the order of accuracy lost per second won, never below a query's own minim
 A batch that is not full takes longer an item than it need. Who is charged for that depends on who
 waits: if the most urgent query has only just come, nobody else wants the device, each member pays
 for its share of a batch of the best size, and a slow, accurate batch gives the next one time to
-fill. The more of its limit the query has waited, the more of the whole batch's time is charged, and
-batches grow by taking in who waits. Full batches are what makes a fleet's capacity.
+fill. The more of its limit the query has waited, and the more batches those who wait would fill,
+the more of the whole batch's time is charged, and batches grow by taking in who waits. Full batches
+are what makes a fleet's capacity.
 
 A query that a device of another class will soon serve better is left for that; much better, if this
 one's time has a price. For a moment that stands (``value_left``), also for who joins the queue
-behind others: so most arrivals need no decision, however many devices are idle. Where not all can
-be served, tenants share device time fairly (``value_fairness``).
+behind others: so most arrivals need no decision, however many devices are idle.
+
+Where not all can be served, those who will be are chosen at once, and tenants share what there is
+fairly (``value_admission``). The others run in full batches while nobody else waits, and are given
+up when it is too late for that.
 
 The pieces are known: late binding and latency slack from SuperServe (Khare et al., NSDI 2025), the
 price as the dual of the accuracy-scaling program that Proteus (Ahmad et al., ASPLOS 2024) solves.
@@ -35,9 +39,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
-from operator import attrgetter
-from statistics import median
 
 import numpy as np
 
@@ -47,10 +48,11 @@ from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.feasibility import best, look, why_infeasible
 from modelless.policies.selection.value_batches import Line, Offer, best_batch
-from modelless.policies.selection.value_fairness import within_fair_share
+from modelless.policies.selection.value_crowd import Crowd
 from modelless.policies.selection.value_left import LeftForOthers, look_again_s
 from modelless.policies.selection.value_market import Market
 from modelless.policies.selection.value_menu import Menu
+from modelless.policies.selection.value_table import ValueTable
 from modelless.policies.views import (
     Bind,
     Candidates,
@@ -67,8 +69,6 @@ from modelless.variants.errors import InvalidInputError
 from modelless.variants.estimates import Estimates
 
 _DEFERRED = Defer()
-_TENANT = attrgetter("tenant")
-_LOOK_AHEAD = 64  # queries of a queue that are looked at for tenants' shares
 _QUEUES_LOOKED_AT = 8
 _READY_KEPT = 4096
 _GOOD_ENOUGH_POINTS = 10.0  # so much below its best, a query, is a batch of the most urgent queue
@@ -238,57 +238,57 @@ class BestValue(SelectionPolicy):
         """Whom the worker could serve; None if nobody.
 
         The most urgent queries, all of the highest priority there. What the worker cannot serve,
-        given all the time in the world, blocks nobody.
+        given all the time in the world, blocks nobody. Those whom there is no time for are there
+        only if nobody else is.
 
         Args:
             worker, queue: who asks, and where to look.
             menu: what the worker offers there.
             queues: all that wait.
             now_s: the time.
-            hopeless: takes up those whom nobody could serve in time.
+            hopeless: takes up those whom nobody could serve in time, or for whom there is no time.
             left: takes up those who are left for others.
         """
-        market = self._market
+        market, device_class = self._market, worker.device_class
         if not menu.variant_ids:
             return None
-        waiting = queue.queries
-        is_shared = len(waiting) > menu.most and _tenants(waiting) > 1
-        most = max(2 * menu.most, _LOOK_AHEAD) if is_shared else menu.most
+        table = market.table(menu, device_class)
+        others = market.others(device_class, queue.scope)
+        admission = market.admission
+        crowd = Crowd(menu, is_scarce=table.price > 0.0)
+        standby = Crowd(menu, is_scarce=True)
         least_s = market.least_for(queue.scope)
-        queries: list[QueryView] = []
-        slack_s: list[float] = []
-        reach: list[int] = []
-        for query in waiting:
-            own_reach = menu.reach_for(query.min_accuracy_percent, query.items)
-            if not own_reach:
+        for query in queue.queries:
+            reach = menu.reach_for(query.min_accuracy_percent, query.items)
+            if not reach:
                 continue
-            own_slack_s = query.deadline_s - now_s
-            if own_slack_s < least_s:
+            slack_s = query.deadline_s - now_s
+            if slack_s < least_s:
                 hopeless.append(query)
                 continue
-            if own_slack_s < menu.least_s:
+            if slack_s < menu.least_s:
                 left.append(query)  # for a quicker worker, which this policy may not have met
                 continue
-            if queries:
-                if query.priority != queries[0].priority:
-                    break
-                if len(queries) >= most:
-                    # Those behind matter only if it may be better to give up who is in a hurry.
-                    is_calm = slack_s[0] >= menu.surely_s(slice(0, min(reach)), menu.most)
-                    if is_calm or len(queries) >= 2 * most:
-                        break
-            queries.append(query)
-            slack_s.append(own_slack_s)
-            reach.append(own_reach)
-        if not queries:
+            if admission:
+                is_in = admission.admits(query)
+                if self._is_too_late(query, slack_s, is_in, table, others):
+                    hopeless.append(query)
+                    continue
+                if not is_in:
+                    standby.take(query, slack_s, reach)
+                    continue
+            if not crowd.take(query, slack_s, reach):
+                break
+        if not crowd.queries:
+            crowd = standby
+        if not crowd.queries:
             return None
-        device_class = worker.device_class
         peers, wait_s = market.fleet.free(device_class, now_s, without=worker.worker_id)
-        table = market.table(menu, device_class)
-        line = Line(table, queries, slack_s, reach, wait_s if peers else math.inf)
-        if is_shared:
-            line = self._share_out(worker, line)
-        others = market.others(device_class, queue.scope)
+        pressure = 0.0
+        if table.price > 0.0:
+            pressure = min(_waiting(queues) / (menu.most * (peers + 1)), 1.0)
+        next_idle_s = wait_s if peers else math.inf
+        line = Line(table, crowd.queries, crowd.slack_s, crowd.reach, next_idle_s, pressure)
         if not others:
             return line
         kept = self._better_here(line, others, queue, queues, now_s)
@@ -300,6 +300,31 @@ class BestValue(SelectionPolicy):
         stay = set(kept)
         left += [query for place, query in enumerate(line.queries) if place not in stay]
         return line.only(kept)
+
+    def _is_too_late(
+        self,
+        query: QueryView,
+        slack_s: float,
+        is_in: bool,
+        own: ValueTable,
+        others: Mapping[str, Menu],
+    ) -> bool:
+        """Whether no full batch is sure to be in time any more, and nothing else pays.
+
+        That goes for all device classes, while there is not time for everyone. Who is not in is
+        served in full batches or not at all.
+        """
+        tables = [own, *(self._market.table(menu, name) for name, menu in others.items())]
+        for table in tables:
+            menu = table.menu
+            reach = menu.reach_for(query.min_accuracy_percent, query.items)
+            if not reach:
+                continue
+            if slack_s >= menu.surely_s(slice(0, reach), menu.most):
+                return False
+            if is_in and table.worth(slack_s, reach) > -table.penalty:
+                return False
+        return True
 
     def _better_here(
         self,
@@ -323,7 +348,7 @@ class BestValue(SelectionPolicy):
             if not workers:
                 continue
             # How many go, of all queues, before the second of this one.
-            ahead_of = sum([len(each.queries) for each in queues]) / len(queue.queries)
+            ahead_of = _waiting(queues) / len(queue.queries)
             # Who is ahead in this queue runs in one batch with it; the others' are shared out.
             batches = 1.0 + (ahead_of - 1.0) / workers
             item_s = batches * menu.quickest_item_s(len(menu.variant_ids))
@@ -334,17 +359,6 @@ class BestValue(SelectionPolicy):
                 if elsewhere > own.worth(slack_s, reaches[place]) + margin:
                     left.add(place)
         return [place for place in kept if place not in left] if left else kept
-
-    def _share_out(self, worker: WorkerView, line: Line) -> Line:
-        """Those of tenants who keep within their fair share, if not everyone can be served."""
-        work_s = [
-            line.table.menu.quickest_item_s(reach) * query.items
-            for query, reach in zip(line.queries, line.reach, strict=True)
-        ]
-        # What can be done while the typical query waits is what there is to share out.
-        capacity_s = self._market.peers(worker) * median(line.slack_s)
-        kept = within_fair_share(line.queries, work_s, capacity_s)
-        return line if kept is None else line.only(kept)
 
 
 def _most_urgent_first(queues: list[QueueView]) -> Iterator[QueueView]:
@@ -360,5 +374,5 @@ def _most_urgent_first(queues: list[QueueView]) -> Iterator[QueueView]:
             yield queues[place]
 
 
-def _tenants(queries: Sequence[QueryView]) -> int:
-    return len(set(map(_TENANT, islice(queries, _LOOK_AHEAD))))
+def _waiting(queues: Sequence[QueueView]) -> int:
+    return sum([len(queue.queries) for queue in queues])

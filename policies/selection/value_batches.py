@@ -31,6 +31,8 @@ class Line(NamedTuple):
         reach: how many of the menu's variants, from the first, may serve each.
         next_idle_s: in how many seconds another worker of the class falls idle; inf if there is
             none.
+        pressure: how far what waits fills batches for all workers, 0 to 1: so much of the time that
+            a batch takes beyond its items' share would else be others'.
     """
 
     table: ValueTable
@@ -38,6 +40,7 @@ class Line(NamedTuple):
     slack_s: Sequence[float]
     reach: Sequence[int]
     next_idle_s: float
+    pressure: float
 
     def later(self) -> list[float]:
         """What each query will be worth if it is left for now, accuracy points."""
@@ -55,6 +58,7 @@ class Line(NamedTuple):
             [self.slack_s[place] for place in places],
             [self.reach[place] for place in places],
             self.next_idle_s,
+            self.pressure,
         )
 
 
@@ -135,7 +139,8 @@ def _best_of(
     worth *= part.accuracy_percent + penalty
     worth -= [left + penalty * number for number, left in enumerate(accumulate(later), 1)]
     if price > 0.0:
-        pressure = _waited(line.queries[members[0]], line.slack_s[members[0]])
+        waited = _waited(line.queries[members[0]], line.slack_s[members[0]])
+        pressure = max(waited, line.pressure)
         worth -= price * (part.share_s + pressure * part.waste_s)
     if part.unknown is not None:
         worth[part.unknown] = -np.inf

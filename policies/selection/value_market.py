@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from modelless.policies.scopes import in_scope
+from modelless.policies.selection.value_admission import EVERYONE, Demand, admission_of
 from modelless.policies.selection.value_fleet import Fleet
 from modelless.policies.selection.value_menu import Menu, make_menu
 from modelless.policies.selection.value_price import (
@@ -27,6 +28,7 @@ _BACKLOG_SAMPLED = 64  # queries of a queue
 _PRICES_PER_DOUBLING = 8
 _SMOOTH_FROM = 36.0  # open queries, from which on chance evens out
 _LONGEST_S = 10.0
+_PATIENCE = 1.5  # so many times the device time there is may be asked for by what waits just now
 
 _MenuKey = tuple[int, int, str]
 """Identity of the residents, largest batch, scope."""
@@ -44,6 +46,7 @@ class Market:
 
     Attributes:
         fleet: the workers.
+        admission: who is served if not everyone can be.
     """
 
     def __init__(
@@ -59,7 +62,7 @@ class Market:
         self._batching_share = batching_share
         self._miss_penalty = miss_penalty
         self._reprice_s = reprice_s
-        self._rates = Rates[Kind](memory_s)
+        self._rates = Rates[Demand](memory_s)
         self._busy = Rates[str](_BUSY_MEMORY_S)  # workers at work, by class
         # By scope, the least time for a query: of the workers met, and of all that are ready.
         self._met_least_s: dict[str, float] = {}
@@ -71,7 +74,8 @@ class Market:
         self._tables: dict[tuple[Menu, float], ValueTable] = {}
         self._devices: dict[str, Devices] = {}
         self._others_of: dict[tuple[str, str], dict[str, Menu]] = {}
-        self._price = Price(0.0, {})
+        self._price = Price(0.0, {}, None)
+        self.admission = EVERYONE
         self._priced_s = self._surveyed_s = -math.inf
 
     def __getstate__(self) -> dict[str, object]:
@@ -82,7 +86,7 @@ class Market:
 
     def on_query(self, query: QueryView, now_s: float) -> None:
         """A query has come in."""
-        self._rates.count(kind_of(query), query.items, now_s)
+        self._rates.count((kind_of(query), query.tenant), query.items, now_s)
 
     def on_ready(self, scope: str, least_s: float) -> None:
         """The quickest of all that is ready for a scope takes ``least_s`` for a query."""
@@ -193,34 +197,55 @@ class Market:
         }
 
     def _find_price(self, queues: Sequence[QueueView], now_s: float) -> None:
+        """The price at which what comes in and what waits fits, and who is left out for that."""
         self._priced_s = now_s
         rates = self._rates.per_s(now_s)
+        usual = self._price_of_time(rates, 0.0)
+        admission = admission_of(usual.short, rates)
         # Queries that come before the first of them is due, which says how smooth the demand is: a
         # few come in clumps, and what waits is then no sign of what can wait.
-        open_queries = sum([rate * min(kind[2], _LONGEST_S) for kind, rate in rates.items()])
+        open_queries = sum([rate * min(kind[2], _LONGEST_S) for (kind, _), rate in rates.items()])
         clumped = min(math.sqrt(_SMOOTH_FROM / max(open_queries, 1.0)), 1.0)
-        waiting = {kind: clumped * rate for kind, rate in rates.items()}
+        waiting = {key: clumped * rate * admission.share(key) for key, rate in rates.items()}
         for queue in queues:
             every = -(-len(queue.queries) // _BACKLOG_SAMPLED)
             for query in queue.queries[::every]:
+                if admission and not admission.admits(query):
+                    continue
                 # What waits must be done within its slack: that is a rate, too.
-                kind = kind_of(query)
+                key = kind_of(query), query.tenant
                 slack_s = max(query.deadline_s - now_s, self._reprice_s)
-                waiting[kind] = waiting.get(kind, 0.0) + every * query.items / slack_s
-        self._price = price_of_time(
-            (rates, waiting),
-            self._devices,
-            self._target_utilisation,
-            self._batching_share,
-            self._miss_penalty,
-        )
+                waiting[key] = waiting.get(key, 0.0) + every * query.items / slack_s
+        self._price = self._price_of_time(waiting, usual.per_s)
+        if self._price.short is not None:
+            # What waits may be a short crowd, for which there will be time.
+            lasting = self._price_of_time(waiting, usual.per_s, _PATIENCE)
+            admission = admission.times(admission_of(lasting.short, waiting))
+        self.admission = admission
         busy = self._busy.per_s(now_s)
         self._price_of = {}
         for name, device in self._devices.items():
             price = self._price.per_s * self._price.speed.get(name, 1.0)
             if len(self._devices) > 1:
                 price *= _scarcity(busy.get(name, 0.0) / device.workers)
-            self._price_of[name] = _rounded(price)
+            # Who is in must be worth it: where some are left out, no more than the price.
+            self._price_of[name] = _rounded(price, math.floor if admission else round)
+
+    def _price_of_time(
+        self, rates: Mapping[Demand, float], least_per_s: float, times: float = 1.0
+    ) -> Price:
+        """With so many times the device time there is."""
+        by_kind: dict[Kind, float] = {}
+        for (kind, _), rate in rates.items():
+            by_kind[kind] = by_kind.get(kind, 0.0) + rate
+        return price_of_time(
+            by_kind,
+            self._devices,
+            times * self._target_utilisation,
+            self._batching_share,
+            self._miss_penalty,
+            least_per_s,
+        )
 
 
 def _scarcity(utilisation: float) -> float:
@@ -231,9 +256,9 @@ def _scarcity(utilisation: float) -> float:
     return min(max((utilisation - 0.7) / 0.2, 0.0), 1.0)
 
 
-def _rounded(price: float) -> float:
+def _rounded(price: float, whole: Callable[[float], int]) -> float:
     """One of a few prices, so that tables can be kept."""
     if price < 1.0:
         return 0.0
-    steps = round(math.log2(price) * _PRICES_PER_DOUBLING)
+    steps = whole(math.log2(price) * _PRICES_PER_DOUBLING)
     return float(2.0 ** (steps / _PRICES_PER_DOUBLING))

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modelless.policies.selection.value_menu import Menu, Within
 from modelless.policies.views import QueryView
@@ -21,6 +22,7 @@ from modelless.policies.views import QueryView
 Kind = tuple[str, float, float]
 """Scope, minimum accuracy in per cent, latency limit in seconds."""
 
+IntArray = NDArray[np.intp]
 _Key = TypeVar("_Key", bound=Hashable)
 _KEYS_KEPT = 512
 _KINDS_KEPT = 4096
@@ -97,29 +99,46 @@ class Devices(NamedTuple):
     menus: Mapping[str, Menu]
 
 
+class Short(NamedTuple):
+    """Kinds of queries for whom there is not time for everyone.
+
+    Attributes:
+        item_s: by kind, device time for an item; inf where it is worth less than its price. The
+            others' is worth their price, just.
+        spare: workers' time that is left for them.
+    """
+
+    item_s: Mapping[Kind, float]
+    spare: float
+
+
 class Price(NamedTuple):
     """What device time is worth.
 
     Attributes:
         per_s: accuracy points a second of the quickest class is worth.
         speed: of each class, relative to the quickest: a second of it is worth that much of one.
+        short: the kinds for whom there is not time for everyone.
     """
 
     per_s: float
     speed: Mapping[str, float]
+    short: Short | None
 
 
 class _Demand(NamedTuple):
+    kind: Kind
     rate_per_s: float
     offer: Within
 
 
 def price_of_time(
-    loads: Sequence[Mapping[Kind, float]],
+    rates: Mapping[Kind, float],
     devices: Mapping[str, Devices],
     target_utilisation: float,
     batching_share: float,
     miss_penalty: float,
+    least_per_s: float = 0.0,
 ) -> Price:
     """The price of device time.
 
@@ -128,25 +147,24 @@ def price_of_time(
     comes every ``q``-th time: a query waits ``q / w`` times as long as batches run.
 
     Args:
-        loads: items a second by kind, of what comes in, of what waits; each by itself must fit.
+        rates: items a second by kind.
         devices: by class.
         target_utilisation: share of the device time that demand may fill.
         batching_share: share of a latency limit that waiting and running may take together.
         miss_penalty: accuracy points that a query not served costs, besides its own.
+        least_per_s: a price from which on it is looked for.
     """
     workers = sum(device.workers for device in devices.values())
-    queues = len({scope for rates in loads for scope, _, _ in rates})
+    queues = len({scope for scope, _, _ in rates})
     share = batching_share * workers / max(workers + queues, 1)
     speeds: dict[str, list[tuple[float, float]]] = {name: [] for name in devices}
-    demands = [_demands(rates, devices, share, speeds) for rates in loads]
+    demands = _demands(rates, devices, share, speeds)
     speed = {name: _mean(found) for name, found in speeds.items()}
     capacity = target_utilisation * sum(
         d.workers * speed[name] for name, d in devices.items() if speeds[name]
     )
-    per_s = 0.0
-    for load in demands:
-        per_s = _price_per_s(load, miss_penalty, capacity, per_s)
-    return Price(per_s, speed)
+    per_s, short = _price_per_s(demands, miss_penalty, capacity, least_per_s)
+    return Price(per_s, speed, short)
 
 
 def _demands(
@@ -170,7 +188,7 @@ def _demands(
                     offers[name] = offer
         if offers:
             quickest = min(offers.values(), key=_least_s)
-            demands.append(_Demand(rate, quickest))
+            demands.append(_Demand((scope, min_accuracy, latency_s), rate, quickest))
             for name, offer in offers.items():
                 speeds[name].append((rate, quickest.least_s / offer.least_s))
     return demands
@@ -178,38 +196,53 @@ def _demands(
 
 def _price_per_s(
     demands: Sequence[_Demand], miss_penalty: float, capacity: float, least: float
-) -> float:
+) -> tuple[float, Short | None]:
     """The least price from ``least`` at which the demands use at most ``capacity`` workers' time.
 
-    Each demand takes what is worth most to it, or nothing if nothing is worth its price.
+    Each demand takes what is worth most to it, or nothing if nothing is worth its price. Where a
+    little less brings one back, the price is that, and not everyone of it is served.
     """
     if sum([demand.rate_per_s * demand.offer.first_s for demand in demands]) <= capacity:
-        return least  # even without a price
+        return least, None  # even without a price
     shape = (len(demands), max(len(demand.offer.item_s) for demand in demands) + 1)
     worth, item_s = np.full(shape, -np.inf), np.zeros(shape)
     worth[:, -1] = 0.0  # nothing
-    for row, (_, offer) in enumerate(demands):
+    for row, (_, _, offer) in enumerate(demands):
         count = len(offer.item_s)
         known = offer.item_s < math.inf
         worth[row, :count] = np.where(known, offer.accuracy_percent + miss_penalty, -np.inf)
         item_s[row, :count] = np.where(known, offer.item_s, 0.0)
     busy = item_s * np.array([demand.rate_per_s for demand in demands])[:, None]
-    every = np.arange(len(demands))
+    every, nothing = np.arange(len(demands)), shape[1] - 1
+
+    def taken(price: float) -> IntArray:
+        best: IntArray = (worth - price * item_s).argmax(axis=1)
+        return best
 
     def used(price: float) -> float:
-        return float(busy[every, (worth - price * item_s).argmax(axis=1)].sum())
+        return float(busy[every, taken(price)].sum())
 
     if used(least) <= capacity:
-        return least
+        return least, None
     served = worth > 0.0
-    low, high = max(least, _LEAST_PRICE), float((worth[served] / item_s[served]).max())
+    low = max(least, _LEAST_PRICE)
+    high = _PRECISION * float((worth[served] / item_s[served]).max())  # nobody takes anything
     while high > low * _PRECISION:
         middle = math.sqrt(low * high)
         if used(middle) > capacity:
             low = middle
         else:
             high = middle
-    return high
+    out = taken(high) == nothing
+    if not out.any():
+        return high, None
+    choice = taken(low)
+    short_s = {
+        demand.kind: float(item_s[row, choice[row]]) if choice[row] != nothing else math.inf
+        for row, demand in enumerate(demands)
+        if out[row]
+    }
+    return low, Short(short_s, max(capacity - used(high), 0.0))
 
 
 def _least_s(offer: Within) -> float:

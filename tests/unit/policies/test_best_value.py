@@ -14,7 +14,6 @@ from modelless.policies.batching.earliest_deadline_first import EarliestDeadline
 from modelless.policies.reasons import Reason
 from modelless.policies.selection.best_value import BestValue
 from modelless.policies.selection.value_batches import Line, best_batch
-from modelless.policies.selection.value_fairness import within_fair_share
 from modelless.policies.selection.value_fleet import Fleet
 from modelless.policies.selection.value_left import look_again_s
 from modelless.policies.selection.value_menu import Menu, make_menu
@@ -276,13 +275,23 @@ def test_at_a_price_who_waits_is_taken_in_even_if_another_worker_is_about_to_be_
     assert len(run.queries) >= 5
 
 
+def test_if_others_would_fill_batches_a_small_one_is_charged_in_full() -> None:
+    accuracy = []
+    for pressure in (0.0, 1.0):
+        table = ValueTable(Chances(make_menu(worker().residents.values(), 8)), 400.0, 100.0)
+        offer = best_batch(Line(table, queries(0.1, 0.1), [0.1, 0.1], [3, 3], math.inf, pressure))
+        assert offer is not None
+        accuracy.append(worker().residents[offer.variant_id].accuracy_percent)
+    assert accuracy == [80.0, 72.0]
+
+
 def test_who_has_waited_gets_a_quicker_variant_at_the_same_slack_and_price() -> None:
     """A batch of two where eight would be efficient: who pays for that depends on the waiting."""
     accuracy = []
     for waited_s in (0.0, 0.9):
         table = ValueTable(Chances(make_menu(worker().residents.values(), 8)), 400.0, 100.0)
         pair = [q._replace(arrival_s=q.arrival_s - waited_s) for q in queries(0.1, 0.1)]
-        offer = best_batch(Line(table, pair, [0.1, 0.1], [3, 3], math.inf))
+        offer = best_batch(Line(table, pair, [0.1, 0.1], [3, 3], math.inf, 0.0))
         assert offer is not None
         assert len(offer.queries) == 2
         accuracy.append(worker().residents[offer.variant_id].accuracy_percent)
@@ -294,7 +303,7 @@ def test_a_line_in_a_hurry_is_skipped_where_serving_it_would_cost_a_full_batch()
     table = ValueTable(Chances(make_menu(worker().residents.values(), 8)), 50_000.0, 100.0)
     asked = queries(0.006, 0.006, *[0.1] * 8)
     slacks_s = [query.deadline_s - NOW_S for query in asked]
-    offer = best_batch(Line(table, asked, slacks_s, [3] * 10, math.inf))
+    offer = best_batch(Line(table, asked, slacks_s, [3] * 10, math.inf, 0.0))
     assert offer is not None
     assert [query.query_id for query in offer.queries] == list(range(2, 10))
 
@@ -332,19 +341,19 @@ def test_the_price_is_that_of_the_linear_program() -> None:
     """
     offered = {"cpu": Devices(1, {"t": menu((0.010, 80.0), (0.005, 70.0))})}
     kind = ("t", 0.0, 1.0)
-    price = price_of_time([{kind: 150.0}], offered, 1.0, 0.5, 0.0)
+    price = price_of_time({kind: 150.0}, offered, 1.0, 0.5, 0.0)
     assert price.per_s == pytest.approx(10.0 / 0.005, rel=0.01)
-    assert price_of_time([{kind: 99.0}], offered, 1.0, 0.5, 0.0).per_s == 0.0
-    too_much = price_of_time([{kind: 300.0}], offered, 1.0, 0.5, 0.0).per_s
+    assert price_of_time({kind: 99.0}, offered, 1.0, 0.5, 0.0).per_s == 0.0
+    too_much = price_of_time({kind: 300.0}, offered, 1.0, 0.5, 0.0).per_s
     assert too_much == pytest.approx(70.0 / 0.005, rel=0.01)  # some are not served at all
-    assert price_of_time([{}], offered, 1.0, 0.5, 0.0).per_s == 0.0
+    assert price_of_time({}, offered, 1.0, 0.5, 0.0).per_s == 0.0
 
 
 def test_the_price_rises_with_demand() -> None:
     offered = {"cpu": Devices(2, {"t": menu((0.05, 80.0), (0.02, 75.0), (0.004, 60.0))})}
     kinds = [("t", 0.0, 1.0), ("t", 70.0, 0.2)]
     prices = [
-        price_of_time([dict.fromkeys(kinds, rate)], offered, 0.9, 0.5, 100.0).per_s
+        price_of_time(dict.fromkeys(kinds, rate), offered, 0.9, 0.5, 100.0).per_s
         for rate in (1.0, 10.0, 30.0, 60.0, 120.0, 1e4)
     ]
     assert prices == sorted(prices)
@@ -354,28 +363,27 @@ def test_the_price_rises_with_demand() -> None:
 def test_slower_classes_count_as_what_they_can_do() -> None:
     quick, slow = menu((0.010, 80.0)), menu((0.040, 80.0))
     offered = {"gpu": Devices(1, {"t": quick}), "cpu": Devices(4, {"t": slow})}
-    found = price_of_time([{("t", 0.0, 1.0): 1.0}], offered, 1.0, 0.5, 0.0)
+    found = price_of_time({("t", 0.0, 1.0): 1.0}, offered, 1.0, 0.5, 0.0)
     assert found.speed == pytest.approx({"gpu": 1.0, "cpu": 0.25})
-    assert price_of_time([{("t", 0.0, 1.0): 199.0}], offered, 1.0, 0.5, 0.0).per_s == 0.0
-    assert price_of_time([{("t", 0.0, 1.0): 201.0}], offered, 1.0, 0.5, 0.0).per_s > 0.0
+    assert price_of_time({("t", 0.0, 1.0): 199.0}, offered, 1.0, 0.5, 0.0).per_s == 0.0
+    assert price_of_time({("t", 0.0, 1.0): 201.0}, offered, 1.0, 0.5, 0.0).per_s > 0.0
 
 
-def test_what_comes_and_what_waits_must_each_fit() -> None:
-    """The price is that of the dearer of the two loads, not that of their sum."""
+def test_the_price_is_looked_for_from_another_on() -> None:
     offered = {"cpu": Devices(1, {"t": menu((0.010, 80.0), (0.005, 70.0))})}
     few, many = {("t", 0.0, 1.0): 90.0}, {("t", 0.0, 1.0): 150.0}
-    assert price_of_time([few, few], offered, 1.0, 0.5, 0.0).per_s == 0.0
-    dearer = price_of_time([few, many], offered, 1.0, 0.5, 0.0)
-    assert dearer == price_of_time([many, few], offered, 1.0, 0.5, 0.0)
-    assert dearer.per_s == pytest.approx(10.0 / 0.005, rel=0.01)
+    assert price_of_time(few, offered, 1.0, 0.5, 0.0, 50.0).per_s == 50.0
+    dearer = price_of_time(many, offered, 1.0, 0.5, 0.0, 50.0)
+    assert dearer.per_s == pytest.approx(10.0 / 0.005, rel=0.02)
+    assert dearer.short is None
 
 
 def test_batches_may_run_longer_where_workers_outnumber_queues() -> None:
     """One worker must leave a query half its limit to wait; nine leave it a tenth."""
     slow = {"t": menu((0.080, 80.0))}
     kind = ("t", 0.0, 0.1)
-    assert price_of_time([{kind: 1e4}], {"cpu": Devices(1, slow)}, 1.0, 1.0, 0.0).per_s == 0.0
-    assert price_of_time([{kind: 1e4}], {"cpu": Devices(9, slow)}, 1.0, 1.0, 0.0).per_s > 0.0
+    assert price_of_time({kind: 1e4}, {"cpu": Devices(1, slow)}, 1.0, 1.0, 0.0).per_s == 0.0
+    assert price_of_time({kind: 1e4}, {"cpu": Devices(9, slow)}, 1.0, 1.0, 0.0).per_s > 0.0
 
 
 def test_the_value_function_rises_with_slack_and_falls_with_price() -> None:
@@ -398,7 +406,7 @@ def test_a_query_alone_is_charged_as_in_a_batch_that_has_not_waited() -> None:
     chances = Chances(make_menu(worker().residents.values(), 8))
     for price in (0.0, 200.0, 400.0, 700.0, 3000.0):
         table = ValueTable(chances, price, 100.0)
-        offer = best_batch(Line(table, queries(0.3), [0.3], [3], math.inf))
+        offer = best_batch(Line(table, queries(0.3), [0.3], [3], math.inf, 0.0))
         worth, row = table.alone(0.3, 3)
         assert offer is not None
         assert table.menu.variant_ids[row] == offer.variant_id
@@ -504,34 +512,6 @@ def test_the_chance_is_one_half_at_the_median_and_99_percent_at_p99() -> None:
 def test_settings_out_of_range_are_refused_by_name(setting: str, value: float) -> None:
     with pytest.raises(InvalidInputError, match=setting):
         BestValue(**{setting: value})
-
-
-def test_a_tenant_that_floods_the_queue_crowds_out_only_itself() -> None:
-    flood = tuple(query._replace(tenant="flood") for query in queries(*[0.02] * 200))
-    small = queries(0.03)[0]._replace(query_id=900, tenant="small")
-    policy = BestValue()
-    ask(policy, queries(1.0))
-    run = ask(policy, (*flood, small)[-64:])
-    assert isinstance(run, Run)
-    assert [query.tenant for query in run.queries] == ["small"]
-
-
-def test_fair_shares_are_max_min() -> None:
-    of = ["a"] * 10 + ["b"] * 2 + ["c"] * 3
-    asked = tuple(
-        query._replace(tenant=tenant)
-        for query, tenant in zip(queries(*[1.0] * 15), of, strict=True)
-    )
-    work_s = [1.0] * 15
-    assert within_fair_share(asked, work_s, 15.0) is None  # there is time for all
-    modest = within_fair_share(asked, work_s, 9.0)  # 3 for each
-    assert modest is not None
-    assert modest == [place for place, tenant in enumerate(of) if tenant != "a"]
-    assert within_fair_share(asked, work_s, 3.0) is None  # nobody keeps within 1
-    assert within_fair_share(asked[:10], work_s[:10], 3.0) is None  # one tenant
-
-
-# -- what once went wrong ---------------------------------------------------------------------
 
 
 def at(name: str, device_class: str, views: list[ResidentView], most: int = 8) -> WorkerView:
