@@ -1,0 +1,34 @@
+"""How hard the worlds are: what each asks for at a load of 1, beside what its devices could serve.
+
+    python benchmarks/capacity.py [WORLD.yaml ...]
+
+Capacity is the largest rate of the same mix that could be served within its limits, with full
+batches and without a pause (``controller/sim/capacity.py``). The worlds here ask for just that in
+their busiest five seconds.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from modelless.controller.sim.capacity import demand_of
+from modelless.controller.sim.world import load_world
+
+WORLDS = Path(__file__).parent / "worlds"
+
+
+def main(paths: list[str]) -> None:
+    """Print a line for each world."""
+    print(f"{'world':<18}{'capacity/s':>12}{'mean/s':>10}{'busiest 5 s':>13}{'load':>7}")
+    for path in [Path(name) for name in paths] or sorted(WORLDS.glob("*.yaml")):
+        file = load_world(path)
+        demand = demand_of(file)
+        print(
+            f"{file.world.name:<18}{demand.capacity_per_s:>12.1f}{demand.mean_per_s:>10.1f}"
+            f"{demand.busiest_per_s:>13.1f}{demand.load:>7.2f}"
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
