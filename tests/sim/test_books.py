@@ -73,13 +73,14 @@ SYSTEMS = ("modelless", "infaas", "proteus", "clockwork")
 EXTENTS: dict[str, tuple[float, float]] = {
     "steady": (6, 1),
     "noisy-neighbours": (6, 1),
-    "edge-core": (10, 1),
+    "edge-core": (4, 1),
     "bursty": (40, 1),
+    "elastic": (70, 0.5),
     "flash-crowd": (60, 0.5),
     "failures": (100, 0.3),
-    "diurnal": (120, 0.1),
-    "drift": (70, 1),
-    "timm-mixed": (10, 1),
+    "diurnal": (80, 0.2),
+    "drift": (70, 0.8),
+    "mixed-fleet": (3, 1),
     "servegen-week": (20, 1),
 }
 """How long each is run, seconds, and with how much of its load: until what it is there for has
@@ -105,6 +106,8 @@ HAPPENED: dict[str, Callable[[Books], bool]] = {
         and max(row["start_s"] for row in books.ran) > 95.0
         and not [r for r in books.ran if r["device"] == "rack-b" and 81.0 < r["dispatch_s"] < 95.0]
     ),
+    "elastic": lambda books: books.world.devices[0].max_workers == 8,
+    "mixed-fleet": lambda books: {row["device"] for row in books.ran} >= {"hailo8l", "rtx3090"},
     "diurnal": lambda books: {row["task"] for row in books.ran} == {"vision", "speech"},
     "drift": lambda books: _actions(books)["loaded"] > books.world.devices[0].count,
 }

@@ -1,0 +1,101 @@
+"""What a load of 1 is: capacity by hand, and the worlds that are shipped."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modelless.controller.sim.capacity import demand_of
+from modelless.controller.sim.world import load_world
+from modelless.variants.errors import InvalidInputError
+
+from .worlds import world
+
+SHIPPED = sorted((Path(__file__).parents[2] / "benchmarks" / "worlds").glob("*.yaml"))
+EXACT = {"p90_ratio": 1.0 + 1e-9, "p99_ratio": 1.0 + 2e-9}
+
+
+def one_task(**changes: Any) -> dict[str, Any]:
+    """Two variants of 10 and 40 ms an item, which batches do not quicken, on two workers."""
+    ladder = {
+        "kind": "ladder",
+        "count": 2,
+        "latency_ms": [10, 40],
+        "accuracy": [60, 80],
+        "further_item": 1.0,
+        "tail": EXACT,
+    }
+    return {
+        "duration_s": 20,
+        "devices": [{"name": "cpu", "count": 2}],
+        "tasks": [{"name": "t", "variants": ladder}],
+        "queries": [
+            {"tasks": ["t"], "arrivals": {"kind": "poisson", "rate_per_s": 50}, "slos": [{}]}
+        ],
+        **changes,
+    }
+
+
+def capacity(**changes: Any) -> float:
+    return demand_of(world(**one_task(**changes))).capacity_per_s
+
+
+def slos(*limits: dict[str, Any]) -> list[dict[str, Any]]:
+    arrivals = {"kind": "poisson", "rate_per_s": 200}
+    return [{"tasks": ["t"], "arrivals": arrivals, "slos": list(limits)}]
+
+
+def test_everyone_takes_what_costs_least() -> None:
+    assert capacity() == pytest.approx(2 / 0.010, rel=1e-3)
+
+
+def test_a_minimum_accuracy_costs() -> None:
+    found = capacity(queries=slos({"weight": 1}, {"weight": 1, "min_accuracy": 70}))
+    assert found == pytest.approx(2 / 0.025, rel=0.05)  # as many of each as come by chance
+
+
+def test_neighbours_slow_each_other() -> None:
+    devices = [{"name": "cpu", "count": 2, "per_host": 2, "contention": 0.25}]
+    assert capacity(devices=devices) == pytest.approx((1.0 + 1.0 / 1.25) / 0.010, rel=1e-3)
+
+
+def test_the_way_there_and_back_is_time_that_no_batch_runs() -> None:
+    network = {"worker_hop_ms": 5}
+    limits = {"max_batch": 1}
+    assert capacity(network=network, limits=limits) == pytest.approx(2 / 0.020, rel=1e-3)
+
+
+def test_workers_that_may_come_count_and_faults_do_not() -> None:
+    devices = [{"name": "cpu", "count": 2, "max_workers": 5}]
+    faults = [{"kind": "worker-dies", "worker": "cpu/0", "at_s": 1}]
+    assert capacity(devices=devices, faults=faults) == pytest.approx(5 / 0.010, rel=1e-3)
+
+
+def test_what_comes_on_average_and_in_the_busiest_seconds() -> None:
+    crowd = {"kind": "flash-crowd", "base_per_s": 10, "peak_per_s": 100, "at_s": 5, "hold_s": 6}
+    queries = [{"tasks": ["t"], "arrivals": crowd, "slos": [{}]}]
+    demand = demand_of(world(**one_task(queries=queries)))
+    assert demand.busiest_per_s == pytest.approx(100, rel=0.15)
+    assert demand.mean_per_s < 0.8 * demand.busiest_per_s
+    assert demand.load == demand.busiest_per_s / demand.capacity_per_s
+
+
+def test_limits_that_nothing_keeps_are_an_error() -> None:
+    with pytest.raises(InvalidInputError, match="limits that nothing can keep"):
+        capacity(queries=slos({"weight": 1}, {"weight": 1, "min_accuracy": 99}))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_worlds_ask_for_what_their_devices_can_serve(path: Path) -> None:
+    file = load_world(path)
+    named = [getattr(each.variants, "path", ()) for each in file.world.tasks]
+    named += [getattr(each.arrivals, "path", ()) for each in file.world.queries]
+    tables = [name for each in named for name in ([each] if isinstance(each, str) else each)]
+    if missing := [name for name in tables if not (file.folder / name).exists()]:
+        pytest.skip(f"{path.name} needs {', '.join(missing)}, not part of the package")
+    load = demand_of(file).load
+    assert math.isclose(load, 1.0, abs_tol=0.06) or path.stem == "bursty"
+    assert load > 0.6  # how long its bursts last is up to chance: five seconds are rarely full
