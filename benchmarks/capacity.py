@@ -4,7 +4,7 @@
 
 Capacity is the largest rate of the same mix that could be served within its limits, with full
 batches and without a pause (``controller/sim/capacity.py``). The worlds here ask for just that in
-their busiest five seconds.
+their busiest five seconds, but for ``bursty``, whose bursts are shorter.
 """
 
 from __future__ import annotations

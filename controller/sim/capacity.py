@@ -4,7 +4,8 @@ The capacity is the largest rate at which every query of the world's mix could b
 its limits, if devices never stood still but for a batch's way there and back, all batches were
 full, everyone took the variant that costs least, and all of them were loaded. It is the optimum of
 a linear program: the least time each kind of query takes on each device class, and how the kinds
-are shared out over the classes. Faults are left out, and workers that scaling may add are in.
+are shared out over the classes. Faults are left out, workers that scaling may add are in, and each
+keeps the size it has.
 
 Nobody reaches it. It says how hard a load is: at half of it, a good policy still answers everyone
 in time, with variants below the best; beyond it, somebody must be refused.
@@ -60,7 +61,7 @@ def demand_of(file: WorldFile) -> Demand:
     if not total:
         raise InvalidInputError.of("queries", "none", "at least one query")
     at_s = np.sort(np.concatenate(list(arrivals.values())))
-    span_s = world.duration_s or float(at_s[-1])
+    span_s = world.duration_s or float(at_s[-1]) or _STRETCH_S
     mix = {kind: len(times) / total for kind, times in arrivals.items()}
     ends = np.searchsorted(at_s, at_s + _STRETCH_S)
     busiest = int((ends - np.arange(total)).max())
@@ -91,6 +92,8 @@ def _capacity_per_s(world: World, mix: dict[Kind, float], placed: Placed) -> flo
     answer = linprog(np.append(np.zeros(len(ways)), -1.0), A_ub=rows, b_ub=room)
     if not answer.success:
         raise EnvironmentUnfitError(f"The capacity's program was not solved: {answer.message}")
+    if not answer.fun < 0.0:
+        raise InvalidInputError.of("devices", "no worker where one is needed", "at least one")
     return float(-answer.fun)
 
 
@@ -113,5 +116,7 @@ def _least_s(
 def _workers(device: DeviceSettings) -> float:
     """How many undisturbed ones a class's workers are worth, all of them busy."""
     count = max(device.count, device.max_workers or 0)
+    if device.max_cores is not None:
+        count = min(count, device.max_cores // device.threads)
     hosts = [min(device.per_host, count - n) for n in range(0, count, device.per_host)]
     return sum(float((1.0 / (1.0 + device.contention * np.arange(size))).sum()) for size in hosts)

@@ -50,7 +50,8 @@ def merged(rate_per_s: FloatArray, time_s: FloatArray) -> tuple[FloatArray, Floa
     rows, number = np.unique(time_s, axis=0, return_inverse=True)
     rates = np.bincount(number.reshape(-1), weights=rate_per_s, minlength=len(rows))
     kept = np.argsort(-rates, kind="stable")[:_MOST_KINDS]
-    return rates[kept] * (rates.sum() / rates[kept].sum()), rows[kept]
+    most = rates[kept].sum()
+    return rates[kept] * (rates.sum() / most if most > 0.0 else 1.0), rows[kept]
 
 
 def best_plan(

@@ -26,9 +26,9 @@ A query that a device of another class will soon serve better is left for that; 
 one's time has a price. For a moment that stands (``value_left``), also for who joins the queue
 behind others: so most arrivals need no decision, however many devices are idle.
 
-Where not all can be served, those who will be are chosen at once, and tenants share what there is
-fairly (``value_admission``). The others run in full batches while nobody else waits, and are given
-up when it is too late for that.
+Where not all can be served, who comes first is settled for each query, by priority and fairly to
+tenants (``value_admission``); the others run while nobody else waits. Each gateway settles that for
+what it sees: of several, each takes the fleet for its own.
 
 The pieces are known: late binding and latency slack from SuperServe (Khare et al., NSDI 2025), the
 price as the dual of the accuracy-scaling program that Proteus (Ahmad et al., ASPLOS 2024) solves.
@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -70,6 +71,7 @@ from modelless.variants.estimates import Estimates
 
 _DEFERRED = Defer()
 _QUEUES_LOOKED_AT = 8
+_MOST_SCANNED = 256  # queries of a queue, at a time
 _READY_KEPT = 4096
 _GOOD_ENOUGH_POINTS = 10.0  # so much below its best, a query, is a batch of the most urgent queue
 # Accuracy points by which another device must be better to be waited for: while this one has time
@@ -178,6 +180,7 @@ class BestValue(SelectionPolicy):
                 return decision
         market = self._market
         market.on_idle(worker, deferred, now_s)
+        waiting = sum([len(queue.queries) for queue in deferred])
         chosen: Offer | None = None
         hopeless: list[QueryView] = []
         until_s = math.inf  # what is left for others, if anything, is left so long
@@ -190,7 +193,7 @@ class BestValue(SelectionPolicy):
                 until_s = min(until_s, stands_s)
                 continue
             left: list[QueryView] = []
-            line = self._line_up(worker, queue, menu, deferred, now_s, hopeless, left)
+            line = self._line_up(worker, queue, menu, waiting, now_s, hopeless, left)
             if left:
                 until_s = min(until_s, look_again_s(now_s))
             if line is None:
@@ -230,7 +233,7 @@ class BestValue(SelectionPolicy):
         worker: WorkerView,
         queue: QueueView,
         menu: Menu,
-        queues: Sequence[QueueView],
+        waiting: int,
         now_s: float,
         hopeless: list[QueryView],
         left: list[QueryView],
@@ -238,27 +241,26 @@ class BestValue(SelectionPolicy):
         """Whom the worker could serve; None if nobody.
 
         The most urgent queries, all of the highest priority there. What the worker cannot serve,
-        given all the time in the world, blocks nobody. Those whom there is no time for are there
+        given all the time in the world, blocks nobody. Those for whom there is no time are there
         only if nobody else is.
 
         Args:
             worker, queue: who asks, and where to look.
             menu: what the worker offers there.
-            queues: all that wait.
+            waiting: queries in all queues.
             now_s: the time.
-            hopeless: takes up those whom nobody could serve in time, or for whom there is no time.
+            hopeless: takes up those whom nobody could serve in time.
             left: takes up those who are left for others.
         """
-        market, device_class = self._market, worker.device_class
+        market = self._market
         if not menu.variant_ids:
             return None
-        table = market.table(menu, device_class)
-        others = market.others(device_class, queue.scope)
+        table = market.table(menu, worker.device_class)
         admission = market.admission
         crowd = Crowd(menu, is_scarce=table.price > 0.0)
         standby = Crowd(menu, is_scarce=True)
         least_s = market.least_for(queue.scope)
-        for query in queue.queries:
+        for query in islice(queue.queries, _MOST_SCANNED):
             reach = menu.reach_for(query.min_accuracy_percent, query.items)
             if not reach:
                 continue
@@ -269,29 +271,42 @@ class BestValue(SelectionPolicy):
             if slack_s < menu.least_s:
                 left.append(query)  # for a quicker worker, which this policy may not have met
                 continue
-            if admission:
-                is_in = admission.admits(query)
-                if self._is_too_late(query, slack_s, is_in, table, others):
-                    hopeless.append(query)
-                    continue
-                if not is_in:
-                    standby.take(query, slack_s, reach)
-                    continue
-            if not crowd.take(query, slack_s, reach):
+            if admission and not (
+                admission.admits(query) and table.worth(slack_s, reach) > -table.penalty
+            ):
+                standby.take(query, slack_s, reach)
+            elif not crowd.take(query, slack_s, reach):
                 break
-        if not crowd.queries:
-            crowd = standby
+        for those in (crowd, standby):
+            line = self._kept(worker, queue, table, those, waiting, now_s, left)
+            if line is not None:
+                return line
+        return None
+
+    def _kept(
+        self,
+        worker: WorkerView,
+        queue: QueueView,
+        table: ValueTable,
+        crowd: Crowd,
+        waiting: int,
+        now_s: float,
+        left: list[QueryView],
+    ) -> Line | None:
+        """Those of a crowd who are not left for others; None if nobody is there."""
         if not crowd.queries:
             return None
+        market, device_class = self._market, worker.device_class
         peers, wait_s = market.fleet.free(device_class, now_s, without=worker.worker_id)
         pressure = 0.0
         if table.price > 0.0:
-            pressure = min(_waiting(queues) / (menu.most * (peers + 1)), 1.0)
+            pressure = min(waiting / (table.menu.most * (peers + 1)), 1.0)
         next_idle_s = wait_s if peers else math.inf
         line = Line(table, crowd.queries, crowd.slack_s, crowd.reach, next_idle_s, pressure)
+        others = market.others(device_class, queue.scope)
         if not others:
             return line
-        kept = self._better_here(line, others, queue, queues, now_s)
+        kept = self._better_here(line, others, waiting / len(queue.queries), now_s)
         if len(kept) == len(line.queries):
             return line
         if not kept:
@@ -301,40 +316,17 @@ class BestValue(SelectionPolicy):
         left += [query for place, query in enumerate(line.queries) if place not in stay]
         return line.only(kept)
 
-    def _is_too_late(
-        self,
-        query: QueryView,
-        slack_s: float,
-        is_in: bool,
-        own: ValueTable,
-        others: Mapping[str, Menu],
-    ) -> bool:
-        """Whether no full batch is sure to be in time any more, and nothing else pays.
-
-        That goes for all device classes, while there is not time for everyone. Who is not in is
-        served in full batches or not at all.
-        """
-        tables = [own, *(self._market.table(menu, name) for name, menu in others.items())]
-        for table in tables:
-            menu = table.menu
-            reach = menu.reach_for(query.min_accuracy_percent, query.items)
-            if not reach:
-                continue
-            if slack_s >= menu.surely_s(slice(0, reach), menu.most):
-                return False
-            if is_in and table.worth(slack_s, reach) > -table.penalty:
-                return False
-        return True
-
     def _better_here(
         self,
         line: Line,
         others: Mapping[str, Menu],
-        queue: QueueView,
-        queues: Sequence[QueueView],
+        ahead_of: float,
         now_s: float,
     ) -> Sequence[int]:
-        """Whom no other device class will soon serve better, as places."""
+        """Whom no other device class will soon serve better, as places.
+
+        ``ahead_of``: how many go, of all queues, before the second of this one.
+        """
         own, slacks_s, reaches = line.table, line.slack_s, line.reach
         margin = _BETTER_POINTS if own.price == 0.0 else _MUCH_BETTER_POINTS
         kept = range(len(line.queries))
@@ -347,8 +339,6 @@ class BestValue(SelectionPolicy):
             workers, wait_s = self._market.fleet.free(name, now_s) if doubtful else (0, math.inf)
             if not workers:
                 continue
-            # How many go, of all queues, before the second of this one.
-            ahead_of = _waiting(queues) / len(queue.queries)
             # Who is ahead in this queue runs in one batch with it; the others' are shared out.
             batches = 1.0 + (ahead_of - 1.0) / workers
             item_s = batches * menu.quickest_item_s(len(menu.variant_ids))
@@ -372,7 +362,3 @@ def _most_urgent_first(queues: list[QueueView]) -> Iterator[QueueView]:
     for place in sorted(range(len(queues)), key=keys.__getitem__):
         if place != first:
             yield queues[place]
-
-
-def _waiting(queues: Sequence[QueueView]) -> int:
-    return sum([len(queue.queries) for queue in queues])

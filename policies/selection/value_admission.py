@@ -1,40 +1,49 @@
-"""Who is served when not everyone can be.
+"""Who is served first when not everyone can be.
 
 At a price of device time some kinds of queries are just worth it: there is time for a share of them
-only. That share is chosen at once and for good, evenly over time, so that those who are in can
-count on being served and fill whole batches. If all of them waited for what the others leave, each
-would come to its turn when it is too late. (How much time there is for them is what the linear
-program behind the price says; like a knapsack's, its solution has one such price: Dantzig,
-Operations Research 1957.)
+only. Who is in that share is settled for each query, so that those who are in can count on being
+served and fill whole batches. If all of them waited for what the others leave, each would come to
+its turn when it is too late. (How much time there is for them is what the linear program behind the
+price says; like a knapsack's, its solution has one such price: Dantzig, Operations Research 1957.)
+Nobody is refused by that: who is not in runs while nobody else wants the device.
 
-Tenants share that time evenly, and who asks for less than an even share gets all of it: max-min
-fairness (Bertsekas and Gallager, Data Networks, sec. 6.5.2).
+Priorities come first. Tenants share the time evenly, and who asks for less than an even share gets
+all of it: max-min fairness (Bertsekas and Gallager, Data Networks, sec. 6.5.2).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from modelless.policies.selection.value_price import Kind, Short, kind_of
 from modelless.policies.views import QueryView
 
-Demand = tuple[Kind, str]
-"""A kind of query of a tenant."""
+_ODD_A, _ODD_B, _MASK = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, (1 << 64) - 1
 
-_GOLDEN = 0.6180339887498949
-"""Its multiples' fractional parts are spread most evenly over 0 to 1 (Knuth, TAOCP 3, sec. 6.4)."""
+
+class Demand(NamedTuple):
+    """Queries that are alike to admission."""
+
+    kind: Kind
+    tenant: str
+    priority: int
+
+
+def demand_of(query: QueryView) -> Demand:
+    """The query's."""
+    return Demand(kind_of(query), query.tenant, query.priority)
 
 
 class Admission:
-    """The share of each demand that is served; whatever is not told is served whole.
+    """The share of each demand that is in; of whatever is not told everyone is.
 
     Args:
         shares: 0 to 1.
     """
 
     def __init__(self, shares: Mapping[Demand, float]) -> None:
-        self._shares = shares
+        self._shares = {demand: share for demand, share in shares.items() if share < 1.0}
 
     def __bool__(self) -> bool:
         """Whether anyone is left out."""
@@ -45,47 +54,78 @@ class Admission:
         return self._shares.get(demand, 1.0)
 
     def admits(self, query: QueryView) -> bool:
-        """Whether the query is among those for whom there is time.
+        """Whether the query is in.
 
         That stays as it is while the shares do; who is in a small share is in every larger one.
         """
-        share = self._shares.get((kind_of(query), query.tenant))
-        return share is None or query.query_id * _GOLDEN % 1.0 < share
+        share = self._shares.get(demand_of(query))
+        return share is None or _spread(query.query_id) < share
 
     def times(self, other: Admission) -> Admission:
         """A share of each share."""
-        shares = dict(self._shares)
-        for demand, share in other._shares.items():
-            shares[demand] = shares.get(demand, 1.0) * share
-        return Admission(shares)
+        demands = {**self._shares, **other._shares}
+        return Admission({demand: self.share(demand) * other.share(demand) for demand in demands})
 
 
 EVERYONE = Admission({})
 
 
 def admission_of(short: Short | None, rates: Mapping[Demand, float]) -> Admission:
-    """Share out the time there is.
+    """Share out the time there is for the kinds that are short of it, among the lowest priority.
 
     Args:
-        short: the kinds for whom there is not enough; None if there is for all.
+        short: for whom there is not enough; None if there is for all.
         rates: items a second of each demand.
     """
-    if short is None:
+    if short is None or not rates:
         return EVERYONE
-    asked: dict[str, float] = {}  # workers' time, by tenant
-    for (kind, tenant), rate in rates.items():
-        item_s = short.item_s.get(kind, math.inf)
-        if item_s < math.inf:
-            asked[tenant] = asked.get(tenant, 0.0) + rate * item_s
-    left, served = short.spare, {}
-    for number, tenant in enumerate(sorted(asked, key=asked.__getitem__)):
-        gets = min(asked[tenant], left / (len(asked) - number))
-        left -= gets
-        served[tenant] = gets / asked[tenant] if asked[tenant] > 0.0 else 1.0
-    return Admission(
-        {
-            (kind, tenant): served[tenant] if short.item_s[kind] < math.inf else 0.0
-            for kind, tenant in rates
-            if kind in short.item_s
-        }
-    )
+    time = {demand: rate * short.item_s.get(demand.kind, 0.0) for demand, rate in rates.items()}
+    modest = _content(_by_tenant(time, rates), short.capacity)
+    lowest = min(demand.priority for demand in rates)
+    left, scarce = short.spare, []
+    for demand in rates:
+        if demand.kind not in short.is_worth_it:
+            continue
+        if demand.priority > lowest or demand.tenant in modest:
+            left -= time[demand]
+        else:
+            scarce.append(demand)
+    shares: dict[Demand, float] = {}
+    for is_worth_it in (True, False):
+        here = [demand for demand in scarce if short.is_worth_it[demand.kind] is is_worth_it]
+        asked = _by_tenant(time, here)
+        given = _max_min(asked, max(left, 0.0))
+        left -= sum(given.values())
+        for demand in here:
+            tenant = demand.tenant
+            shares[demand] = given[tenant] / asked[tenant] if asked[tenant] > 0.0 else 1.0
+    return Admission(shares)
+
+
+def _by_tenant(time: Mapping[Demand, float], demands: Iterable[Demand]) -> dict[str, float]:
+    asked: dict[str, float] = {}
+    for demand in demands:
+        asked[demand.tenant] = asked.get(demand.tenant, 0.0) + time[demand]
+    return asked
+
+
+def _content(asked: Mapping[str, float], there_is: float) -> set[str]:
+    """Who gets all they ask for, if all is shared out evenly."""
+    given = _max_min(asked, there_is)
+    return {tenant for tenant, time in asked.items() if given[tenant] >= time}
+
+
+def _max_min(asked: Mapping[str, float], there_is: float) -> dict[str, float]:
+    """What each gets: all it asks for, or as much as anyone."""
+    given: dict[str, float] = {}
+    for number, tenant in enumerate(sorted(asked, key=lambda name: (asked[name], name))):
+        given[tenant] = min(asked[tenant], there_is / (len(asked) - number))
+        there_is -= given[tenant]
+    return given
+
+
+def _spread(number: int) -> float:
+    """0 to 1, as if by chance: neighbours have nothing to do with each other."""
+    mixed = number * _ODD_A & _MASK
+    mixed = (mixed ^ mixed >> 32) * _ODD_B & _MASK
+    return (mixed ^ mixed >> 32) / (_MASK + 1)

@@ -6,7 +6,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from modelless.policies.scopes import in_scope
-from modelless.policies.selection.value_admission import EVERYONE, Demand, admission_of
+from modelless.policies.selection.value_admission import (
+    EVERYONE,
+    Demand,
+    admission_of,
+    demand_of,
+)
 from modelless.policies.selection.value_fleet import Fleet
 from modelless.policies.selection.value_menu import Menu, make_menu
 from modelless.policies.selection.value_price import (
@@ -14,7 +19,6 @@ from modelless.policies.selection.value_price import (
     Kind,
     Price,
     Rates,
-    kind_of,
     price_of_time,
 )
 from modelless.policies.selection.value_table import Chances, ValueTable
@@ -28,6 +32,7 @@ _BACKLOG_SAMPLED = 64  # queries of a queue
 _PRICES_PER_DOUBLING = 8
 _SMOOTH_FROM = 36.0  # open queries, from which on chance evens out
 _LONGEST_S = 10.0
+_LATELY_S = 0.25  # in which a crowd shows, before it counts in the mean of some seconds
 _PATIENCE = 1.5  # so many times the device time there is may be asked for by what waits just now
 
 _MenuKey = tuple[int, int, str]
@@ -63,6 +68,8 @@ class Market:
         self._miss_penalty = miss_penalty
         self._reprice_s = reprice_s
         self._rates = Rates[Demand](memory_s)
+        self._lately = Rates[Demand](_LATELY_S)
+        self._counted = -1  # the last query's id; ids ascend
         self._busy = Rates[str](_BUSY_MEMORY_S)  # workers at work, by class
         # By scope, the least time for a query: of the workers met, and of all that are ready.
         self._met_least_s: dict[str, float] = {}
@@ -86,7 +93,12 @@ class Market:
 
     def on_query(self, query: QueryView, now_s: float) -> None:
         """A query has come in."""
-        self._rates.count((kind_of(query), query.tenant), query.items, now_s)
+        if query.query_id <= self._counted:
+            return  # asked again: its worker was lost, or it may be served late
+        self._counted = query.query_id
+        demand = demand_of(query)
+        self._rates.count(demand, query.items, now_s)
+        self._lately.count(demand, query.items, now_s)
 
     def on_ready(self, scope: str, least_s: float) -> None:
         """The quickest of all that is ready for a scope takes ``least_s`` for a query."""
@@ -156,13 +168,6 @@ class Market:
         """What a second of the class is worth, accuracy points."""
         return self._price_of.get(device_class, 0.0)
 
-    def peers(self, worker: WorkerView) -> float:
-        """How many workers like this one share its queues, those of other speeds in proportion."""
-        speed = self._price.speed
-        own = speed.get(worker.device_class, 1.0)
-        counts = self.fleet.counts()
-        return max(sum(count * speed.get(c, 1.0) for c, count in counts.items()) / own, 1.0)
-
     def _survey(self, now_s: float) -> None:
         """Take stock: which workers are there, and what each class offers by scope."""
         self._surveyed_s = now_s
@@ -177,7 +182,7 @@ class Market:
                 continue
             of_class = menus[class_of[held]]
             kept = of_class.get(scope)
-            if kept is None or len(menu.variant_ids) > len(kept.variant_ids):
+            if kept is None or _offers_more(menu, kept):
                 of_class[scope] = menu
             least_s = self._met_least_s.get(scope, math.inf)
             self._met_least_s[scope] = min(menu.least_s, least_s)
@@ -200,11 +205,15 @@ class Market:
         """The price at which what comes in and what waits fits, and who is left out for that."""
         self._priced_s = now_s
         rates = self._rates.per_s(now_s)
+        for key, rate in self._lately.per_s(now_s).items():
+            surely = rate - math.sqrt(rate / _LATELY_S)  # a standard deviation less
+            if surely > rates.get(key, 0.0):
+                rates[key] = surely
         usual = self._price_of_time(rates, 0.0)
         admission = admission_of(usual.short, rates)
         # Queries that come before the first of them is due, which says how smooth the demand is: a
         # few come in clumps, and what waits is then no sign of what can wait.
-        open_queries = sum([rate * min(kind[2], _LONGEST_S) for (kind, _), rate in rates.items()])
+        open_queries = sum([rate * min(each.kind[2], _LONGEST_S) for each, rate in rates.items()])
         clumped = min(math.sqrt(_SMOOTH_FROM / max(open_queries, 1.0)), 1.0)
         waiting = {key: clumped * rate * admission.share(key) for key, rate in rates.items()}
         for queue in queues:
@@ -213,7 +222,7 @@ class Market:
                 if admission and not admission.admits(query):
                     continue
                 # What waits must be done within its slack: that is a rate, too.
-                key = kind_of(query), query.tenant
+                key = demand_of(query)
                 slack_s = max(query.deadline_s - now_s, self._reprice_s)
                 waiting[key] = waiting.get(key, 0.0) + every * query.items / slack_s
         self._price = self._price_of_time(waiting, usual.per_s)
@@ -236,8 +245,8 @@ class Market:
     ) -> Price:
         """With so many times the device time there is."""
         by_kind: dict[Kind, float] = {}
-        for (kind, _), rate in rates.items():
-            by_kind[kind] = by_kind.get(kind, 0.0) + rate
+        for demand, rate in rates.items():
+            by_kind[demand.kind] = by_kind.get(demand.kind, 0.0) + rate
         return price_of_time(
             by_kind,
             self._devices,
@@ -246,6 +255,12 @@ class Market:
             self._miss_penalty,
             least_per_s,
         )
+
+
+def _offers_more(menu: Menu, other: Menu) -> bool:
+    """More variants, or as many and quicker ones."""
+    count, others = len(menu.variant_ids), len(other.variant_ids)
+    return (count, other.least_s) > (others, menu.least_s)
 
 
 def _scarcity(utilisation: float) -> float:

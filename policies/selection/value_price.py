@@ -38,7 +38,8 @@ def kind_of(query: QueryView) -> Kind:
 @lru_cache(maxsize=_KINDS_KEPT)  # asked for each query that comes; most name the same limits
 def _kind(scope: str, min_accuracy_percent: float, latency_s: float) -> Kind:
     if 0.0 < latency_s < math.inf:
-        latency_s = 2.0 ** (math.floor(2.0 * math.log2(latency_s)) / 2.0)
+        # Rounded first: of two times far from 0 the difference is not exact.
+        latency_s = 2.0 ** (math.floor(2.0 * math.log2(round(latency_s, 4) or latency_s)) / 2.0)
     return scope, math.floor(min_accuracy_percent / 2.0) * 2.0, latency_s
 
 
@@ -100,16 +101,19 @@ class Devices(NamedTuple):
 
 
 class Short(NamedTuple):
-    """Kinds of queries for whom there is not time for everyone.
+    """For whom there is not time, and what time there is.
 
     Attributes:
-        item_s: by kind, device time for an item; inf where it is worth less than its price. The
-            others' is worth their price, just.
-        spare: workers' time that is left for them.
+        item_s: device time an item of each kind takes at the price; the least, if none is worth it.
+        is_worth_it: the kinds that are not served whole; whether they are worth the price, just.
+        spare: workers' time that the others leave.
+        capacity: workers' time in all.
     """
 
     item_s: Mapping[Kind, float]
+    is_worth_it: Mapping[Kind, bool]
     spare: float
+    capacity: float
 
 
 class Price(NamedTuple):
@@ -118,7 +122,7 @@ class Price(NamedTuple):
     Attributes:
         per_s: accuracy points a second of the quickest class is worth.
         speed: of each class, relative to the quickest: a second of it is worth that much of one.
-        short: the kinds for whom there is not time for everyone.
+        short: None if there is time for everyone.
     """
 
     per_s: float
@@ -225,6 +229,8 @@ def _price_per_s(
     if used(least) <= capacity:
         return least, None
     served = worth > 0.0
+    if not served.any():
+        return least, None  # nothing is worth anything
     low = max(least, _LEAST_PRICE)
     high = _PRECISION * float((worth[served] / item_s[served]).max())  # nobody takes anything
     while high > low * _PRECISION:
@@ -237,12 +243,16 @@ def _price_per_s(
     if not out.any():
         return high, None
     choice = taken(low)
-    short_s = {
-        demand.kind: float(item_s[row, choice[row]]) if choice[row] != nothing else math.inf
-        for row, demand in enumerate(demands)
-        if out[row]
-    }
-    return low, Short(short_s, max(capacity - used(high), 0.0))
+    served_s = np.where(
+        choice == nothing, [d.offer.least_s for d in demands], item_s[every, choice]
+    )
+    kinds = [demand.kind for demand in demands]
+    return low, Short(
+        dict(zip(kinds, served_s.tolist(), strict=True)),
+        {kinds[row]: bool(choice[row] != nothing) for row in np.flatnonzero(out)},
+        max(capacity - used(high), 0.0),
+        capacity,
+    )
 
 
 def _least_s(offer: Within) -> float:

@@ -259,10 +259,9 @@ def test_a_cost_limit_binds_at_once_within_it() -> None:
 def test_at_a_price_who_waits_is_taken_in_even_if_another_worker_is_about_to_be_idle() -> None:
     """Alone, each would be worth as much with the next worker; together they save its time."""
     policy = BestValue()
-    rows = candidates((0.005, 60.0, 1e-6))
-    for number in range(400):  # so many a second make time dear
-        now_s = NOW_S - 1.0 + number / 400
-        policy.on_arrival(QueryView(number, "t", now_s, now_s + 0.1), rows, RNG)
+    for number in range(900):  # so many a second make time dear
+        now_s = NOW_S - 1.0 + number / 900
+        policy._market.on_query(QueryView(number, "t", now_s, now_s + 0.1), now_s)
     names = [f"w{number}" for number in range(4)]
     for name in names:
         policy.on_idle(worker(name), [QueueView("t", None, None, queries(9.0))], NOW_S - 0.5, RNG)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 from modelless.policies.selection.best_value import BestValue
-from modelless.policies.selection.value_admission import EVERYONE, Admission, admission_of
+from modelless.policies.selection.value_admission import EVERYONE, Admission, Demand, admission_of
 from modelless.policies.selection.value_crowd import Crowd
 from modelless.policies.selection.value_menu import make_menu
-from modelless.policies.selection.value_price import Devices, Short, kind_of, price_of_time
+from modelless.policies.selection.value_price import (
+    Devices,
+    Kind,
+    Price,
+    Short,
+    kind_of,
+    price_of_time,
+)
 from modelless.policies.views import QueryView, QueueView, ResidentView, Run, WorkerView
 
 RNG = np.random.default_rng(0)
@@ -31,64 +39,106 @@ def resident(name: str, one_s: float, accuracy: float) -> ResidentView:
 VIEWS = [resident("quick", 0.005, 60.0), resident("slow", 0.050, 80.0)]
 WORKER = WorkerView("w0", "cpu", {view.variant_id: view for view in VIEWS}, 8)
 MENU = make_menu(VIEWS, 8)
+QUICK_S = 0.005 * 4.5 / 8.0
 LOOSE, STRICT = kind_of(query(0)), kind_of(query(0, 78.0))
+
+
+def loose(tenant: str = "", priority: int = 0) -> Demand:
+    return Demand(LOOSE, tenant, priority)
+
+
+def strict(tenant: str = "", priority: int = 0) -> Demand:
+    return Demand(STRICT, tenant, priority)
+
+
+def priced(rates: dict[Kind, float]) -> Price:
+    return price_of_time(rates, {"cpu": Devices(1, {"t": MENU})}, 1.0, 1.0, 100.0)
 
 
 def test_the_price_tells_for_whom_there_is_not_time_and_how_much_there_is() -> None:
     """80 a second of 4.5 / 8 x 5 ms, and 60 a second of 4.5 / 8 x 50 ms; one worker."""
-    rates = {LOOSE: 80.0, STRICT: 60.0}
-    price = price_of_time(rates, {"cpu": Devices(1, {"t": MENU})}, 1.0, 1.0, 100.0)
-    strict_s = 0.050 * 4.5 / 8.0
-    assert price.per_s == pytest.approx(180.0 / strict_s, rel=0.02)
+    price = priced({LOOSE: 80.0, STRICT: 60.0})
+    assert price.per_s == pytest.approx(180.0 / (10 * QUICK_S), rel=0.02)
     assert price.short is not None
-    assert price.short.item_s == pytest.approx({STRICT: strict_s})
-    assert price.short.spare == pytest.approx(1.0 - 80.0 * 0.005 * 4.5 / 8.0)
+    assert price.short.item_s == pytest.approx({LOOSE: QUICK_S, STRICT: 10 * QUICK_S})
+    assert price.short.is_worth_it == {STRICT: True}
+    assert price.short.spare == pytest.approx(1.0 - 80.0 * QUICK_S)
+    assert price.short.capacity == 1.0
 
 
 def test_where_even_the_quickest_is_too_much_everyone_is_short() -> None:
     rates = {LOOSE: 1000.0, STRICT: 1.0}
-    price = price_of_time(rates, {"cpu": Devices(1, {"t": MENU})}, 1.0, 1.0, 100.0)
-    assert price.short is not None
-    assert price.short.item_s == pytest.approx({LOOSE: 0.005 * 4.5 / 8.0, STRICT: math.inf})
-    assert price.short.spare == pytest.approx(1.0)
-    admission = admission_of(price.short, {(LOOSE, ""): 1000.0, (STRICT, ""): 1.0})
-    assert admission.share((LOOSE, "")) == pytest.approx(1.0 / (1000.0 * 0.005 * 4.5 / 8.0))
-    assert admission.share((STRICT, "")) == 0.0
+    short = priced(rates).short
+    assert short is not None
+    assert short.is_worth_it == {LOOSE: True, STRICT: False}
+    assert short.spare == pytest.approx(1.0)
+    admission = admission_of(short, {loose(): 1000.0, strict(): 1.0})
+    assert admission.share(loose()) == pytest.approx(1.0 / (1000.0 * QUICK_S))
+    assert admission.share(strict()) == 0.0
+
+
+def test_nothing_that_is_worth_anything_has_no_price() -> None:
+    menu = make_menu([ResidentView("t/m/v@1", 0.0, (0.0, 0.1), (0.0, 0.1))], 1)
+    price = price_of_time({LOOSE: 100.0}, {"cpu": Devices(1, {"t": menu})}, 1.0, 1.0, 0.0)
+    assert (price.per_s, price.short) == (0.0, None)
 
 
 def test_while_there_is_time_for_all_everyone_is_in() -> None:
-    assert admission_of(None, {(LOOSE, "a"): 5.0}) is EVERYONE
+    assert admission_of(None, {loose("a"): 5.0}) is EVERYONE
     assert not EVERYONE
     assert EVERYONE.admits(query(3))
 
 
 def test_tenants_share_what_there_is_and_the_modest_get_all_they_ask_for() -> None:
     """Of 9 workers' time, with 1 s an item: 2 for a, and 3.5 each for b and c."""
-    rates = {(STRICT, "a"): 2.0, (STRICT, "b"): 7.0, (STRICT, "c"): 35.0, (LOOSE, "c"): 9.0}
-    admission = admission_of(Short({STRICT: 1.0}, 9.0), rates)
-    shares = {tenant: admission.share((STRICT, tenant)) for tenant in "abc"}
+    rates = {strict("a"): 2.0, strict("b"): 7.0, strict("c"): 35.0, loose("c"): 9.0}
+    short = Short({STRICT: 1.0, LOOSE: 0.0}, {STRICT: True}, 9.0, 9.0)
+    admission = admission_of(short, rates)
+    shares = {tenant: admission.share(strict(tenant)) for tenant in "abc"}
     assert shares == pytest.approx({"a": 1.0, "b": 0.5, "c": 0.1})
-    assert admission.share((LOOSE, "c")) == 1.0
+    assert admission.share(loose("c")) == 1.0
+
+
+@pytest.mark.parametrize(("flood_per_s", "small_per_s"), [(999.0, 1.0), (325.0, 5.4)])
+def test_who_asks_for_less_than_an_even_share_is_in_whatever_the_kind(
+    flood_per_s: float, small_per_s: float
+) -> None:
+    """Though what the flood asks for is cheaper, and would earn more."""
+    short = priced({LOOSE: flood_per_s, STRICT: small_per_s}).short
+    admission = admission_of(short, {loose("flood"): flood_per_s, strict("small"): small_per_s})
+    assert admission.share(strict("small")) == 1.0
+
+
+def test_a_higher_priority_is_in() -> None:
+    short = priced({LOOSE: 1000.0, STRICT: 1.0}).short
+    rates = {loose(): 900.0, loose(priority=5): 100.0, strict(priority=9): 1.0}
+    admission = admission_of(short, rates)
+    assert admission.share(strict(priority=9)) == 1.0
+    assert admission.share(loose(priority=5)) == 1.0
+    left = 1.0 - 100.0 * QUICK_S - 10 * QUICK_S
+    assert admission.share(loose()) == pytest.approx(left / (900.0 * QUICK_S))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.37, 0.9, 1.0])
-def test_a_share_is_served_evenly_over_time(share: float) -> None:
-    admission = Admission({(LOOSE, ""): share})
-    is_in = [admission.admits(query(number)) for number in range(5000)]
-    for first in range(0, 5000, 100):
-        assert sum(is_in[first : first + 100]) == pytest.approx(100.0 * share, abs=2.0)
+@pytest.mark.parametrize("step", [1, 13, 144])
+def test_a_share_is_served_over_time_whoever_comes_in_turn(share: float, step: int) -> None:
+    admission = Admission({loose(): share})
+    is_in = [admission.admits(query(number)) for number in range(0, 1000 * step, step)]
+    assert sum(is_in) == pytest.approx(1000.0 * share, abs=50.0)
+    for first in range(0, 1000, 100):
+        assert sum(is_in[first : first + 100]) == pytest.approx(100.0 * share, abs=20.0)
 
 
 def test_who_is_in_a_small_share_is_in_a_larger_one() -> None:
-    few, many = (Admission({(LOOSE, ""): share}) for share in (0.2, 0.6))
+    few, many = (Admission({loose(): share}) for share in (0.2, 0.6))
     numbers = range(1000)
     assert all(many.admits(query(n)) for n in numbers if few.admits(query(n)))
 
 
 def test_shares_of_shares() -> None:
-    one, other = Admission({(LOOSE, ""): 0.5}), Admission({(LOOSE, ""): 0.5, (STRICT, ""): 0.1})
+    one, other = Admission({loose(): 0.5}), Admission({loose(): 0.5, strict(): 0.1})
     both = one.times(other)
-    assert (both.share((LOOSE, "")), both.share((STRICT, ""))) == (0.25, 0.1)
+    assert (both.share(loose()), both.share(strict())) == (0.25, 0.1)
 
 
 def test_a_crowd_holds_enough_of_each_sort_at_a_price_and_of_the_most_urgent_without() -> None:
@@ -105,17 +155,87 @@ def test_a_crowd_holds_enough_of_each_sort_at_a_price_and_of_the_most_urgent_wit
         assert len(served) <= 64
 
 
-def test_beyond_capacity_batches_are_full_though_others_stand_between() -> None:
-    """Nine of ten who wait must have the slow variant, for which there is no time at all."""
+def crowded(per_s: float, strict_part: float = 0.0, **limits: Any) -> BestValue:
+    """A policy that has seen so much come for two seconds, up to now (2.0)."""
     policy = BestValue()
     policy.on_idle(WORKER, [], 0.0, RNG)
-    waiting = [query(n, 0.0 if n % 10 == 0 else 78.0, slack_s=0.9) for n in range(300)]
-    for number in range(2000):
-        now_s = number / 1000.0
-        policy._market.on_query(query(number, 0.0 if number % 10 == 0 else 78.0), now_s)
-    late = [each._replace(arrival_s=2.0, deadline_s=2.9) for each in waiting]
-    run = policy.on_idle(WORKER, [QueueView("t", None, None, tuple(late))], 2.0, RNG)
+    for number in range(int(2 * per_s)):
+        is_strict = number % 100 < 100.0 * strict_part
+        asked = query(number, 78.0 if is_strict else 0.0, **limits)
+        policy._market.on_query(asked, number / per_s)
+    return policy
+
+
+def waiting(*numbers: int, **limits: Any) -> tuple[QueryView, ...]:
+    asked = (query(10_000 + number, **limits) for number in numbers)
+    return tuple(each._replace(arrival_s=2.0, deadline_s=2.0 + each.deadline_s) for each in asked)
+
+
+def run_of(policy: BestValue, queries: tuple[QueryView, ...], now_s: float = 2.0) -> Run:
+    run = policy.on_idle(WORKER, [QueueView("t", None, None, queries)], now_s, RNG)
     assert isinstance(run, Run)
+    return run
+
+
+def test_beyond_capacity_batches_are_full_though_others_stand_between() -> None:
+    """Nine of ten who wait must have the slow variant, for which there is hardly time."""
+    queue = sorted(
+        (*waiting(*range(270), min_accuracy=78.0, slack_s=0.8), *waiting(*range(300, 330))),
+        key=lambda each: (each.query_id * 7) % 300,
+    )
+    run = run_of(crowded(1000.0, 0.9), tuple(queue))
     assert run.variant_id == "t/m/quick@1"
     assert len(run.queries) >= 6
     assert {each.min_accuracy_percent for each in run.queries} == {0.0}
+
+
+def test_nobody_is_refused_while_a_device_is_idle() -> None:
+    """After a crowd, whoever comes alone is served, though not in and a full batch too slow."""
+    policy = crowded(2000.0, slack_s=0.015)
+    for number in range(50):
+        (alone,) = waiting(number, slack_s=0.015)
+        run = run_of(policy, (alone._replace(arrival_s=2.0),))
+        assert (run.queries, run.dropped) == ((alone,), ())
+
+
+def test_a_higher_priority_is_served_beyond_capacity() -> None:
+    policy = crowded(2000.0)
+    urgent = tuple(each._replace(priority=9) for each in waiting(*range(6)))
+    run = run_of(policy, (*urgent, *waiting(*range(10, 60))))
+    assert {each.priority for each in run.queries} == {9}
+
+
+def test_a_tenant_that_floods_the_queue_crowds_out_only_itself() -> None:
+    policy = crowded(2000.0, tenant="flood")
+    for number in range(8):
+        policy._market.on_query(query(9000 + number, tenant="small"), 1.0 + number / 8.0)
+    small = waiting(900, 901, tenant="small")
+    run = run_of(policy, (*waiting(*range(200), tenant="flood"), *small))
+    flood = [each for each in run.queries if each.tenant == "flood"]
+    assert len(flood) == 8  # full of those who are in
+    again = run_of(policy, (*small, *waiting(*range(200), tenant="flood", slack_s=2.0)))
+    assert set(small) <= set(again.queries)
+
+
+def test_who_is_asked_about_again_does_not_count_again() -> None:
+    policy = crowded(100.0)
+    before = policy._market._rates.per_s(2.0)
+    for _ in range(500):
+        policy._market.on_query(query(5), 2.0)
+    assert policy._market._rates.per_s(2.0) == before
+
+
+def test_a_long_queue_is_not_gone_through_to_its_end() -> None:
+    policy = crowded(1000.0, 0.9)
+    seen = 0
+
+    class Counted(tuple[QueryView, ...]):
+        def __iter__(self) -> Iterator[QueryView]:
+            nonlocal seen
+            for each in super().__iter__():
+                seen += 1
+                yield each
+
+    run_of(policy, waiting(1))  # finds the price
+    run_of(policy, Counted(waiting(*range(2048), min_accuracy=78.0)), 2.001)
+    assert 0 < seen <= 260
