@@ -257,8 +257,10 @@ class BestValue(SelectionPolicy):
             return None
         table = market.table(menu, worker.device_class)
         admission = market.admission
-        crowd = Crowd(menu, is_scarce=table.price > 0.0)
-        standby = Crowd(menu, is_scarce=True)
+        others = market.others(worker.device_class, queue.scope)
+        # The most urgent may all be left for others.
+        crowd = Crowd(menu, is_choosy=table.price > 0.0 or bool(others))
+        standby = Crowd(menu, is_choosy=True)
         least_s = market.least_for(queue.scope)
         for query in islice(queue.queries, _MOST_SCANNED):
             reach = menu.reach_for(query.min_accuracy_percent, query.items)
@@ -277,11 +279,8 @@ class BestValue(SelectionPolicy):
                 standby.take(query, slack_s, reach)
             elif not crowd.take(query, slack_s, reach):
                 break
-        for those in (crowd, standby):
-            line = self._kept(worker, queue, table, those, waiting, now_s, left)
-            if line is not None:
-                return line
-        return None
+        those = crowd if crowd.queries else standby
+        return self._kept(worker, queue, table, those, waiting, now_s, left)
 
     def _kept(
         self,
@@ -342,6 +341,7 @@ class BestValue(SelectionPolicy):
             # Who is ahead in this queue runs in one batch with it; the others' are shared out.
             batches = 1.0 + (ahead_of - 1.0) / workers
             item_s = batches * menu.quickest_item_s(len(menu.variant_ids))
+            item_s *= self._market.delay_of(name)
             for place in doubtful:
                 slack_s = slacks_s[place]
                 reach = menu.reach(line.queries[place].min_accuracy_percent)

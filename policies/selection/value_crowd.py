@@ -11,25 +11,25 @@ _MOST_LOOKED_AT = 64
 class Crowd:
     """Queries of one queue, the most urgent first, all of the priority of the first.
 
-    Without a price on device time the most urgent are as good as any, and a full batch of them is
+    Where device time has no price the most urgent are as good as any, and a full batch of them is
     enough; twice that, if they are in such a hurry that some had better be given up. At a price,
     each may go only with those of its own sort (whom as many of the variants may serve), so that
     there must be enough of each sort: whoever stands between them blocks nobody.
 
     Args:
         menu: of the worker.
-        is_scarce: whether device time has a price.
+        is_choosy: whether it matters who is taken: at a price, or if others may be better.
 
     Attributes:
         queries, slack_s, reach: as in ``value_batches.Line``.
     """
 
-    def __init__(self, menu: Menu, *, is_scarce: bool) -> None:
+    def __init__(self, menu: Menu, *, is_choosy: bool) -> None:
         self.queries: list[QueryView] = []
         self.slack_s: list[float] = []
         self.reach: list[int] = []
         self._menu = menu
-        self._is_scarce = is_scarce
+        self._is_choosy = is_choosy
         self._of_sort: dict[int, tuple[int, float]] = {}  # how many, and the first one's slack
 
     def take(self, query: QueryView, slack_s: float, reach: int) -> bool:
@@ -38,14 +38,14 @@ class Crowd:
         if queries and query.priority != queries[0].priority:
             return False
         if len(queries) >= self._menu.most:
-            if not self._is_scarce:
+            if not self._is_choosy:
                 if self._is_full(len(queries), self.slack_s[0], min(self.reach)):
                     return False
             elif len(queries) >= _MOST_LOOKED_AT:
                 return False
             elif self._is_full(*self._of_sort.get(reach, (0, 0.0)), reach):
                 return True
-        if self._is_scarce:
+        if self._is_choosy:
             count, first_s = self._of_sort.get(reach, (0, slack_s))
             self._of_sort[reach] = count + 1, first_s
         queries.append(query)

@@ -32,6 +32,7 @@ _BACKLOG_SAMPLED = 64  # queries of a queue
 _PRICES_PER_DOUBLING = 8
 _SMOOTH_FROM = 36.0  # open queries, from which on chance evens out
 _LONGEST_S = 10.0
+_OVERTAKEN = 6.0  # by so many for each ahead, where a class has no time to spare
 _LATELY_S = 0.25  # in which a crowd shows, before it counts in the mean of some seconds
 _PATIENCE = 1.5  # so many times the device time there is may be asked for by what waits just now
 
@@ -75,6 +76,7 @@ class Market:
         self._met_least_s: dict[str, float] = {}
         self._ready_least_s: dict[str, float] = {}
         self._price_of: dict[str, float] = {}
+        self._scarcity_of: dict[str, float] = {}
         self._menus: dict[_MenuKey, tuple[Mapping[str, ResidentView], Menu]] = {}
         self._shelves: dict[_Shelf, Menu] = {}  # by what a menu is made of
         self._chances: dict[Menu, Chances] = {}
@@ -168,6 +170,13 @@ class Market:
         """What a second of the class is worth, accuracy points."""
         return self._price_of.get(device_class, 0.0)
 
+    def delay_of(self, device_class: str) -> float:
+        """How many times as long as those ahead say a query waits for a class.
+
+        More urgent ones will come before its turn; the more, the less time the class has to spare.
+        """
+        return 1.0 + _OVERTAKEN * self._scarcity_of.get(device_class, 0.0)
+
     def _survey(self, now_s: float) -> None:
         """Take stock: which workers are there, and what each class offers by scope."""
         self._surveyed_s = now_s
@@ -236,7 +245,8 @@ class Market:
         for name, device in self._devices.items():
             price = self._price.per_s * self._price.speed.get(name, 1.0)
             if len(self._devices) > 1:
-                price *= _scarcity(busy.get(name, 0.0) / device.workers)
+                self._scarcity_of[name] = _scarcity(busy.get(name, 0.0) / device.workers)
+                price *= self._scarcity_of[name]
             # Who is in must be worth it: where some are left out, no more than the price.
             self._price_of[name] = _rounded(price, math.floor if admission else round)
 

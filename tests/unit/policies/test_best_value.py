@@ -368,6 +368,22 @@ def test_slower_classes_count_as_what_they_can_do() -> None:
     assert price_of_time({("t", 0.0, 1.0): 201.0}, offered, 1.0, 0.5, 0.0).per_s > 0.0
 
 
+def test_a_class_that_is_busy_all_the_time_is_left_less() -> None:
+    """More urgent ones will come first there; who would wait for long is served here."""
+    kept = []
+    for is_busy in (False, True):
+        policy = BestValue()
+        gpu, cpu = worker("g", speed=10.0, device_class="gpu"), worker()
+        for each, ago_s in ((cpu, 1.0), (gpu, 0.9), (gpu, 0.05)):
+            queue = QueueView("t", None, None, queries(9.0))
+            policy.on_idle(each, [queue], NOW_S - ago_s, RNG)
+        policy._market._scarcity_of = {"gpu": 1.0 if is_busy else 0.0}
+        policy._market._priced_s = NOW_S
+        decision = ask(policy, queries(*[0.02] * 40), cpu)
+        kept.append(len(decision.queries) if isinstance(decision, Run) else 0)
+    assert kept[0] < kept[1]
+
+
 def test_the_price_is_looked_for_from_another_on() -> None:
     offered = {"cpu": Devices(1, {"t": menu((0.010, 80.0), (0.005, 70.0))})}
     few, many = {("t", 0.0, 1.0): 90.0}, {("t", 0.0, 1.0): 150.0}

@@ -143,8 +143,8 @@ def test_shares_of_shares() -> None:
 
 def test_a_crowd_holds_enough_of_each_sort_at_a_price_and_of_the_most_urgent_without() -> None:
     asked = [query(n, 78.0 if n % 10 else 0.0) for n in range(100)]
-    for is_scarce, loose in ((True, 7), (False, 1)):
-        crowd = Crowd(MENU, is_scarce=is_scarce)
+    for is_choosy, loose in ((True, 7), (False, 1)):
+        crowd = Crowd(MENU, is_choosy=is_choosy)
         for each in asked:
             reach = MENU.reach_for(each.min_accuracy_percent, 1)
             if not crowd.take(each, 5.0, reach):
