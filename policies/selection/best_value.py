@@ -18,17 +18,17 @@ up in the order of accuracy lost per second won, never below a query's own minim
 A batch that is not full takes longer an item than it need. Who is charged for that depends on who
 waits: if the most urgent query has only just come, nobody else wants the device, each member pays
 for its share of a batch of the best size, and a slow, accurate batch gives the next one time to
-fill. The more of its limit the query has waited, and the more batches those who wait would fill,
-the more of the whole batch's time is charged, and batches grow by taking in who waits. Full batches
-are what makes a fleet's capacity.
+fill. The more of its limit the query has waited, or, at a price, the more batches those who wait
+would fill, the more of the whole batch's time is charged, and batches grow by taking in who waits.
+Full batches are what makes a fleet's capacity.
 
 A query that a device of another class will soon serve better is left for that; much better, if this
 one's time has a price. For a moment that stands (``value_left``), also for who joins the queue
 behind others: so most arrivals need no decision, however many devices are idle.
 
 Where not all can be served, who comes first is settled for each query, by priority and fairly to
-tenants (``value_admission``); the others run while nobody else waits. Each gateway settles that for
-what it sees: of several, each takes the fleet for its own.
+tenants (``value_admission``); the others run while nobody else waits in their queue. Each gateway
+goes by the demand that it sees, and takes the fleet for its own.
 
 The pieces are known: late binding and latency slack from SuperServe (Khare et al., NSDI 2025), the
 price as the dual of the accuracy-scaling program that Proteus (Ahmad et al., ASPLOS 2024) solves.
@@ -39,7 +39,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 
 import numpy as np
 
@@ -71,7 +70,7 @@ from modelless.variants.estimates import Estimates
 
 _DEFERRED = Defer()
 _QUEUES_LOOKED_AT = 8
-_MOST_SCANNED = 256  # queries of a queue, at a time
+_MOST_LOOKED_AT = 256  # queries of a queue that a worker can serve, at a time
 _READY_KEPT = 4096
 _GOOD_ENOUGH_POINTS = 10.0  # so much below its best, a query, is a batch of the most urgent queue
 # Accuracy points by which another device must be better to be waited for: while this one has time
@@ -242,7 +241,7 @@ class BestValue(SelectionPolicy):
 
         The most urgent queries, all of the highest priority there. What the worker cannot serve,
         given all the time in the world, blocks nobody. Those for whom there is no time are there
-        only if nobody else is.
+        only if nobody else is looked at.
 
         Args:
             worker, queue: who asks, and where to look.
@@ -262,10 +261,14 @@ class BestValue(SelectionPolicy):
         crowd = Crowd(menu, is_choosy=table.price > 0.0 or bool(others))
         standby = Crowd(menu, is_choosy=True)
         least_s = market.least_for(queue.scope)
-        for query in islice(queue.queries, _MOST_SCANNED):
+        looked_at = 0
+        for query in queue.queries:
             reach = menu.reach_for(query.min_accuracy_percent, query.items)
             if not reach:
                 continue
+            looked_at += 1
+            if looked_at > _MOST_LOOKED_AT:
+                break
             slack_s = query.deadline_s - now_s
             if slack_s < least_s:
                 hopeless.append(query)
@@ -274,7 +277,8 @@ class BestValue(SelectionPolicy):
                 left.append(query)  # for a quicker worker, which this policy may not have met
                 continue
             if admission and not (
-                admission.admits(query) and table.worth(slack_s, reach) > -table.penalty
+                admission.is_first(query)
+                or (admission.admits(query) and table.worth(slack_s, reach) > -table.penalty)
             ):
                 standby.take(query, slack_s, reach)
             elif not crowd.take(query, slack_s, reach):

@@ -13,7 +13,7 @@ all of it: max-min fairness (Bertsekas and Gallager, Data Networks, sec. 6.5.2).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from modelless.policies.selection.value_price import Kind, Short, kind_of
@@ -40,14 +40,18 @@ class Admission:
 
     Args:
         shares: 0 to 1.
+        first: demands that are in whatever time is worth.
     """
 
-    def __init__(self, shares: Mapping[Demand, float]) -> None:
+    def __init__(
+        self, shares: Mapping[Demand, float], first: Collection[Demand] = frozenset()
+    ) -> None:
         self._shares = {demand: share for demand, share in shares.items() if share < 1.0}
+        self._first = frozenset(first)
 
     def __bool__(self) -> bool:
         """Whether anyone is left out."""
-        return bool(self._shares)
+        return bool(self._shares or self._first)
 
     def share(self, demand: Demand) -> float:
         """Of a demand."""
@@ -61,10 +65,15 @@ class Admission:
         share = self._shares.get(demand_of(query))
         return share is None or _spread(query.query_id) < share
 
+    def is_first(self, query: QueryView) -> bool:
+        """Whether the query is in whatever time is worth."""
+        return bool(self._first) and demand_of(query) in self._first
+
     def times(self, other: Admission) -> Admission:
         """A share of each share."""
         demands = {**self._shares, **other._shares}
-        return Admission({demand: self.share(demand) * other.share(demand) for demand in demands})
+        shares = {demand: self.share(demand) * other.share(demand) for demand in demands}
+        return Admission(shares, (self._first | other._first) - shares.keys())
 
 
 EVERYONE = Admission({})
@@ -72,6 +81,8 @@ EVERYONE = Admission({})
 
 def admission_of(short: Short | None, rates: Mapping[Demand, float]) -> Admission:
     """Share out the time there is for the kinds that are short of it, among the lowest priority.
+
+    Higher priorities and tenants who ask for less than an even share come first.
 
     Args:
         short: for whom there is not enough; None if there is for all.
@@ -82,24 +93,24 @@ def admission_of(short: Short | None, rates: Mapping[Demand, float]) -> Admissio
     time = {demand: rate * short.item_s.get(demand.kind, 0.0) for demand, rate in rates.items()}
     modest = _content(_by_tenant(time, rates), short.capacity)
     lowest = min(demand.priority for demand in rates)
-    left, scarce = short.spare, []
-    for demand in rates:
-        if demand.kind not in short.is_worth_it:
-            continue
-        if demand.priority > lowest or demand.tenant in modest:
-            left -= time[demand]
-        else:
-            scarce.append(demand)
+    first = {each for each in rates if each.priority > lowest or each.tenant in modest}
+    scarce = [each for each in rates if each.kind in short.is_worth_it]
+    left = short.spare - sum([time[demand] for demand in scarce if demand in first])
     shares: dict[Demand, float] = {}
+    if left < 0.0:  # the others make room
+        whole = [each for each in rates if each.kind not in short.is_worth_it and each not in first]
+        there_is = sum([time[demand] for demand in whole])
+        shares = {each: max(1.0 + left / there_is, 0.0) for each in whole if there_is > 0.0}
     for is_worth_it in (True, False):
-        here = [demand for demand in scarce if short.is_worth_it[demand.kind] is is_worth_it]
+        here = [each for each in scarce if short.is_worth_it[each.kind] is is_worth_it]
+        here = [each for each in here if each not in first]
         asked = _by_tenant(time, here)
         given = _max_min(asked, max(left, 0.0))
         left -= sum(given.values())
         for demand in here:
             tenant = demand.tenant
             shares[demand] = given[tenant] / asked[tenant] if asked[tenant] > 0.0 else 1.0
-    return Admission(shares)
+    return Admission(shares, first & set(scarce))
 
 
 def _by_tenant(time: Mapping[Demand, float], demands: Iterable[Demand]) -> dict[str, float]:

@@ -11,8 +11,8 @@ _MOST_LOOKED_AT = 64
 class Crowd:
     """Queries of one queue, the most urgent first, all of the priority of the first.
 
-    Where device time has no price the most urgent are as good as any, and a full batch of them is
-    enough; twice that, if they are in such a hurry that some had better be given up. At a price,
+    Where it does not matter who is taken, the most urgent are as good as any, and a full batch of
+    them is enough; twice that, if they are in such a hurry that some had better be given up. Else
     each may go only with those of its own sort (whom as many of the variants may serve), so that
     there must be enough of each sort: whoever stands between them blocks nobody.
 

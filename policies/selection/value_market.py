@@ -33,6 +33,7 @@ _PRICES_PER_DOUBLING = 8
 _SMOOTH_FROM = 36.0  # open queries, from which on chance evens out
 _LONGEST_S = 10.0
 _OVERTAKEN = 6.0  # by so many for each ahead, where a class has no time to spare
+_COUNTED_KEPT = 8192
 _LATELY_S = 0.25  # in which a crowd shows, before it counts in the mean of some seconds
 _PATIENCE = 1.5  # so many times the device time there is may be asked for by what waits just now
 
@@ -70,7 +71,8 @@ class Market:
         self._reprice_s = reprice_s
         self._rates = Rates[Demand](memory_s)
         self._lately = Rates[Demand](_LATELY_S)
-        self._counted = -1  # the last query's id; ids ascend
+        self._squares = Rates[Demand](_LATELY_S)
+        self._counted: dict[int, None] = {}  # the last queries, by age
         self._busy = Rates[str](_BUSY_MEMORY_S)  # workers at work, by class
         # By scope, the least time for a query: of the workers met, and of all that are ready.
         self._met_least_s: dict[str, float] = {}
@@ -89,18 +91,28 @@ class Market:
 
     def __getstate__(self) -> dict[str, object]:
         # What the core shows are read-only views, which do not pickle; it will be seen again.
-        return {**vars(self), "_menus": {}, "_shelves": {}, "_chances": {}, "_tables": {}}
+        return {
+            **vars(self),
+            "_menus": {},
+            "_shelves": {},
+            "_chances": {},
+            "_tables": {},
+            "_counted": {},
+        }
 
     # -- what happens -------------------------------------------------------------------------
 
     def on_query(self, query: QueryView, now_s: float) -> None:
         """A query has come in."""
-        if query.query_id <= self._counted:
+        if query.query_id in self._counted:
             return  # asked again: its worker was lost, or it may be served late
-        self._counted = query.query_id
+        self._counted[query.query_id] = None
+        if len(self._counted) > _COUNTED_KEPT:
+            del self._counted[next(iter(self._counted))]
         demand = demand_of(query)
         self._rates.count(demand, query.items, now_s)
         self._lately.count(demand, query.items, now_s)
+        self._squares.count(demand, query.items**2, now_s)
 
     def on_ready(self, scope: str, least_s: float) -> None:
         """The quickest of all that is ready for a scope takes ``least_s`` for a query."""
@@ -214,8 +226,10 @@ class Market:
         """The price at which what comes in and what waits fits, and who is left out for that."""
         self._priced_s = now_s
         rates = self._rates.per_s(now_s)
+        squares = self._squares.per_s(now_s)
         for key, rate in self._lately.per_s(now_s).items():
-            surely = rate - math.sqrt(rate / _LATELY_S)  # a standard deviation less
+            # A standard deviation less, as queries come by chance, with so many items each.
+            surely = rate - math.sqrt(squares.get(key, rate) / _LATELY_S)
             if surely > rates.get(key, 0.0):
                 rates[key] = surely
         usual = self._price_of_time(rates, 0.0)
@@ -227,7 +241,7 @@ class Market:
         waiting = {key: clumped * rate * admission.share(key) for key, rate in rates.items()}
         for queue in queues:
             every = -(-len(queue.queries) // _BACKLOG_SAMPLED)
-            for query in queue.queries[::every]:
+            for query in queue.queries[every // 2 :: every]:
                 if admission and not admission.admits(query):
                     continue
                 # What waits must be done within its slack: that is a rate, too.
@@ -241,7 +255,7 @@ class Market:
             admission = admission.times(admission_of(lasting.short, waiting))
         self.admission = admission
         busy = self._busy.per_s(now_s)
-        self._price_of = {}
+        self._price_of, self._scarcity_of = {}, {}
         for name, device in self._devices.items():
             price = self._price.per_s * self._price.speed.get(name, 1.0)
             if len(self._devices) > 1:

@@ -107,7 +107,6 @@ HAPPENED: dict[str, Callable[[Books], bool]] = {
         and not [r for r in books.ran if r["device"] == "rack-b" and 81.0 < r["dispatch_s"] < 95.0]
     ),
     "elastic": lambda books: books.world.devices[0].max_workers == 8,
-    "mixed-fleet": lambda books: {row["device"] for row in books.ran} >= {"hailo8l", "rtx3090"},
     "diurnal": lambda books: {row["task"] for row in books.ran} == {"vision", "speech"},
     "drift": lambda books: _actions(books)["loaded"] > books.world.devices[0].count,
 }

@@ -79,7 +79,9 @@ def test_nobody_exceeds_it_on_average(name: str) -> None:
 def test_ours_reaches_nearly_all_of_it_where_load_is_steady_and_all_is_loaded() -> None:
     path = Path(__file__).parents[2] / "benchmarks" / "worlds" / "steady.yaml"
     steady = load_world(path)
-    file = WorldFile(steady.world.model_copy(update={"duration_s": 15.0}), steady.folder)
+    file = WorldFile(
+        steady.world.model_copy(update={"duration_s": 15.0, "load": 0.5}), steady.folder
+    )
     ours = with_policies(file, CONTENDERS["best-value"])
     shares = [
         simulate(ours, seed=seed).figures()["value_per_query"]

@@ -98,7 +98,7 @@ def test_a_card_is_noted_under_the_fingerprint_of_cards(
     facts = dataclasses.replace(host_facts(), gpus=(card,))
     monkeypatch.setattr(knowledge, "read_facts", lambda: facts)
     known = knowledge.read_knowledge(home, Settings())
-    on_card = dataclasses.replace(SMALL, device_class="gpu-1")
+    on_card = SMALL._replace(device_class="gpu-1")
 
     async def talk() -> None:
         notes = DriftNotes(home, known.fingerprints)

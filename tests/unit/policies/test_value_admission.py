@@ -105,8 +105,12 @@ def test_who_asks_for_less_than_an_even_share_is_in_whatever_the_kind(
 ) -> None:
     """Though what the flood asks for is cheaper, and would earn more."""
     short = priced({LOOSE: flood_per_s, STRICT: small_per_s}).short
-    admission = admission_of(short, {loose("flood"): flood_per_s, strict("small"): small_per_s})
+    rates = {loose("flood"): flood_per_s, strict("small"): small_per_s}
+    admission = admission_of(short, rates)
     assert admission.share(strict("small")) == 1.0
+    assert admission.is_first(query(1, 78.0, tenant="small"))
+    flood = admission.share(loose("flood")) * flood_per_s * QUICK_S
+    assert flood + small_per_s * 10 * QUICK_S == pytest.approx(1.0, abs=0.02)
 
 
 def test_a_higher_priority_is_in() -> None:
@@ -203,6 +207,33 @@ def test_a_higher_priority_is_served_beyond_capacity() -> None:
     urgent = tuple(each._replace(priority=9) for each in waiting(*range(6)))
     run = run_of(policy, (*urgent, *waiting(*range(10, 60))))
     assert {each.priority for each in run.queries} == {9}
+
+
+def test_a_higher_priority_is_served_though_time_is_worth_more() -> None:
+    policy = crowded(2000.0)
+    for number in range(4):
+        asked = query(50_000 + number, 78.0)._replace(priority=9)
+        policy._market.on_query(asked, 1.0 + number / 4.0)
+    urgent = [each._replace(priority=9) for each in waiting(*range(4), min_accuracy=78.0)]
+    run = run_of(policy, (*urgent, *waiting(*range(10, 60))))
+    assert {each.priority for each in run.queries} == {9}
+
+
+def test_who_cannot_be_served_here_hides_nobody() -> None:
+    hopeless = waiting(*range(600), min_accuracy=95.0)
+    run = run_of(crowded(10.0), (*hopeless, *waiting(700, 701)))
+    assert len(run.queries) == 2
+
+
+def test_a_query_of_many_items_is_no_crowd() -> None:
+    policy = BestValue()
+    policy.on_idle(WORKER, [], 0.0, RNG)
+    for number in range(5):
+        policy._market.on_query(query(number)._replace(items=8), 4.0 * number)
+    run_of(
+        policy, tuple(each._replace(arrival_s=16.0, deadline_s=18.0) for each in waiting(1)), 16.0
+    )
+    assert policy._market.price_on("cpu") == 0.0
 
 
 def test_a_tenant_that_floods_the_queue_crowds_out_only_itself() -> None:
