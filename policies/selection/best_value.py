@@ -284,7 +284,7 @@ class BestValue(SelectionPolicy):
             elif not crowd.take(query, slack_s, reach):
                 break
         those = crowd if crowd.queries else standby
-        return self._kept(worker, queue, table, those, waiting, now_s, left)
+        return self._kept(worker, queue, table, those, others, waiting, now_s, left)
 
     def _kept(
         self,
@@ -292,6 +292,7 @@ class BestValue(SelectionPolicy):
         queue: QueueView,
         table: ValueTable,
         crowd: Crowd,
+        others: Mapping[str, Menu],
         waiting: int,
         now_s: float,
         left: list[QueryView],
@@ -306,7 +307,6 @@ class BestValue(SelectionPolicy):
             pressure = min(waiting / (table.menu.most * (peers + 1)), 1.0)
         next_idle_s = wait_s if peers else math.inf
         line = Line(table, crowd.queries, crowd.slack_s, crowd.reach, next_idle_s, pressure)
-        others = market.others(device_class, queue.scope)
         if not others:
             return line
         kept = self._better_here(line, others, waiting / len(queue.queries), now_s)

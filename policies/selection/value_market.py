@@ -225,13 +225,7 @@ class Market:
     def _find_price(self, queues: Sequence[QueueView], now_s: float) -> None:
         """The price at which what comes in and what waits fits, and who is left out for that."""
         self._priced_s = now_s
-        rates = self._rates.per_s(now_s)
-        squares = self._squares.per_s(now_s)
-        for key, rate in self._lately.per_s(now_s).items():
-            # A standard deviation less, as queries come by chance, with so many items each.
-            surely = rate - math.sqrt(squares.get(key, rate) / _LATELY_S)
-            if surely > rates.get(key, 0.0):
-                rates[key] = surely
+        rates = self._rates_now(now_s)
         usual = self._price_of_time(rates, 0.0)
         admission = admission_of(usual.short, rates)
         # Queries that come before the first of them is due, which says how smooth the demand is: a
@@ -263,6 +257,17 @@ class Market:
                 price *= self._scarcity_of[name]
             # Who is in must be worth it: where some are left out, no more than the price.
             self._price_of[name] = _rounded(price, math.floor if admission else round)
+
+    def _rates_now(self, now_s: float) -> dict[Demand, float]:
+        """Items a second: the mean of some seconds, or what has surely come to be more lately."""
+        rates = self._rates.per_s(now_s)
+        squares = self._squares.per_s(now_s)
+        for demand, rate in self._lately.per_s(now_s).items():
+            # A standard deviation less, as queries come by chance, with so many items each.
+            surely = rate - math.sqrt(squares.get(demand, rate) / _LATELY_S)
+            if surely > rates.get(demand, 0.0):
+                rates[demand] = surely
+        return rates
 
     def _price_of_time(
         self, rates: Mapping[Demand, float], least_per_s: float, times: float = 1.0

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from modelless.controller.sim.run import simulate
-from modelless.controller.sim.world import WorldFile, load_world, parse_world
+from modelless.controller.sim.world import WorldFile, parse_world
 from modelless.policies.systems import systems
 
 from .books import Books
 from .totals import check_totals
-from .worlds import DRIFT, EDGE, FAULTS, document
+from .worlds import DRIFT, EDGE, FAULTS, SHIPPED, document, shipped
 
 OVERLOAD = [
     {
@@ -68,7 +68,6 @@ def balanced(file: WorldFile, folder: Path) -> tuple[Books, dict[str, Any]]:
 
 # -- worlds as they are shipped ---------------------------------------------------------------
 
-SHIPPED = sorted((Path(__file__).parents[2] / "benchmarks" / "worlds").glob("*.yaml"))
 SYSTEMS = ("modelless", "infaas", "proteus", "clockwork")
 EXTENTS: dict[str, tuple[float, float]] = {
     "steady": (6, 1),
@@ -115,13 +114,7 @@ HAPPENED: dict[str, Callable[[Books], bool]] = {
 @pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_the_books_of_shipped_worlds_balance(path: Path, system: str, tmp_path: Path) -> None:
-    file = load_world(path)
-    needed = [getattr(task.variants, "path", ()) for task in file.world.tasks]
-    needed += [getattr(stream.arrivals, "path", ()) for stream in file.world.queries]
-    tables = [name for path in needed for name in ([path] if isinstance(path, str) else path)]
-    missing = [name for name in tables if not (file.folder / name).exists()]
-    if missing:
-        pytest.skip(f"{path.name} needs {', '.join(missing)}, not part of the package")
+    file = shipped(path)
     duration_s, load = EXTENTS[path.stem]
     policies = file.world.policies.model_copy(update=dict(systems()[system].policies))
     changes = {"duration_s": float(duration_s), "load": load * file.world.load}

@@ -6,7 +6,11 @@ import copy
 from pathlib import Path
 from typing import Any
 
-from modelless.controller.sim.world import WorldFile, parse_world
+import pytest
+
+from modelless.controller.sim.world import WorldFile, load_world, parse_world
+
+SHIPPED = sorted((Path(__file__).parents[2] / "benchmarks" / "worlds").glob("*.yaml"))
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -131,3 +135,14 @@ FAULTS: list[dict[str, Any]] = [
     {"kind": "worker-slows", "worker": "cpu-1/1", "at_s": 3, "until_s": 6, "factor": 5},
     {"kind": "load-fails", "worker": "cpu-1/0", "at_s": 4, "until_s": 8},
 ]
+
+
+def shipped(path: Path) -> WorldFile:
+    """A world as it is shipped; skips the test if a table or trace of it is not here."""
+    file = load_world(path)
+    named = [getattr(task.variants, "path", ()) for task in file.world.tasks]
+    named += [getattr(stream.arrivals, "path", ()) for stream in file.world.queries]
+    tables = [name for each in named for name in ([each] if isinstance(each, str) else each)]
+    if missing := [name for name in tables if not (file.folder / name).exists()]:
+        pytest.skip(f"{path.name} needs {', '.join(missing)}, not part of the package")
+    return file
