@@ -306,7 +306,16 @@ class BestValue(SelectionPolicy):
         if table.price > 0.0:
             pressure = min(waiting / (table.menu.most * (peers + 1)), 1.0)
         next_idle_s = wait_s if peers else math.inf
-        line = Line(table, crowd.queries, crowd.slack_s, crowd.reach, next_idle_s, pressure)
+        line = Line(
+            table,
+            crowd.queries,
+            crowd.slack_s,
+            crowd.reach,
+            next_idle_s,
+            market.calm_table(table.menu, device_class),
+            market.patient_s,
+            pressure,
+        )
         if not others:
             return line
         kept = self._better_here(line, others, waiting / len(queue.queries), now_s)

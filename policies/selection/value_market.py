@@ -35,7 +35,8 @@ _LONGEST_S = 10.0
 _OVERTAKEN = 6.0  # by so many for each ahead, where a class has no time to spare
 _COUNTED_KEPT = 8192
 _LATELY_S = 0.25  # in which a crowd shows, before it counts in the mean of some seconds
-_PATIENCE = 1.5  # so many times the device time there is may be asked for by what waits just now
+_CROWD_LASTS = 0.4  # of the memory; who can wait longer outlasts a crowd
+_CROWDED = 1.5  # so many times the device time there is may be asked for by what waits just now
 
 _MenuKey = tuple[int, int, str]
 """Identity of the residents, largest batch, scope."""
@@ -54,6 +55,7 @@ class Market:
     Attributes:
         fleet: the workers.
         admission: who is served if not everyone can be.
+        patient_s: who has longer than this can wait until a crowd has gone.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Market:
         self._batching_share = batching_share
         self._miss_penalty = miss_penalty
         self._reprice_s = reprice_s
+        self.patient_s = _CROWD_LASTS * memory_s
         self._rates = Rates[Demand](memory_s)
         self._lately = Rates[Demand](_LATELY_S)
         self._squares = Rates[Demand](_LATELY_S)
@@ -78,6 +81,7 @@ class Market:
         self._met_least_s: dict[str, float] = {}
         self._ready_least_s: dict[str, float] = {}
         self._price_of: dict[str, float] = {}
+        self._calm_price_of: dict[str, float] = {}
         self._scarcity_of: dict[str, float] = {}
         self._menus: dict[_MenuKey, tuple[Mapping[str, ResidentView], Menu]] = {}
         self._shelves: dict[_Shelf, Menu] = {}  # by what a menu is made of
@@ -111,8 +115,9 @@ class Market:
             del self._counted[next(iter(self._counted))]
         demand = demand_of(query)
         self._rates.count(demand, query.items, now_s)
-        self._lately.count(demand, query.items, now_s)
-        self._squares.count(demand, query.items**2, now_s)
+        if demand.kind[2] <= self.patient_s:
+            self._lately.count(demand, query.items, now_s)
+            self._squares.count(demand, query.items**2, now_s)
 
     def on_ready(self, scope: str, least_s: float) -> None:
         """The quickest of all that is ready for a scope takes ``least_s`` for a query."""
@@ -161,7 +166,14 @@ class Market:
 
     def table(self, menu: Menu, device_class: str) -> ValueTable:
         """The value function of a menu at the class's price of today."""
-        key = (menu, self.price_on(device_class))
+        return self._table(menu, self.price_on(device_class))
+
+    def calm_table(self, menu: Menu, device_class: str) -> ValueTable:
+        """The value function for the patient: at the price that the mean of some seconds makes."""
+        return self._table(menu, self._calm_price_of.get(device_class, 0.0))
+
+    def _table(self, menu: Menu, price: float) -> ValueTable:
+        key = (menu, price)
         table = self._tables.get(key)
         if table is None:
             chances = self._chances.get(menu)
@@ -171,7 +183,7 @@ class Market:
                 chances = self._chances[menu] = Chances(menu)
             if len(self._tables) >= _TABLES_KEPT:
                 self._tables.clear()
-            table = self._tables[key] = ValueTable(chances, key[1], self._miss_penalty)
+            table = self._tables[key] = ValueTable(chances, price, self._miss_penalty)
         return table
 
     def least_for(self, scope: str) -> float:
@@ -225,8 +237,14 @@ class Market:
     def _find_price(self, queues: Sequence[QueueView], now_s: float) -> None:
         """The price at which what comes in and what waits fits, and who is left out for that."""
         self._priced_s = now_s
-        rates = self._rates_now(now_s)
-        usual = self._price_of_time(rates, 0.0)
+        mean = self._rates.per_s(now_s)
+        calm = self._price_of_time(mean, 0.0)
+        rates, soon_s = self._rates_now(mean, now_s), math.inf
+        if calm.short is None:
+            # There will be time for the patient; now they are in nobody's way.
+            soon_s = self.patient_s
+            rates = {each: rate for each, rate in rates.items() if each.kind[2] <= soon_s}
+        usual = self._price_of_time(rates, calm.per_s)
         admission = admission_of(usual.short, rates)
         # Queries that come before the first of them is due, which says how smooth the demand is: a
         # few come in clumps, and what waits is then no sign of what can wait.
@@ -236,31 +254,39 @@ class Market:
         for queue in queues:
             every = -(-len(queue.queries) // _BACKLOG_SAMPLED)
             for query in queue.queries[every // 2 :: every]:
-                if admission and not admission.admits(query):
+                slack_s = max(query.deadline_s - now_s, self._reprice_s)
+                if slack_s > soon_s or (admission and not admission.admits(query)):
                     continue
                 # What waits must be done within its slack: that is a rate, too.
                 key = demand_of(query)
-                slack_s = max(query.deadline_s - now_s, self._reprice_s)
                 waiting[key] = waiting.get(key, 0.0) + every * query.items / slack_s
         self._price = self._price_of_time(waiting, usual.per_s)
         if self._price.short is not None:
             # What waits may be a short crowd, for which there will be time.
-            lasting = self._price_of_time(waiting, usual.per_s, _PATIENCE)
+            lasting = self._price_of_time(waiting, usual.per_s, _CROWDED)
             admission = admission.times(admission_of(lasting.short, waiting))
         self.admission = admission
         busy = self._busy.per_s(now_s)
-        self._price_of, self._scarcity_of = {}, {}
+        # Who is in must be worth it: where some are left out, no more than the price.
+        whole = math.floor if admission else round
+        self._price_of, self._calm_price_of, self._scarcity_of = {}, {}, {}
         for name, device in self._devices.items():
-            price = self._price.per_s * self._price.speed.get(name, 1.0)
+            price, calm_price = [
+                found.per_s * found.speed.get(name, 1.0) for found in (self._price, calm)
+            ]
             if len(self._devices) > 1:
-                self._scarcity_of[name] = _scarcity(busy.get(name, 0.0) / device.workers)
-                price *= self._scarcity_of[name]
-            # Who is in must be worth it: where some are left out, no more than the price.
-            self._price_of[name] = _rounded(price, math.floor if admission else round)
+                scarcity = _scarcity(busy.get(name, 0.0) / device.workers)
+                self._scarcity_of[name] = scarcity
+                price, calm_price = scarcity * price, scarcity * calm_price
+            self._price_of[name] = _rounded(price, whole)
+            self._calm_price_of[name] = _rounded(min(calm_price, price), whole)
 
-    def _rates_now(self, now_s: float) -> dict[Demand, float]:
-        """Items a second: the mean of some seconds, or what has surely come to be more lately."""
-        rates = self._rates.per_s(now_s)
+    def _rates_now(self, mean: Mapping[Demand, float], now_s: float) -> dict[Demand, float]:
+        """Items a second: the mean of some seconds, or what has surely come to be more lately.
+
+        Of the patient the mean counts: for them there is time later, too.
+        """
+        rates = dict(mean)
         squares = self._squares.per_s(now_s)
         for demand, rate in self._lately.per_s(now_s).items():
             # A standard deviation less, as queries come by chance, with so many items each.
