@@ -89,7 +89,8 @@ class Market:
         self._tables: dict[tuple[Menu, float], ValueTable] = {}
         self._devices: dict[str, Devices] = {}
         self._others_of: dict[tuple[str, str], dict[str, Menu]] = {}
-        self._price = Price(0.0, {}, None)
+        self._price = Price(0.0, {}, 1.0, None)
+        self._less = 0.0
         self.admission = EVERYONE
         self._priced_s = self._surveyed_s = -math.inf
 
@@ -268,7 +269,12 @@ class Market:
         self.admission = admission
         busy = self._busy.per_s(now_s)
         # Who is in must be worth it: where some are left out, no more than the price.
-        whole = math.floor if admission else round
+        found = usual if self._price.per_s <= usual.per_s else self._price
+        self._less += found.less
+        whole = math.ceil
+        if admission or self._less >= 1.0:
+            whole = math.floor
+        self._less = math.fmod(self._less, 1.0)
         self._price_of, self._calm_price_of, self._scarcity_of = {}, {}, {}
         for name, device in self._devices.items():
             price, calm_price = [

@@ -27,6 +27,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 _KEYS_KEPT = 512
 _KINDS_KEPT = 4096
 _LEAST_PRICE, _PRECISION = 1.0, 1.01  # accuracy points a second; at most so many times too high
+_FILLED = 0.93  # of the capacity, by those who need not take so much of it
 _LEAST_SEEN_S = 0.5  # what came in a shorter time is no rate yet
 
 
@@ -122,11 +123,14 @@ class Price(NamedTuple):
     Attributes:
         per_s: accuracy points a second of the quickest class is worth.
         speed: of each class, relative to the quickest: a second of it is worth that much of one.
+        less: the share of those who are indifferent at this price for whom there is time to take
+            what is more accurate and slower, 0 to 1.
         short: None if there is time for everyone.
     """
 
     per_s: float
     speed: Mapping[str, float]
+    less: float
     short: Short | None
 
 
@@ -167,8 +171,8 @@ def price_of_time(
     capacity = target_utilisation * sum(
         d.workers * speed[name] for name, d in devices.items() if speeds[name]
     )
-    per_s, short = _price_per_s(demands, miss_penalty, capacity, least_per_s)
-    return Price(per_s, speed, short)
+    per_s, less, short = _price_per_s(demands, miss_penalty, capacity, least_per_s)
+    return Price(per_s, speed, less, short)
 
 
 def _demands(
@@ -200,14 +204,14 @@ def _demands(
 
 def _price_per_s(
     demands: Sequence[_Demand], miss_penalty: float, capacity: float, least: float
-) -> tuple[float, Short | None]:
+) -> tuple[float, float, Short | None]:
     """The least price from ``least`` at which the demands use at most ``capacity`` workers' time.
 
     Each demand takes what is worth most to it, or nothing if nothing is worth its price. Where a
     little less brings one back, the price is that, and not everyone of it is served.
     """
     if sum([demand.rate_per_s * demand.offer.first_s for demand in demands]) <= capacity:
-        return least, None  # even without a price
+        return least, 1.0, None  # even without a price
     shape = (len(demands), max(len(demand.offer.item_s) for demand in demands) + 1)
     worth, item_s = np.full(shape, -np.inf), np.zeros(shape)
     worth[:, -1] = 0.0  # nothing
@@ -227,10 +231,10 @@ def _price_per_s(
         return float(busy[every, taken(price)].sum())
 
     if used(least) <= capacity:
-        return least, None
+        return least, 1.0, None
     served = worth > 0.0
     if not served.any():
-        return least, None  # nothing is worth anything
+        return least, 1.0, None  # nothing is worth anything
     low = max(least, _LEAST_PRICE)
     high = _PRECISION * float((worth[served] / item_s[served]).max())  # nobody takes anything
     while high > low * _PRECISION:
@@ -240,17 +244,19 @@ def _price_per_s(
         else:
             high = middle
     out = taken(high) == nothing
+    least_used = used(high)
+    less = max(_FILLED * capacity - least_used, 0.0) / max(used(low) - least_used, 1e-9)
     if not out.any():
-        return high, None
+        return high, less, None
     choice = taken(low)
     served_s = np.where(
         choice == nothing, [d.offer.least_s for d in demands], item_s[every, choice]
     )
     kinds = [demand.kind for demand in demands]
-    return low, Short(
+    return low, less, Short(
         dict(zip(kinds, served_s.tolist(), strict=True)),
         {kinds[row]: bool(choice[row] != nothing) for row in np.flatnonzero(out)},
-        max(capacity - used(high), 0.0),
+        max(capacity - least_used, 0.0),
         capacity,
     )
 
