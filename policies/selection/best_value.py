@@ -13,7 +13,10 @@ In full, a batch is worth
 
 and the batch worth most runs. While devices have time to spare the price is zero and everyone gets
 the most accurate variant that is in time; as demand grows the price rises, and variants are given
-up in the order of accuracy lost per second won, never below a query's own minimum.
+up in the order of accuracy lost per second won, never below a query's own minimum. Who is
+indifferent at the price between two variants takes the one now and then the other, as often as
+there is time for: if all took the quicker one, nobody would wait, and small batches of it would
+fill the devices. And who can outwait a crowd is compared with what time will be worth after it.
 
 A batch that is not full takes longer an item than it need. Who is charged for that depends on who
 waits: if the most urgent query has only just come, nobody else wants the device, each member pays
@@ -305,16 +308,15 @@ class BestValue(SelectionPolicy):
         pressure = 0.0
         if table.price > 0.0:
             pressure = min(waiting / (table.menu.most * (peers + 1)), 1.0)
-        next_idle_s = wait_s if peers else math.inf
         line = Line(
             table,
             crowd.queries,
             crowd.slack_s,
             crowd.reach,
-            next_idle_s,
+            min(wait_s, market.fleet.batch_s(device_class)),
+            pressure,
             market.calm_table(table.menu, device_class),
             market.patient_s,
-            pressure,
         )
         if not others:
             return line

@@ -29,12 +29,12 @@ class Line(NamedTuple):
         queries: n of them.
         slack_s: time to each one's deadline.
         reach: how many of the menu's variants, from the first, may serve each.
-        next_idle_s: in how many seconds another worker of the class falls idle; inf if there is
-            none.
-        calm, patient_s: what those are worth who are left with more than so long: a crowd will
-            have gone by then, and time be worth less.
+        next_idle_s: in how many seconds a worker of the class, or this one again, falls idle.
         pressure: how far what waits fills batches for all workers, 0 to 1: so much of the time that
             a batch takes beyond its items' share would else be others'.
+        calm: what those are worth who have longer than ``patient_s``: a crowd will have gone by
+            then, and time be worth less. None: no less.
+        patient_s: see there.
     """
 
     table: ValueTable
@@ -42,15 +42,15 @@ class Line(NamedTuple):
     slack_s: Sequence[float]
     reach: Sequence[int]
     next_idle_s: float
-    calm: ValueTable
-    patient_s: float
     pressure: float
+    calm: ValueTable | None = None
+    patient_s: float = math.inf
 
     def later(self) -> list[float]:
         """What each query will be worth if it is left for now, accuracy points."""
         worth, next_idle_s = self.table.worth, self.next_idle_s
         left = [slack_s - next_idle_s for slack_s in self.slack_s]
-        if self.calm is self.table:
+        if self.calm is None or self.calm is self.table:
             return [worth(left_s, reach) for left_s, reach in zip(left, self.reach, strict=True)]
         calm, patient_s = self.calm.worth, self.patient_s
         return [
@@ -66,9 +66,9 @@ class Line(NamedTuple):
             [self.slack_s[place] for place in places],
             [self.reach[place] for place in places],
             self.next_idle_s,
+            self.pressure,
             self.calm,
             self.patient_s,
-            self.pressure,
         )
 
 

@@ -19,6 +19,7 @@ _FORGET_WORKER_S = 10.0
 # long ago: then it is not asked as long as that stands.
 _TAKEN_WITHIN_S = 0.001
 _STANDS_S = LONGEST_S + 0.001
+_OF_LATE = 0.1  # the weight of the last batch in what they take of late
 _GRACE = 2.0  # times as long as expected a batch may run before its worker counts as absent
 
 
@@ -51,12 +52,14 @@ class _Class:
     Attributes:
         idle: those that should be, the longest first.
         left_s: when one of them last left queries for others; those alike were not asked then.
+        batch_s: how long their batches take of late.
     """
 
     met: dict[str, Met] = field(default_factory=dict)
     idle: dict[str, Met] = field(default_factory=dict)
     ends: list[tuple[float, int, Met]] = field(default_factory=list)  # heap; some outdated
     left_s: float = -math.inf
+    batch_s: float = math.inf
 
 
 class Fleet:
@@ -96,6 +99,8 @@ class Fleet:
         of_class = self._classes[worker.device_class]
         met = of_class.idle.pop(worker.worker_id)
         met.busy_until_s = now_s + latency_s
+        before_s = of_class.batch_s if of_class.batch_s < math.inf else latency_s
+        of_class.batch_s = before_s + _OF_LATE * (latency_s - before_s)
         self._runs += 1
         heapq.heappush(of_class.ends, (met.busy_until_s, self._runs, met))
 
@@ -125,6 +130,11 @@ class Fleet:
         if len(idle) > (without in idle):
             return count, 0.0
         return count, ends[0][0] - now_s if ends else math.inf
+
+    def batch_s(self, device_class: str) -> float:
+        """How long a class's batches take of late; inf if that is not known yet."""
+        of_class = self._classes.get(device_class)
+        return of_class.batch_s if of_class is not None else math.inf
 
     def counts(self) -> dict[str, int]:
         """How many workers there are, by class."""

@@ -90,7 +90,7 @@ class Market:
         self._devices: dict[str, Devices] = {}
         self._others_of: dict[tuple[str, str], dict[str, Menu]] = {}
         self._price = Price(0.0, {}, 1.0, None)
-        self._less = 0.0
+        self._turns = 0.0
         self.admission = EVERYONE
         self._priced_s = self._surveyed_s = -math.inf
 
@@ -268,13 +268,7 @@ class Market:
             admission = admission.times(admission_of(lasting.short, waiting))
         self.admission = admission
         busy = self._busy.per_s(now_s)
-        # Who is in must be worth it: where some are left out, no more than the price.
-        found = usual if self._price.per_s <= usual.per_s else self._price
-        self._less += found.less
-        whole = math.ceil
-        if admission or self._less >= 1.0:
-            whole = math.floor
-        self._less = math.fmod(self._less, 1.0)
+        whole = self._rounding(usual)
         self._price_of, self._calm_price_of, self._scarcity_of = {}, {}, {}
         for name, device in self._devices.items():
             price, calm_price = [
@@ -286,6 +280,18 @@ class Market:
                 price, calm_price = scarcity * price, scarcity * calm_price
             self._price_of[name] = _rounded(price, whole)
             self._calm_price_of[name] = _rounded(min(calm_price, price), whole)
+
+    def _rounding(self, usual: Price) -> Callable[[float], int]:
+        """Down or up to a price that is kept: for the more accurate variant, or for the quicker.
+
+        That mixes those who are indifferent. But where some are left out it is down: who is in must
+        be worth the price.
+        """
+        price = usual if self._price.per_s <= usual.per_s else self._price
+        self._turns += price.slower_share
+        is_down = self._turns >= 1.0
+        self._turns %= 1.0
+        return math.floor if is_down or self.admission else math.ceil
 
     def _rates_now(self, mean: Mapping[Demand, float], now_s: float) -> dict[Demand, float]:
         """Items a second: the mean of some seconds, or what has surely come to be more lately.

@@ -27,7 +27,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 _KEYS_KEPT = 512
 _KINDS_KEPT = 4096
 _LEAST_PRICE, _PRECISION = 1.0, 1.01  # accuracy points a second; at most so many times too high
-_FILLED = 0.93  # of the capacity, by those who need not take so much of it
+_FILLED = 0.93  # of the capacity that those may fill who could do with less
 _LEAST_SEEN_S = 0.5  # what came in a shorter time is no rate yet
 
 
@@ -123,14 +123,14 @@ class Price(NamedTuple):
     Attributes:
         per_s: accuracy points a second of the quickest class is worth.
         speed: of each class, relative to the quickest: a second of it is worth that much of one.
-        less: the share of those who are indifferent at this price for whom there is time to take
-            what is more accurate and slower, 0 to 1.
+        slower_share: of those who are indifferent between two variants at this price, the share for
+            whom there is time to take the more accurate and slower one.
         short: None if there is time for everyone.
     """
 
     per_s: float
     speed: Mapping[str, float]
-    less: float
+    slower_share: float
     short: Short | None
 
 
@@ -171,8 +171,8 @@ def price_of_time(
     capacity = target_utilisation * sum(
         d.workers * speed[name] for name, d in devices.items() if speeds[name]
     )
-    per_s, less, short = _price_per_s(demands, miss_penalty, capacity, least_per_s)
-    return Price(per_s, speed, less, short)
+    per_s, slower_share, short = _price_per_s(demands, miss_penalty, capacity, least_per_s)
+    return Price(per_s, speed, slower_share, short)
 
 
 def _demands(
@@ -245,20 +245,22 @@ def _price_per_s(
             high = middle
     out = taken(high) == nothing
     least_used = used(high)
-    less = max(_FILLED * capacity - least_used, 0.0) / max(used(low) - least_used, 1e-9)
+    most_used = used(low)  # more than the capacity
+    slower_share = max(_FILLED * capacity - least_used, 0.0) / (most_used - least_used)
     if not out.any():
-        return high, less, None
+        return high, slower_share, None
     choice = taken(low)
     served_s = np.where(
         choice == nothing, [d.offer.least_s for d in demands], item_s[every, choice]
     )
     kinds = [demand.kind for demand in demands]
-    return low, less, Short(
+    short = Short(
         dict(zip(kinds, served_s.tolist(), strict=True)),
         {kinds[row]: bool(choice[row] != nothing) for row in np.flatnonzero(out)},
         max(capacity - least_used, 0.0),
         capacity,
     )
+    return low, slower_share, short
 
 
 def _least_s(offer: Within) -> float:

@@ -297,6 +297,35 @@ def test_who_has_waited_gets_a_quicker_variant_at_the_same_slack_and_price() -> 
     assert accuracy == [80.0, 72.0]
 
 
+def test_who_can_outwait_a_crowd_leaves_the_device_to_who_cannot() -> None:
+    """Eight who can wait would fill a batch; but after the crowd their time costs nothing."""
+    served = []
+    chances = Chances(make_menu(worker().residents.values(), 8))
+    dear, free = (ValueTable(chances, price, 100.0) for price in (4000.0, 0.0))
+    asked = (*queries(0.06, 0.06), *queries(*[5.0] * 8, min_accuracy_percent=80.0))
+    slacks_s = [query.deadline_s - NOW_S for query in asked]
+    line = Line(dear, asked, slacks_s, [3, 3, *[1] * 8], 0.05, 1.0)
+    for told in (line, line._replace(calm=free, patient_s=2.0)):
+        offer = best_batch(told)
+        assert offer is not None
+        served.append(len(offer.queries))
+    assert served == [8, 2]
+
+
+def test_a_crowd_is_priced_without_those_who_can_outwait_it() -> None:
+    prices = {}
+    for limit_s in (1.0, 5.0):
+        policy, number = BestValue(), 0
+        policy.on_idle(worker(), [QueueView("t", None, None, queries(9.0))], 90.0, RNG)
+        for rate, begin_s, end_s in ((1, 90.0, 99.0), (80, 99.0, 100.0)):
+            for count in range(int(rate * (end_s - begin_s))):
+                now_s, number = begin_s + count / rate, number + 1
+                policy._market.on_query(QueryView(number, "t", now_s, now_s + limit_s), now_s)
+        ask(policy, queries(9.0))
+        prices[limit_s] = policy._market.price_on("cpu-1")
+    assert prices[1.0] > prices[5.0] == 0.0
+
+
 def test_a_line_in_a_hurry_is_skipped_where_serving_it_would_cost_a_full_batch() -> None:
     """At a price above what one query is worth a second, the two at the front are given up."""
     table = ValueTable(Chances(make_menu(worker().residents.values(), 8)), 50_000.0, 100.0)
@@ -346,6 +375,15 @@ def test_the_price_is_that_of_the_linear_program() -> None:
     too_much = price_of_time({kind: 300.0}, offered, 1.0, 0.5, 0.0).per_s
     assert too_much == pytest.approx(70.0 / 0.005, rel=0.01)  # some are not served at all
     assert price_of_time({}, offered, 1.0, 0.5, 0.0).per_s == 0.0
+
+
+def test_who_is_indifferent_is_mixed_as_there_is_time_for() -> None:
+    """As above, of 93 % of the second: 0.01 x + 0.005 (150 - x) = 0.93 gives x = 36 of 150."""
+    offered = {"cpu": Devices(1, {"t": menu((0.010, 80.0), (0.005, 70.0))})}
+    price = price_of_time({("t", 0.0, 1.0): 150.0}, offered, 1.0, 0.5, 0.0)
+    assert price.slower_share == pytest.approx(36.0 / 150.0)
+    assert price_of_time({("t", 0.0, 1.0): 9.0}, offered, 1.0, 0.5, 0.0).slower_share == 1.0
+    assert price_of_time({("t", 0.0, 1.0): 199.0}, offered, 1.0, 0.5, 0.0).slower_share == 0.0
 
 
 def test_the_price_rises_with_demand() -> None:
@@ -457,6 +495,17 @@ def test_the_fleet_knows_who_is_idle_next() -> None:
     fleet.on_idle(worker("w1"), NOW_S + 0.026)  # sooner than expected
     fleet.on_run(worker("w1"), 0.05, NOW_S + 0.026)
     assert fleet.free("cpu-1", NOW_S + 0.03, without="w0") == (1, pytest.approx(0.046))
+
+
+def test_the_fleet_knows_how_long_batches_take_of_late() -> None:
+    fleet = Fleet()
+    assert fleet.batch_s("cpu-1") == math.inf
+    fleet.on_idle(worker(), NOW_S)
+    assert fleet.batch_s("cpu-1") == math.inf
+    for latency_s, expected_s in ((0.03, 0.03), (0.13, 0.04)):
+        fleet.on_run(worker(), latency_s, NOW_S)
+        assert fleet.batch_s("cpu-1") == pytest.approx(expected_s)
+        fleet.on_idle(worker(), NOW_S + latency_s)
 
 
 def test_a_worker_that_runs_a_little_longer_than_expected_is_not_taken_for_lost() -> None:
