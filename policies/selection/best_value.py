@@ -263,6 +263,7 @@ class BestValue(SelectionPolicy):
         # The most urgent may all be left for others.
         crowd = Crowd(menu, is_choosy=table.price > 0.0 or bool(others))
         standby = Crowd(menu, is_choosy=True)
+        enough = crowd.enough
         least_s = market.least_for(queue.scope)
         looked_at = 0
         for query in queue.queries:
@@ -278,6 +279,8 @@ class BestValue(SelectionPolicy):
                 continue
             if slack_s < menu.least_s:
                 left.append(query)  # for a quicker worker, which this policy may not have met
+                continue
+            if reach in enough and query.priority == crowd.queries[0].priority:
                 continue
             if admission and not (
                 admission.is_first(query)

@@ -22,12 +22,14 @@ class Crowd:
 
     Attributes:
         queries, slack_s, reach: as in ``value_batches.Line``.
+        enough: sorts of which there are enough: more of them need not be looked at.
     """
 
     def __init__(self, menu: Menu, *, is_choosy: bool) -> None:
         self.queries: list[QueryView] = []
         self.slack_s: list[float] = []
         self.reach: list[int] = []
+        self.enough: set[int] = set()
         self._menu = menu
         self._is_choosy = is_choosy
         self._of_sort: dict[int, tuple[int, float]] = {}  # how many, and the first one's slack
@@ -44,6 +46,7 @@ class Crowd:
             elif len(queries) >= _MOST_LOOKED_AT:
                 return False
             elif self._is_full(*self._of_sort.get(reach, (0, 0.0)), reach):
+                self.enough.add(reach)
                 return True
         if self._is_choosy:
             count, first_s = self._of_sort.get(reach, (0, slack_s))
