@@ -50,7 +50,7 @@ from modelless.policies.batching.urgency import heads
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.feasibility import best, look, why_infeasible
-from modelless.policies.selection.value_batches import Line, Offer, best_batch
+from modelless.policies.selection.value_batches import Line, Offer, best_for_now
 from modelless.policies.selection.value_crowd import Crowd
 from modelless.policies.selection.value_left import LeftForOthers, look_again_s
 from modelless.policies.selection.value_market import Market
@@ -88,7 +88,8 @@ class BestValue(SelectionPolicy):
         target_utilisation: share of the device time that the price lets steady demand fill.
         batching_share: share of a latency limit that waiting and running may take, as the
             price sees it.
-        memory_s: how long arrivals are remembered for the price.
+        memory_s: how long arrivals are remembered for the price; who can wait 0.4 times as long is
+            patient.
         reprice_s: how often the price is found anew.
         miss_penalty: accuracy points that a query not answered in time costs, besides its own.
         batching: for queries bound on arrival: those with a cost limit.
@@ -224,7 +225,7 @@ class BestValue(SelectionPolicy):
     def _offer(self, line: Line) -> Offer | None:
         """The best batch from a line."""
         if len(line.queries) > 1 or line.queries[0].items > 1:
-            return best_batch(line)
+            return best_for_now(line)
         worth, row = line.table.alone(line.slack_s[0], line.reach[0])
         menu = line.table.menu
         latency_s = float(menu.typical_s[row, 0])
@@ -281,6 +282,8 @@ class BestValue(SelectionPolicy):
                 left.append(query)  # for a quicker worker, which this policy may not have met
                 continue
             if reach in enough and query.priority == crowd.queries[0].priority:
+                if crowd.is_whole:
+                    break
                 continue
             if admission and not (
                 admission.is_first(query)

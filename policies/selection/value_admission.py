@@ -79,7 +79,9 @@ class Admission:
 EVERYONE = Admission({})
 
 
-def admission_of(short: Short | None, rates: Mapping[Demand, float]) -> Admission:
+def admission_of(
+    short: Short | None, rates: Mapping[Demand, float], patient: Collection[Demand] = ()
+) -> Admission:
     """Share out the time there is for the kinds that are short of it, among the lowest priority.
 
     Higher priorities and tenants who ask for less than an even share come first.
@@ -87,12 +89,13 @@ def admission_of(short: Short | None, rates: Mapping[Demand, float]) -> Admissio
     Args:
         short: for whom there is not enough; None if there is for all.
         rates: items a second of each demand.
+        patient: demands that ask for no time just now; they are in, but for what is more urgent.
     """
     if short is None or not rates:
         return EVERYONE
     time = {demand: rate * short.item_s.get(demand.kind, 0.0) for demand, rate in rates.items()}
     modest = _content(_by_tenant(time, rates), short.capacity)
-    lowest = min(demand.priority for demand in rates)
+    lowest = min(demand.priority for demand in (*rates, *patient))
     first = {each for each in rates if each.priority > lowest or each.tenant in modest}
     scarce = [each for each in rates if each.kind in short.is_worth_it]
     left = short.spare - sum([time[demand] for demand in scarce if demand in first])
@@ -110,7 +113,8 @@ def admission_of(short: Short | None, rates: Mapping[Demand, float]) -> Admissio
         for demand in here:
             tenant = demand.tenant
             shares[demand] = given[tenant] / asked[tenant] if asked[tenant] > 0.0 else 1.0
-    return Admission(shares, first & set(scarce))
+    before_all = {each for each in patient if each.priority > lowest}
+    return Admission(shares, (first & set(scarce)) | before_all)
 
 
 def _by_tenant(time: Mapping[Demand, float], demands: Iterable[Demand]) -> dict[str, float]:

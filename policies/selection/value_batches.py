@@ -58,6 +58,11 @@ class Line(NamedTuple):
             for left_s, reach in zip(left, self.reach, strict=True)
         ]
 
+    def patient(self) -> list[int]:
+        """Who is, left for now, still patient, as places."""
+        least_s = self.patient_s + self.next_idle_s
+        return [place for place, slack_s in enumerate(self.slack_s) if slack_s > least_s]
+
     def only(self, places: Sequence[int]) -> Line:
         """These of them."""
         return Line(
@@ -108,6 +113,22 @@ def best_batch(line: Line) -> Offer | None:
             if offer is not None and (best is None or offer.worth > best.worth):
                 best = offer
     return best
+
+
+def best_for_now(line: Line) -> Offer | None:
+    """``best_batch``; but if only the patient are in it, and would do better later, their best now.
+
+    It runs if nobody else wants the device. Where every member is a loss, the batch that loses
+    least is the smallest, which would waste the time that is dear just now.
+    """
+    offer = best_batch(line)
+    if offer is None or offer.worth >= 0.0 or line.calm in (None, line.table):
+        return offer
+    patient = line.patient()
+    if not patient or offer.queries[0] is not line.queries[patient[0]]:
+        return offer
+    whole = best_batch(line.only(patient)._replace(calm=None))
+    return whole._replace(worth=offer.worth) if whole is not None else offer
 
 
 def _starts(line: Line, rows: slice, allowed: list[int]) -> list[list[int]]:

@@ -56,6 +56,11 @@ class Crowd:
         self.reach.append(reach)
         return True
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether no more of any sort need be looked at."""
+        return len(self.queries) >= _MOST_LOOKED_AT
+
     def _is_full(self, count: int, first_slack_s: float, reach: int) -> bool:
         most = self._menu.most
         if count < most:

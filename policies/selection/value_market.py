@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from modelless.policies.scopes import in_scope
 from modelless.policies.selection.value_admission import (
@@ -29,7 +29,7 @@ _CHANCES_KEPT, _TABLES_KEPT = 512, 1024
 _BUSY_MEMORY_S = 1.0
 _SURVEY_S = 0.25
 _BACKLOG_SAMPLED = 64  # queries of a queue
-_PRICES_PER_DOUBLING = 8
+_PRICES_PER_DOUBLING = 16
 _SMOOTH_FROM = 36.0  # open queries, from which on chance evens out
 _LONGEST_S = 10.0
 _OVERTAKEN = 6.0  # by so many for each ahead, where a class has no time to spare
@@ -40,6 +40,8 @@ _CROWDED = 1.5  # so many times the device time there is may be asked for by wha
 
 _MenuKey = tuple[int, int, str]
 """Identity of the residents, largest batch, scope."""
+_Waiting = tuple[QueryView, int, float]
+"""A query, how many items it stands for, and the time it has left."""
 _Shelf = tuple[int, tuple[ResidentView, ...]]
 """Largest batch, and the residents of a scope, by id."""
 
@@ -170,7 +172,10 @@ class Market:
         return self._table(menu, self.price_on(device_class))
 
     def calm_table(self, menu: Menu, device_class: str) -> ValueTable:
-        """The value function for the patient: at the price that the mean of some seconds makes."""
+        """The value function for the patient: at the price that the mean of some seconds makes.
+
+        That is at most today's.
+        """
         return self._table(menu, self._calm_price_of.get(device_class, 0.0))
 
     def _table(self, menu: Menu, price: float) -> ValueTable:
@@ -183,7 +188,7 @@ class Market:
                     self._chances.clear()
                 chances = self._chances[menu] = Chances(menu)
             if len(self._tables) >= _TABLES_KEPT:
-                self._tables.clear()
+                del self._tables[next(iter(self._tables))]
             table = self._tables[key] = ValueTable(chances, price, self._miss_penalty)
         return table
 
@@ -239,41 +244,44 @@ class Market:
         """The price at which what comes in and what waits fits, and who is left out for that."""
         self._priced_s = now_s
         mean = self._rates.per_s(now_s)
-        calm = self._price_of_time(mean, 0.0)
+        backlog = list(_backlog(queues, now_s))
+        lasting = dict(mean)
+        for demand, rate in self._of_the_patient(backlog).items():
+            lasting[demand] = max(lasting.get(demand, 0.0), rate)
+        calm = self._price_of_time(lasting, 0.0)
         rates, soon_s = self._rates_now(mean, now_s), math.inf
+        patient: list[Demand] = []
         if calm.short is None:
             # There will be time for the patient; now they are in nobody's way.
             soon_s = self.patient_s
+            patient = [each for each in lasting if each.kind[2] > soon_s]
             rates = {each: rate for each, rate in rates.items() if each.kind[2] <= soon_s}
         usual = self._price_of_time(rates, calm.per_s)
-        admission = admission_of(usual.short, rates)
+        admission = admission_of(usual.short, rates, patient)
         # Queries that come before the first of them is due, which says how smooth the demand is: a
         # few come in clumps, and what waits is then no sign of what can wait.
         open_queries = sum([rate * min(each.kind[2], _LONGEST_S) for each, rate in rates.items()])
         clumped = min(math.sqrt(_SMOOTH_FROM / max(open_queries, 1.0)), 1.0)
         waiting = {key: clumped * rate * admission.share(key) for key, rate in rates.items()}
-        for queue in queues:
-            every = -(-len(queue.queries) // _BACKLOG_SAMPLED)
-            for query in queue.queries[every // 2 :: every]:
-                slack_s = max(query.deadline_s - now_s, self._reprice_s)
-                if slack_s > soon_s or (admission and not admission.admits(query)):
-                    continue
+        for query, items, slack_s in backlog:
+            if slack_s <= soon_s and (not admission or admission.admits(query)):
                 # What waits must be done within its slack: that is a rate, too.
-                key = demand_of(query)
-                waiting[key] = waiting.get(key, 0.0) + every * query.items / slack_s
+                demand = demand_of(query)
+                rate = items / max(slack_s, self._reprice_s)
+                waiting[demand] = waiting.get(demand, 0.0) + rate
         self._price = self._price_of_time(waiting, usual.per_s)
         if self._price.short is not None:
             # What waits may be a short crowd, for which there will be time.
-            lasting = self._price_of_time(waiting, usual.per_s, _CROWDED)
-            admission = admission.times(admission_of(lasting.short, waiting))
+            lasting_price = self._price_of_time(waiting, usual.per_s, _CROWDED)
+            admission = admission.times(admission_of(lasting_price.short, waiting, patient))
         self.admission = admission
         busy = self._busy.per_s(now_s)
-        whole = self._rounding(usual)
+        whole = self._rounding(calm, usual)
         self._price_of, self._calm_price_of, self._scarcity_of = {}, {}, {}
         for name, device in self._devices.items():
-            price, calm_price = [
-                found.per_s * found.speed.get(name, 1.0) for found in (self._price, calm)
-            ]
+            calm_speed = calm.speed.get(name, 1.0)
+            calm_price = calm.per_s * calm_speed
+            price = self._price.per_s * self._price.speed.get(name, calm_speed)
             if len(self._devices) > 1:
                 scarcity = _scarcity(busy.get(name, 0.0) / device.workers)
                 self._scarcity_of[name] = scarcity
@@ -281,13 +289,22 @@ class Market:
             self._price_of[name] = _rounded(price, whole)
             self._calm_price_of[name] = _rounded(min(calm_price, price), whole)
 
-    def _rounding(self, usual: Price) -> Callable[[float], int]:
+    def _of_the_patient(self, backlog: Sequence[_Waiting]) -> dict[Demand, float]:
+        """Items a second that must be done of those who wait and are patient."""
+        rates: dict[Demand, float] = {}
+        for query, items, slack_s in backlog:
+            if slack_s > self.patient_s:
+                demand = demand_of(query)
+                rates[demand] = rates.get(demand, 0.0) + items / slack_s
+        return rates
+
+    def _rounding(self, calm: Price, usual: Price) -> Callable[[float], int]:
         """Down or up to a price that is kept: for the more accurate variant, or for the quicker.
 
         That mixes those who are indifferent. But where some are left out it is down: who is in must
         be worth the price.
         """
-        price = usual if self._price.per_s <= usual.per_s else self._price
+        price = max((calm, usual, self._price), key=_per_s)  # of equals that which was found first
         self._turns += price.slower_share
         is_down = self._turns >= 1.0
         self._turns %= 1.0
@@ -322,6 +339,18 @@ class Market:
             self._miss_penalty,
             least_per_s,
         )
+
+
+def _backlog(queues: Sequence[QueueView], now_s: float) -> Iterator[_Waiting]:
+    """A sample of what waits."""
+    for queue in queues:
+        every = -(-len(queue.queries) // _BACKLOG_SAMPLED)
+        for query in queue.queries[every // 2 :: every]:
+            yield query, every * query.items, query.deadline_s - now_s
+
+
+def _per_s(price: Price) -> float:
+    return price.per_s
 
 
 def _offers_more(menu: Menu, other: Menu) -> bool:

@@ -26,8 +26,7 @@ IntArray = NDArray[np.intp]
 _Key = TypeVar("_Key", bound=Hashable)
 _KEYS_KEPT = 512
 _KINDS_KEPT = 4096
-_LEAST_PRICE, _PRECISION = 1.0, 1.01  # accuracy points a second; at most so many times too high
-_FILLED = 0.93  # of the capacity that those may fill who could do with less
+_LEAST_PRICE, _PRECISION = 1.0, 1.002  # accuracy points a second; at most so many times too high
 _LEAST_SEEN_S = 0.5  # what came in a shorter time is no rate yet
 
 
@@ -122,9 +121,11 @@ class Price(NamedTuple):
 
     Attributes:
         per_s: accuracy points a second of the quickest class is worth.
-        speed: of each class, relative to the quickest: a second of it is worth that much of one.
-        slower_share: of those who are indifferent between two variants at this price, the share for
-            whom there is time to take the more accurate and slower one.
+        speed: of each class that can serve what is asked for, relative to the quickest: a second of
+            it is worth that much of one.
+        slower_share: of those who are indifferent between two variants at this price (or between
+            one and none), the share for whom there is time to take the slower one. 1 if there is
+            time for all: at the price from which on it was looked for.
         short: None if there is time for everyone.
     """
 
@@ -167,9 +168,9 @@ def price_of_time(
     share = batching_share * workers / max(workers + queues, 1)
     speeds: dict[str, list[tuple[float, float]]] = {name: [] for name in devices}
     demands = _demands(rates, devices, share, speeds)
-    speed = {name: _mean(found) for name, found in speeds.items()}
+    speed = {name: _mean(found) for name, found in speeds.items() if found}
     capacity = target_utilisation * sum(
-        d.workers * speed[name] for name, d in devices.items() if speeds[name]
+        device.workers * speed.get(name, 0.0) for name, device in devices.items()
     )
     per_s, slower_share, short = _price_per_s(demands, miss_penalty, capacity, least_per_s)
     return Price(per_s, speed, slower_share, short)
@@ -236,6 +237,8 @@ def _price_per_s(
     if not served.any():
         return least, 1.0, None  # nothing is worth anything
     low = max(least, _LEAST_PRICE)
+    if used(low) <= capacity:
+        return low, 1.0, None
     high = _PRECISION * float((worth[served] / item_s[served]).max())  # nobody takes anything
     while high > low * _PRECISION:
         middle = math.sqrt(low * high)
@@ -246,7 +249,7 @@ def _price_per_s(
     out = taken(high) == nothing
     least_used = used(high)
     most_used = used(low)  # more than the capacity
-    slower_share = max(_FILLED * capacity - least_used, 0.0) / (most_used - least_used)
+    slower_share = max(capacity - least_used, 0.0) / (most_used - least_used)
     if not out.any():
         return high, slower_share, None
     choice = taken(low)

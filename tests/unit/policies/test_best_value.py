@@ -13,7 +13,7 @@ import pytest
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
 from modelless.policies.reasons import Reason
 from modelless.policies.selection.best_value import BestValue
-from modelless.policies.selection.value_batches import Line, best_batch
+from modelless.policies.selection.value_batches import Line, best_batch, best_for_now
 from modelless.policies.selection.value_fleet import Fleet
 from modelless.policies.selection.value_left import look_again_s
 from modelless.policies.selection.value_menu import Menu, make_menu
@@ -312,6 +312,18 @@ def test_who_can_outwait_a_crowd_leaves_the_device_to_who_cannot() -> None:
     assert served == [8, 2]
 
 
+def test_if_only_the_patient_are_there_they_run_in_whole_batches() -> None:
+    """Each would do better later, and yet they run if nobody else wants the device."""
+    chances = Chances(make_menu(worker().residents.values(), 8))
+    dear, free = (ValueTable(chances, price, 100.0) for price in (4000.0, 0.0))
+    asked = queries(*[5.0] * 8)
+    line = Line(dear, asked, [5.0] * 8, [3] * 8, 0.05, 1.0, free, 2.0)
+    offer = best_for_now(line)
+    assert offer is not None
+    assert len(offer.queries) == 8
+    assert offer.worth < 0.0
+
+
 def test_a_crowd_is_priced_without_those_who_can_outwait_it() -> None:
     prices = {}
     for limit_s in (1.0, 5.0):
@@ -378,12 +390,32 @@ def test_the_price_is_that_of_the_linear_program() -> None:
 
 
 def test_who_is_indifferent_is_mixed_as_there_is_time_for() -> None:
-    """As above, of 93 % of the second: 0.01 x + 0.005 (150 - x) = 0.93 gives x = 36 of 150."""
+    """As above: 50 of 150 take the slower one; and near the price nobody needs one."""
     offered = {"cpu": Devices(1, {"t": menu((0.010, 80.0), (0.005, 70.0))})}
     price = price_of_time({("t", 0.0, 1.0): 150.0}, offered, 1.0, 0.5, 0.0)
-    assert price.slower_share == pytest.approx(36.0 / 150.0)
+    assert price.slower_share == pytest.approx(50.0 / 150.0)
     assert price_of_time({("t", 0.0, 1.0): 9.0}, offered, 1.0, 0.5, 0.0).slower_share == 1.0
-    assert price_of_time({("t", 0.0, 1.0): 199.0}, offered, 1.0, 0.5, 0.0).slower_share == 0.0
+    nearly_full = price_of_time({("t", 0.0, 1.0): 199.0}, offered, 1.0, 0.5, 0.0)
+    assert nearly_full.slower_share == pytest.approx(1.0 / 199.0)
+    alike = {"cpu": Devices(1, {"t": menu((0.010, 80.0), (0.005, 79.999))})}
+    found = price_of_time({("t", 0.0, 1.0): 150.0}, alike, 1.0, 0.5, 0.0)
+    assert (found.per_s, found.slower_share, found.short) == (1.0, 1.0, None)
+
+
+def test_the_price_goes_up_and_down_as_often_as_that_mixes_them() -> None:
+    """At 150 a second a third of the time it is below what both variants trade at, else above."""
+    policy = BestValue(target_utilisation=1.0)
+    ladder = (("t/m/a@1", 0.010, 80.0), ("t/m/b@1", 0.005, 70.0))
+    views = {name: resident(name, one_s, accuracy, 1) for name, one_s, accuracy in ladder}
+    one = WorkerView("w0", "cpu-1", views, 1)
+    is_slower = []
+    for number in range(3000):
+        now_s = number / 150.0
+        policy._market.on_query(QueryView(number, "t", now_s, now_s + 1.0), now_s)
+        policy._market.on_idle(one, [QueueView("t", None, None, queries(9.0))], now_s)
+        if now_s > 15.0:
+            is_slower.append(policy._market.price_on("cpu-1") < 10.0 / 0.005)
+    assert sum(is_slower) / len(is_slower) == pytest.approx(1.0 / 3.0, abs=0.15)
 
 
 def test_the_price_rises_with_demand() -> None:

@@ -219,6 +219,30 @@ def test_a_higher_priority_is_served_though_time_is_worth_more() -> None:
     assert {each.priority for each in run.queries} == {9}
 
 
+def test_a_higher_priority_is_served_though_it_can_outwait_the_crowd() -> None:
+    policy = crowded(2000.0)
+    urgent = [
+        each._replace(priority=9, deadline_s=each.deadline_s + 9.0)
+        for each in waiting(*range(4), min_accuracy=78.0)
+    ]
+    for number, each in enumerate(urgent):
+        asked = each._replace(query_id=50_000 + number)
+        policy._market.on_query(asked, 1.0 + number / 4.0)
+    run = run_of(policy, (*urgent, *waiting(*range(10, 60))))
+    assert {each.priority for each in run.queries} == {9}
+
+
+def test_a_higher_priority_is_in_though_only_the_patient_are_of_a_lower_one() -> None:
+    high, low = Demand(("t", 0.0, 0.5), "", 9), Demand(("t", 0.0, 9.0), "", 0)
+    short = Short({high.kind: 0.01}, {high.kind: True}, 0.5, 0.9)
+    asked = QueryView(1, "t", 0.0, 0.5, priority=9)
+    alone, beside = admission_of(short, {high: 100.0}), admission_of(short, {high: 100.0}, [low])
+    assert alone.share(high) == pytest.approx(0.5)
+    assert not alone.is_first(asked)
+    assert beside.share(high) == 1.0
+    assert beside.is_first(asked)
+
+
 def test_who_cannot_be_served_here_hides_nobody() -> None:
     hopeless = waiting(*range(600), min_accuracy=95.0)
     run = run_of(crowded(10.0), (*hopeless, *waiting(700, 701)))
