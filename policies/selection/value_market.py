@@ -272,8 +272,8 @@ class Market:
         self._price = self._price_of_time(waiting, usual.per_s)
         if self._price.short is not None:
             # What waits may be a short crowd, for which there will be time.
-            lasting_price = self._price_of_time(waiting, usual.per_s, _CROWDED)
-            admission = admission.times(admission_of(lasting_price.short, waiting, patient))
+            crowded = self._price_of_time(waiting, usual.per_s, _CROWDED)
+            admission = admission.times(admission_of(crowded.short, waiting, patient))
         self.admission = admission
         busy = self._busy.per_s(now_s)
         whole = self._rounding(calm, usual)
