@@ -264,7 +264,6 @@ class BestValue(SelectionPolicy):
         # The most urgent may all be left for others.
         crowd = Crowd(menu, is_choosy=table.price > 0.0 or bool(others))
         standby = Crowd(menu, is_choosy=True)
-        enough = crowd.enough
         least_s = market.least_for(queue.scope)
         looked_at = 0
         for query in queue.queries:
@@ -281,13 +280,11 @@ class BestValue(SelectionPolicy):
             if slack_s < menu.least_s:
                 left.append(query)  # for a quicker worker, which this policy may not have met
                 continue
-            if reach in enough and query.priority == crowd.queries[0].priority:
-                if crowd.is_whole:
-                    break
-                continue
-            if admission and not (
-                admission.is_first(query)
-                or (admission.admits(query) and table.worth(slack_s, reach) > -table.penalty)
+            if (
+                admission
+                and reach not in crowd.enough
+                and not admission.is_first(query)
+                and not (admission.admits(query) and table.worth(slack_s, reach) > -table.penalty)
             ):
                 standby.take(query, slack_s, reach)
             elif not crowd.take(query, slack_s, reach):

@@ -50,7 +50,7 @@ class Line(NamedTuple):
         """What each query will be worth if it is left for now, accuracy points."""
         worth, next_idle_s = self.table.worth, self.next_idle_s
         left = [slack_s - next_idle_s for slack_s in self.slack_s]
-        if self.calm is None or self.calm is self.table:
+        if self.calm is None or self.calm is self.table:  # no crowd
             return [worth(left_s, reach) for left_s, reach in zip(left, self.reach, strict=True)]
         calm, patient_s = self.calm.worth, self.patient_s
         return [
@@ -122,7 +122,7 @@ def best_for_now(line: Line) -> Offer | None:
     least is the smallest, which would waste the time that is dear just now.
     """
     offer = best_batch(line)
-    if offer is None or offer.worth >= 0.0 or line.calm in (None, line.table):
+    if offer is None or offer.worth >= 0.0 or line.calm is None or line.calm is line.table:
         return offer
     patient = line.patient()
     if not patient or offer.queries[0] is not line.queries[patient[0]]:

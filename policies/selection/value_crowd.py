@@ -45,6 +45,8 @@ class Crowd:
                     return False
             elif len(queries) >= _MOST_LOOKED_AT:
                 return False
+            elif reach in self.enough:
+                return True
             elif self._is_full(*self._of_sort.get(reach, (0, 0.0)), reach):
                 self.enough.add(reach)
                 return True
@@ -55,11 +57,6 @@ class Crowd:
         self.slack_s.append(slack_s)
         self.reach.append(reach)
         return True
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether no more of any sort need be looked at."""
-        return len(self.queries) >= _MOST_LOOKED_AT
 
     def _is_full(self, count: int, first_slack_s: float, reach: int) -> bool:
         most = self._menu.most

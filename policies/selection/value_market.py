@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 
 from modelless.policies.scopes import in_scope
 from modelless.policies.selection.value_admission import (
@@ -275,8 +276,11 @@ class Market:
             crowded = self._price_of_time(waiting, usual.per_s, _CROWDED)
             admission = admission.times(admission_of(crowded.short, waiting, patient))
         self.admission = admission
+        self._put_prices(calm, self._rounding(calm, usual), now_s)
+
+    def _put_prices(self, calm: Price, whole: Callable[[float], int], now_s: float) -> None:
+        """What a second of each class is worth, and how scarce its time is."""
         busy = self._busy.per_s(now_s)
-        whole = self._rounding(calm, usual)
         self._price_of, self._calm_price_of, self._scarcity_of = {}, {}, {}
         for name, device in self._devices.items():
             calm_speed = calm.speed.get(name, 1.0)
@@ -304,7 +308,9 @@ class Market:
         That mixes those who are indifferent. But where some are left out it is down: who is in must
         be worth the price.
         """
-        price = max((calm, usual, self._price), key=_per_s)  # of equals that which was found first
+        price = max(
+            (calm, usual, self._price), key=attrgetter("per_s")
+        )  # of equals that which was found first
         self._turns += price.slower_share
         is_down = self._turns >= 1.0
         self._turns %= 1.0
@@ -347,10 +353,6 @@ def _backlog(queues: Sequence[QueueView], now_s: float) -> Iterator[_Waiting]:
         every = -(-len(queue.queries) // _BACKLOG_SAMPLED)
         for query in queue.queries[every // 2 :: every]:
             yield query, every * query.items, query.deadline_s - now_s
-
-
-def _per_s(price: Price) -> float:
-    return price.per_s
 
 
 def _offers_more(menu: Menu, other: Menu) -> bool:
