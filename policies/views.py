@@ -154,12 +154,15 @@ class WorkerView(NamedTuple):
         device_class: what it owns.
         residents: its ready variants by id.
         max_batch: most items it takes in one batch.
+        lead_s: how long before a batch of its is expected back it is asked for the next, which is
+            on its way there meanwhile: so much shorter than its latency each batch keeps it busy.
     """
 
     worker_id: str
     device_class: str
     residents: Mapping[str, ResidentView]
     max_batch: int
+    lead_s: float = 0.0
 
 
 class Run(NamedTuple):

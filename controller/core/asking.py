@@ -85,7 +85,7 @@ def ask_on_idle(
     """
     outfit, servers = worker.outfit, roster.servers
     residents = roster.residents(worker.worker_id)
-    view = WorkerView(worker.worker_id, worker.device_class, residents, max_batch)
+    view = WorkerView(worker.worker_id, worker.device_class, residents, max_batch, worker.lead_s)
     if not waiting.is_mixed:
         shown = waiting.displays.to(outfit, servers)
         if worker.queues:

@@ -22,6 +22,10 @@ attempts of each sort that it makes. They satisfy every constraint:
   being late, and the program picks: its cost is the lower envelope. Batches count where they start;
   what is left of them at a window's end is carried over, and no more is expected than a batch's
   mean residual life a worker. What a class can do in a window: see ``bound_capacity``.
+- *Two batches.* A worker that is some way off is handed its next batch while it runs one, and no
+  third: the next but one sets out when the first is back. So that many, and no more, count from
+  their start until two hops after their end; see ``bound_capacity.hand_over``. An item's share of
+  that is at least the least of all batches on offer. (Not where there are faults or scaling.)
 - *Deadlines.* A batch starts no earlier than its queries' arrival and the way to the device. Its
   answer is in time with at most the chance that a draw fits into what is left then, less the way
   back. That is largest for the latest arrival of a window and the earliest start of another.

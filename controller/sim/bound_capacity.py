@@ -105,6 +105,26 @@ def capacity(
     return Capacity(work_s, residual_s * (most * (1 + len(cuts)) + 2.0 * deaths))
 
 
+def hand_over(
+    world: World, device: DeviceSettings, residual_s: float, edges_s: FloatArray
+) -> Capacity | None:
+    """How long the workers of a class that is some way off can be kept; None if that is not known.
+
+    A worker has two batches at most, of which each is on its way there, waits or runs, or is on its
+    way back. So if a batch counts from its start until two hops after its end, no more than two of
+    a worker do at a time: the next but one sets out when it is back, and starts a hop later. Its
+    items share the mean of its latency and two hops.
+
+    Faults and scaling cut that short: where there are any, nothing is said.
+    """
+    hop_s = world.delay_s(device.site) + world.network.worker_hop_ms / 1e3
+    if not hop_s or world.faults or not is_fixed(world, device):
+        return None
+    kept_s = 2.0 * device.count * np.diff(edges_s)
+    # When a window ends, of a worker's two batches one may run, and one be back already.
+    return Capacity(kept_s, device.count * (residual_s + 4.0 * hop_s))
+
+
 def _guests(world: World, device: DeviceSettings) -> int:
     """Workers of other classes that may be resized to this one."""
     return sum(

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from modelless.controller.core.limits import DispatchLimits
 from modelless.controller.sim.arrivals import queries
-from modelless.controller.sim.bound_capacity import capacity, cut_times, fastest
+from modelless.controller.sim.bound_capacity import capacity, cut_times, fastest, hand_over
 from modelless.controller.sim.bound_memory import Stock, serve_from, stock_of
 from modelless.controller.sim.bound_program import Flow, Program, serve
 from modelless.controller.sim.bound_service import (
     BatchFacts,
     Offer,
     PlacedVariant,
+    least_kept_s,
     mean_s,
     most_residual_s,
     offers_within,
@@ -252,18 +253,17 @@ class Problem:
         flows = self._flows(edges_s, weighted=weighted) or []
         groups = [_windows(times, edges_s) for times in self._arrivals.values()]
         came, counts = (np.concatenate(part) for part in zip(*groups, strict=True))
-        capacities = [
-            capacity(self._world, device, residual_s, edges_s)
-            for device, residual_s in zip(self._world.devices, self._residuals_s, strict=True)
-        ]
+        classes = list(zip(self._world.devices, self._residuals_s, strict=True))
+        capacities = [capacity(self._world, *each, edges_s) for each in classes]
+        hand_overs = [hand_over(self._world, *each, edges_s) for each in classes]
         program = Program()
-        served, work = serve(program, counts, flows, capacities)
+        served, times = serve(program, counts, flows, capacities, hand_overs)
         if not served:
             return Optimum(0.0, np.zeros(len(edges_s) - 1, dtype=bool))
         if self._stocks:
             serve_from(program, self._stocks, served, counts, came, edges_s)
         worth, prices = program.maximum()
-        return Optimum(worth, np.any(prices[work] > _FREE, axis=0))
+        return Optimum(worth, np.any(prices[np.stack(times)] > _FREE, axis=0))
 
     def why(self, total: int, value: Optimum, edges_s: FloatArray) -> str:
         """What bounds the figures, for people."""
@@ -346,7 +346,13 @@ class Problem:
                 mine = can_be & (limits_s == limit_s)
                 offers = self._offers(kind, lane, limit_s, weighted)
                 if offers:
-                    yield Flow(lane.device, groups[mine], starts[mine], offers, lane.variant)
+                    kept_s = self._kept_s(kind, lane, limit_s)
+                    mine_at = groups[mine], starts[mine]
+                    yield Flow(lane.device, *mine_at, offers, kept_s, lane.variant)
+
+    def _kept_s(self, kind: Kind, lane: Lane, limit_s: float) -> float:
+        both_ways_s = 2.0 * (lane.away_s - kind.delay_s)
+        return least_kept_s(lane.batches, kind.items, limit_s, both_ways_s)
 
     def _offers(self, kind: Kind, lane: Lane, limit_s: float, weighted: bool) -> list[Offer]:
         key = (kind, lane.device, lane.variant, limit_s, weighted)

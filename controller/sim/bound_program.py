@@ -26,6 +26,8 @@ class Flow(NamedTuple):
         groups: numbers of the groups.
         windows: in which their batches start, one for each group.
         offers: ways to serve them.
+        kept_s: a query's share, at least, of the time that a worker is kept by its batch; see
+            ``bound_capacity.hand_over``.
         variant: number of the variant in the class's stock, if the class is short of memory; else
             None, and offers are any variant's.
     """
@@ -34,6 +36,7 @@ class Flow(NamedTuple):
     groups: IntArray
     windows: IntArray
     offers: Sequence[Offer]
+    kept_s: float
     variant: int | None = None
 
 
@@ -94,27 +97,39 @@ class Program:
 
 
 def serve(
-    program: Program, counts: FloatArray, flows: Sequence[Flow], capacities: Sequence[Capacity]
-) -> tuple[list[Served], IntArray]:
+    program: Program,
+    counts: FloatArray,
+    flows: Sequence[Flow],
+    capacities: Sequence[Capacity],
+    hand_overs: Sequence[Capacity | None],
+) -> tuple[list[Served], list[IntArray]]:
     """Serve the groups, of ``counts`` queries each.
 
     A row for each group: no more is served than came. A row for each class and window: what starts
     in it and what is carried into it, less what is carried out of it, is at most the window's work.
+    And so for the time that workers are kept, where that is known.
 
     Returns:
-        The variables of what is served, and the rows of device time: by class, one a window.
+        The variables of what is served; the rows of time, each of them one a window.
     """
     asked = program.rows(counts)
-    work = np.stack([program.rows(each.work_s) for each in capacities])
+    work = [_windows_of(program, each) for each in capacities]
+    kept = [None if each is None else _windows_of(program, each) for each in hand_overs]
     served = []
     for flow in flows:
         for offer in flow.offers:
             numbers = program.variables(np.full(len(flow.groups), np.inf), offer.worth)
             program.put(asked[flow.groups], numbers, 1.0)
-            program.put(work[flow.device, flow.windows], numbers, offer.cost_s)
+            program.put(work[flow.device][flow.windows], numbers, offer.cost_s)
+            if (rows := kept[flow.device]) is not None:
+                program.put(rows[flow.windows], numbers, flow.kept_s)
             served.append(Served(flow, offer, numbers))
-    for rows, each in zip(work, capacities, strict=True):
-        carried = program.variables(np.full(len(rows), each.carry_s))
-        program.put(rows, carried, -1.0)
-        program.put(rows[1:], carried[:-1], 1.0)
-    return served, work
+    return served, work + [rows for rows in kept if rows is not None]
+
+
+def _windows_of(program: Program, capacity: Capacity) -> IntArray:
+    rows = program.rows(capacity.work_s)
+    carried = program.variables(np.full(len(rows), capacity.carry_s))
+    program.put(rows, carried, -1.0)
+    program.put(rows[1:], carried[:-1], 1.0)
+    return rows

@@ -148,6 +148,25 @@ def offers_within(
     return best_offers(offers)
 
 
+def least_kept_s(
+    batches: Sequence[BatchFacts], items: int, limit_s: float, both_ways_s: float
+) -> float:
+    """A query's share, at least, of its batch's mean device time and way there and back, seconds.
+
+    Args:
+        batches, items, limit_s: as for ``offers_within``.
+        both_ways_s: seconds.
+    """
+    return min(
+        (
+            (batch.mean_s + both_ways_s) * items / batch.items
+            for batch in batches
+            if batch.items >= items and chance_within(batch.spread, limit_s) > 0.0
+        ),
+        default=0.0,
+    )
+
+
 def _partial_mean(base_s: float, slope: float, low: float, high: float) -> float:
     """The integral of ``base_s * exp(slope * z)`` over the normal density from low to high."""
     return (

@@ -1,11 +1,11 @@
 """What the devices of a world can serve at most: what a load of 1 is.
 
 The capacity is the largest rate at which every query of the world's mix could be answered within
-its limits, if devices never stood still but for a batch's way there and back, all batches were
-full, everyone took the variant that costs least, and all of them were loaded. It is the optimum of
-a linear program: the least time each kind of query takes on each device class, and how the kinds
-are shared out over the classes. Faults are left out, workers that scaling may add are in, and each
-keeps the size it has.
+its limits, if devices never stood still but for batches on their way there and back, all batches
+were full, everyone took the variant that costs least, and all of them were loaded. It is the
+optimum of a linear program: the least time each kind of query takes on each device class, and how
+the kinds are shared out over the classes. Faults are left out, workers that scaling may add are in,
+and each keeps the size it has.
 
 Nobody reaches it. It says how hard a load is: at half of it, a good policy still answers everyone
 in time, with variants below the best; beyond it, somebody must be refused.
@@ -100,11 +100,14 @@ def _capacity_per_s(world: World, mix: dict[Kind, float], placed: Placed) -> flo
 def _least_s(
     world: World, kind: Kind, device: DeviceSettings, placed: Mapping[str, Sequence[PlacedVariant]]
 ) -> float | None:
-    """The least time a query takes of a worker; None if the class cannot serve it in time."""
+    """The least time a query takes of a worker; None if the class cannot serve it in time.
+
+    A worker has two batches at most, one of which may be on its way there or back.
+    """
     hop_s = world.delay_s(device.site) + world.network.worker_hop_ms / 1e3
     limit_s = kind.latency_s - 2.0 * (kind.delay_s + hop_s)
     found = [
-        offer.cost_s + 2.0 * hop_s * kind.items / batch.items
+        max(offer.cost_s, (offer.cost_s + 2.0 * hop_s * kind.items / batch.items) / 2.0)
         for variant in placed.get(kind.task, ())
         if variant.batches[0].accuracy_percent >= kind.min_accuracy
         for batch in variant.batches

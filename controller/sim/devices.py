@@ -20,7 +20,7 @@ class Host:
     """What neighbours share.
 
     Attributes:
-        busy: its workers that run a batch.
+        busy: its workers that have a batch.
     """
 
     busy: int = 0
@@ -90,6 +90,7 @@ class SimulatedWorker:
         is_alive, is_reachable: as they are, whether anybody has noticed or not.
         is_leaving: it finishes what it runs and takes nothing more.
         resizing_to: the class it is about to become; empty if it stays what it is.
+        handed: batches that it has, to run now or next.
         undelivered: batches that finished while it was not reachable.
         handed_s: seconds of work it was ever handed.
         handed_id: the variant it was handed work for last.
@@ -115,6 +116,7 @@ class SimulatedWorker:
     is_reachable: bool = True
     is_leaving: bool = False
     resizing_to: str = ""
+    handed: int = 0
     undelivered: list[Running] = field(default_factory=list)
     handed_s: float = 0.0
     handed_id: str = ""
@@ -229,8 +231,11 @@ class SimulatedWorker:
         start_s = now_s + self.one_way_s
         if start_s < self.free_at_s:
             start_s = self.free_at_s
-        neighbours = self.host.busy
-        self.host.busy = neighbours + 1
+        host = self.host
+        if not self.handed:
+            host.busy += 1
+        self.handed += 1
+        neighbours = host.busy - 1
         busy_s = self.spreads[variant_id][items - 1].at(self.normals()) * self.slowness
         if neighbours:
             busy_s *= 1.0 + self.settings.contention * neighbours
@@ -249,3 +254,9 @@ class SimulatedWorker:
             neighbours,
             self.settings,
         )
+
+    def done(self) -> None:
+        """A batch that it was handed has been run."""
+        self.handed -= 1
+        if not self.handed:
+            self.host.busy -= 1

@@ -226,7 +226,7 @@ class Engine:
 
     def _batch_done(self, running: Running) -> None:
         worker = running.worker
-        worker.host.busy -= 1
+        worker.done()
         if not worker.is_alive:
             del self._running[running.batch_id]
             return
@@ -242,7 +242,9 @@ class Engine:
 
     def _deliver(self, running: Running) -> None:
         now_s = self._events.now_s
-        self._carry_out(self._dispatcher.on_batch_done(running.batch_id, now_s, running.busy_s))
+        waited_s = running.start_s - running.dispatch_s - running.worker.one_way_s
+        done = running.batch_id, now_s, running.busy_s
+        self._carry_out(self._dispatcher.on_batch_done(*done, waited_s=waited_s))
         del self._running[running.batch_id]
 
     def _complete(self, effect: Complete) -> None:
@@ -277,8 +279,10 @@ class Engine:
 
     def on_ready(self, worker: SimulatedWorker) -> None:
         """See ``floor.Listener``."""
-        now_s = self._events.now_s
-        self._carry_out(self._dispatcher.on_worker_report(worker.report(), now_s))
+        report = worker.report()
+        # As in production: its next batch sets out so that it is there when the one before is done.
+        told = self._dispatcher.on_worker_report(report, self._events.now_s, lead_s=report.hop_s)
+        self._carry_out(told)
 
     def on_silent(self, worker: SimulatedWorker) -> None:
         """See ``floor.Listener``."""

@@ -13,10 +13,11 @@ In full, a batch is worth
 
 and the batch worth most runs. While devices have time to spare the price is zero and everyone gets
 the most accurate variant that is in time; as demand grows the price rises, and variants are given
-up in the order of accuracy lost per second won, never below a query's own minimum. Who is
-indifferent at the price between two variants takes the one now and then the other, as often as
-there is time for: if all took the quicker one, nobody would wait, and small batches of it would
-fill the devices. And who can outwait a crowd is compared with what time will be worth after it.
+up in the order of accuracy lost per second won, never below a query's own minimum. Each device
+class has a price of its own, by what it spares the others (``value_classes``). Who is indifferent
+at the price between two variants takes the one now and then the other, as often as there is time
+for: if all took the quicker one, nobody would wait, and small batches of it would fill the devices.
+And who can outwait a crowd is compared with what time will be worth after it.
 
 A batch that is not full takes longer an item than it need. Who is charged for that depends on who
 waits: if the most urgent query has only just come, nobody else wants the device, each member pays
@@ -79,6 +80,9 @@ _GOOD_ENOUGH_POINTS = 10.0  # so much below its best, a query, is a batch of the
 # Accuracy points by which another device must be better to be waited for: while this one has time
 # to spare, and if it has none.
 _BETTER_POINTS, _MUCH_BETTER_POINTS = 1.0, 5.0
+# And this share of what the time costs here: how classes' prices relate is known for the mean of
+# some seconds only, and in a crowd they are high.
+_IN_DOUBT = 0.5
 
 
 class BestValue(SelectionPolicy):
@@ -219,7 +223,7 @@ class BestValue(SelectionPolicy):
                 return Wait(Reason.NOTHING_QUEUED, dropped=dropped)
             market.fleet.on_left(worker.device_class, since_s, now_s)
             return Wait(Reason.WORTH_WAITING, until_s, dropped, for_alike=True)
-        market.on_run(worker, chosen.latency_s, now_s)
+        market.on_run(worker, chosen.busy_s, now_s)
         return Run(chosen.variant_id, chosen.queries, Reason.BEST_VALUE, dropped)
 
     def _offer(self, line: Line) -> Offer | None:
@@ -228,8 +232,8 @@ class BestValue(SelectionPolicy):
             return best_for_now(line)
         worth, row = line.table.alone(line.slack_s[0], line.reach[0])
         menu = line.table.menu
-        latency_s = float(menu.typical_s[row, 0])
-        return Offer(worth - line.later()[0], menu.variant_ids[row], tuple(line.queries), latency_s)
+        busy_s = float(menu.busy_s[row, 0])
+        return Offer(worth - line.later()[0], menu.variant_ids[row], tuple(line.queries), busy_s)
 
     def _line_up(
         self,
@@ -346,6 +350,7 @@ class BestValue(SelectionPolicy):
         """
         own, slacks_s, reaches = line.table, line.slack_s, line.reach
         margin = _BETTER_POINTS if own.price == 0.0 else _MUCH_BETTER_POINTS
+        margin += _IN_DOUBT * own.price * own.menu.quickest_item_s(len(own.menu.variant_ids))
         kept = range(len(line.queries))
         left = set[int]()
         for name, menu in others.items():

@@ -82,13 +82,13 @@ class Offer(NamedTuple):
 
     Attributes:
         worth: accuracy points it gains over leaving its members for later, the price paid.
-        variant_id, queries, latency_s: what runs, whom it serves, how long it takes at the median.
+        variant_id, queries, busy_s: what runs, whom it serves, how long it keeps the worker.
     """
 
     worth: float
     variant_id: str
     queries: tuple[QueryView, ...]
-    latency_s: float
+    busy_s: float
 
 
 def best_batch(line: Line) -> Offer | None:
@@ -162,7 +162,6 @@ def _best_of(
     table, count = line.table, len(members)
     menu, penalty, price = table.menu, table.penalty, table.price
     part = menu.part(rows, columns)
-    typical_s = part.typical_s
     are_first = members[-1] == count - 1
     chance = part.chance(log_slack[:count] if are_first else log_slack[members])
     chance *= _inside(count)  # of a batch of the first few, the first few count
@@ -186,7 +185,7 @@ def _best_of(
         most,
         menu.variant_ids[rows.start + row],
         tuple([line.queries[place] for place in members[: column + 1]]),
-        float(typical_s[row, column]),
+        float(part.busy_s[row, column]),
     )
 
 

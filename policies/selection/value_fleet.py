@@ -94,13 +94,13 @@ class Fleet:
         met.at_s = met.busy_until_s = now_s
         met.residents = worker.residents
 
-    def on_run(self, worker: WorkerView, latency_s: float, now_s: float) -> None:
-        """The worker, just idle, was given a batch that is expected to take ``latency_s``."""
+    def on_run(self, worker: WorkerView, busy_s: float, now_s: float) -> None:
+        """The worker, just idle, was given a batch that is expected to keep it for ``busy_s``."""
         of_class = self._classes[worker.device_class]
         met = of_class.idle.pop(worker.worker_id)
-        met.busy_until_s = now_s + latency_s
-        before_s = of_class.batch_s if of_class.batch_s < math.inf else latency_s
-        of_class.batch_s = before_s + _OF_LATE * (latency_s - before_s)
+        met.busy_until_s = now_s + busy_s
+        before_s = of_class.batch_s if of_class.batch_s < math.inf else busy_s
+        of_class.batch_s = before_s + _OF_LATE * (busy_s - before_s)
         self._runs += 1
         heapq.heappush(of_class.ends, (met.busy_until_s, self._runs, met))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from operator import attrgetter
 
 from modelless.policies.scopes import in_scope
@@ -13,6 +14,7 @@ from modelless.policies.selection.value_admission import (
     admission_of,
     demand_of,
 )
+from modelless.policies.selection.value_classes import prices_of_classes, scarcity
 from modelless.policies.selection.value_fleet import Fleet
 from modelless.policies.selection.value_menu import Menu, make_menu
 from modelless.policies.selection.value_price import (
@@ -39,12 +41,12 @@ _LATELY_S = 0.25  # in which a crowd shows, before it counts in the mean of some
 _CROWD_LASTS = 0.4  # of the memory; who can wait longer outlasts a crowd
 _CROWDED = 1.5  # so many times the device time there is may be asked for by what waits just now
 
-_MenuKey = tuple[int, int, str]
-"""Identity of the residents, largest batch, scope."""
+_MenuKey = tuple[int, int, float, str]
+"""Identity of the residents, largest batch, lead, scope."""
 _Waiting = tuple[QueryView, int, float]
 """A query, how many items it stands for, and the time it has left."""
-_Shelf = tuple[int, tuple[ResidentView, ...]]
-"""Largest batch, and the residents of a scope, by id."""
+_Shelf = tuple[int, float, tuple[ResidentView, ...]]
+"""Largest batch, lead, and the residents of a scope, by id."""
 
 
 class Market:
@@ -86,6 +88,7 @@ class Market:
         self._price_of: dict[str, float] = {}
         self._calm_price_of: dict[str, float] = {}
         self._scarcity_of: dict[str, float] = {}
+        self._lasting_price_of: dict[str, float] = {}
         self._menus: dict[_MenuKey, tuple[Mapping[str, ResidentView], Menu]] = {}
         self._shelves: dict[_Shelf, Menu] = {}  # by what a menu is made of
         self._chances: dict[Menu, Chances] = {}
@@ -95,7 +98,8 @@ class Market:
         self._price = Price(0.0, {}, 1.0, None)
         self._turns = 0.0
         self.admission = EVERYONE
-        self._priced_s = self._surveyed_s = -math.inf
+        self._priced_s = self._classes_priced_s = self._surveyed_s = -math.inf
+        import_module("scipy.optimize")  # which takes half a second, before a query waits for it
 
     def __getstate__(self) -> dict[str, object]:
         # What the core shows are read-only views, which do not pickle; it will be seen again.
@@ -137,10 +141,10 @@ class Market:
         if now_s - self._priced_s >= self._reprice_s:
             self._find_price(queues, now_s)
 
-    def on_run(self, worker: WorkerView, latency_s: float, now_s: float) -> None:
-        """The worker, just idle, was given a batch that is expected to take ``latency_s``."""
-        self.fleet.on_run(worker, latency_s, now_s)
-        self._busy.count(worker.device_class, latency_s, now_s)
+    def on_run(self, worker: WorkerView, busy_s: float, now_s: float) -> None:
+        """The worker, just idle, was given a batch that is expected to keep it for ``busy_s``."""
+        self.fleet.on_run(worker, busy_s, now_s)
+        self._busy.count(worker.device_class, busy_s, now_s)
 
     # -- what is known ------------------------------------------------------------------------
 
@@ -151,18 +155,18 @@ class Market:
     def menu(self, worker: WorkerView, scope: str) -> Menu:
         """The worker's menu for a scope, kept until its residents or their estimates change."""
         residents = worker.residents
-        key = (id(residents), worker.max_batch, scope)
+        key = (id(residents), worker.max_batch, worker.lead_s, scope)
         known = self._menus.get(key)
         if known is not None and known[0] is residents:
             return known[1]
         names = sorted([name for name in residents if in_scope(name, scope)])
-        shelf = worker.max_batch, tuple([residents[name] for name in names])
+        shelf = worker.max_batch, worker.lead_s, tuple([residents[name] for name in names])
         if len(self._menus) >= _MENUS_KEPT:
             self._menus.clear()
             self._shelves.clear()
         menu = self._shelves.get(shelf)
         if menu is None:
-            menu = self._shelves[shelf] = make_menu(shelf[1], worker.max_batch)
+            menu = self._shelves[shelf] = make_menu(shelf[2], worker.max_batch, worker.lead_s)
         self._menus[key] = (residents, menu)
         if scope not in self._met_least_s:
             self._surveyed_s = -math.inf  # so that the next call knows of it
@@ -217,7 +221,7 @@ class Market:
         menus: dict[str, dict[str, Menu]] = {name: {} for name in counts}
         self._met_least_s = {}
         self._menus = {key: known for key, known in self._menus.items() if key[0] in class_of}
-        for (held, _, scope), (_, menu) in self._menus.items():
+        for (held, _, _, scope), (_, menu) in self._menus.items():
             if not menu.variant_ids:
                 continue
             of_class = menus[class_of[held]]
@@ -250,6 +254,15 @@ class Market:
         for demand, rate in self._of_the_patient(backlog).items():
             lasting[demand] = max(lasting.get(demand, 0.0), rate)
         calm = self._price_of_time(lasting, 0.0)
+        if len(self._devices) > 1 and now_s - self._classes_priced_s >= _SURVEY_S:
+            self._classes_priced_s = now_s
+            self._lasting_price_of = prices_of_classes(
+                _by_kind(lasting),
+                self._devices,
+                self._target_utilisation,
+                self._batching_share,
+                self._miss_penalty,
+            )
         rates, soon_s = self._rates_now(mean, now_s), math.inf
         patient: list[Demand] = []
         if calm.short is None:
@@ -287,9 +300,11 @@ class Market:
             calm_price = calm.per_s * calm_speed
             price = self._price.per_s * self._price.speed.get(name, calm_speed)
             if len(self._devices) > 1:
-                scarcity = _scarcity(busy.get(name, 0.0) / device.workers)
-                self._scarcity_of[name] = scarcity
-                price, calm_price = scarcity * price, scarcity * calm_price
+                scarce = scarcity(busy.get(name, 0.0) / device.workers)
+                self._scarcity_of[name] = scarce
+                lasting = self._lasting_price_of.get(name, 0.0)
+                price, calm_price = max(price, lasting), max(calm_price, lasting)
+                price, calm_price = scarce * price, scarce * calm_price
             self._price_of[name] = _rounded(price, whole)
             self._calm_price_of[name] = _rounded(min(calm_price, price), whole)
 
@@ -334,17 +349,21 @@ class Market:
         self, rates: Mapping[Demand, float], least_per_s: float, times: float = 1.0
     ) -> Price:
         """With so many times the device time there is."""
-        by_kind: dict[Kind, float] = {}
-        for demand, rate in rates.items():
-            by_kind[demand.kind] = by_kind.get(demand.kind, 0.0) + rate
         return price_of_time(
-            by_kind,
+            _by_kind(rates),
             self._devices,
             times * self._target_utilisation,
             self._batching_share,
             self._miss_penalty,
             least_per_s,
         )
+
+
+def _by_kind(rates: Mapping[Demand, float]) -> dict[Kind, float]:
+    by_kind: dict[Kind, float] = {}
+    for demand, rate in rates.items():
+        by_kind[demand.kind] = by_kind.get(demand.kind, 0.0) + rate
+    return by_kind
 
 
 def _backlog(queues: Sequence[QueueView], now_s: float) -> Iterator[_Waiting]:
@@ -359,14 +378,6 @@ def _offers_more(menu: Menu, other: Menu) -> bool:
     """More variants, or as many and quicker ones."""
     count, others = len(menu.variant_ids), len(other.variant_ids)
     return (count, other.least_s) > (others, menu.least_s)
-
-
-def _scarcity(utilisation: float) -> float:
-    """0 while a class has time to spare, 1 once it has none.
-
-    (Complementary slackness, for which the one price of all classes knows too little.)
-    """
-    return min(max((utilisation - 0.7) / 0.2, 0.0), 1.0)
 
 
 def _rounded(price: float, whole: Callable[[float], int]) -> float:

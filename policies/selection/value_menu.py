@@ -44,14 +44,14 @@ class Part(NamedTuple):
 
     Attributes:
         accuracy_percent: shape (v, 1).
-        typical_s, share_s, log_s: as the menu's, shape (v, k).
-        waste_s: by how much ``typical_s`` is more than ``share_s``.
+        busy_s, share_s, log_s: as the menu's, shape (v, k).
+        waste_s: by how much ``busy_s`` is more than ``share_s``.
         steepness: of the chance to be in time, by log latency, shape (v, k).
-        unknown: where ``typical_s`` is inf, shape (v, k); None if it is so nowhere.
+        unknown: where ``busy_s`` is inf, shape (v, k); None if it is so nowhere.
     """
 
     accuracy_percent: FloatArray
-    typical_s: FloatArray
+    busy_s: FloatArray
     share_s: FloatArray
     log_s: FloatArray
     waste_s: FloatArray
@@ -89,6 +89,7 @@ class Menu:
         typical_s: p50 latency, shape (n, K); inf where unknown.
         spread: standard deviation of log latency, shape (n, K): latency is taken as lognormal
             through p50 and p99.
+        busy_s: how long a batch keeps the worker from others, shape (n, K).
         log_s: logarithm of ``typical_s``.
         share_s: device time of the items if their batches were of the best size, shape (n, K).
         item_s: least device time an item takes in any batch, shape (n,).
@@ -100,6 +101,7 @@ class Menu:
     accuracy_percent: FloatArray
     typical_s: FloatArray
     spread: FloatArray
+    busy_s: FloatArray
     log_s: FloatArray = field(init=False)
     share_s: FloatArray = field(init=False)
     item_s: FloatArray = field(init=False)
@@ -113,7 +115,7 @@ class Menu:
     _parts: dict[tuple[int, int, int], Part] = field(init=False)
 
     def __post_init__(self) -> None:
-        per_item = self.typical_s / np.arange(1, self.typical_s.shape[1] + 1)
+        per_item = self.busy_s / np.arange(1, self.busy_s.shape[1] + 1)
         item_s = per_item.min(axis=1, initial=np.inf)
         for name, value in (
             ("log_s", np.log(self.typical_s)),
@@ -156,7 +158,7 @@ class Menu:
         key = (latency_s, reach)
         known = self._within.get(key)
         if known is None:
-            per_item = self.typical_s[:reach] / np.arange(1, self.most + 1)
+            per_item = self.busy_s[:reach] / np.arange(1, self.most + 1)
             within = np.where(self.typical_s[:reach] <= latency_s, per_item, np.inf)
             item_s = np.asarray(within.min(axis=1, initial=np.inf))
             usable = item_s[item_s < np.inf].tolist() or [math.inf]
@@ -194,14 +196,14 @@ class Menu:
         return self._cut(_ALL, _ALL).chance(log_of(slack_s))
 
     def _cut(self, rows: slice, columns: slice | NDArray[np.intp]) -> Part:
-        typical_s = self.typical_s[rows, columns]
-        unknown = np.isinf(typical_s)
+        busy_s, share_s = self.busy_s[rows, columns], self.share_s[rows, columns]
+        unknown = np.isinf(busy_s)
         return Part(
             self.accuracy_percent[rows, None],
-            typical_s,
-            self.share_s[rows, columns],
+            busy_s,
+            share_s,
             self.log_s[rows, columns],
-            typical_s - self.share_s[rows, columns],
+            busy_s - share_s,
             0.851 / self.spread[rows, columns],
             unknown if unknown.any() else None,
         )
@@ -213,8 +215,12 @@ def log_of(slack_s: Sequence[float] | FloatArray) -> FloatArray:
     return logs
 
 
-def make_menu(residents: Iterable[ResidentView], max_batch: int) -> Menu:
-    """The menu of these variants; those of unknown latency are left out."""
+def make_menu(residents: Iterable[ResidentView], max_batch: int, lead_s: float = 0.0) -> Menu:
+    """The menu of these variants; those of unknown latency are left out.
+
+    ``lead_s``: see ``WorkerView``. A worker has two batches at most, so that each of them keeps it
+    for half its latency, if that is longer.
+    """
     known = [
         resident
         for resident in residents
@@ -240,4 +246,5 @@ def make_menu(residents: Iterable[ResidentView], max_batch: int) -> Menu:
         np.array([known[row].accuracy_percent for row in kept], dtype=np.float64),
         typical_s[kept],
         spread[kept],
+        np.maximum(typical_s[kept] - lead_s, typical_s[kept] / 2.0) if lead_s else typical_s[kept],
     )

@@ -141,6 +141,23 @@ class _Demand(NamedTuple):
     offer: Within
 
 
+def latency_share(
+    rates: Mapping[Kind, float], devices: Mapping[str, Devices], batching_share: float
+) -> float:
+    """How much of a latency limit a batch may run, if queries wait for it, too.
+
+    With ``w`` workers and ``q`` queues, one worker falls idle every ``w``-th of a batch's time, and
+    each queue's turn comes every ``q``-th time: a query waits ``q / w`` times as long as batches
+    run.
+
+    Args:
+        rates, devices, batching_share: see ``price_of_time``.
+    """
+    workers = sum(device.workers for device in devices.values())
+    queues = len({scope for scope, _, _ in rates})
+    return batching_share * workers / max(workers + queues, 1)
+
+
 def price_of_time(
     rates: Mapping[Kind, float],
     devices: Mapping[str, Devices],
@@ -149,11 +166,9 @@ def price_of_time(
     miss_penalty: float,
     least_per_s: float = 0.0,
 ) -> Price:
-    """The price of device time.
+    """The price of device time, all classes taken together.
 
-    A kind's time for an item is the least over batches that leave time to wait. With ``w`` workers
-    and ``q`` queues, one worker falls idle every ``w``-th of a batch's time, and each queue's turn
-    comes every ``q``-th time: a query waits ``q / w`` times as long as batches run.
+    A kind's time for an item is the least over batches that leave time to wait.
 
     Args:
         rates: items a second by kind.
@@ -163,9 +178,7 @@ def price_of_time(
         miss_penalty: accuracy points that a query not served costs, besides its own.
         least_per_s: a price from which on it is looked for.
     """
-    workers = sum(device.workers for device in devices.values())
-    queues = len({scope for scope, _, _ in rates})
-    share = batching_share * workers / max(workers + queues, 1)
+    share = latency_share(rates, devices, batching_share)
     speeds: dict[str, list[tuple[float, float]]] = {name: [] for name in devices}
     demands = _demands(rates, devices, share, speeds)
     speed = {name: _mean(found) for name, found in speeds.items() if found}

@@ -52,9 +52,10 @@ class Chances:
             menu.accuracy_percent,
             menu.typical_s[:, self.columns],
             menu.spread[:, self.columns],
+            menu.busy_s[:, self.columns],
         )
         self.chance = few.chance(at_s)  # (points, n, sizes)
-        self.share_s = np.where(np.isfinite(few.typical_s), few.typical_s / sizes, 1e9)
+        self.share_s = np.where(np.isfinite(few.busy_s), few.busy_s / sizes, 1e9)
 
 
 class ValueTable:

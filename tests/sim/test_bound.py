@@ -141,6 +141,28 @@ def test_overloaded_it_is_what_the_device_can_do_and_a_policy_comes_near(tmp_pat
     assert "device time is short" in bound.why
 
 
+def test_a_worker_that_is_far_has_two_batches_at_most(tmp_path: Path) -> None:
+    """30 ms there and 30 back, 10 ms of work: two of them every 70 ms, and a policy comes near."""
+    far: dict[str, Any] = {
+        "devices": [{"name": "one", "count": 2, "site": "far"}],
+        "network": {"delays": [{"between": ["core", "far"], "one_way_ms": 30}]},
+    }
+    file = one_device(tmp_path, [variant(70, 10)], 300, {"latency_ms": 300}, **far)
+    bound = check(file, 3)
+    queries = simulate(file, seed=3).figures()["queries"]
+    assert bound.attainment == pytest.approx(20.0 * 2 * 2 / 0.07 / queries, rel=0.02)
+    assert reached(file, "cheapest-feasible", 3)[1] > 0.9 * bound.attainment
+    pairs = one_device(tmp_path, [variant(70, 6, 10)], 300, {"latency_ms": 300}, **far)
+    assert check(pairs, 3).attainment == pytest.approx(2.0 * bound.attainment, rel=0.02)
+    lost = [{"kind": "worker-dies", "worker": "one/1", "at_s": 19}]
+    assert (
+        check(
+            one_device(tmp_path, [variant(70, 10)], 300, {"latency_ms": 300}, **far, faults=lost), 3
+        ).attainment
+        > 1.5 * bound.attainment
+    )  # it is not known how long a lost one has what it had
+
+
 def test_batches_make_room_as_far_as_the_deadline_allows(tmp_path: Path) -> None:
     batched = variant(70, 10, 12, 14, 16)
     patient = one_device(tmp_path, [batched], 300, {"latency_ms": 200})

@@ -60,10 +60,11 @@ def test_neighbours_slow_each_other() -> None:
     assert capacity(devices=devices) == pytest.approx((1.0 + 1.0 / 1.25) / 0.010, rel=1e-3)
 
 
-def test_the_way_there_and_back_is_time_that_no_batch_runs() -> None:
-    network = {"worker_hop_ms": 5}
+@pytest.mark.parametrize(("hop_ms", "batch_s"), [(5, 0.010), (15, 0.020)])
+def test_of_two_batches_one_may_be_on_its_way(hop_ms: float, batch_s: float) -> None:
+    network = {"worker_hop_ms": hop_ms}
     limits = {"max_batch": 1}
-    assert capacity(network=network, limits=limits) == pytest.approx(2 / 0.020, rel=1e-3)
+    assert capacity(network=network, limits=limits) == pytest.approx(2 / batch_s, rel=1e-3)
 
 
 def test_workers_that_may_come_count_and_faults_do_not() -> None:

@@ -86,3 +86,26 @@ def test_neighbours_slow_each_other(tmp_path: Path) -> None:
         rows = Books(file, log).ran
         means.append(sum(row["finish_s"] - row["start_s"] for row in rows) / len(rows))
     assert means[0] * 1.1 < means[1] < means[0] * 2.5
+
+
+def test_a_far_worker_is_handed_its_next_batch_a_hop_early(tmp_path: Path) -> None:
+    """10 ms there, 20 ms of work, 10 ms back: it works all the time, and not every other moment.
+
+    It is no neighbour of itself.
+    """
+    point = {"device": "one", "p50_ms": 20, "p90_ms": 20.2, "p99_ms": 20.4}
+    model = {"model": "m", "accuracy": 70, "points": [point]}
+    file = world(
+        tmp_path,
+        duration_s=20,
+        devices=[{"name": "one", "site": "far", "contention": 0.5}],
+        network={"delays": [{"between": ["core", "far"], "one_way_ms": 10}]},
+        tasks=[{"name": "t", "variants": {"kind": "written", "variants": [model]}}],
+        queries=[{"tasks": ["t"], "arrivals": {"kind": "poisson", "rate_per_s": 100}}],
+        limits={"max_batch": 1, "default_latency_ms": 500},
+    )
+    log = tmp_path / "log.parquet"
+    figures = simulate(file, log=log).figures()
+    books = Books(file, log)
+    books.check(figures)
+    assert len(books.ran) / 20.0 == pytest.approx(50.0, rel=0.03)

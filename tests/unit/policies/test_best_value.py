@@ -14,6 +14,7 @@ from modelless.policies.batching.earliest_deadline_first import EarliestDeadline
 from modelless.policies.reasons import Reason
 from modelless.policies.selection.best_value import BestValue
 from modelless.policies.selection.value_batches import Line, best_batch, best_for_now
+from modelless.policies.selection.value_classes import prices_of_classes
 from modelless.policies.selection.value_fleet import Fleet
 from modelless.policies.selection.value_left import look_again_s
 from modelless.policies.selection.value_menu import Menu, make_menu
@@ -436,6 +437,82 @@ def test_slower_classes_count_as_what_they_can_do() -> None:
     assert found.speed == pytest.approx({"gpu": 1.0, "cpu": 0.25})
     assert price_of_time({("t", 0.0, 1.0): 199.0}, offered, 1.0, 0.5, 0.0).per_s == 0.0
     assert price_of_time({("t", 0.0, 1.0): 201.0}, offered, 1.0, 0.5, 0.0).per_s > 0.0
+
+
+def test_a_quick_class_is_worth_what_it_spares_a_slow_one() -> None:
+    """A GPU: 5 ms for 80 points. An NPU: 10 ms for 60 points, or 20 ms for 70.
+
+    At 275 a second the GPU answers 200, and the NPU 75: 50 in 10 ms, 25 in 20. So a second of the
+    NPU is worth 10 points in 10 ms; and 5 ms of the GPU are worth 10 points, and the 20 ms of the
+    NPU that would else be taken.
+    """
+    gpu, npu = menu((0.005, 80.0)), menu((0.020, 70.0), (0.010, 60.0))
+    offered = {"gpu": Devices(1, {"t": gpu}), "npu": Devices(1, {"t": npu})}
+    kind = ("t", 0.0, 1.0)
+    prices = prices_of_classes({kind: 275.0}, offered, 1.0, 0.5, 0.0)
+    assert prices == pytest.approx({"gpu": 30.0 / 0.005, "npu": 10.0 / 0.010})
+    with_time = prices_of_classes({kind: 180.0}, offered, 1.0, 0.5, 0.0)
+    assert with_time == pytest.approx({"gpu": 0.0, "npu": 0.0})
+    # From 200 to 250 the NPU has time to spare, and the GPU gains 10 points in 5 ms.
+    near = prices_of_classes({kind: 220.0}, offered, 1.0, 0.5, 0.0)
+    assert near == pytest.approx({"gpu": 10.0 / 0.005, "npu": 0.0})
+    assert prices_of_classes({}, offered, 1.0, 0.5, 0.0) == {}
+    assert prices_of_classes({("u", 0.0, 1.0): 9.0}, offered, 1.0, 0.5, 0.0) == {}
+
+
+def test_kinds_beyond_the_most_are_taken_to_be_like_the_others() -> None:
+    offered = {
+        "a": Devices(1, {"t": menu((0.010, 80.0))}),
+        "b": Devices(1, {"u": menu((9.0, 9.0))}),
+    }
+    many = {("t", 0.0, 1.0 + number): 1.0 for number in range(150)}
+    few = dict(list(many.items())[:60])
+    assert prices_of_classes(many, offered, 1.0, 0.5, 0.0)["a"] == pytest.approx(80.0 / 0.010)
+    assert prices_of_classes(few, offered, 1.0, 0.5, 0.0)["a"] == 0.0
+
+
+def test_each_class_has_the_price_that_lasting_demand_gives_it() -> None:
+    """The example above, met query by query."""
+    policy = BestValue(target_utilisation=1.0)
+    gpu = at("g", "gpu", [resident("t/m/a@1", 0.005, 80.0, 1)], 1)
+    ladder = (("t/n/a@1", 0.020, 70.0), ("t/n/b@1", 0.010, 60.0))
+    npu = at("n", "npu", [resident(name, p50_s, points, 1) for name, p50_s, points in ladder], 1)
+    for number in range(2750):
+        now_s = number / 275.0
+        policy._market.on_query(QueryView(number, "t", now_s, now_s + 1.0), now_s)
+        for each in (gpu, npu):
+            policy._market.on_idle(each, [line(due(number, now_s + 9.0))], now_s)
+            policy._market.menu(each, "t")
+            policy._market.on_run(each, 1.0 / 275.0, now_s)
+    assert policy._market.price_on("gpu") == pytest.approx(6000.0, rel=0.1)
+    assert policy._market.price_on("npu") == pytest.approx(1000.0, rel=0.1)
+
+
+def test_in_a_crowd_little_is_left_for_a_class_that_is_said_to_be_cheap() -> None:
+    """At 10,000 a second 2 ms cost 20 points here, which the others ask 5 for: that is in doubt."""
+    gpu = at("gpu-0", "gpu", [resident("t/big/v@1", 0.002, 80.0)])
+    npu = at("npu-0", "npu", [resident("t/small/v@1", 0.010, 78.0)])
+    for price, expected in ((10_000.0, Run), (20_000.0, Wait)):
+        policy = BestValue(reprice_s=60.0)
+        for step in range(2):  # both become known
+            for view in (gpu, npu):
+                idle(policy, view, NOW_S - 0.6 + step * 0.3, line(due(step, NOW_S + 9.0)))
+        policy._market._price_of = {"gpu": price, "npu": 500.0}
+        assert isinstance(idle(policy, gpu, NOW_S, line(due(8, NOW_S + 0.5))), expected)
+
+
+def test_a_batch_keeps_a_worker_that_is_asked_early_for_less_than_its_latency() -> None:
+    views = [resident("t/m/a@1", 0.040, 80.0, 4)]  # 40, 60, 80 and 100 ms
+    early = make_menu(views, 4, lead_s=0.030)
+    assert early.typical_s[0] == pytest.approx([0.040, 0.060, 0.080, 0.100])
+    assert early.busy_s[0] == pytest.approx([0.020, 0.030, 0.050, 0.070])  # two at a time at most
+    assert early.item_s == pytest.approx([0.015])
+    assert early.within(0.070, 1).item_s == pytest.approx([0.015])
+    assert make_menu(views, 4).busy_s[0] == pytest.approx([0.040, 0.060, 0.080, 0.100])
+    policy = BestValue()
+    view = WorkerView("w", "gpu", {each.variant_id: each for each in views}, 4, lead_s=0.030)
+    assert isinstance(idle(policy, view, NOW_S, line(due(1, NOW_S + 1.0))), Run)
+    assert policy._market.fleet.free("gpu", NOW_S) == (1, pytest.approx(0.020))
 
 
 def test_a_class_that_is_busy_all_the_time_is_left_less() -> None:
