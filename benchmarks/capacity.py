@@ -3,7 +3,7 @@
     python benchmarks/capacity.py [WORLD.yaml ...]
 
 Capacity is the largest rate of the same mix that could be served within its limits, with full
-batches and without a pause (``controller/sim/capacity.py``). The worlds here ask for just that in
+batches and without a pause (``controller/sim/capacity.py``). The worlds here ask for about that in
 their busiest five seconds, but for ``bursty``, whose bursts are shorter.
 """
 

@@ -155,7 +155,8 @@ class WorkerView(NamedTuple):
         residents: its ready variants by id.
         max_batch: most items it takes in one batch.
         lead_s: how long before a batch of its is expected back it is asked for the next, which is
-            on its way there meanwhile: so much shorter than its latency each batch keeps it busy.
+            on its way there meanwhile. It has two at most: a batch keeps it for so much less than
+            its latency, and half of that at least.
     """
 
     worker_id: str

@@ -85,7 +85,8 @@ def ask_on_idle(
     """
     outfit, servers = worker.outfit, roster.servers
     residents = roster.residents(worker.worker_id)
-    view = WorkerView(worker.worker_id, worker.device_class, residents, max_batch, worker.lead_s)
+    lead_s = worker.lead_s if worker.is_ours else 0.0
+    view = WorkerView(worker.worker_id, worker.device_class, residents, max_batch, lead_s)
     if not waiting.is_mixed:
         shown = waiting.displays.to(outfit, servers)
         if worker.queues:

@@ -115,7 +115,8 @@ def hand_over(
     a worker do at a time: the next but one sets out when it is back, and starts a hop later. Its
     items share the mean of its latency and two hops.
 
-    Faults and scaling cut that short: where there are any, nothing is said.
+    Faults and scaling cut that short: where there are any, nothing is said. (A worker whose batch
+    is given up for hanging may have a third for a while; it had none beside that one for longer.)
     """
     hop_s = world.delay_s(device.site) + world.network.worker_hop_ms / 1e3
     if not hop_s or world.faults or not is_fixed(world, device):

@@ -215,6 +215,7 @@ class Problem:
         self._residuals_s = [_residual_s(by_task) for by_task in placed]
         self._lanes = {kind: _lanes(world, kind, placed, stocks) for kind in arrivals}
         self._known: dict[tuple[Kind, int, int | None, float, bool], list[Offer]] = {}
+        self._known_kept_s: dict[tuple[Kind, int, int | None, float], float] = {}
 
     def equal_windows(self) -> FloatArray:
         """The edges of the shortest equal windows that keep the program small."""
@@ -351,8 +352,13 @@ class Problem:
                     yield Flow(lane.device, *mine_at, offers, kept_s, lane.variant)
 
     def _kept_s(self, kind: Kind, lane: Lane, limit_s: float) -> float:
-        both_ways_s = 2.0 * (lane.away_s - kind.delay_s)
-        return least_kept_s(lane.batches, kind.items, limit_s, both_ways_s)
+        key = (kind, lane.device, lane.variant, limit_s)
+        kept_s = self._known_kept_s.get(key)
+        if kept_s is None:
+            both_ways_s = 2.0 * (lane.away_s - kind.delay_s)
+            kept_s = least_kept_s(lane.batches, kind.items, limit_s, both_ways_s)
+            self._known_kept_s[key] = kept_s
+        return kept_s
 
     def _offers(self, kind: Kind, lane: Lane, limit_s: float, weighted: bool) -> list[Offer]:
         key = (kind, lane.device, lane.variant, limit_s, weighted)

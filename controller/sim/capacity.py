@@ -106,8 +106,10 @@ def _least_s(
     """
     hop_s = world.delay_s(device.site) + world.network.worker_hop_ms / 1e3
     limit_s = kind.latency_s - 2.0 * (kind.delay_s + hop_s)
+    # In time of an undisturbed worker: neighbours do not slow what travels.
+    away_s = 2.0 * hop_s * _workers(device) / max(_count(device), 1)
     found = [
-        max(offer.cost_s, (offer.cost_s + 2.0 * hop_s * kind.items / batch.items) / 2.0)
+        max(offer.cost_s, (offer.cost_s + away_s * kind.items / batch.items) / 2.0)
         for variant in placed.get(kind.task, ())
         if variant.batches[0].accuracy_percent >= kind.min_accuracy
         for batch in variant.batches
@@ -116,10 +118,21 @@ def _least_s(
     return min(found, default=None)
 
 
-def _workers(device: DeviceSettings) -> float:
-    """How many undisturbed ones a class's workers are worth, all of them busy."""
+def _count(device: DeviceSettings) -> int:
     count = max(device.count, device.max_workers or 0)
     if device.max_cores is not None:
         count = min(count, device.max_cores // device.threads)
+    return count
+
+
+def _workers(device: DeviceSettings) -> float:
+    """How many undisturbed ones a class's workers are worth, all of them busy.
+
+    Of two workers that never stand still, every batch begins beside one of the other's: each meets
+    all its neighbours. (Where they disturb each other so much that fewer do more, fewer are busy.)
+    """
+    count = _count(device)
     hosts = [min(device.per_host, count - n) for n in range(0, count, device.per_host)]
-    return sum(float((1.0 / (1.0 + device.contention * np.arange(size))).sum()) for size in hosts)
+    busy = np.arange(1, device.per_host + 1)
+    worth = np.maximum.accumulate(busy / (1.0 + device.contention * (busy - 1)))
+    return sum(float(worth[size - 1]) for size in hosts)

@@ -90,10 +90,9 @@ class SimulatedWorker:
         is_alive, is_reachable: as they are, whether anybody has noticed or not.
         is_leaving: it finishes what it runs and takes nothing more.
         resizing_to: the class it is about to become; empty if it stays what it is.
-        handed: batches that it has, to run now or next.
+        handed: the variants of the batches that it has, to run now or next, in order.
         undelivered: batches that finished while it was not reachable.
         handed_s: seconds of work it was ever handed.
-        handed_id: the variant it was handed work for last.
         backoff: what could not be loaded.
         told_s, told_busy_s: when it last told the planner, and how much of that was done then.
     """
@@ -116,10 +115,9 @@ class SimulatedWorker:
     is_reachable: bool = True
     is_leaving: bool = False
     resizing_to: str = ""
-    handed: int = 0
+    handed: list[str] = field(default_factory=list)
     undelivered: list[Running] = field(default_factory=list)
     handed_s: float = 0.0
-    handed_id: str = ""
     backoff: LoadBackoff = field(default_factory=LoadBackoff)
     told_s: float = 0.0
     told_busy_s: float = 0.0
@@ -207,7 +205,6 @@ class SimulatedWorker:
         facts: Mapping[str, VariantFacts],
         taken: tuple[str, ...],
         since_s: float,
-        now_s: float,
     ) -> tuple[str, ...]:
         """What came into use while it loaded ``taken`` a second time, as far as that fits, too."""
         sizes = {
@@ -216,9 +213,8 @@ class SimulatedWorker:
         free_bytes = self.memory_bytes - self.used_bytes - sum(sizes.get(name, 0) for name in taken)
         more = []
         for name, size in sizes.items():
-            runs = name == self.handed_id and self.free_at_s > now_s
             held = self.held[name]
-            was_used = runs or (held.use_count > 0 and held.last_used_s >= since_s)
+            was_used = name in self.handed or (held.use_count > 0 and held.last_used_s >= since_s)
             if was_used and name not in taken and size <= free_bytes:
                 free_bytes -= size
                 more.append(name)
@@ -234,14 +230,13 @@ class SimulatedWorker:
         host = self.host
         if not self.handed:
             host.busy += 1
-        self.handed += 1
+        self.handed.append(variant_id)
         neighbours = host.busy - 1
         busy_s = self.spreads[variant_id][items - 1].at(self.normals()) * self.slowness
         if neighbours:
             busy_s *= 1.0 + self.settings.contention * neighbours
         self.free_at_s = finish_s = start_s + busy_s
         self.handed_s += busy_s
-        self.handed_id = variant_id
         return Running(
             batch_id,
             variant_id,
@@ -256,7 +251,7 @@ class SimulatedWorker:
         )
 
     def done(self) -> None:
-        """A batch that it was handed has been run."""
-        self.handed -= 1
+        """The first of the batches that it has is done."""
+        del self.handed[0]
         if not self.handed:
             self.host.busy -= 1

@@ -325,8 +325,10 @@ class Engine:
         )
         known = self._dispatcher.roster.reports
         for worker in list(self._floor.workers.values()):
-            if worker.is_reachable and worker.worker_id not in known and worker.free_at_s <= now_s:
-                self.on_ready(worker)  # it was given up for hanging, and has come to
+            if worker.is_reachable and worker.free_at_s <= now_s:
+                told = known.get(worker.worker_id)
+                if told is None or told.variant_ids != worker.report().variant_ids:
+                    self.on_ready(worker)  # it was given up, and has come to
         busy_neighbours = self._neighbours / max(self._began_batches, 1)
         self._dispatcher.refresh(Load(busy_neighbours, now_s), self._control.starting_s)
         self._began_batches = self._neighbours = 0

@@ -138,7 +138,7 @@ class Floor:
         if not worker.is_alive or worker.is_leaving:
             return
         now_s, device_class = self._events.now_s, worker.resizing_to
-        missed = worker.used_meanwhile(self._facts, taken, since_s, now_s)
+        missed = worker.used_meanwhile(self._facts, taken, since_s)
         if missed:  # under a load that grows, that is just what must not be missing now
             self._load_again(worker, taken, missed, since_s)
             return

@@ -223,7 +223,7 @@ class BestValue(SelectionPolicy):
                 return Wait(Reason.NOTHING_QUEUED, dropped=dropped)
             market.fleet.on_left(worker.device_class, since_s, now_s)
             return Wait(Reason.WORTH_WAITING, until_s, dropped, for_alike=True)
-        market.on_run(worker, chosen.busy_s, now_s)
+        market.on_run(worker, chosen.busy_s, chosen.latency_s, now_s)
         return Run(chosen.variant_id, chosen.queries, Reason.BEST_VALUE, dropped)
 
     def _offer(self, line: Line) -> Offer | None:
@@ -232,8 +232,9 @@ class BestValue(SelectionPolicy):
             return best_for_now(line)
         worth, row = line.table.alone(line.slack_s[0], line.reach[0])
         menu = line.table.menu
-        busy_s = float(menu.busy_s[row, 0])
-        return Offer(worth - line.later()[0], menu.variant_ids[row], tuple(line.queries), busy_s)
+        worth -= line.later()[0]
+        busy_s, latency_s = float(menu.busy_s[row, 0]), float(menu.typical_s[row, 0])
+        return Offer(worth, menu.variant_ids[row], tuple(line.queries), busy_s, latency_s)
 
     def _line_up(
         self,

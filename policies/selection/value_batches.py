@@ -82,13 +82,15 @@ class Offer(NamedTuple):
 
     Attributes:
         worth: accuracy points it gains over leaving its members for later, the price paid.
-        variant_id, queries, busy_s: what runs, whom it serves, how long it keeps the worker.
+        variant_id, queries: what runs, and whom it serves.
+        busy_s, latency_s: how long it keeps the worker, and takes until it is back, at the median.
     """
 
     worth: float
     variant_id: str
     queries: tuple[QueryView, ...]
     busy_s: float
+    latency_s: float
 
 
 def best_batch(line: Line) -> Offer | None:
@@ -181,11 +183,13 @@ def _best_of(
     # Of sizes worth about the same, the largest: it saves time, whatever that is worth just now.
     while column + 1 < len(members) and worth[row, column + 1] >= most - _ALIKE_POINTS:
         column += 1
+    at = column if isinstance(columns, slice) else columns[column]
     return Offer(
         most,
         menu.variant_ids[rows.start + row],
         tuple([line.queries[place] for place in members[: column + 1]]),
         float(part.busy_s[row, column]),
+        float(menu.typical_s[rows.start + row, at]),
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from modelless.policies.selection.value_price import Devices, Kind, latency_share
 
-_MOST_KINDS = 64  # of most demand; the others are taken to be like them
+_MOST_KINDS = 32  # of most demand; the others are taken to be like them
 
 
 def prices_of_classes(
@@ -55,7 +55,7 @@ def prices_of_classes(
             worths.append(scale * rates[kind] * (offer.accuracy_percent[known] + miss_penalty))
             times.append(scale * rates[kind] * offer.item_s[known])
             rows.append(np.broadcast_to([[row], [place]], (2, len(times[-1]))))
-    if not worths:
+    if not any(len(known) for known in worths):
         return {}
     # A column is a share of a kind; a row, a kind's whole, or a class's time.
     worth, time_s = np.concatenate(worths), np.concatenate(times)

@@ -31,18 +31,20 @@ class Met:
         worker_id: its id.
         residents: its variants when it was last idle.
         at_s: when that was.
-        busy_until_s: until when what it was given is expected to run.
+        busy_until_s: until when what it was given keeps it.
+        back_s: when that is expected back.
     """
 
     worker_id: str
     residents: Mapping[str, ResidentView]
     at_s: float
     busy_until_s: float
+    back_s: float
 
     @property
     def absent_at_s(self) -> float:
         """If it has not been idle again by then, something is wrong with it."""
-        return self.at_s + _GRACE * (self.busy_until_s - self.at_s)
+        return self.at_s + _GRACE * (self.back_s - self.at_s)
 
 
 @dataclass(slots=True)
@@ -86,19 +88,25 @@ class Fleet:
                 of_class = _Class()
                 self._classes, self._count = {worker.device_class: of_class}, 0
             self._count += 1
-            met = Met(name, worker.residents, now_s, now_s)
+            met = Met(name, worker.residents, now_s, now_s, now_s)
             of_class.met[name] = of_class.idle[name] = met
             return
         of_class.idle.pop(name, None)
         of_class.idle[name] = met
-        met.at_s = met.busy_until_s = now_s
+        met.at_s = met.busy_until_s = met.back_s = now_s
         met.residents = worker.residents
 
-    def on_run(self, worker: WorkerView, busy_s: float, now_s: float) -> None:
-        """The worker, just idle, was given a batch that is expected to keep it for ``busy_s``."""
+    def on_run(self, worker: WorkerView, busy_s: float, latency_s: float, now_s: float) -> None:
+        """The worker, just idle, was given a batch.
+
+        Args:
+            worker: which.
+            busy_s, latency_s: for how long that keeps it, and when it is back, as is expected.
+            now_s: the time.
+        """
         of_class = self._classes[worker.device_class]
         met = of_class.idle.pop(worker.worker_id)
-        met.busy_until_s = now_s + busy_s
+        met.busy_until_s, met.back_s = now_s + busy_s, now_s + latency_s
         before_s = of_class.batch_s if of_class.batch_s < math.inf else busy_s
         of_class.batch_s = before_s + _OF_LATE * (busy_s - before_s)
         self._runs += 1

@@ -31,6 +31,7 @@ _MENUS_KEPT = 16_384
 _CHANCES_KEPT, _TABLES_KEPT = 512, 1024
 _BUSY_MEMORY_S = 1.0
 _SURVEY_S = 0.25
+_CLASSES_PRICED_S = 0.25  # that takes some milliseconds
 _BACKLOG_SAMPLED = 64  # queries of a queue
 _PRICES_PER_DOUBLING = 16
 _SMOOTH_FROM = 36.0  # open queries, from which on chance evens out
@@ -141,9 +142,9 @@ class Market:
         if now_s - self._priced_s >= self._reprice_s:
             self._find_price(queues, now_s)
 
-    def on_run(self, worker: WorkerView, busy_s: float, now_s: float) -> None:
-        """The worker, just idle, was given a batch that is expected to keep it for ``busy_s``."""
-        self.fleet.on_run(worker, busy_s, now_s)
+    def on_run(self, worker: WorkerView, busy_s: float, latency_s: float, now_s: float) -> None:
+        """The worker, just idle, was given a batch; see ``Fleet.on_run``."""
+        self.fleet.on_run(worker, busy_s, latency_s, now_s)
         self._busy.count(worker.device_class, busy_s, now_s)
 
     # -- what is known ------------------------------------------------------------------------
@@ -254,7 +255,8 @@ class Market:
         for demand, rate in self._of_the_patient(backlog).items():
             lasting[demand] = max(lasting.get(demand, 0.0), rate)
         calm = self._price_of_time(lasting, 0.0)
-        if len(self._devices) > 1 and now_s - self._classes_priced_s >= _SURVEY_S:
+        are_scarce = any(self._scarcity_of.values())  # else none of these prices would count
+        if are_scarce and now_s - self._classes_priced_s >= _CLASSES_PRICED_S:
             self._classes_priced_s = now_s
             self._lasting_price_of = prices_of_classes(
                 _by_kind(lasting),

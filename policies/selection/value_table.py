@@ -3,7 +3,7 @@
 With a price on device time, a query that has ``s`` seconds left is worth
 
     U(s) = max over variants v and batches of n of
-           (accuracy_v + penalty) x P(latency(v, n) <= s) - penalty - price x latency(v, n) / n
+           (accuracy_v + penalty) x P(latency(v, n) <= s) - penalty - price x busy(v, n) / n
 
 accuracy points: it comes to a batch of the best size for the price, and bears its share of it. The
 function is tabulated once for each menu and price, so that to ask costs a look-up.

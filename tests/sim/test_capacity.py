@@ -56,8 +56,11 @@ def test_a_minimum_accuracy_costs() -> None:
 
 
 def test_neighbours_slow_each_other() -> None:
-    devices = [{"name": "cpu", "count": 2, "per_host": 2, "contention": 0.25}]
-    assert capacity(devices=devices) == pytest.approx((1.0 + 1.0 / 1.25) / 0.010, rel=1e-3)
+    """Three on two hosts: two that always meet each other, and one alone."""
+    devices = [{"name": "cpu", "count": 3, "per_host": 2, "contention": 0.25}]
+    assert capacity(devices=devices) == pytest.approx((2.0 / 1.25 + 1.0) / 0.010, rel=1e-3)
+    devices[0]["contention"] = 1.5  # better one at a time
+    assert capacity(devices=devices) == pytest.approx(2.0 / 0.010, rel=1e-3)
 
 
 @pytest.mark.parametrize(("hop_ms", "batch_s"), [(5, 0.010), (15, 0.020)])
@@ -90,5 +93,5 @@ def test_limits_that_nothing_keeps_are_an_error() -> None:
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_shipped_worlds_ask_for_what_their_devices_can_serve(path: Path) -> None:
     load = demand_of(shipped(path)).load
-    assert math.isclose(load, 1.0, abs_tol=0.06) or path.stem == "bursty"
+    assert math.isclose(load, 1.0, abs_tol=0.1) or path.stem == "bursty"
     assert load > 0.6  # how long its bursts last is up to chance: five seconds are rarely full

@@ -457,7 +457,8 @@ def test_a_quick_class_is_worth_what_it_spares_a_slow_one() -> None:
     near = prices_of_classes({kind: 220.0}, offered, 1.0, 0.5, 0.0)
     assert near == pytest.approx({"gpu": 10.0 / 0.005, "npu": 0.0})
     assert prices_of_classes({}, offered, 1.0, 0.5, 0.0) == {}
-    assert prices_of_classes({("u", 0.0, 1.0): 9.0}, offered, 1.0, 0.5, 0.0) == {}
+    for never in (("u", 0.0, 1.0), ("t", 0.0, 0.01), ("t", 99.0, 1.0)):
+        assert prices_of_classes({never: 9.0}, offered, 1.0, 0.5, 0.0) == {}
 
 
 def test_kinds_beyond_the_most_are_taken_to_be_like_the_others() -> None:
@@ -483,7 +484,7 @@ def test_each_class_has_the_price_that_lasting_demand_gives_it() -> None:
         for each in (gpu, npu):
             policy._market.on_idle(each, [line(due(number, now_s + 9.0))], now_s)
             policy._market.menu(each, "t")
-            policy._market.on_run(each, 1.0 / 275.0, now_s)
+            policy._market.on_run(each, 1.0 / 275.0, 1.0 / 275.0, now_s)
     assert policy._market.price_on("gpu") == pytest.approx(6000.0, rel=0.1)
     assert policy._market.price_on("npu") == pytest.approx(1000.0, rel=0.1)
 
@@ -596,13 +597,13 @@ def test_the_fleet_knows_who_is_idle_next() -> None:
     for name in ("w0", "w1"):
         fleet.on_idle(worker(name), NOW_S)
     assert fleet.free("cpu-1", NOW_S, without="w0") == (1, 0.0)
-    fleet.on_run(worker("w1"), 0.03, NOW_S)
+    fleet.on_run(worker("w1"), 0.03, 0.03, NOW_S)
     assert fleet.free("cpu-1", NOW_S, without="w0") == (1, pytest.approx(0.03))
-    fleet.on_run(worker("w0"), 0.02, NOW_S)
+    fleet.on_run(worker("w0"), 0.02, 0.02, NOW_S)
     assert fleet.free("cpu-1", NOW_S + 0.01) == (2, pytest.approx(0.01))
     assert fleet.free("cpu-1", NOW_S + 0.025) == (2, 0.0)  # w0 should be back any moment
     fleet.on_idle(worker("w1"), NOW_S + 0.026)  # sooner than expected
-    fleet.on_run(worker("w1"), 0.05, NOW_S + 0.026)
+    fleet.on_run(worker("w1"), 0.05, 0.05, NOW_S + 0.026)
     assert fleet.free("cpu-1", NOW_S + 0.03, without="w0") == (1, pytest.approx(0.046))
 
 
@@ -612,7 +613,7 @@ def test_the_fleet_knows_how_long_batches_take_of_late() -> None:
     fleet.on_idle(worker(), NOW_S)
     assert fleet.batch_s("cpu-1") == math.inf
     for latency_s, expected_s in ((0.03, 0.03), (0.13, 0.04)):
-        fleet.on_run(worker(), latency_s, NOW_S)
+        fleet.on_run(worker(), latency_s, latency_s, NOW_S)
         assert fleet.batch_s("cpu-1") == pytest.approx(expected_s)
         fleet.on_idle(worker(), NOW_S + latency_s)
 
@@ -621,7 +622,7 @@ def test_a_worker_that_runs_a_little_longer_than_expected_is_not_taken_for_lost(
     fleet = Fleet()
     for name in ("late", "lost", "here"):
         fleet.on_idle(worker(name), NOW_S)
-    fleet.on_run(worker("late"), 0.02, NOW_S)
+    fleet.on_run(worker("late"), 0.02, 0.02, NOW_S)
     for name in ("cpu", "alike"):
         fleet.on_idle(at(name, "cpu-4", []), NOW_S)
     # What "cpu" leaves all of cpu-1 who are idle are asked about. "here" takes it; then nobody.
