@@ -133,6 +133,6 @@ def _workers(device: DeviceSettings) -> float:
     """
     count = _count(device)
     hosts = [min(device.per_host, count - n) for n in range(0, count, device.per_host)]
-    busy = np.arange(1, device.per_host + 1)
+    busy = np.arange(1, max(hosts, default=0) + 1)
     worth = np.maximum.accumulate(busy / (1.0 + device.contention * (busy - 1)))
     return sum(float(worth[size - 1]) for size in hosts)
