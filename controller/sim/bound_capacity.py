@@ -118,7 +118,7 @@ def hand_over(
     Faults and scaling cut that short: where there are any, nothing is said. (A worker whose batch
     is given up for hanging may have a third for a while; it had none beside that one for longer.)
     """
-    hop_s = world.delay_s(device.site) + world.network.worker_hop_ms / 1e3
+    hop_s = world.hop_s(device)
     if not hop_s or world.faults or not is_fixed(world, device):
         return None
     kept_s = 2.0 * device.count * np.diff(edges_s)

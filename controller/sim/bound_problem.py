@@ -163,8 +163,7 @@ def _hopeful(world: World, kind: Kind, number: int, placed: Placed) -> list[Plac
 
 def _away_s(world: World, kind: Kind, number: int) -> float:
     """One way between a client and a device class."""
-    hop_s = world.delay_s(world.devices[number].site) + world.network.worker_hop_ms / 1e3
-    return kind.delay_s + hop_s
+    return kind.delay_s + world.hop_s(world.devices[number])
 
 
 def _lanes(world: World, kind: Kind, placed: Placed, stocks: Mapping[int, Stock]) -> list[Lane]:

@@ -104,7 +104,7 @@ def _least_s(
 
     A worker has two batches at most, one of which may be on its way there or back.
     """
-    hop_s = world.delay_s(device.site) + world.network.worker_hop_ms / 1e3
+    hop_s = world.hop_s(device)
     limit_s = kind.latency_s - 2.0 * (kind.delay_s + hop_s)
     # In time of an undisturbed worker: neighbours do not slow what travels.
     away_s = 2.0 * hop_s * _workers(device) / max(_count(device), 1)

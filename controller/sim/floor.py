@@ -215,7 +215,7 @@ class Floor:
             self._numbers[device.name] += 1
             worker_id = f"{device.name}/{number}"
             host = self._hosts.setdefault((device.name, number // device.per_host), Host())
-        hop_s = self._world.delay_s(device.site) + self._world.network.worker_hop_ms / 1e3
+        hop_s = self._world.hop_s(device)
         if worker_id not in self._normals:
             self._normals[worker_id] = Normals(self._seed, "latency", worker_id)
         worker = SimulatedWorker(

@@ -189,6 +189,10 @@ class World(Section):
                 return delay.one_way_ms / 1e3
         return 0.0
 
+    def hop_s(self, device: DeviceSettings) -> float:
+        """One way between the gateway and a worker of a class, seconds."""
+        return self.delay_s(device.site) + self.network.worker_hop_ms / 1e3
+
     @model_validator(mode="after")
     def _adds_up(self) -> World:
         if problems := _sizes(self) or _problems(self):

@@ -494,10 +494,7 @@ def test_in_a_crowd_little_is_left_for_a_class_that_is_said_to_be_cheap() -> Non
     gpu = at("gpu-0", "gpu", [resident("t/big/v@1", 0.002, 80.0)])
     npu = at("npu-0", "npu", [resident("t/small/v@1", 0.010, 78.0)])
     for price, expected in ((10_000.0, Run), (20_000.0, Wait)):
-        policy = BestValue(reprice_s=60.0)
-        for step in range(2):  # both become known
-            for view in (gpu, npu):
-                idle(policy, view, NOW_S - 0.6 + step * 0.3, line(due(step, NOW_S + 9.0)))
+        policy = acquainted(gpu, npu)
         policy._market._price_of = {"gpu": price, "npu": 500.0}
         assert isinstance(idle(policy, gpu, NOW_S, line(due(8, NOW_S + 0.5))), expected)
 
@@ -704,6 +701,15 @@ def due(query_id: int, deadline_s: float, **limits: object) -> QueryView:
     return QueryView(query_id, "t", deadline_s - 0.5, deadline_s, **limits)  # type: ignore[arg-type]
 
 
+def acquainted(*views: WorkerView) -> BestValue:
+    """A policy that has met these, and finds no price anew."""
+    policy = BestValue(reprice_s=60.0)
+    for step in range(2):
+        for view in views:
+            idle(policy, view, NOW_S - 0.6 + step * 0.3, line(due(step, NOW_S + 9.0)))
+    return policy
+
+
 def test_a_variant_that_was_unloaded_elsewhere_attracts_no_more_queries() -> None:
     policy = BestValue()
     big, small = resident("t/big/v@1", 0.001, 90.0), resident("t/small/v@1", 0.010, 60.0)
@@ -745,10 +751,7 @@ def test_a_little_better_elsewhere_is_waited_for_only_with_time_to_spare() -> No
     gpu = at("gpu-0", "gpu", [resident("t/big/v@1", 0.002, 83.0)])
     cpu = at("cpu-0", "cpu-1", [resident("t/small/v@1", 0.010, 80.0)])
     for price, expected in ((0.0, Wait), (100.0, Run)):
-        policy = BestValue(reprice_s=60.0)
-        for step in range(2):  # both become known
-            for view in (gpu, cpu):
-                idle(policy, view, NOW_S - 0.6 + step * 0.3, line(due(step, NOW_S + 9.0)))
+        policy = acquainted(gpu, cpu)
         policy._market._price_of = {"cpu-1": price, "gpu": price}
         assert isinstance(idle(policy, gpu, NOW_S, line(due(7, NOW_S + 0.5))), Run)
         assert isinstance(idle(policy, cpu, NOW_S, line(due(8, NOW_S + 0.5))), expected)
