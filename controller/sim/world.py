@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from os.path import normpath
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -149,6 +150,13 @@ def _one_line(name: str) -> str:
     return name
 
 
+class NeedsSettings(Section):
+    """A folder that the world reads and that is not part of the package."""
+
+    folder: str = Field(description="relative to the world file")
+    otherwise: str = Field(description="the world to run where it is missing; relative, too")
+
+
 class World(Section):
     """All of a world file."""
 
@@ -156,6 +164,7 @@ class World(Section):
     description: str = Field(
         "", description="for people: what it shows, where its figures are from"
     )
+    needs: NeedsSettings | None = Field(None, description="a folder that is not in the package")
     seed: int = Field(0, ge=0, description="of everything random")
     duration_s: float | None = Field(
         None, gt=0, description="arrivals end here; default: when all traces end"
@@ -215,9 +224,18 @@ def load_world(path: Path) -> WorldFile:
 
     Raises:
         InvalidInputError: unreadable, not YAML, an unknown field, a value out of range, names that
-            do not fit together; names the place.
+            do not fit together, a folder that it needs and that is missing; names the place.
     """
-    return parse_world(read_yaml("world", path), path.parent, source=f"world {path}")
+    file = parse_world(read_yaml("world", path), path.parent, source=f"world {path}")
+    needs = file.world.needs
+    if needs is not None and not (path.parent / needs.folder).is_dir():
+        raise InvalidInputError.of(
+            f"world {path}: needs.folder",
+            str((path.parent / needs.folder).resolve()),
+            "a folder that is there",
+            f"It is not part of the package; run {normpath(path.parent / needs.otherwise)} instead.",
+        )
+    return file
 
 
 def parse_world(document: Any, folder: Path, source: str = "world") -> WorldFile:

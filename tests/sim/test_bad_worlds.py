@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from modelless.controller.sim.run import simulate
 from modelless.controller.sim.world import load_world, parse_world
@@ -399,3 +400,16 @@ def test_of_very_many_problems_the_number_of_the_others_is_told() -> None:
     with pytest.raises(InvalidInputError, match=r"faults\.9\.worker: .*; and 13 more$") as refused:
         world(faults=faults)
     assert "faults.10" not in str(refused.value)
+
+
+def test_a_world_says_which_folder_is_missing_and_which_world_needs_none(tmp_path: Path) -> None:
+    path = tmp_path / "tables" / "measured.yaml"
+    path.parent.mkdir()
+    text = yaml.safe_dump(document(needs={"folder": "../data", "otherwise": "../made-up.yaml"}))
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InvalidInputError) as caught:
+        load_world(path)
+    assert f"needs.folder: got '{tmp_path / 'data'}'" in str(caught.value)
+    assert f"run {tmp_path / 'made-up.yaml'} instead" in str(caught.value)
+    (tmp_path / "data").mkdir()
+    assert load_world(path).world.needs is not None

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from modelless.controller.sim.run import simulate
-from modelless.controller.sim.world import WorldFile, parse_world
+from modelless.controller.sim.world import WorldFile, load_world, parse_world
 from modelless.policies.systems import systems
 
 from .books import Books
 from .totals import check_totals
-from .worlds import DRIFT, EDGE, FAULTS, SHIPPED, document, shipped
+from .worlds import DRIFT, EDGE, FAULTS, SHIPPED, document
 
 OVERLOAD = [
     {
@@ -112,9 +112,9 @@ HAPPENED: dict[str, Callable[[Books], bool]] = {
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SHIPPED)
 def test_the_books_of_shipped_worlds_balance(path: Path, system: str, tmp_path: Path) -> None:
-    file = shipped(path)
+    file = load_world(path)
     duration_s, load = EXTENTS[path.stem]
     policies = file.world.policies.model_copy(update=dict(systems()[system].policies))
     changes = {"duration_s": float(duration_s), "load": load * file.world.load}

@@ -27,13 +27,11 @@ from modelless.controller.sim.run import simulate
 from modelless.controller.sim.world import WorldFile, load_world
 from modelless.policies.systems import systems
 
-from .worlds import DRIFT, EDGE, FAULTS, document, world
+from .worlds import DRIFT, EDGE, FAULTS, WORLDS, document, world
 
 POLICIES = ("cheapest-feasible", "most-accurate-feasible")
 LUCK = 0.004
 """By how much one run of some thousand batches may exceed what holds in expectation."""
-
-WORLDS = Path(__file__).parents[2] / "benchmarks" / "worlds"
 
 
 def variant(accuracy: float, *p50_ms: float, spread: float = 1.0) -> dict[str, Any]:
@@ -259,7 +257,13 @@ def test_far_sites_cold_starts_and_faults(changes: dict[str, Any], load: float) 
     check(world(**changes, duration_s=6, load=load), 3)
 
 
-@pytest.mark.parametrize("name", ["steady", "bursty", "flash-crowd", "failures", "edge-core"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("steady", "bursty", "flash-crowd", "failures", "edge-core"),
+        pytest.param("tables/edge-core", marks=pytest.mark.shared_data),
+    ],
+)
 def test_benchmark_worlds(name: str) -> None:
     file = load_world(WORLDS / f"{name}.yaml")
     short = file.world.model_copy(update={"duration_s": 5.0, "load": 2.0})

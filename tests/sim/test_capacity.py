@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from modelless.controller.sim.capacity import demand_of
+from modelless.controller.sim.world import load_world
 from modelless.variants.errors import InvalidInputError
 
-from .worlds import SHIPPED, shipped, world
+from .worlds import SHIPPED, world
 
 EXACT = {"p90_ratio": 1.0 + 1e-9, "p99_ratio": 1.0 + 2e-9}
 
@@ -90,8 +91,8 @@ def test_limits_that_nothing_keeps_are_an_error() -> None:
         capacity(queries=slos({"weight": 1}, {"weight": 1, "min_accuracy": 99}))
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SHIPPED)
 def test_shipped_worlds_ask_for_what_their_devices_can_serve(path: Path) -> None:
-    load = demand_of(shipped(path)).load
+    load = demand_of(load_world(path)).load
     assert math.isclose(load, 1.0, abs_tol=0.1) or path.stem == "bursty"
     assert load > 0.6  # how long its bursts last is up to chance: five seconds are rarely full

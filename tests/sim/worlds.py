@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 
-from modelless.controller.sim.world import WorldFile, load_world, parse_world
+from modelless.controller.sim.world import WorldFile, parse_world
 
-SHIPPED = sorted((Path(__file__).parents[2] / "benchmarks" / "worlds").glob("*.yaml"))
+WORLDS = Path(__file__).parents[2] / "benchmarks" / "worlds"
+SHIPPED = [pytest.param(path, id=path.stem) for path in sorted(WORLDS.glob("*.yaml"))] + [
+    pytest.param(path, id=f"tables/{path.stem}", marks=pytest.mark.shared_data)
+    for path in sorted((WORLDS / "tables").glob("*.yaml"))
+]
+"""Every world under ``benchmarks/worlds``, to parametrize tests with."""
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -135,14 +140,3 @@ FAULTS: list[dict[str, Any]] = [
     {"kind": "worker-slows", "worker": "cpu-1/1", "at_s": 3, "until_s": 6, "factor": 5},
     {"kind": "load-fails", "worker": "cpu-1/0", "at_s": 4, "until_s": 8},
 ]
-
-
-def shipped(path: Path) -> WorldFile:
-    """A world as it is shipped; skips the test if a table or trace of it is not here."""
-    file = load_world(path)
-    named = [getattr(task.variants, "path", ()) for task in file.world.tasks]
-    named += [getattr(stream.arrivals, "path", ()) for stream in file.world.queries]
-    tables = [name for each in named for name in ([each] if isinstance(each, str) else each)]
-    if missing := [name for name in tables if not (file.folder / name).exists()]:
-        pytest.skip(f"{path.name} needs {', '.join(missing)}, not part of the package")
-    return file

@@ -23,12 +23,7 @@ from modelless.profiler.table import Duplicates, TableRow, read_table
 from .worlds import latencies_ms, parted
 
 PROFILES = Path(__file__).parents[5] / "shared" / "data" / "profiles"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _profiles_are_there() -> None:
-    if not PROFILES.is_dir():
-        pytest.skip(f"no published profiles in {PROFILES}: accuracy on real tables is not checked")
+pytestmark = pytest.mark.shared_data
 
 
 def some_of(table: str, models: int, seed: int = 0) -> list[TableRow]:
