@@ -229,11 +229,12 @@ def load_world(path: Path) -> WorldFile:
     file = parse_world(read_yaml("world", path), path.parent, source=f"world {path}")
     needs = file.world.needs
     if needs is not None and not (path.parent / needs.folder).is_dir():
+        otherwise = normpath(path.parent / needs.otherwise)
         raise InvalidInputError.of(
             f"world {path}: needs.folder",
             str((path.parent / needs.folder).resolve()),
             "a folder that is there",
-            f"It is not part of the package; run {normpath(path.parent / needs.otherwise)} instead.",
+            f"It is not part of the package; run {otherwise} instead.",
         )
     return file
 
