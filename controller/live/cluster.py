@@ -27,17 +27,22 @@ from typing import Any
 from modelless.controller.assembly import check_policies
 from modelless.controller.config import Settings
 from modelless.controller.live import reaper
-from modelless.controller.live.deployed import write_deployed
+from modelless.controller.live.deployed import AUTH_MODE, write_deployed
 from modelless.controller.live.first_signal import FirstSignal
 from modelless.controller.live.haproxy_keeper import HAProxyKeeper
 from modelless.controller.live.logs import RAY_LOGS
 from modelless.controller.live.node_room import cpus_for, nodes_of, without_room
 from modelless.controller.live.ports import HeldPorts, check_reachable
 from modelless.controller.live.run_folder import (
+    RAY,
+    current_folder,
     empty_doors,
-    empty_serve_folder,
+    empty_folder,
+    make_short_path,
     only_one,
-    remove_temporary,
+    remove_short_path,
+    token_path,
+    write_token,
 )
 from modelless.variants.errors import EnvironmentUnfitError, ModellessError, NotFoundError
 
@@ -105,7 +110,8 @@ class Cluster:
 
     Raises (on entering):
         EnvironmentUnfitError: the port is taken, modelless is up already or being started, this
-            process is connected to Ray, or Ray does not start.
+            process is connected to Ray, the environment says that Ray is to let everybody in, or
+            Ray does not start.
         NotFoundError: nothing is registered or profiled.
         StoreError: the store cannot be read.
     """
@@ -141,6 +147,8 @@ class Cluster:
         from modelless.controller.live.knowledge import read_knowledge
 
         _check_unconnected()
+        if self._address is None:
+            _check_authentication()
         running = read_state(self._home)
         if running is not None:
             raise EnvironmentUnfitError(
@@ -163,8 +171,9 @@ class Cluster:
         except BaseException as error:
             self._stop()
             if isinstance(error, Exception) and not isinstance(error, ModellessError):
+                logs = self._run / RAY if self._address is None else RAY_LOGS
                 raise EnvironmentUnfitError(
-                    f"Ray could not be started: {error}. Its logs are in {RAY_LOGS}, modelless's "
+                    f"Ray could not be started: {error}. Its logs are in {logs}, modelless's "
                     f"in {self._run / 'logs'}"
                 ) from error
             raise
@@ -212,8 +221,9 @@ class Cluster:
         shutil.rmtree(self._run / "logs", ignore_errors=True)
         if self._address is None:
             self._ports.hold(settings.http.host, settings.http.port)
+            self._run.chmod(0o700)
             doors = empty_doors(self._run)
-            self._reaper = _start_reaper()
+            self._reaper = _start_reaper(empty_folder(self._run / RAY))
             self._on_stage("starting Ray")
             self._start_ray(doors)
         else:
@@ -263,29 +273,35 @@ class Cluster:
         temporary.replace(self._run / "up.json")
 
     def _start_ray(self, doors: Path) -> None:
-        from modelless.controller.live.loopback import ray_environment, write_haproxy_launcher
+        from modelless.controller.live.loopback import (
+            OVERRIDING,
+            absolute_paths,
+            ray_environment,
+            write_haproxy_launcher,
+        )
 
         host = self._settings.http.host
         launcher = files = None
+        short = make_short_path(self._run)
+        write_token(self._run)
         if self._settings.ingress == "haproxy":
             launcher, binary = write_haproxy_launcher(self._run, host, doors)
             self._keeper = HAProxyKeeper(doors, binary, self._ports, self._settings.http.port)
             self._keeper.start()
-            files = empty_serve_folder(self._run)
-        environment = ray_environment(host, haproxy=launcher, files=files)
+            files = short / empty_folder(self._run / "serve").name
+        environment = ray_environment(host, token_path(self._run), haproxy=launcher, files=files)
         for name in ("RAY_SERVE_HAPROXY_STATS_PORT", "RAY_SERVE_HAPROXY_METRICS_PORT"):
             environment[name] = str(self._ports.hold(host))
-        os.environ.update(environment)
-        os.environ.pop("RAY_ADDRESS", None)
+        os.environ.update(environment | absolute_paths(os.environ))
+        for name in OVERRIDING:
+            os.environ.pop(name, None)
         self._connect(
             address="local",
+            _temp_dir=str(short / RAY),
             num_cpus=cpus_for(self._settings, self._settings.gateways.count or _cores()),
             include_dashboard=False,
             object_store_memory=128 * 2**20,
         )
-        import ray
-
-        self._tell_reaper(ray._private.worker.global_worker.node.get_session_dir_path())
 
     def _join_ray(self, address: str) -> None:
         from modelless.controller.live.loopback import joining_environment
@@ -298,16 +314,11 @@ class Cluster:
 
         _check_unconnected()
         self._connects = True
-        ray.init(
-            log_to_driver=False, logging_level=logging.ERROR, namespace="modelless", **arguments
-        )
+        with current_folder(self._run):
+            ray.init(
+                log_to_driver=False, logging_level=logging.ERROR, namespace="modelless", **arguments
+            )
         self._signals.install()  # Ray has put its own handler in place
-
-    def _tell_reaper(self, session: str) -> None:
-        assert self._reaper is not None  # noqa: S101  (started before Ray)
-        assert self._reaper.stdin is not None  # noqa: S101  (it is a pipe)
-        self._reaper.stdin.write(session.encode())
-        self._reaper.stdin.flush()
 
     def _stop(self) -> None:
         with self._lock:
@@ -337,7 +348,9 @@ class Cluster:
         if self._reaper is not None:
             self._reaper.communicate()  # closes the pipe: what is left of the cluster ends now
             os.environ.pop(reaper.MARK, None)
-        remove_temporary(self._run)
+        if self._address is None:
+            token_path(self._run).unlink(missing_ok=True)
+            remove_short_path(self._run)
         self._ports.close()
         self._signals.restore()
 
@@ -351,10 +364,20 @@ def _check_unconnected() -> None:
         )
 
 
-def _start_reaper() -> subprocess.Popen[bytes]:
+def _check_authentication() -> None:
+    mode = os.environ.get(AUTH_MODE)
+    if mode is not None and mode.lower() != "token":
+        raise EnvironmentUnfitError(
+            f"{AUTH_MODE}: got {mode!r}; allowed is 'token', as when unset. Otherwise whoever "
+            "reaches a port of Ray, such as every user of this machine, runs code as you do. Type: "
+            f"unset {AUTH_MODE}"
+        )
+
+
+def _start_reaper(ray_folder: Path) -> subprocess.Popen[bytes]:
     """Mark this process and all that it starts from here on, and have the mark watched."""
     cluster_id = uuid.uuid4().hex
-    command = [sys.executable, "-I", "-S", reaper.__file__, cluster_id]
+    command = [sys.executable, "-I", "-S", reaper.__file__, cluster_id, str(ray_folder.resolve())]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     os.environ[reaper.MARK] = cluster_id
     return process

@@ -128,6 +128,19 @@ def open_store(url: str | URL, *, busy_timeout_s: float = 10.0) -> Store:
     return store
 
 
+def absolute_url(url: str) -> str:
+    """The URL with SQLite's relative path made absolute, for a process in another folder.
+
+    Raises:
+        InvalidInputError: the URL is malformed or names another kind of database.
+    """
+    parsed = _parse(url)
+    path = parsed.database
+    if parsed.get_backend_name() != "sqlite" or not path or path.startswith((":", "file:")):
+        return url
+    return parsed.set(database=str(Path(path).absolute())).render_as_string(hide_password=False)
+
+
 def _parse(url: str | URL) -> URL:
     try:
         parsed = make_url(url)
