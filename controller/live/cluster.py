@@ -27,22 +27,29 @@ from typing import Any
 from modelless.controller.assembly import check_policies
 from modelless.controller.config import Settings
 from modelless.controller.live import reaper
-from modelless.controller.live.deployed import AUTH_MODE, write_deployed
+from modelless.controller.live.deployed import write_deployed
 from modelless.controller.live.first_signal import FirstSignal
 from modelless.controller.live.haproxy_keeper import HAProxyKeeper
 from modelless.controller.live.logs import RAY_LOGS
+from modelless.controller.live.loopback import (
+    absolute_paths,
+    check_authentication,
+    joining_environment,
+    ray_environment,
+    set_environment,
+    write_haproxy_launcher,
+)
 from modelless.controller.live.node_room import cpus_for, nodes_of, without_room
 from modelless.controller.live.ports import HeldPorts, check_reachable
 from modelless.controller.live.run_folder import (
     RAY,
+    close_to_others,
     current_folder,
     empty_doors,
     empty_folder,
-    make_short_path,
     only_one,
-    remove_short_path,
+    remove_temporary,
     token_path,
-    write_token,
 )
 from modelless.variants.errors import EnvironmentUnfitError, ModellessError, NotFoundError
 
@@ -110,8 +117,7 @@ class Cluster:
 
     Raises (on entering):
         EnvironmentUnfitError: the port is taken, modelless is up already or being started, this
-            process is connected to Ray, the environment says that Ray is to let everybody in, or
-            Ray does not start.
+            process is connected to Ray, RAY_AUTH_MODE is not ``token``, or Ray does not start.
         NotFoundError: nothing is registered or profiled.
         StoreError: the store cannot be read.
     """
@@ -147,8 +153,7 @@ class Cluster:
         from modelless.controller.live.knowledge import read_knowledge
 
         _check_unconnected()
-        if self._address is None:
-            _check_authentication()
+        check_authentication(self._address)
         running = read_state(self._home)
         if running is not None:
             raise EnvironmentUnfitError(
@@ -171,10 +176,10 @@ class Cluster:
         except BaseException as error:
             self._stop()
             if isinstance(error, Exception) and not isinstance(error, ModellessError):
-                logs = self._run / RAY if self._address is None else RAY_LOGS
                 raise EnvironmentUnfitError(
-                    f"Ray could not be started: {error}. Its logs are in {logs}, modelless's "
-                    f"in {self._run / 'logs'}"
+                    f"Ray could not be started: {error}. Its logs are in "
+                    f"{RAY_LOGS if self._address else self._run / RAY}, modelless's in "
+                    f"{self._run / 'logs'}"
                 ) from error
             raise
         return self
@@ -221,11 +226,11 @@ class Cluster:
         shutil.rmtree(self._run / "logs", ignore_errors=True)
         if self._address is None:
             self._ports.hold(settings.http.host, settings.http.port)
-            self._run.chmod(0o700)
+            short = close_to_others(self._run)
             doors = empty_doors(self._run)
             self._reaper = _start_reaper(empty_folder(self._run / RAY))
             self._on_stage("starting Ray")
-            self._start_ray(doors)
+            self._start_ray(doors, short)
         else:
             doors = None  # HAProxy and the gateways may be on different machines
             self._on_stage(f"joining the Ray cluster at {self._address}")
@@ -272,18 +277,9 @@ class Cluster:
         temporary.write_text(json.dumps(asdict(state)))
         temporary.replace(self._run / "up.json")
 
-    def _start_ray(self, doors: Path) -> None:
-        from modelless.controller.live.loopback import (
-            OVERRIDING,
-            absolute_paths,
-            ray_environment,
-            write_haproxy_launcher,
-        )
-
+    def _start_ray(self, doors: Path, short: Path) -> None:
         host = self._settings.http.host
         launcher = files = None
-        short = make_short_path(self._run)
-        write_token(self._run)
         if self._settings.ingress == "haproxy":
             launcher, binary = write_haproxy_launcher(self._run, host, doors)
             self._keeper = HAProxyKeeper(doors, binary, self._ports, self._settings.http.port)
@@ -292,9 +288,7 @@ class Cluster:
         environment = ray_environment(host, token_path(self._run), haproxy=launcher, files=files)
         for name in ("RAY_SERVE_HAPROXY_STATS_PORT", "RAY_SERVE_HAPROXY_METRICS_PORT"):
             environment[name] = str(self._ports.hold(host))
-        os.environ.update(environment | absolute_paths(os.environ))
-        for name in OVERRIDING:
-            os.environ.pop(name, None)
+        set_environment(environment | absolute_paths(os.environ))
         self._connect(
             address="local",
             _temp_dir=str(short / RAY),
@@ -304,8 +298,6 @@ class Cluster:
         )
 
     def _join_ray(self, address: str) -> None:
-        from modelless.controller.live.loopback import joining_environment
-
         os.environ.update(joining_environment(address))
         self._connect(address=address)
 
@@ -348,9 +340,7 @@ class Cluster:
         if self._reaper is not None:
             self._reaper.communicate()  # closes the pipe: what is left of the cluster ends now
             os.environ.pop(reaper.MARK, None)
-        if self._address is None:
-            token_path(self._run).unlink(missing_ok=True)
-            remove_short_path(self._run)
+        remove_temporary(self._run)
         self._ports.close()
         self._signals.restore()
 
@@ -361,16 +351,6 @@ def _check_unconnected() -> None:
         raise EnvironmentUnfitError(
             "this process is already connected to a Ray cluster; modelless connects to one itself: "
             "call ray.shutdown() first, or run 'modelless up' as a process of its own"
-        )
-
-
-def _check_authentication() -> None:
-    mode = os.environ.get(AUTH_MODE)
-    if mode is not None and mode.lower() != "token":
-        raise EnvironmentUnfitError(
-            f"{AUTH_MODE}: got {mode!r}; allowed is 'token', as when unset. Otherwise whoever "
-            "reaches a port of Ray, such as every user of this machine, runs code as you do. Type: "
-            f"unset {AUTH_MODE}"
         )
 
 

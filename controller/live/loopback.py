@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from modelless.controller.live import haproxy_launcher
+from modelless.controller.live.deployed import AUTH_MODE
 from modelless.controller.live.run_folder import SOCKET
-from modelless.variants.store.database import absolute_url
+from modelless.variants.errors import EnvironmentUnfitError
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +58,26 @@ def joining_environment(address: str) -> dict[str, str]:
 
 _STORE = "MODELLESS_STORE_URL"
 
-OVERRIDING = ("RAY_ADDRESS", "RAY_AUTH_TOKEN")
-"""What must not be there, for it comes before what the process says itself."""
+
+def check_authentication(address: str | None) -> None:
+    """Raise EnvironmentUnfitError if the Ray that is to be started would let everybody in.
+
+    Not if one is joined, at ``address``: its operator decides that.
+    """
+    mode = os.environ.get(AUTH_MODE)
+    if address is None and mode is not None and mode.lower() != "token":
+        raise EnvironmentUnfitError(
+            f"{AUTH_MODE}: got {mode!r}; allowed is 'token', as when unset. Otherwise whoever "
+            "reaches a port of Ray, such as every user of this machine, runs code as you do. Type: "
+            f"unset {AUTH_MODE}"
+        )
+
+
+def set_environment(variables: Mapping[str, str]) -> None:
+    """Set what ``ray_environment`` says, and remove what Ray would obey before it."""
+    os.environ.update(variables)
+    for name in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):
+        os.environ.pop(name, None)
 
 
 def ray_environment(
@@ -76,7 +95,7 @@ def ray_environment(
     variables = {
         "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_AUTH_MODE": "token",
+        AUTH_MODE: "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
         "PYTHONSAFEPATH": "1",
         "RAY_DEDUP_LOGS": "0",
@@ -117,6 +136,8 @@ def absolute_paths(environment: Mapping[str, str]) -> dict[str, str]:
         entries = filter(None, environment["PYTHONPATH"].split(os.pathsep))
         variables["PYTHONPATH"] = os.pathsep.join(str(Path(each).absolute()) for each in entries)
     if environment.get(_STORE):
+        from modelless.variants.store.database import absolute_url
+
         variables[_STORE] = absolute_url(environment[_STORE])
     return variables
 

@@ -84,17 +84,16 @@ def token_path(run: Path) -> Path:
     return run / _TOKEN
 
 
-def write_token(run: Path) -> None:
-    """Make a new token, in a file that only this user can read."""
-    write_whole(token_path(run), secrets.token_hex(32).encode(), mode=0o600)
+def close_to_others(run: Path) -> Path:
+    """Close ``run`` to all other users and make a new token there, until ``remove_temporary``.
 
-
-def make_short_path(run: Path) -> Path:
-    """A path of ``run`` that is short enough for the sockets below it.
-
-    It is ``run`` itself, or that of a link in a temporary folder, until ``remove_short_path``.
+    Returns:
+        A path of ``run`` that is short enough for the sockets below it: its own, or that of a link
+        in a temporary folder.
     """
-    remove_short_path(run)
+    run.chmod(0o700)
+    remove_temporary(run)
+    write_whole(token_path(run), secrets.token_hex(32).encode(), mode=0o600)
     if fits(run / "serve"):
         return run
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_TEMPORARY))
@@ -104,8 +103,9 @@ def make_short_path(run: Path) -> Path:
     return link
 
 
-def remove_short_path(run: Path) -> None:
-    """Remove the link, if there is one."""
+def remove_temporary(run: Path) -> None:
+    """Remove the token and the link, if there are any."""
+    token_path(run).unlink(missing_ok=True)
     note = run / _SHORT
     if not note.exists():
         return

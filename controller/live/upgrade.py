@@ -275,17 +275,15 @@ def _check(release: str) -> None:
 def _joined(deployed: Deployed, home: Path, settings: Settings) -> Iterator[None]:
     """Joined to the Ray cluster, as the process was that started it."""
     from modelless.controller.live.loopback import (
-        OVERRIDING,
         joining_environment,
         ray_environment,
+        set_environment,
     )
 
     run = home.resolve() / "run"
     if deployed.is_own:
         launcher = run / "haproxy" if settings.ingress == "haproxy" else None
-        os.environ.update(ray_environment(settings.http.host, token_path(run), haproxy=launcher))
-        for name in OVERRIDING:
-            os.environ.pop(name, None)
+        set_environment(ray_environment(settings.http.host, token_path(run), haproxy=launcher))
     else:
         os.environ.update(joining_environment(deployed.address))
         os.environ.pop("RAY_ADDRESS", None)

@@ -129,12 +129,8 @@ def open_store(url: str | URL, *, busy_timeout_s: float = 10.0) -> Store:
 
 
 def absolute_url(url: str) -> str:
-    """The URL with SQLite's relative path made absolute, for a process in another folder.
-
-    Raises:
-        InvalidInputError: the URL is malformed or names another kind of database.
-    """
-    parsed = _parse(url)
+    """The URL of a store that opens, SQLite's relative path made absolute for other folders."""
+    parsed = make_url(url)
     path = parsed.database
     if parsed.get_backend_name() != "sqlite" or not path or path.startswith((":", "file:")):
         return url
