@@ -182,6 +182,7 @@ def run_in_process(artifact: str, seconds: float) -> None:
 
 def open_session(artifact: str) -> object:
     """The session every peer here uses: the very same options as modelless's runtime."""
+    import modelless  # noqa: F401, I001 (it turns off the telemetry of ONNX Runtime: first)
     import onnxruntime
 
     from modelless.variants.runtimes.onnxruntime_cpu import session_options

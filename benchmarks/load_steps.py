@@ -35,6 +35,7 @@ from typing import Any
 
 import onnxruntime as ort
 
+import modelless  # noqa: F401 (it turns off the telemetry of ONNX Runtime: first)
 from modelless.controller.config import default_home
 from modelless.policies.scopes import in_scope
 from modelless.profiler.inputs import FREE_AXIS, sample_inputs

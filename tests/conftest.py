@@ -1,4 +1,4 @@
-"""What all tests share: those on published tables are skipped where the tables are not."""
+"""Set-up that all tests share: no telemetry, and no tests on published tables where they are absent."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+import modelless  # noqa: F401  (it turns ONNX Runtime's telemetry off; tests may import that later)
+
 TABLES = Path(__file__).parents[2] / "shared" / "data"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what is marked ``shared_data`` if there is no such folder beside the checkout."""
+    """Skip a test that is marked ``shared_data`` if that folder is not beside the checkout."""
     if item.get_closest_marker("shared_data") and not TABLES.is_dir():
         pytest.skip(f"needs published tables and traces in {TABLES}, not part of the checkout")

@@ -234,6 +234,16 @@ def user_cache() -> Path:
     return Path(base).expanduser() / "modelless"
 
 
+def make_private_folder(folder: Path) -> None:
+    """Make the folder, and those above it that are not there, for this user alone.
+
+    What is there already stays as it is. OSError as the file system says.
+    """
+    if not folder.is_dir():
+        make_private_folder(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
 def write_whole(path: Path, data: bytes, *, mode: int = 0o444) -> None:
     """Write beside ``path``, flush to the disk, rename: the name appears whole or not at all.
 

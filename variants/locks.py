@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from modelless.variants.artifacts import make_private_folder
 from modelless.variants.errors import EnvironmentUnfitError
 
 _WAIT = "Wait until it has ended, or end it; then the same command goes on from there."
@@ -28,7 +29,7 @@ def held(path: Path, what: str, advice: str = _WAIT) -> Iterator[None]:
         EnvironmentUnfitError: another process holds it, or the file cannot be made.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         # Nobody else's: who can open it, even to read, could hold it.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:

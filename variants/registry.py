@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy import URL, select
 from sqlalchemy.orm import Session
 
-from modelless.variants.artifacts import ArtifactStore
+from modelless.variants.artifacts import ArtifactStore, make_private_folder
 from modelless.variants.catalog import Catalog, Scope
 from modelless.variants.errors import StoreError
 from modelless.variants.paths import parse_path
@@ -297,7 +297,7 @@ class Registry:
 
 
 def open_registry(home: Path | None = None) -> Registry:
-    """The registry of a home folder, which is made if need be.
+    """The registry of a home folder, which is made if need be, for this user alone.
 
     Args:
         home: None for $MODELLESS_HOME, else ``~/.modelless``. Its store is ``store.db``, unless
@@ -309,7 +309,7 @@ def open_registry(home: Path | None = None) -> Registry:
     """
     folder = (home or Path(os.environ.get("MODELLESS_HOME") or "~/.modelless")).expanduser()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
     except OSError as error:
         raise StoreError(
             f"The home folder {folder} cannot be made ({error.strerror}). "

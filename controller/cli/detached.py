@@ -50,7 +50,8 @@ def start_detached(home: Path, words: Sequence[str]) -> tuple[UpState, Path]:
     with only_one(home.resolve()):
         pass  # refused here, for a new process would begin the log of the other one anew
     log = home.resolve() / "run" / "up.log"
-    command = [sys.executable, "-m", "modelless.controller.cli", "--home", str(home.resolve())]
+    command = [sys.executable, "-P", "-m", "modelless.controller.cli"]
+    command += ["--home", str(home.resolve())]
     with log.open("wb") as output:
         child = subprocess.Popen(
             [*command, *words],

@@ -195,7 +195,7 @@ class LoadProcess:
         self._path.write_text(self._spec.model_dump_json(), encoding="utf-8")
         with self._complaints.open("w") as complaints:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "modelless.controller.demo.load", str(self._path)],
+                [sys.executable, "-P", "-m", "modelless.controller.demo.load", str(self._path)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=complaints,

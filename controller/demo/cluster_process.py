@@ -20,6 +20,7 @@ from types import FrameType, TracebackType
 
 from modelless.controller.cli.detached import last_error
 from modelless.controller.demo.v2_client import Client
+from modelless.variants.artifacts import make_private_folder
 from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError, UnavailableError
 
 HOST = "127.0.0.1"
@@ -89,9 +90,9 @@ class ClusterProcess:
         return time.monotonic() - self._started_s
 
     def __enter__(self) -> ClusterProcess:
-        self._log.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self._log.parent)
         command = [
-            *(sys.executable, "-m", "modelless.controller.cli"),
+            *(sys.executable, "-P", "-m", "modelless.controller.cli"),
             *("--home", str(self._home), "up", "--port", str(self._port)),
             *(("--config", str(self._config)) if self._config is not None else ()),
         ]

@@ -31,13 +31,25 @@ from modelless.controller.live.deployed import write_deployed
 from modelless.controller.live.first_signal import FirstSignal
 from modelless.controller.live.haproxy_keeper import HAProxyKeeper
 from modelless.controller.live.logs import RAY_LOGS
+from modelless.controller.live.loopback import (
+    absolute_paths,
+    check_authentication,
+    joining_environment,
+    ray_environment,
+    set_environment,
+    write_haproxy_launcher,
+)
 from modelless.controller.live.node_room import cpus_for, nodes_of, without_room
 from modelless.controller.live.ports import HeldPorts, check_reachable
 from modelless.controller.live.run_folder import (
+    RAY,
+    close_to_others,
+    current_folder,
     empty_doors,
-    empty_serve_folder,
+    empty_folder,
     only_one,
     remove_temporary,
+    token_path,
 )
 from modelless.variants.errors import EnvironmentUnfitError, ModellessError, NotFoundError
 
@@ -105,7 +117,7 @@ class Cluster:
 
     Raises (on entering):
         EnvironmentUnfitError: the port is taken, modelless is up already or being started, this
-            process is connected to Ray, or Ray does not start.
+            process is connected to Ray, RAY_AUTH_MODE is not ``token``, or Ray does not start.
         NotFoundError: nothing is registered or profiled.
         StoreError: the store cannot be read.
     """
@@ -141,6 +153,7 @@ class Cluster:
         from modelless.controller.live.knowledge import read_knowledge
 
         _check_unconnected()
+        check_authentication(self._address)
         running = read_state(self._home)
         if running is not None:
             raise EnvironmentUnfitError(
@@ -164,8 +177,9 @@ class Cluster:
             self._stop()
             if isinstance(error, Exception) and not isinstance(error, ModellessError):
                 raise EnvironmentUnfitError(
-                    f"Ray could not be started: {error}. Its logs are in {RAY_LOGS}, modelless's "
-                    f"in {self._run / 'logs'}"
+                    f"Ray could not be started: {error}. Its logs are in "
+                    f"{RAY_LOGS if self._address else self._run / RAY}, modelless's in "
+                    f"{self._run / 'logs'}"
                 ) from error
             raise
         return self
@@ -212,10 +226,11 @@ class Cluster:
         shutil.rmtree(self._run / "logs", ignore_errors=True)
         if self._address is None:
             self._ports.hold(settings.http.host, settings.http.port)
+            short = close_to_others(self._run)
             doors = empty_doors(self._run)
-            self._reaper = _start_reaper()
+            self._reaper = _start_reaper(empty_folder(self._run / RAY))
             self._on_stage("starting Ray")
-            self._start_ray(doors)
+            self._start_ray(doors, short)
         else:
             doors = None  # HAProxy and the gateways may be on different machines
             self._on_stage(f"joining the Ray cluster at {self._address}")
@@ -262,34 +277,27 @@ class Cluster:
         temporary.write_text(json.dumps(asdict(state)))
         temporary.replace(self._run / "up.json")
 
-    def _start_ray(self, doors: Path) -> None:
-        from modelless.controller.live.loopback import ray_environment, write_haproxy_launcher
-
+    def _start_ray(self, doors: Path, short: Path) -> None:
         host = self._settings.http.host
         launcher = files = None
         if self._settings.ingress == "haproxy":
             launcher, binary = write_haproxy_launcher(self._run, host, doors)
             self._keeper = HAProxyKeeper(doors, binary, self._ports, self._settings.http.port)
             self._keeper.start()
-            files = empty_serve_folder(self._run)
-        environment = ray_environment(host, haproxy=launcher, files=files)
+            files = short / empty_folder(self._run / "serve").name
+        environment = ray_environment(host, token_path(self._run), haproxy=launcher, files=files)
         for name in ("RAY_SERVE_HAPROXY_STATS_PORT", "RAY_SERVE_HAPROXY_METRICS_PORT"):
             environment[name] = str(self._ports.hold(host))
-        os.environ.update(environment)
-        os.environ.pop("RAY_ADDRESS", None)
+        set_environment(environment | absolute_paths(os.environ))
         self._connect(
             address="local",
+            _temp_dir=str(short / RAY),
             num_cpus=cpus_for(self._settings, self._settings.gateways.count or _cores()),
             include_dashboard=False,
             object_store_memory=128 * 2**20,
         )
-        import ray
-
-        self._tell_reaper(ray._private.worker.global_worker.node.get_session_dir_path())
 
     def _join_ray(self, address: str) -> None:
-        from modelless.controller.live.loopback import joining_environment
-
         os.environ.update(joining_environment(address))
         self._connect(address=address)
 
@@ -298,16 +306,11 @@ class Cluster:
 
         _check_unconnected()
         self._connects = True
-        ray.init(
-            log_to_driver=False, logging_level=logging.ERROR, namespace="modelless", **arguments
-        )
+        with current_folder(self._run):
+            ray.init(
+                log_to_driver=False, logging_level=logging.ERROR, namespace="modelless", **arguments
+            )
         self._signals.install()  # Ray has put its own handler in place
-
-    def _tell_reaper(self, session: str) -> None:
-        assert self._reaper is not None  # noqa: S101  (started before Ray)
-        assert self._reaper.stdin is not None  # noqa: S101  (it is a pipe)
-        self._reaper.stdin.write(session.encode())
-        self._reaper.stdin.flush()
 
     def _stop(self) -> None:
         with self._lock:
@@ -351,10 +354,10 @@ def _check_unconnected() -> None:
         )
 
 
-def _start_reaper() -> subprocess.Popen[bytes]:
+def _start_reaper(ray_folder: Path) -> subprocess.Popen[bytes]:
     """Mark this process and all that it starts from here on, and have the mark watched."""
     cluster_id = uuid.uuid4().hex
-    command = [sys.executable, "-I", "-S", reaper.__file__, cluster_id]
+    command = [sys.executable, "-I", "-S", reaper.__file__, cluster_id, str(ray_folder.resolve())]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     os.environ[reaper.MARK] = cluster_id
     return process

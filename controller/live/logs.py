@@ -6,6 +6,8 @@ import logging
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
+from modelless.variants.artifacts import make_private_folder
+
 RAY_LOGS = "/tmp/ray/session_latest/logs"  # noqa: S108  (where Ray writes, by its own choice)
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -13,7 +15,7 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 def log_to(home: Path, member: str) -> None:
     """Send this process's modelless log to a file of its own, at most 2 x 4 MiB of it."""
     folder = home / "run" / "logs"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private_folder(folder)
     handler = RotatingFileHandler(folder / f"{member}.log", maxBytes=4 * 2**20, backupCount=1)
     handler.setFormatter(logging.Formatter(_FORMAT))
     logger = logging.getLogger("modelless")

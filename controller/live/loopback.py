@@ -7,13 +7,17 @@ cluster is on loopback. Each is set before Ray starts, because Ray reads them wh
 from __future__ import annotations
 
 import logging
+import os
 import stat
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from modelless.controller.live import haproxy_launcher
+from modelless.controller.live.deployed import AUTH_MODE
 from modelless.controller.live.run_folder import SOCKET
+from modelless.variants.errors import EnvironmentUnfitError
 
 logger = logging.getLogger(__name__)
 
@@ -52,13 +56,38 @@ def joining_environment(address: str) -> dict[str, str]:
     return dict(_HELD_TO_LOOPBACK) if address.startswith(LOOPBACK) else {}
 
 
+_STORE = "MODELLESS_STORE_URL"
+
+
+def check_authentication(address: str | None) -> None:
+    """Raise EnvironmentUnfitError if the Ray that is to be started would let everybody in.
+
+    Not if one is joined, at ``address``: its operator decides that.
+    """
+    mode = os.environ.get(AUTH_MODE)
+    if address is None and mode is not None and mode.lower() != "token":
+        raise EnvironmentUnfitError(
+            f"{AUTH_MODE}: got {mode!r}; allowed is 'token', as when unset. Otherwise whoever "
+            "reaches a port of Ray, such as every user of this machine, runs code as you do. Type: "
+            f"unset {AUTH_MODE}"
+        )
+
+
+def set_environment(variables: Mapping[str, str]) -> None:
+    """Set what ``ray_environment`` says, and remove what Ray would obey before it."""
+    os.environ.update(variables)
+    for name in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):
+        os.environ.pop(name, None)
+
+
 def ray_environment(
-    host: str, *, haproxy: Path | None, files: Path | None = None
+    host: str, token: Path, *, haproxy: Path | None, files: Path | None = None
 ) -> dict[str, str]:
     """Environment variables for Ray and Serve, before either is imported.
 
     Args:
         host: what the HTTP port listens on; on loopback all of Ray is held to loopback too.
+        token: file with the token by which Ray's processes, and those that join, know each other.
         haproxy: the launcher to run as HAProxy; None for Serve's own Python proxy.
         files: where Serve keeps what it writes for HAProxy, a folder a node, and HAProxy's socket;
             None in a process that only joins, where Serve keeps nothing.
@@ -66,6 +95,9 @@ def ray_environment(
     variables = {
         "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
+        AUTH_MODE: "token",
+        "RAY_AUTH_TOKEN_PATH": str(token),
+        "PYTHONSAFEPATH": "1",
         "RAY_DEDUP_LOGS": "0",
         "RAY_SERVE_LOG_TO_STDERR": "0",
         # Nobody reads these reports here, and the daemons make them even when nothing happens.
@@ -91,6 +123,22 @@ def ray_environment(
             "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(files),
             "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(files / "server-state"),
         }
+    return variables
+
+
+def absolute_paths(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables whose relative paths Ray's processes would look for in their own current folder.
+
+    An empty entry of PYTHONPATH, by which Python means the current folder, is left out.
+    """
+    variables = {}
+    if "PYTHONPATH" in environment:
+        entries = filter(None, environment["PYTHONPATH"].split(os.pathsep))
+        variables["PYTHONPATH"] = os.pathsep.join(str(Path(each).absolute()) for each in entries)
+    if environment.get(_STORE):
+        from modelless.variants.store.database import absolute_url
+
+        variables[_STORE] = absolute_url(environment[_STORE])
     return variables
 
 

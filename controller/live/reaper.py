@@ -3,17 +3,15 @@
 A process of its own that reads a pipe from the supervisor. The pipe's end, which the kernel sees to
 even after ``kill -9``, is the signal: what is left of the cluster is given a moment to end by
 itself, and then killed. A process is the cluster's if it bears its mark in its environment,
-descends from one that does, or has a file open for writing in its Ray session's folder (a process
-that sets its title loses its environment). Who only reads there, such as ``tail -f`` or what ships
-logs, is none of ours. The supervisor says which folder that is through the pipe, once Ray is up;
-until then the marked processes' open files show it. What cannot be killed is given up, and said.
-Linux only, by way of ``/proc``. Standard library only, so that starting it costs little.
+descends from one that does, or has a file open for writing in Ray's folder (a process that sets its
+title loses its environment). Who only reads there, such as ``tail -f`` or what ships logs, is none
+of ours. What cannot be killed is given up, and said. Linux only, by way of ``/proc``. Standard
+library only, so that starting it costs little.
 """
 
 from __future__ import annotations
 
 import os
-import select
 import signal
 import sys
 import time
@@ -24,18 +22,16 @@ MARK = "MODELLESS_CLUSTER_ID"
 GRACE_S = 3.0
 PATIENCE_S = 10.0
 """From the first kill on: who waits for a disk or a device ends only when that answers."""
-LOOK_EVERY_S = 0.5
-SESSIONS = "/tmp/ray/session_"  # noqa: S108  (where Ray puts them, by its own choice)
 
 
 def members(
-    cluster_id: str, session: str, supervisor: int, processes: Path = Path("/proc")
+    cluster_id: str, ray_folder: str, supervisor: int, processes: Path = Path("/proc")
 ) -> list[int]:
     """The cluster's processes, other than this one, its supervisor and zombies.
 
     Args:
         cluster_id: the mark.
-        session: the Ray session's folder; empty if Ray never came up.
+        ray_folder: where this cluster's Ray, and no other, has its sessions; no link in it.
         supervisor: its process id; it waits for the reaper, and must not be waited for.
         processes: where the kernel lists them.
     """
@@ -52,7 +48,7 @@ def members(
                 continue
             if _bears(folder, cluster_id):
                 marked.add(process_id)
-            elif session and _writes_into(folder, f"{session}/"):
+            elif _writes_into(folder, f"{ray_folder}/"):
                 writing.add(process_id)
             parents[process_id] = int(parent)
         except OSError:  # it ended meanwhile, or is somebody else's
@@ -60,21 +56,6 @@ def members(
     while heirs := {pid for pid, parent in parents.items() if parent in marked} - marked:
         marked |= heirs
     return sorted(marked | writing)
-
-
-def session_of(cluster_id: str, processes: Path = Path("/proc")) -> str:
-    """The Ray session's folder, as a marked process has a file of it open; empty if none has."""
-    for folder in processes.iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            if _bears(folder, cluster_id):
-                for fd in (folder / "fd").iterdir():
-                    if _points_into(fd, SESSIONS):
-                        return "/".join(str(fd.readlink()).split("/")[:4])
-        except OSError:  # it ended meanwhile, or is somebody else's
-            continue
-    return ""
 
 
 def end_all(
@@ -106,10 +87,10 @@ def _bears(folder: Path, cluster_id: str) -> bool:
     return mark in (folder / "environ").read_bytes() + b"\0"
 
 
-def _writes_into(folder: Path, session: str) -> bool:
+def _writes_into(folder: Path, ray_folder: str) -> bool:
     """Whether the process has a file there open for writing."""
     return any(
-        _points_into(fd, session) and _may_write(folder / "fdinfo" / fd.name)
+        _points_into(fd, ray_folder) and _may_write(folder / "fdinfo" / fd.name)
         for fd in (folder / "fd").iterdir()
     )
 
@@ -131,19 +112,6 @@ def _may_write(info: Path) -> bool:
     return any(flag & (os.O_WRONLY | os.O_RDWR) for flag in flags)
 
 
-def _listen(cluster_id: str) -> str:
-    """Wait for the pipe to end; returns the Ray session's folder, told or seen, if there is one."""
-    told, seen = b"", ""
-    pipe = sys.stdin.fileno()
-    while True:
-        if not select.select([pipe], [], [], None if told else LOOK_EVERY_S)[0]:
-            seen = seen or session_of(cluster_id)
-        elif data := os.read(pipe, 4096):
-            told += data
-        else:
-            return told.decode().strip() or seen or session_of(cluster_id)
-
-
 def _kill(process_id: int) -> None:
     try:
         os.kill(process_id, signal.SIGKILL)
@@ -155,10 +123,10 @@ def main() -> None:
     """Wait for the pipe to end, then for the cluster to; kill what has not after the grace."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    cluster_id, supervisor = sys.argv[1], os.getppid()
-    session = _listen(cluster_id)
+    (cluster_id, ray_folder), supervisor = sys.argv[1:], os.getppid()
+    sys.stdin.read()
     left = end_all(
-        lambda: members(cluster_id, session, supervisor), _kill, time.monotonic, time.sleep
+        lambda: members(cluster_id, ray_folder, supervisor), _kill, time.monotonic, time.sleep
     )
     if left:
         ids = " ".join(map(str, left))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 from modelless.controller.live.logs import RAY_LOGS
@@ -65,7 +66,7 @@ def _logs() -> str:
     import ray
 
     node: Any = ray._private.worker.global_worker.node
-    return RAY_LOGS if node is None else str(node.get_logs_dir_path())
+    return RAY_LOGS if node is None else str(Path(node.get_logs_dir_path()).resolve())
 
 
 def cause_of(deployments: Mapping[str, DeploymentStatus]) -> str:

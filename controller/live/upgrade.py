@@ -27,6 +27,7 @@ from modelless.controller.live.cluster import UpState, read_state
 from modelless.controller.live.deployed import AUTH_MODE, Deployed, read_deployed, write_deployed
 from modelless.controller.live.node_room import nodes_of, without_room
 from modelless.controller.live.release import PROTOCOL, ProtocolError, release_of
+from modelless.controller.live.run_folder import current_folder, token_path
 from modelless.controller.live.upgrade_settings import (
     available_bytes,
     has_resources,
@@ -273,26 +274,33 @@ def _check(release: str) -> None:
 @contextmanager
 def _joined(deployed: Deployed, home: Path, settings: Settings) -> Iterator[None]:
     """Joined to the Ray cluster, as the process was that started it."""
-    from modelless.controller.live.loopback import joining_environment, ray_environment
+    from modelless.controller.live.loopback import (
+        joining_environment,
+        ray_environment,
+        set_environment,
+    )
 
+    run = home.resolve() / "run"
     if deployed.is_own:
-        launcher = home.resolve() / "run" / "haproxy" if settings.ingress == "haproxy" else None
-        os.environ.update(ray_environment(settings.http.host, haproxy=launcher))
+        launcher = run / "haproxy" if settings.ingress == "haproxy" else None
+        set_environment(ray_environment(settings.http.host, token_path(run), haproxy=launcher))
     else:
         os.environ.update(joining_environment(deployed.address))
-    if deployed.auth_mode:
-        os.environ[AUTH_MODE] = deployed.auth_mode  # Ray supposes none where an address is named
-    os.environ.pop("RAY_ADDRESS", None)
+        os.environ.pop("RAY_ADDRESS", None)
+        if deployed.auth_mode:
+            # Ray supposes none where an address is named.
+            os.environ[AUTH_MODE] = deployed.auth_mode
     import ray
     from ray import serve  # noqa: F401  (it sets its logger's level as it is imported)
 
     try:
-        ray.init(
-            address=deployed.address,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            namespace="modelless",
-        )
+        with current_folder(run):
+            ray.init(
+                address=deployed.address,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                namespace="modelless",
+            )
     except (ConnectionError, RuntimeError) as error:
         raise EnvironmentUnfitError(
             f"the Ray cluster at {deployed.address} cannot be joined: {error}"

@@ -128,6 +128,15 @@ def open_store(url: str | URL, *, busy_timeout_s: float = 10.0) -> Store:
     return store
 
 
+def absolute_url(url: str) -> str:
+    """The URL of a store that opens, SQLite's relative path made absolute for other folders."""
+    parsed = make_url(url)
+    path = parsed.database
+    if parsed.get_backend_name() != "sqlite" or not path or path.startswith((":", "file:")):
+        return url
+    return parsed.set(database=str(Path(path).absolute())).render_as_string(hide_password=False)
+
+
 def _parse(url: str | URL) -> URL:
     try:
         parsed = make_url(url)

@@ -302,8 +302,8 @@ def test_the_background_process_is_waited_for(
     process.on_start = staticmethod(lambda pid: is_up(home, server.url, pid))
     ran = run("up", "--detach", "--port", 9001, "--gateways", 2)
     assert ran.code == 0, ran.err
-    assert process.words[:3] == [sys.executable, "-m", "modelless.controller.cli"]
-    assert process.words[3:] == ["--home", str(home), "up", "--port", "9001", "--gateways", "2"]
+    assert process.words[:4] == [sys.executable, "-P", "-m", "modelless.controller.cli"]
+    assert process.words[4:] == ["--home", str(home), "up", "--port", "9001", "--gateways", "2"]
     assert f"ready: {server.url}" in ran.out
     assert ran.err.startswith("starting Ray ...\nloading variants ...\n")
     assert str(home / "run" / "up.log") in ran.err

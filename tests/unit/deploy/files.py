@@ -9,6 +9,8 @@ import yaml
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
+SAFE = {"ORT_DISABLE_TELEMETRY": "1", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONSAFEPATH": "1"}
+"""What Ray's processes have in their environment, wherever they start."""
 
 
 def documents(*parts: str) -> list[Any]:

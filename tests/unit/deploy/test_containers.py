@@ -13,7 +13,7 @@ import pytest
 
 from modelless.controller.live.loopback import HAPROXY
 
-from .files import DEPLOY, ROOT, document
+from .files import DEPLOY, ROOT, SAFE, document
 
 DOCKERFILES = sorted((DEPLOY / "docker").glob("Dockerfile.*"))
 
@@ -52,10 +52,20 @@ def test_images_are_pinned_locked_checked_and_without_root(path: Path) -> None:
             assert (ROOT / rest.split()[0]).is_file()
 
 
+def environment(path: Path) -> dict[str, str]:
+    """What an image sets for all that runs in it."""
+    words = shlex.split(" ".join([rest for word, rest in instructions(path) if word == "ENV"]))
+    return dict(word.split("=", 1) for word in words)
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_nothing_in_an_image_reports_to_anybody_or_imports_from_where_it_starts(path: Path) -> None:
+    assert environment(path).items() >= SAFE.items()
+
+
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
 def test_serve_runs_haproxy_in_images_as_it_does_elsewhere(path: Path) -> None:
-    words = shlex.split(" ".join([rest for word, rest in instructions(path) if word == "ENV"]))
-    told = dict(word.split("=", 1) for word in words)
+    told = environment(path)
     assert {name: value for name, value in told.items() if name.startswith("RAY_SERVE")} == HAPROXY
 
 

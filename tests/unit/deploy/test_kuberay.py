@@ -10,7 +10,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from .files import ROOT, document, documents
+from .files import ROOT, SAFE, document, documents
 
 KUBERNETES = "1.31"
 SERVICE = document("kuberay", "rayservice.yaml")
@@ -49,6 +49,15 @@ def test_pods_hold_to_kubernetes_schema(group: dict[str, Any]) -> None:
     metadata = {"name": "pod", **template["metadata"]}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
     kubernetes_validate.validate(pod, KUBERNETES, strict=True)
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=group_name)
+def test_nothing_in_a_pod_reports_to_anybody_or_imports_from_where_it_starts(
+    group: dict[str, Any],
+) -> None:
+    for container in group["template"]["spec"]["containers"]:
+        told = {each["name"]: each.get("value") for each in container["env"]}
+        assert told.items() >= SAFE.items()
 
 
 def test_pods_mount_what_is_claimed() -> None:

@@ -100,6 +100,21 @@ def test_what_connected_meanwhile_is_left_alone(
     assert (ray.inits, ray.shutdowns, ray.connected) == ([], 0, True)
 
 
+@pytest.mark.parametrize("mode", ["disabled", "DISABLED", ""])
+def test_a_ray_that_lets_everybody_in_is_not_started(
+    home: Path, no_start: list[Path], monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    with (
+        pytest.raises(EnvironmentUnfitError, match=f"RAY_AUTH_MODE: got '{mode}'.*unset RAY_AUTH"),
+        Cluster(home, Settings()),
+    ):
+        pytest.fail("it started")
+    assert no_start == []
+    with Cluster(home, Settings(), address="1.2.3.4:6379"):  # who started that one has said so
+        assert no_start == [home]
+
+
 def test_its_own_connection_ends_with_it(
     home: Path, monkeypatch: pytest.MonkeyPatch, set_ray: Callable[[FakeRay], FakeRay]
 ) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from modelless.controller.live import reaper
-from modelless.controller.live.reaper import GRACE_S, MARK, PATIENCE_S, end_all, members, session_of
+from modelless.controller.live.reaper import GRACE_S, MARK, PATIENCE_S, end_all, members
 
 CLUSTER = "0123abcd"
-SESSION = f"{reaper.SESSIONS}2026-01-01_1"
+RAY = "/home/a/.modelless/run/ray"
+SESSION = f"{RAY}/session_2026-01-01_1"
 SUPERVISOR, REAPER = 100, 99
 READING, WRITING, APPENDING, BOTH = "0100000", "0100001", "0102001", "0100002"
 
@@ -47,8 +48,8 @@ class Processes:
             info = f"pos:\t0\nflags:\t{flags}\nmnt_id:\t24\nino:\t7\n"
             (own / "fdinfo" / str(number)).write_text(info)
 
-    def members(self, session: str = SESSION) -> list[int]:
-        return members(CLUSTER, session, SUPERVISOR, self.folder)
+    def members(self) -> list[int]:
+        return members(CLUSTER, RAY, SUPERVISOR, self.folder)
 
 
 @pytest.fixture
@@ -66,7 +67,6 @@ def test_the_marked_and_what_descends_from_them_belong(processes: Processes) -> 
     processes.add(11, parent=10)
     processes.add(12, mark=f"{CLUSTER}4")
     assert processes.members() == [7, 8, 9]
-    assert processes.members(session="") == [7, 8, 9]
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,10 @@ def test_of_the_unmarked_those_that_write_into_the_session_belong(
 ) -> None:
     processes.add(7, opened=(("/dev/null", BOTH), (f"{SESSION}/logs/a.log", flags)))
     assert processes.members() == ([7] if belongs else [])
-    assert processes.members(session="") == []
 
 
-def test_another_session_is_somebody_elses(processes: Processes) -> None:
-    processes.add(7, opened=((f"{SESSION}9/logs/a.log", WRITING),))
+def test_another_ray_is_somebody_elses(processes: Processes) -> None:
+    processes.add(7, opened=((f"{RAY}9/session_1/logs/a.log", WRITING),))
     processes.add(8, opened=(("/home/a/notes", WRITING), (f"{SESSION}/logs/a.log", READING)))
     assert processes.members() == []
 
@@ -101,13 +100,6 @@ def test_a_process_that_ends_meanwhile_is_passed_over(processes: Processes) -> N
     (processes.folder / "7" / "fdinfo" / "3").unlink()
     processes.add(8, mark=CLUSTER)
     assert processes.members() == [8]
-
-
-def test_the_session_is_seen_by_what_a_marked_process_has_open(processes: Processes) -> None:
-    processes.add(7, opened=((f"{reaper.SESSIONS}other/logs/a.log", WRITING),))
-    assert session_of(CLUSTER, processes.folder) == ""
-    processes.add(8, mark=CLUSTER, opened=((f"{SESSION}/logs/a.log", READING),))
-    assert session_of(CLUSTER, processes.folder) == SESSION
 
 
 OPENS = "import sys; f = open(sys.argv[1], sys.argv[2]); print(flush=True); sys.stdin.read()"
@@ -173,8 +165,8 @@ def test_what_cannot_be_killed_is_given_up_and_named() -> None:
 
 def test_it_starts_without_site_packages_and_ends_with_its_pipe() -> None:
     done = subprocess.run(
-        [sys.executable, "-I", "-S", reaper.__file__, "nobody-bears-this"],
-        input=b"/tmp/ray/session_of_nobody",
+        [sys.executable, "-I", "-S", reaper.__file__, "nobody-bears-this", "/of/nobody"],
+        input=b"",
         capture_output=True,
         check=False,
         timeout=60,
