@@ -27,6 +27,8 @@ _Key = TypeVar("_Key", bound=Hashable)
 _KEYS_KEPT = 512
 _KINDS_KEPT = 4096
 _LEAST_PRICE, _PRECISION = 1.0, 1.002  # accuracy points a second; at most so many times too high
+ROUNDED_BY = math.sqrt(2.0)
+"""A kind's latency limit is less than so many times as long, before it is rounded down."""
 _LEAST_SEEN_S = 0.5  # what came in a shorter time is no rate yet
 
 
@@ -192,20 +194,25 @@ def price_of_time(
 def offers_of(kind: Kind, devices: Mapping[str, Devices], share: float) -> dict[str, Within]:
     """What each class offers a kind in batches that leave time to wait.
 
-    Where no class leaves any, it is what is quickest: who can be in time at all is demand, too.
+    Where no class leaves any, what is quickest counts: a query that can only just be in time takes
+    device time, too.
 
     Args:
         kind: what is asked for.
         devices: by class.
         share: see ``latency_share``.
+
+    Returns:
+        By class; without those that cannot serve it in time.
     """
     scope, min_accuracy, latency_s = kind
     menus = {name: each.menus[scope] for name, each in devices.items() if scope in each.menus}
     reach = {name: menu.reach(min_accuracy) for name, menu in menus.items()}
-    quickest_s = min([menu.latency_s(reach[name]) for name, menu in menus.items()], default=math.inf)
-    # The limit is rounded down by up to a half power of two, so that it may just fit.
+    quickest_s = min(
+        [menu.latency_s(reach[name]) for name, menu in menus.items()], default=math.inf
+    )
     most_s = share * latency_s
-    if most_s < quickest_s <= math.sqrt(2.0) * latency_s:
+    if most_s < quickest_s <= ROUNDED_BY * latency_s:
         most_s = quickest_s
     offers = {name: menu.within(most_s, reach[name]) for name, menu in menus.items()}
     return {name: offer for name, offer in offers.items() if offer.least_s < math.inf}
