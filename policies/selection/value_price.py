@@ -194,8 +194,8 @@ def price_of_time(
 def offers_of(kind: Kind, devices: Mapping[str, Devices], share: float) -> dict[str, Within]:
     """What each class offers a kind in batches that leave time to wait.
 
-    Where no class leaves any, what is quickest counts: a query that can only just be in time takes
-    device time, too.
+    Where no class leaves any, batches may take the whole limit: queries that can only just be in
+    time take device time, too.
 
     Args:
         kind: what is asked for.
@@ -213,7 +213,7 @@ def offers_of(kind: Kind, devices: Mapping[str, Devices], share: float) -> dict[
     )
     most_s = share * latency_s
     if most_s < quickest_s <= ROUNDED_BY * latency_s:
-        most_s = quickest_s
+        most_s = max(quickest_s, latency_s)
     offers = {name: menu.within(most_s, reach[name]) for name, menu in menus.items()}
     return {name: offer for name, offer in offers.items() if offer.least_s < math.inf}
 
