@@ -248,7 +248,7 @@ class Market:
                 if menu is not None and menu.latency_s(reach) < typical_s:
                     can_wait_s[name] = typical_s - menu.latency_s(reach)
                     worth = self._miss_penalty + float(menu.accuracy_percent[reach - 1])
-            if device_class in can_wait_s:
+            if can_wait_s.get(device_class, math.inf) < math.inf:
                 others |= can_wait_s.keys() - {device_class}
                 points_per_s.append(rate * worth)
                 patience_s.append(can_wait_s[device_class])

@@ -155,6 +155,15 @@ def test_the_last_idle_worker_runs_what_is_short_if_a_higher_priority_cannot_wai
     assert run.variant_id == f"t/m/{expected}@1"
 
 
+def test_a_higher_priority_without_a_limit_keeps_nobody_from_a_slow_batch() -> None:
+    policy = BestValue()
+    for number in range(200):
+        at_s = NOW_S - 2.0 + number * 0.01
+        policy._market.on_query(QueryView(number, "t", at_s, math.inf, priority=3), at_s)
+    policy.on_idle(worker(), [QueueView("t", None, None, queries(9.0))], NOW_S - 0.5, RNG)
+    assert policy._market.coming("cpu-1", 0, math.inf, NOW_S) is None
+
+
 def test_a_batch_never_holds_more_items_than_fit() -> None:
     asked = tuple(query._replace(items=3) for query in queries(*[1.0] * 6))
     run = ask(BestValue(), asked, worker(most=8))
