@@ -30,6 +30,10 @@ A query that a device of another class will soon serve better is left for that; 
 one's time has a price. For a moment that stands (``value_left``), also for who joins the queue
 behind others: so most arrivals need no decision, however many devices are idle.
 
+A batch also pays for what it keeps from higher priorities: queries that come while it runs, before
+another worker falls idle, and cannot wait so long. So one device in time stays free for them, or
+runs what is short.
+
 Where not all can be served, who comes first is settled for each query, by priority and fairly to
 tenants (``value_admission``); the others run while nobody else waits in their queue. Each gateway
 goes by the demand that it sees, and takes the fleet for its own.
@@ -129,11 +133,12 @@ class BestValue(SelectionPolicy):
     def on_arrival(
         self, query: QueryView, candidates: Candidates, rng: np.random.Generator
     ) -> Choice:
-        self._market.on_query(query, candidates.now_s)
-        if query.max_cost_usd != math.inf:
-            return self._bind(query, candidates)
         least_s = self._least_s(query, candidates)
+        if query.max_cost_usd != math.inf:
+            self._market.on_query(query, candidates.now_s)
+            return self._bind(query, candidates)
         if least_s < math.inf and candidates.now_s + least_s <= query.deadline_s:
+            self._market.on_query(query, candidates.now_s)
             return _DEFERRED
         # No placement could ever serve it, queue or not.
         return Reject(why_infeasible(query, look(query, candidates, "p50")))
@@ -228,7 +233,7 @@ class BestValue(SelectionPolicy):
 
     def _offer(self, line: Line) -> Offer | None:
         """The best batch from a line."""
-        if len(line.queries) > 1 or line.queries[0].items > 1:
+        if len(line.queries) > 1 or line.queries[0].items > 1 or line.coming is not None:
             return best_for_now(line)
         worth, row = line.table.alone(line.slack_s[0], line.reach[0])
         menu = line.table.menu
@@ -325,6 +330,7 @@ class BestValue(SelectionPolicy):
             pressure,
             market.calm_table(table.menu, device_class),
             market.patient_s,
+            market.coming(device_class, crowd.queries[0].priority, wait_s, now_s),
         )
         if not others:
             return line

@@ -21,6 +21,26 @@ from modelless.policies.views import FloatArray, QueryView
 _ALIKE_POINTS = 1.0  # accuracy points by which batches differ that are worth about the same
 
 
+class Coming(NamedTuple):
+    """Queries of higher priorities that come while a batch runs.
+
+    Attributes:
+        points_per_s: what each kind of them is worth, accuracy points a second; shape (m,).
+        patience_s: how long each kind can wait for a worker and still be in time; shape (m,).
+        next_idle_s: in how many seconds another worker that can serve them falls idle.
+    """
+
+    points_per_s: FloatArray
+    patience_s: FloatArray
+    next_idle_s: float
+
+    def lost(self, busy_s: FloatArray) -> FloatArray:
+        """Accuracy points that are lost of them to batches that keep the worker so long."""
+        blocked_s = np.minimum(busy_s, self.next_idle_s)[..., None] - self.patience_s
+        lost: FloatArray = np.maximum(blocked_s, 0.0) @ self.points_per_s
+        return lost
+
+
 class Line(NamedTuple):
     """Queries of a queue that the worker can serve, most urgent first.
 
@@ -35,6 +55,7 @@ class Line(NamedTuple):
         calm: what those are worth who have longer than ``patient_s``: a crowd will have gone by
             then, and time be worth less. None: no less.
         patient_s: see there.
+        coming: of higher priorities; None if there are none.
     """
 
     table: ValueTable
@@ -45,6 +66,7 @@ class Line(NamedTuple):
     pressure: float
     calm: ValueTable | None = None
     patient_s: float = math.inf
+    coming: Coming | None = None
 
     def later(self) -> list[float]:
         """What each query will be worth if it is left for now, accuracy points."""
@@ -74,6 +96,7 @@ class Line(NamedTuple):
             self.pressure,
             self.calm,
             self.patient_s,
+            self.coming,
         )
 
 
@@ -174,6 +197,8 @@ def _best_of(
         waited = _waited(line.queries[members[0]], line.slack_s[members[0]])
         pressure = max(waited, line.pressure)
         worth -= price * (part.share_s + pressure * part.waste_s)
+    if line.coming is not None:
+        worth -= line.coming.lost(part.busy_s)
     if part.unknown is not None:
         worth[part.unknown] = -np.inf
     row, column = divmod(int(worth.argmax()), worth.shape[1])

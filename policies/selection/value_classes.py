@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from modelless.policies.selection.value_price import Devices, Kind, latency_share
+from modelless.policies.selection.value_price import Devices, Kind, latency_share, offers_of
 
 _MOST_KINDS = 32  # of most demand; the others are taken to be like them
 
@@ -45,12 +45,11 @@ def prices_of_classes(
     scale = sum(rates.values()) / seen if seen > 0.0 else 1.0
     worths, times, rows = [], [], []
     for row, kind in enumerate(kinds):
-        scope, min_accuracy, latency_s = kind
-        for place, device in enumerate(devices.values(), len(kinds)):
-            menu = device.menus.get(scope)
-            if menu is None:
+        offers = offers_of(kind, devices, share)
+        for place, name in enumerate(devices, len(kinds)):
+            offer = offers.get(name)
+            if offer is None:
                 continue
-            offer = menu.within(share * latency_s, menu.reach(min_accuracy))
             known = offer.item_s < math.inf
             worths.append(scale * rates[kind] * (offer.accuracy_percent[known] + miss_penalty))
             times.append(scale * rates[kind] * offer.item_s[known])

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from operator import attrgetter
 
+import numpy as np
+
 from modelless.policies.scopes import in_scope
 from modelless.policies.selection.value_admission import (
     EVERYONE,
@@ -14,10 +16,12 @@ from modelless.policies.selection.value_admission import (
     admission_of,
     demand_of,
 )
+from modelless.policies.selection.value_batches import Coming
 from modelless.policies.selection.value_classes import prices_of_classes, scarcity
 from modelless.policies.selection.value_fleet import Fleet
 from modelless.policies.selection.value_menu import Menu, make_menu
 from modelless.policies.selection.value_price import (
+    ROUNDED_BY,
     Devices,
     Kind,
     Price,
@@ -95,6 +99,9 @@ class Market:
         self._chances: dict[Menu, Chances] = {}
         self._tables: dict[tuple[Menu, float], ValueTable] = {}
         self._devices: dict[str, Devices] = {}
+        self._mean: dict[Demand, float] = {}
+        self._highest = 0  # priority
+        self._coming: dict[tuple[str, int], tuple[list[str], Coming]] = {}
         self._others_of: dict[tuple[str, str], dict[str, Menu]] = {}
         self._price = Price(0.0, {}, 1.0, None)
         self._turns = 0.0
@@ -206,6 +213,47 @@ class Market:
         """What a second of the class is worth, accuracy points."""
         return self._price_of.get(device_class, 0.0)
 
+    def coming(
+        self, device_class: str, priority: int, next_idle_s: float, now_s: float
+    ) -> Coming | None:
+        """What comes of higher priorities that a class can serve; None if nothing does.
+
+        Args:
+            device_class, priority: whose, and above which.
+            next_idle_s: in how many seconds another worker of the class falls idle.
+            now_s: the time.
+        """
+        if priority >= self._highest:
+            return None
+        key = device_class, priority
+        if key not in self._coming:
+            self._coming[key] = self._find_coming(device_class, priority)
+        others, coming = self._coming[key]
+        if not len(coming.patience_s):
+            return None
+        free_s = [self.fleet.free(name, now_s)[1] for name in others]
+        return coming._replace(next_idle_s=min([next_idle_s, *free_s]))
+
+    def _find_coming(self, device_class: str, priority: int) -> tuple[list[str], Coming]:
+        """And the other classes that can serve some of it."""
+        higher = {each: rate for each, rate in self._mean.items() if each.priority > priority}
+        others: set[str] = set()
+        points_per_s, patience_s = [], []
+        for (scope, min_accuracy, latency_s), rate in _by_kind(higher).items():
+            typical_s = math.sqrt(ROUNDED_BY) * latency_s
+            worth, can_wait_s = 0.0, {}
+            for name, device in self._devices.items():
+                menu = device.menus.get(scope)
+                reach = menu.reach(min_accuracy) if menu is not None else 0
+                if menu is not None and menu.latency_s(reach) < typical_s:
+                    can_wait_s[name] = typical_s - menu.latency_s(reach)
+                    worth = self._miss_penalty + float(menu.accuracy_percent[reach - 1])
+            if can_wait_s.get(device_class, math.inf) < math.inf:
+                others |= can_wait_s.keys() - {device_class}
+                points_per_s.append(rate * worth)
+                patience_s.append(can_wait_s[device_class])
+        return sorted(others), Coming(np.array(points_per_s), np.array(patience_s), math.inf)
+
     def delay_of(self, device_class: str) -> float:
         """How many times as long as those ahead say a query waits for a class.
 
@@ -249,7 +297,9 @@ class Market:
     def _find_price(self, queues: Sequence[QueueView], now_s: float) -> None:
         """The price at which what comes in and what waits fits, and who is left out for that."""
         self._priced_s = now_s
-        mean = self._rates.per_s(now_s)
+        mean = self._mean = self._rates.per_s(now_s)
+        self._highest = max([demand.priority for demand in mean], default=0)
+        self._coming = {}
         backlog = list(_backlog(queues, now_s))
         lasting = dict(mean)
         for demand, rate in self._of_the_patient(backlog).items():

@@ -153,6 +153,10 @@ class Menu:
             self._reach_for[key] = reach
         return reach
 
+    def latency_s(self, reach: int) -> float:
+        """The least p50 latency of one item with one of the first ``reach`` variants."""
+        return float(self.typical_s[:reach, :1].min(initial=math.inf))
+
     def within(self, latency_s: float, reach: int) -> Within:
         """What the first ``reach`` variants do in batches that run no longer than ``latency_s``."""
         key = (latency_s, reach)

@@ -27,6 +27,8 @@ _Key = TypeVar("_Key", bound=Hashable)
 _KEYS_KEPT = 512
 _KINDS_KEPT = 4096
 _LEAST_PRICE, _PRECISION = 1.0, 1.002  # accuracy points a second; at most so many times too high
+ROUNDED_BY = math.sqrt(2.0)
+"""A kind's latency limit is less than so many times as long, before it is rounded down."""
 _LEAST_SEEN_S = 0.5  # what came in a shorter time is no rate yet
 
 
@@ -189,6 +191,33 @@ def price_of_time(
     return Price(per_s, speed, slower_share, short)
 
 
+def offers_of(kind: Kind, devices: Mapping[str, Devices], share: float) -> dict[str, Within]:
+    """What each class offers a kind in batches that leave time to wait.
+
+    Where no class leaves any, batches may take the whole limit: queries that can only just be in
+    time take device time, too.
+
+    Args:
+        kind: what is asked for.
+        devices: by class.
+        share: see ``latency_share``.
+
+    Returns:
+        By class; without those that cannot serve it in time.
+    """
+    scope, min_accuracy, latency_s = kind
+    menus = {name: each.menus[scope] for name, each in devices.items() if scope in each.menus}
+    reach = {name: menu.reach(min_accuracy) for name, menu in menus.items()}
+    quickest_s = min(
+        [menu.latency_s(reach[name]) for name, menu in menus.items()], default=math.inf
+    )
+    most_s = share * latency_s
+    if most_s < quickest_s <= ROUNDED_BY * latency_s:
+        most_s = max(quickest_s, latency_s)
+    offers = {name: menu.within(most_s, reach[name]) for name, menu in menus.items()}
+    return {name: offer for name, offer in offers.items() if offer.least_s < math.inf}
+
+
 def _demands(
     rates: Mapping[Kind, float],
     devices: Mapping[str, Devices],
@@ -200,17 +229,11 @@ def _demands(
     ``speeds`` takes up each class's speed for the kind, relative to that, and the kind's rate.
     """
     demands = []
-    for (scope, min_accuracy, latency_s), rate in rates.items():
-        offers: dict[str, Within] = {}
-        for name, device in devices.items():
-            menu = device.menus.get(scope)
-            if menu is not None:
-                offer = menu.within(share * latency_s, menu.reach(min_accuracy))
-                if offer.least_s < math.inf:
-                    offers[name] = offer
+    for kind, rate in rates.items():
+        offers = offers_of(kind, devices, share)
         if offers:
             quickest = min(offers.values(), key=_least_s)
-            demands.append(_Demand((scope, min_accuracy, latency_s), rate, quickest))
+            demands.append(_Demand(kind, rate, quickest))
             for name, offer in offers.items():
                 speeds[name].append((rate, quickest.least_s / offer.least_s))
     return demands

@@ -131,6 +131,39 @@ def test_the_highest_priority_goes_first_whatever_its_deadline() -> None:
     assert [query.query_id for query in run.queries] == [50]
 
 
+@pytest.mark.parametrize(
+    ("priority", "peer_busy_s", "expected"),
+    [(0, 1.0, "slow"), (3, 1.0, "quick"), (3, 0.004, "slow"), (3, None, "slow")],
+)
+def test_the_last_idle_worker_runs_what_is_short_if_a_higher_priority_cannot_wait(
+    priority: int, peer_busy_s: float | None, expected: str
+) -> None:
+    """They come every 10 ms, take 5 and have 10; another worker may be idle soon, or now."""
+    policy = BestValue()
+    for number in range(200):
+        at_s = NOW_S - 2.0 + number * 0.01
+        policy._market.on_query(
+            QueryView(number, "t", at_s, at_s + 0.01, 0.0, priority=priority), at_s
+        )
+    for name in ("w0", "w1"):
+        policy.on_idle(worker(name), [QueueView("t", None, None, queries(9.0))], NOW_S - 0.5, RNG)
+    if peer_busy_s is not None:
+        policy._market.fleet.on_idle(worker("w1"), NOW_S)
+        policy._market.fleet.on_run(worker("w1"), peer_busy_s, peer_busy_s, NOW_S)
+    run = ask(policy, queries(0.5))
+    assert isinstance(run, Run)
+    assert run.variant_id == f"t/m/{expected}@1"
+
+
+def test_a_higher_priority_without_a_limit_keeps_nobody_from_a_slow_batch() -> None:
+    policy = BestValue()
+    for number in range(200):
+        at_s = NOW_S - 2.0 + number * 0.01
+        policy._market.on_query(QueryView(number, "t", at_s, math.inf, priority=3), at_s)
+    policy.on_idle(worker(), [QueueView("t", None, None, queries(9.0))], NOW_S - 0.5, RNG)
+    assert policy._market.coming("cpu-1", 0, math.inf, NOW_S) is None
+
+
 def test_a_batch_never_holds_more_items_than_fit() -> None:
     asked = tuple(query._replace(items=3) for query in queries(*[1.0] * 6))
     run = ask(BestValue(), asked, worker(most=8))
@@ -390,6 +423,32 @@ def test_the_price_is_that_of_the_linear_program() -> None:
     assert price_of_time({}, offered, 1.0, 0.5, 0.0).per_s == 0.0
 
 
+def test_a_limit_that_only_the_quickest_meets_is_demand_too() -> None:
+    """5 ms of 10 ms, which is rounded to 7.8: more than the share that leaves time to wait."""
+    offered = {
+        "cpu": Devices(1, {"t": menu((0.010, 80.0), (0.005, 70.0))}),
+        "npu": Devices(1, {"t": menu((0.040, 80.0))}),  # which has no part in it
+    }
+    tight = ("t", 0.0, 2.0**-7)
+    price = price_of_time({tight: 500.0}, offered, 1.0, 0.5, 0.0)
+    assert price.per_s == pytest.approx(70.0 / 0.005, rel=0.01)
+    assert price.speed == {"cpu": 1.0}
+    assert prices_of_classes({tight: 500.0}, offered, 1.0, 0.5, 0.0) == pytest.approx(
+        {"cpu": 70.0 / 0.005, "npu": 0.0}
+    )
+    too_tight = ("t", 0.0, 2.0**-8.5)  # 2.8 ms, of up to 3.9
+    assert price_of_time({too_tight: 500.0}, offered, 1.0, 0.5, 0.0).per_s == 0.0
+
+
+def test_who_can_never_be_in_time_is_no_demand() -> None:
+    policy = BestValue()
+    for number in range(1000):
+        query = QueryView(number, "t", NOW_S, NOW_S + 0.009)
+        assert isinstance(policy.on_arrival(query, candidates((0.01, 70.0, 1e-6)), RNG), Reject)
+    ask(policy, queries(0.5))
+    assert policy._market.price_on("cpu-1") == 0.0
+
+
 def test_who_is_indifferent_is_mixed_as_there_is_time_for() -> None:
     """As above: 50 of 150 take the slower one; and near the price nobody needs one."""
     offered = {"cpu": Devices(1, {"t": menu((0.010, 80.0), (0.005, 70.0))})}
@@ -457,7 +516,7 @@ def test_a_quick_class_is_worth_what_it_spares_a_slow_one() -> None:
     near = prices_of_classes({kind: 220.0}, offered, 1.0, 0.5, 0.0)
     assert near == pytest.approx({"gpu": 10.0 / 0.005, "npu": 0.0})
     assert prices_of_classes({}, offered, 1.0, 0.5, 0.0) == {}
-    for never in (("u", 0.0, 1.0), ("t", 0.0, 0.01), ("t", 99.0, 1.0)):
+    for never in (("u", 0.0, 1.0), ("t", 0.0, 0.003), ("t", 99.0, 1.0)):
         assert prices_of_classes({never: 9.0}, offered, 1.0, 0.5, 0.0) == {}
 
 
@@ -540,10 +599,14 @@ def test_the_price_is_looked_for_from_another_on() -> None:
 
 def test_batches_may_run_longer_where_workers_outnumber_queues() -> None:
     """One worker must leave a query half its limit to wait; nine leave it a tenth."""
-    slow = {"t": menu((0.080, 80.0))}
-    kind = ("t", 0.0, 0.1)
-    assert price_of_time({kind: 1e4}, {"cpu": Devices(1, slow)}, 1.0, 1.0, 0.0).per_s == 0.0
-    assert price_of_time({kind: 1e4}, {"cpu": Devices(9, slow)}, 1.0, 1.0, 0.0).per_s > 0.0
+    both = {"t": menu((0.080, 80.0), (0.010, 60.0))}
+    kind = (
+        "t",
+        0.0,
+        0.1,
+    )  # a worker has time for 100 a second with the quick one, 12 with the slow
+    assert price_of_time({kind: 90.0}, {"cpu": Devices(1, both)}, 1.0, 1.0, 0.0).per_s == 0.0
+    assert price_of_time({kind: 810.0}, {"cpu": Devices(9, both)}, 1.0, 1.0, 0.0).per_s > 0.0
 
 
 def test_the_value_function_rises_with_slack_and_falls_with_price() -> None:
