@@ -26,7 +26,7 @@ class _Section(BaseModel):
 
 
 class HttpSettings(_Section):
-    """Where clients come in."""
+    """The HTTP server that clients use."""
 
     host: str = Field(
         "127.0.0.1", description="address to listen on; loopback unless you change it"
@@ -36,60 +36,63 @@ class HttpSettings(_Section):
 
 
 class GatewaySettings(_Section):
-    """Where queries are dispatched; each gateway owns a device of its own."""
+    """The processes that accept and dispatch queries; each owns a device, unless told otherwise."""
 
-    count: int | None = Field(None, ge=1, le=256, description="gateways; default: one a CPU core")
+    count: int | None = Field(
+        None, ge=1, le=256, description="number of gateways; default: one per CPU core"
+    )
     device_class: str | None = Field(
         "cpu-1",
-        description="device class that each gateway owns and runs on: cpu-1, cpu-2 or gpu-1; null: "
-        "none, all runs in pools",
+        description="device class that each gateway owns: cpu-1, cpu-2 or gpu-1; null: no device, "
+        "all batches run in pools",
     )
     memory_bytes: int | None = Field(
         None,
         ge=2**20,
-        description="memory that variants may fill in each gateway; default: the device class's "
+        description="memory for variants in each gateway; default: the device class's memory "
         "(for cpu-1, half of the machine's memory, divided by its cores)",
     )
     pin: bool = Field(
         True,
-        description="keep each gateway's device on CPU cores of its own, where there are enough",
+        description="pin each gateway's device to CPU cores of its own, if there are enough cores",
     )
     sizes: tuple[str, ...] = Field(
         (), description="device classes that scaling may resize each gateway's device to"
     )
     labels: dict[str, str] = Field(
-        default_factory=dict, description="labels of the Ray nodes gateways run on; see `pools`"
+        default_factory=dict,
+        description="labels of the Ray nodes that run gateways; see `pools[].labels`",
     )
 
 
 class PoolSettings(_Section):
-    """Workers of one device class, reached from the gateways by one call a batch."""
+    """Workers of one device class; a gateway reaches them with one call per batch."""
 
     device_class: str = Field(
-        description="device class of its workers: cpu-1, cpu-2 or gpu-1; one pool a class"
+        description="device class of its workers: cpu-1, cpu-2 or gpu-1; one pool per class"
     )
-    workers: int = Field(1, ge=0, le=1024, description="workers to begin with")
-    min_workers: int = Field(0, ge=0, description="fewest workers that scaling may leave")
-    max_workers: int = Field(8, ge=0, description="most workers that scaling may start")
+    workers: int = Field(1, ge=0, le=1024, description="initial number of workers")
+    min_workers: int = Field(0, ge=0, description="minimum number of workers")
+    max_workers: int = Field(8, ge=0, description="maximum number of workers")
     sizes: tuple[str, ...] = Field(
-        (), description="device classes that scaling may resize its workers to, e.g. [cpu-2]"
+        (), description="device classes that scaling may resize a worker to, e.g. [cpu-2]"
     )
     max_cores: int | None = Field(
-        None, ge=1, description="most CPU cores that all its workers may use; default: no bound"
+        None, ge=1, description="maximum CPU cores of all its workers together; default: no limit"
     )
     memory_bytes: int | None = Field(
         None,
         ge=2**20,
-        description="memory that variants may fill in each worker; default: the device class's, "
-        "and of a share of a GPU that share",
+        description="memory for variants in each worker; default: the device class's memory; a "
+        "worker with a share of a GPU gets that share of it",
     )
     resources: dict[str, float] = Field(
-        default_factory=dict, description="Ray resources each worker needs, e.g. {GPU: 1}"
+        default_factory=dict, description="Ray resources of each worker, e.g. {GPU: 1}"
     )
     labels: dict[str, str] = Field(
         default_factory=dict,
-        description="labels of the Ray nodes its workers run on, e.g. {site: edge}; a value may be "
-        "a condition of Ray's: `!edge`, `in(edge, core)`, `!in(edge)`",
+        description="labels of the Ray nodes that run its workers, e.g. {site: edge}; a value may "
+        "be a Ray label condition: `!edge`, `in(edge, core)`, `!in(edge)`",
     )
 
     @model_validator(mode="after")
@@ -120,27 +123,33 @@ def label_options(labels: dict[str, str]) -> dict[str, Any]:
 
 
 class PolicySettings(_Section):
-    """Who decides: a policy's name, or a mapping of `policy` and its settings."""
+    """The policies: each is a name, or a mapping of `policy` and its settings."""
 
-    selection: PolicySpecification = Field("best-value", description="chooses variants")
-    scaling: PolicySpecification = Field("fixed", description="wants instances and workers")
-    placement: PolicySpecification = Field("most-free-memory", description="puts instances")
-    eviction: PolicySpecification = Field(
-        "lru", description="ranks what leaves when memory is short"
+    selection: PolicySpecification = Field(
+        "best-value", description="chooses a variant and a device for each query"
     )
-    forecast: PolicySpecification = Field("last-value", description="expects demand")
+    scaling: PolicySpecification = Field(
+        "fixed", description="sets the number of instances and workers"
+    )
+    placement: PolicySpecification = Field(
+        "most-free-memory", description="chooses the worker for an instance"
+    )
+    eviction: PolicySpecification = Field(
+        "lru", description="ranks instances for eviction when memory is short"
+    )
+    forecast: PolicySpecification = Field("last-value", description="predicts demand")
 
 
 class ResidencySettings(_Section):
-    """What is kept in memory whatever the policies say."""
+    """Variants to keep in memory, independent of the policies."""
 
     pinned: tuple[str, ...] = Field(
         (), description="scopes (task[/model[/variant]]) that are never evicted once loaded"
     )
     preload: tuple[str, ...] | Literal["last-run"] = Field(
         (),
-        description="scopes loaded at the start, before anybody asks, the first ones first; "
-        "last-run: what was loaded when it last ran, the most served first",
+        description="scopes to load at the start, in this order; last-run: the variants that were "
+        "loaded in the last run, the most served first",
     )
 
     @property
@@ -150,37 +159,49 @@ class ResidencySettings(_Section):
 
 
 class LimitSettings(_Section):
-    """Bounds that hold whatever a policy says."""
+    """Limits that hold for every policy."""
 
     default_latency_ms: float = Field(
         10_000.0,
         gt=0,
         le=3.6e6,
-        description="deadline of queries that name none; unless they say so they may be late",
+        description="deadline of queries without `latency_ms`; they may be late unless they set "
+        "`when_late: refuse`",
     )
-    max_queued: int = Field(2048, ge=1, description="queries waiting in one gateway; more get 429")
-    max_batch: int = Field(8, ge=1, le=1024, description="most items in one batch or query")
-    max_connections: int = Field(4096, ge=1, description="client connections a gateway holds open")
+    max_queued: int = Field(
+        2048, ge=1, description="maximum waiting queries in one gateway; more get 429"
+    )
+    max_batch: int = Field(8, ge=1, le=1024, description="maximum items in one batch or query")
+    max_connections: int = Field(
+        4096, ge=1, description="maximum client connections of one gateway"
+    )
     max_bodies_bytes: int = Field(
-        2**30, ge=2**20, description="request bodies a gateway holds in all, bytes; more get 429"
+        2**30,
+        ge=2**20,
+        description="maximum bytes of all request bodies in one gateway; more get 429",
     )
 
 
 class HistorySettings(_Section):
-    """What is kept of decisions, for `modelless history` and `modelless why`."""
+    """Records of decisions, for `modelless history` and `modelless why`."""
 
     max_entries: int = Field(
-        100_000, ge=100, le=10_000_000, description="loads, evictions and the like in the store"
+        100_000,
+        ge=100,
+        le=10_000_000,
+        description="maximum entries (loads, evictions and so on) in the store",
     )
     receipts_per_s: float = Field(
         20.0,
         ge=0,
         le=1000,
-        description="receipts of queries that a gateway writes a second: refused and late ones "
-        "before others; 0: none",
+        description="receipts of queries that a gateway writes per second, refused and late "
+        "queries first; 0: none",
     )
     receipts_max_bytes: int = Field(
-        32 * 2**20, ge=2**12, description="receipts of one gateway, compressed; the oldest go"
+        32 * 2**20,
+        ge=2**12,
+        description="maximum compressed bytes of one gateway's receipts; the oldest are deleted",
     )
 
 
@@ -188,17 +209,18 @@ class RecordSettings(_Section):
     """A recording for `modelless replay`."""
 
     folder: str | None = Field(
-        None, description="where to record all decisions and their inputs; null: nowhere"
+        None,
+        description="folder for a recording of all decisions and their inputs; null: none",
     )
     max_bytes: int = Field(
         256 * 2**20,
         ge=2**16,
-        description="most compressed bytes of one process's recording; beyond that it stops",
+        description="maximum compressed bytes of one process's recording; it stops there",
     )
 
 
 class Settings(_Section):
-    """Everything `modelless up` can be told."""
+    """All settings of `modelless up`."""
 
     http: HttpSettings = Field(default_factory=HttpSettings)
     gateways: GatewaySettings = Field(default_factory=GatewaySettings)
@@ -213,24 +235,26 @@ class Settings(_Section):
     )
     serve_dominated: bool = Field(
         False,
-        description="serve variants that another beats in accuracy and latency for no more memory",
+        description="also serve dominated variants: those for which another variant is more "
+        "accurate and faster, and needs no more memory",
     )
     serve_unmeasured: bool = Field(
         False,
-        description="also serve variants never profiled here, by predictions from others' "
-        "profiles; this includes variants whose profiling failed",
+        description="also serve variants without a profile on this machine, by predictions from "
+        "other profiles; this includes variants whose profiling failed",
     )
     learn_online: bool = Field(
-        True, description="correct what was profiled by what batches take while serving"
+        True, description="correct profiles by the latency of batches while serving"
     )
     prices_usd_per_hour: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
         default_factory=dict,
-        description="what an hour of a device costs, by device class, e.g. {cpu-1: 0.04}; "
-        "default: 0.05 for each core, 3 for a GPU",
+        description="price of a device per hour, by device class, e.g. {cpu-1: 0.04}; default: "
+        "0.05 for each core, 3 for a GPU",
     )
-    seed: int = Field(0, ge=0, description="seed of the policies' randomness")
+    seed: int = Field(0, ge=0, description="seed of the policies' random generators")
     ingress: Literal["haproxy", "serve"] = Field(
-        "haproxy", description="haproxy, or serve for Ray Serve's own Python proxy"
+        "haproxy",
+        description="proxy in front of the gateways: HAProxy, or Ray Serve's own Python proxy",
     )
 
     @property

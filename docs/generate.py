@@ -109,10 +109,10 @@ def commands() -> dict[str, Any]:
 
 
 BLOCKS: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
-    "commands": ("README.md", command_table),
+    "commands": ("docs/commands.md", command_table),
     "metrics": ("docs/deploy.md", metrics_table),
     "engines": ("docs/engines.md", engine_table),
-    "exit codes": ("README.md", exit_code_table),
+    "exit codes": ("docs/commands.md", exit_code_table),
     "settings": ("docs/configuration.md", settings_tables),
     "policies": ("docs/policies.md", policy_tables),
     "makers": ("docs/variants.md", maker_table),

@@ -57,7 +57,7 @@ class InfeasibleError(ModellessError):
 
 
 class IntegrityError(ModellessError):
-    """An artifact is corrupt, swapped, or asks for what is not allowed."""
+    """An artifact is corrupt, was replaced, or asks for something that is not allowed."""
 
     exit_code = 5
 
@@ -76,7 +76,7 @@ class EnvironmentUnfitError(ModellessError):
 
 
 class OverloadedError(ModellessError):
-    """Too much is waiting, or nothing can serve it just now: try again later.
+    """The system is overloaded, or nothing can serve the query at the moment: try again later.
 
     ``retry_after_s`` says when.
     """
@@ -107,6 +107,6 @@ class DeadlineExceededError(ModellessError):
 
 
 class NoisyMachineError(ModellessError):
-    """The machine is too noisy for a measurement that can be trusted."""
+    """The machine is too noisy for a trustworthy measurement."""
 
     exit_code = 10

@@ -19,13 +19,13 @@ Headers = list[tuple[bytes, bytes]]
 
 REPLY_PARAMETERS: Mapping[str, str] = {
     "variant": "id of the variant that answered: `task/model/variant@version`",
-    "device": "device class it ran on",
-    "predicted_latency_ms": "what was expected when it was chosen, from arrival to reply",
-    "observed_latency_ms": "what it took, from arrival to reply",
-    "accuracy": "of the variant, per cent",
+    "device": "device class that ran it",
+    "predicted_latency_ms": "latency predicted when the variant was chosen, from arrival to reply",
+    "observed_latency_ms": "latency observed, from arrival to reply",
+    "accuracy": "accuracy of the variant, per cent",
     "accuracy_provenance": "how the accuracy is known: `measured`, `published` or `derived`",
-    "cost_usd": "price of the device time it took",
-    "receipt_id": "of the record of the decision",
+    "cost_usd": "price of the device time that the query took",
+    "receipt_id": "id of the receipt, the record of the decision",
 }
 """What a reply's ``parameters`` say, and what each means. A value that is not known is left out."""
 

@@ -61,7 +61,7 @@ def up(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Start serving on this machine, or on a Ray cluster that is there already.
+    """Start serving on this machine, or on an existing Ray cluster.
 
     Stays in the foreground until Ctrl-C or 'modelless down', and then takes everything down; with
     --detach it goes on in the background.
@@ -85,7 +85,7 @@ def up(
 
 
 def down(ctx: typer.Context, as_json: Json = False) -> None:
-    """Take the running modelless down, and wait until it is."""
+    """Stop the running modelless, and wait until it has stopped."""
     from modelless.controller.live.cluster import read_state, take_down
 
     home = home_of(ctx)
@@ -104,10 +104,10 @@ def status(
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Show what is up, what it holds and how busy it is.
+    """Show gateways and workers, their loaded variants, memory and load.
 
-    Gateways and workers, loaded variants, memory, what waits, how good the predictions of latency
-    were, and what became of queries. Exit code 1 if nothing is up.
+    Also shows waiting queries, how good the predictions of latency were, and the outcomes of
+    queries. Exit code 1 if nothing is up.
     """
     from modelless.controller.cli.server import find_url, get_json
 

@@ -57,11 +57,10 @@ def history(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what the control plane decided and what came of it, newest last.
+    """List the control plane's decisions and their results, newest last.
 
-    Reads the store, so it answers whether anything is up or not. With --at it says, too, what was
-    loaded then. With --follow --json it prints a
-    JSON document a line.
+    Reads the store, so it works whether anything is up or not. --at also lists what was loaded at
+    that time. --follow --json prints one JSON document a line.
     """
     from modelless.controller.history.entries import Wanted, loaded_at, read_entries
     from modelless.controller.history.kinds import check_kinds

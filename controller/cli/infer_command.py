@@ -27,7 +27,7 @@ def infer(
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Ask the running modelless what a photo shows, within limits.
+    """Classify a photo with the running modelless, within limits.
 
     The photo is turned upright and scaled down until its shorter side is 320 pixels: the variants
     resize to 260 at most, so more pixels would only make the request larger.

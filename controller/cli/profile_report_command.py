@@ -50,7 +50,7 @@ def report(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Draw what was profiled and predicted, as a page and as PNG files.
+    """Draw measured and predicted profiles as an HTML page and PNG files.
 
     Throughput against latency with memory, latency against batch with what the cost model predicts,
     accuracy against latency and cost, and how well points are predicted that the cost model has not

@@ -28,7 +28,7 @@ def rebuild(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a variant again from what 'modelless make' kept, bit for bit, or say why that cannot be.
+    """Rebuild a variant bit for bit from what 'modelless make' kept, or say why it is impossible.
 
     A variant whose own file is missing or damaged gets it back. Exit code 5 if a tool, the kind of
     processor or what it was made of has changed, 3 if it was not made by 'modelless make'.

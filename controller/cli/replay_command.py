@@ -36,7 +36,7 @@ def replay(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Feed recorded inputs to the same policies and cores, and compare every effect.
+    """Feed a recording's inputs to the same policies, and compare every effect.
 
     Exit code 0 if all are what they were, 1 with the first difference if not.
     """

@@ -55,7 +55,7 @@ def select(
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
-    """Show what would serve a query, and why.
+    """Show which variant would serve a query, and why.
 
     Every candidate is accounted for. The same dispatcher and policy as in 'modelless up' decide, on
     one idle device of each class that holds everything profiled for it. Nothing is started. Exit

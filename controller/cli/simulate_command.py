@@ -45,7 +45,7 @@ def simulate(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run a world through the very dispatcher, planner and policies that serve, on a virtual clock.
+    """Simulate a world with the dispatcher, planner and policies that serve, on a virtual clock.
 
     A world names devices, tasks, queries, network delays, faults and policies. Latencies are drawn
     from profiles. The same seed gives the same run. Interrupted or failed, the log keeps what

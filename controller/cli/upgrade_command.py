@@ -27,12 +27,12 @@ def upgrade(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Have the running modelless run the release that is installed now, while it serves.
+    """Move the running cluster to the installed release while it serves.
 
-    Replaces the control loop, the workers and the gateways one after the other, each new one
-    loading what the old one holds before that is drained; no query is lost. With --config also the
-    settings, but for what HAProxy and Ray Serve were started with. What runs the release already
-    is left alone, so it may be interrupted and run again.
+    Replaces the control loop, the workers and the gateways one after the other. Each new process
+    loads what the old one holds before the old one is drained; no query is lost. --config changes
+    the settings too, except those that HAProxy and Ray Serve were started with. Processes that run
+    the release already are left alone, so the command may be interrupted and run again.
     """
     from modelless.controller.config import load_settings
     from modelless.controller.live.upgrade import upgrade as carry_out

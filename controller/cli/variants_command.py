@@ -29,7 +29,7 @@ def variants(
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
-    """List the registered variants, with what dominates them on this machine.
+    """List the registered variants, and which variant dominates each on this machine.
 
     Dominated variants are not served, unless the settings say serve_dominated: true.
     """

@@ -66,7 +66,7 @@ def rollback(
     reason: Why = None,
     as_json: Json = False,
 ) -> None:
-    """Take back what was done last to a variant: its canary, else its latest promotion.
+    """Undo the last change to a variant: its canary, or else its latest promotion.
 
     A running cluster gives the version no query more from a fraction of a second on; those that run
     on it end there.
@@ -173,9 +173,9 @@ def canary_status(
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Show what canaries have shown so far, as the running cluster counts it.
+    """Show the evidence of canaries so far.
 
-    Where nothing is up: what was shown before it went down.
+    Reads the running cluster, or the store while nothing is up.
     """
     from modelless.controller.cli.server import find_url, get_json
     from modelless.controller.live.cluster import read_state

@@ -42,11 +42,11 @@ def why(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say why a query was answered as it was, or refused.
+    """Explain why a query got its answer, or why it was refused.
 
-    Its limits, what there was to choose from, what was chosen and why, what came of it, and what
-    the control plane had loaded and evicted around it. A gateway that is up is asked first; else
-    the receipts that were kept answer: see history.receipts_per_s in the settings.
+    Shows its limits, the candidates, the choice with its reason, the result, and what the control
+    plane loaded and evicted around that time. Asks a running gateway first, then reads the
+    receipts on disk: see history.receipts_per_s in the settings.
     """
     from modelless.controller.history.receipts import (
         newest_receipts,

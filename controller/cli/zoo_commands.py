@@ -29,7 +29,7 @@ app = typer.Typer(help="Models that come with modelless, or can be installed.")
 
 @app.command("list", epilog="Example: modelless zoo list --json")
 def list_entries(ctx: typer.Context, as_json: Json = False) -> None:
-    """Show what can be added, and what has been."""
+    """List the zoo's entries, and which of them are added."""
     from modelless.variants.registry import open_registry
     from modelless.variants.zoo import ENTRIES
 

@@ -45,20 +45,22 @@ class Family(NamedTuple):
 FAMILIES: Mapping[str, Family] = {
     "modelless_up": Family("gauge", (), "1 while the control loop answers."),
     "modelless_build_info": Family("gauge", ("version",), "1; the version is in the label."),
-    "modelless_start_time_seconds": Family("gauge", (), "When the control loop began."),
+    "modelless_start_time_seconds": Family(
+        "gauge", (), "Unix time at which the control loop started."
+    ),
     "modelless_queries_total": Family(
         "counter",
         ("task", "outcome"),
-        "Queries that are over: served in time, served-late, refused or cancelled.",
+        "Finished queries: served (in time), served-late, refused or cancelled.",
     ),
     "modelless_refusals_total": Family(
-        "counter", ("task", "reason"), "Refused queries by the reason they were given."
+        "counter", ("task", "reason"), "Refused queries, by reason."
     ),
     "modelless_unmet_queries_total": Family(
-        "counter", ("task",), "Queries that found nothing loaded that could serve them."
+        "counter", ("task",), "Queries for which no suitable variant was loaded."
     ),
     "modelless_query_latency_seconds": Family(
-        "histogram", ("task",), "From a served query's arrival to its answer."
+        "histogram", ("task",), "Latency of served queries, from arrival to answer."
     ),
     "modelless_queries_open": Family("gauge", ("task",), "Queries waiting or running now."),
     "modelless_queries_waiting": Family("gauge", ("worker",), "Queries in a gateway's queue now."),
@@ -72,7 +74,7 @@ FAMILIES: Mapping[str, Family] = {
         "counter", ("task", "device_class"), "Price of the device time that batches took."
     ),
     "modelless_device_cost_usd_total": Family(
-        "counter", ("device_class",), "Price of the devices for as long as they were there."
+        "counter", ("device_class",), "Price of the devices for the time they were present."
     ),
     "modelless_workers": Family(
         "gauge", ("role", "device_class"), "Gateways and pool workers that report."
@@ -80,38 +82,36 @@ FAMILIES: Mapping[str, Family] = {
     "modelless_instances": Family(
         "gauge", ("variant", "device_class"), "Workers that have the variant loaded."
     ),
-    "modelless_loads_total": Family(
-        "counter", ("variant", "reason"), "Loads begun, by the reason of the order."
-    ),
+    "modelless_loads_total": Family("counter", ("variant", "reason"), "Loads started, by reason."),
     "modelless_load_failures_total": Family("counter", ("variant",), "Loads that failed."),
-    "modelless_evictions_total": Family(
-        "counter", ("variant", "reason"), "Unloads, by the reason of the order."
-    ),
+    "modelless_evictions_total": Family("counter", ("variant", "reason"), "Evictions, by reason."),
     "modelless_memory_used_bytes": Family(
-        "gauge", ("worker", "device_class"), "Memory of loaded variants, as measured."
+        "gauge", ("worker", "device_class"), "Measured memory of loaded variants."
     ),
     "modelless_memory_budget_bytes": Family(
-        "gauge", ("worker", "device_class"), "Memory that variants may fill."
+        "gauge", ("worker", "device_class"), "Memory budget for variants."
     ),
     "modelless_process_resident_bytes": Family(
         "gauge", ("worker",), "Resident memory of the worker's process."
     ),
     "modelless_device_busy_ratio": Family(
-        "gauge", ("worker", "device_class"), "Share of its last second the device was busy, 0 to 1."
+        "gauge",
+        ("worker", "device_class"),
+        "Share of the last second in which the device was busy.",
     ),
     "modelless_prediction_within_ratio": Family(
         "gauge",
         ("device_class", "quantile"),
-        "Share of batches that took no longer than the predicted quantile; it should be the "
-        "quantile itself.",
+        "Share of batches that took no longer than the predicted quantile; ideally the quantile "
+        "itself.",
     ),
     "modelless_prediction_error_ratio": Family(
         "gauge",
         ("device_class",),
-        "Median of the absolute relative error of predicted p50, lately.",
+        "Recent median of the absolute relative error of the predicted p50.",
     ),
     "modelless_profile_drift_ratio": Family(
-        "gauge", ("variant", "device_class"), "Latency over what was profiled, where it drifted."
+        "gauge", ("variant", "device_class"), "Observed over profiled latency, where it drifted."
     ),
 }
 """Every family that is exported, by name."""
