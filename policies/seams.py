@@ -32,7 +32,7 @@ from modelless.variants.vocabulary import Placement
 
 
 class BatchingPolicy(ABC):
-    """Which queued queries an idle worker runs next, together."""
+    """Chooses the queued queries that an idle worker runs next, in one batch."""
 
     @abstractmethod
     def next_batch(
@@ -42,7 +42,7 @@ class BatchingPolicy(ABC):
 
 
 class SelectionPolicy(ABC):
-    """Which variant, on which device class, serves a query.
+    """Chooses the variant and the device class that serve a query.
 
     A policy that binds on arrival overrides ``on_arrival`` and leaves batching to a BatchingPolicy.
     One that binds late leaves ``on_arrival`` alone and overrides ``on_idle``.
@@ -86,7 +86,7 @@ class SelectionPolicy(ABC):
 
 
 class Forecaster(ABC):
-    """Demand to come, from demand that was."""
+    """Predicts demand from past demand."""
 
     @abstractmethod
     def observe(self, now_s: float, arrivals_per_s: Mapping[str, float]) -> None:
@@ -105,7 +105,7 @@ class Forecaster(ABC):
 
 
 class ScalingPolicy(ABC):
-    """How many workers and instances there should be."""
+    """Decides how many workers and instances there should be."""
 
     @abstractmethod
     def targets(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> Targets:
@@ -113,7 +113,7 @@ class ScalingPolicy(ABC):
 
 
 class PlacementPolicy(ABC):
-    """On which worker a wanted instance goes."""
+    """Ranks the workers on which a wanted instance may be loaded."""
 
     @abstractmethod
     def rank(
@@ -123,8 +123,8 @@ class PlacementPolicy(ABC):
 
 
 class EvictionPolicy(ABC):
-    """Which instances leave when memory is short. It only ranks: the core decides how many leave,
-    and never touches one that is in use or pinned."""
+    """Ranks the instances to evict when memory is short. The core decides how many are evicted, and
+    never evicts one that is in use or pinned."""
 
     @abstractmethod
     def rank(self, residents: Sequence[Instance], view: ClusterView) -> Sequence[Instance]:

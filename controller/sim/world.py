@@ -178,7 +178,9 @@ class World(Section):
     tasks: tuple[TaskSettings, ...] = Field(min_length=1, description="tasks and variants")
     queries: tuple[QueriesSettings, ...] = Field(min_length=1, description="streams of queries")
     faults: tuple[FaultSettings, ...] = Field((), description="what goes wrong, and when")
-    policies: PolicySettings = Field(default_factory=PolicySettings, description="who decides")
+    policies: PolicySettings = Field(
+        default_factory=PolicySettings, description="the policies, as in the settings"
+    )
     limits: SimulationLimits = Field(default_factory=SimulationLimits, description="bounds")
     learn_online: bool = Field(
         True, description="correct what was profiled by what batches take while serving"

@@ -103,7 +103,7 @@ class PopularitySettings(Section):
         None, ge=1e-3, description="time between changes, seconds; default: never"
     )
     drift_swaps: int = Field(
-        1, ge=1, le=100_000, description="at each change, so many random pairs of tasks swap ranks"
+        1, ge=1, le=100_000, description="random pairs of tasks that swap ranks at each change"
     )
 
 
@@ -116,11 +116,11 @@ class SloSettings(Section):
     )
     min_accuracy: float = Field(0.0, ge=0, le=100, description="least accuracy, per cent")
     max_cost_usd: float | None = Field(None, gt=0, description="highest price; default: none")
-    tenant: str = Field("", description="who")
+    tenant: str = Field("", description="the client's name")
     priority: int = Field(0, ge=0, le=9, description="more is more urgent")
     items: int = Field(1, ge=1, le=1024, description="items a query")
     when_late: Literal["refuse", "serve"] = Field(
-        "refuse", description="what becomes of what cannot be in time"
+        "refuse", description="what happens to queries that cannot be in time"
     )
 
 

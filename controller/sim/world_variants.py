@@ -14,7 +14,7 @@ Range = tuple[Positive, Positive]
 
 
 class TailSettings(Section):
-    """How far the upper quantiles lie above the median where a profile does not tell."""
+    """Ratios of the upper quantiles to the median, for profiles without them."""
 
     p90_ratio: float = Field(1.1, ge=1, le=100, description="p90 over p50")
     p99_ratio: float = Field(1.3, ge=1, le=100, description="p99 over p50")
@@ -27,7 +27,7 @@ class TailSettings(Section):
 
 
 class LoadTimeSettings(Section):
-    """What loading takes: a fixed part, and a part by size. Tables of others do not tell."""
+    """Load time: a fixed part, and a part by size. Tables of others lack it."""
 
     fixed_s: float = Field(0.2, ge=0, le=3600, description="seconds, whatever the size")
     mib_per_s: float = Field(500.0, gt=0, description="MiB read and warmed a second")
@@ -111,7 +111,7 @@ class TableVariants(Section):
     engines: tuple[str, ...] = Field(("*",), description="patterns of the table's engine")
     precisions: tuple[str, ...] = Field(("*",), description="patterns of the table's precision")
     most: int | None = Field(
-        None, ge=1, description="keep so many models, spread over their accuracies; default: all"
+        None, ge=1, description="models to keep, spread over their accuracies; default: all"
     )
     accuracy: Percent | Literal["skip"] | None = Field(
         None,

@@ -1,8 +1,8 @@
 """Additive increase, multiplicative decrease: the batch grows until it takes too long.
 
-Clipper (Crankshaw et al., NSDI 2017, sec. 4.3.1): the largest batch of a model grows by a fixed
-amount as long as batches of that size are within the latency objective, and shrinks by a tenth when
-one is not. No profile is needed: it finds the size by trying.
+Clipper (Crankshaw et al., NSDI 2017, sec. 4.3.1). The largest batch of a model grows by a fixed
+amount while batches of that size meet the latency objective, and shrinks by a tenth when one does
+not. It needs no profile.
 
 How long a batch took is not told to a batching policy. It is inferred: a worker that has left
 queries waiting is asked again the moment its batch is done, so the time between is the batch's
@@ -38,10 +38,10 @@ class AdditiveIncrease(BatchingPolicy):
     """AIMD batch sizes by variant and device class; the most urgent queue first, without waiting.
 
     Args:
-        step: items that the largest batch grows by.
-        backoff: what it shrinks to, as a share of itself.
-        objective_s: how long a batch may take, seconds; None: as long as the least patient of its
-            queries allows from arrival to deadline.
+        step: items by which the largest batch grows.
+        backoff: factor by which the largest batch shrinks.
+        objective_s: seconds that a batch may take; null: the shortest time from arrival to deadline
+            of its queries.
     """
 
     def __init__(

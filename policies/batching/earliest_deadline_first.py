@@ -1,8 +1,8 @@
 """Earliest deadline first, work-conserving.
 
-The queue whose head is most urgent goes first (Liu and Layland, JACM 1973, for one machine), and a
-batch grows with what is already waiting while its first query stays in time and larger batches
-are more efficient. Nothing ever waits for a batch to fill.
+The queue with the most urgent head goes first (Liu and Layland, JACM 1973, for one machine). A
+batch takes waiting queries while its first query stays in time and a larger batch is more
+efficient. It never waits for a batch to fill.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class EarliestDeadlineFirst(BatchingPolicy):
     """EDF over queues, then a batch from the front of the chosen one.
 
     Args:
-        min_gain: a batch takes one more query only if that makes an item cheaper by this share,
-            or if it costs nothing; 0 batches whenever it does not hurt.
+        min_gain: a batch takes one more query only if that makes an item cheaper by this share, or
+            if it costs nothing; 0: whenever it does not hurt.
     """
 
     def __init__(self, min_gain: float = 0.0) -> None:

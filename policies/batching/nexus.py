@@ -1,9 +1,9 @@
-"""Nexus: early drop. Better to give up the head than to run a small batch for its sake.
+"""Nexus: early drop. It drops the first query of a queue rather than run a small batch for it.
 
 Shen et al., SOSP 2019, sec. 6.3. When queries come faster than small batches can serve them, the
-head of a queue has little time left, so a policy that obeys it runs small batches and falls further
-behind. Early drop slides a window, of the batch size that was planned, along the queue, stops at
-the first query with time enough for the whole window, and gives up all queries before it.
+head of a queue has little time left, and a policy that serves it runs small batches and falls
+further behind. Early drop slides a window of the planned batch size along the queue, stops at the
+first query with enough time for the whole window, and drops all queries before it.
 
 Nexus's global scheduler plans the batch sizes by packing sessions onto devices. Here the planned
 size is that scheduler's rule for one session that fills a device: the largest batch of which two in

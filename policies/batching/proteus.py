@@ -1,11 +1,11 @@
-"""Proteus's batching: wait for a fuller batch as long as that is safe.
+"""Proteus's batching: waits for a fuller batch as long as that is safe.
 
-Ahmad et al., ASPLOS 2024. Not work-conserving. Allowed are batches that take less than half the
-time limit. With q items waiting and B(q) the largest allowed batch of at most q, the last moment to
-start is T = the deadline less the latency of B(q). Until then an idle worker waits for more, unless
-B(q) is the largest there is; at T it runs B(q). If an arrival has just made B larger and that T is
-past, it runs B(q - 1), as it would have without. If even that is too late, the first query is
-dropped.
+Ahmad et al., ASPLOS 2024. Not work-conserving. A batch may take less than half the time limit. With
+q items waiting and B(q) the largest allowed batch of at most q, the last moment to start is T = the
+deadline less the latency of B(q). Until T an idle worker waits for more, unless B(q) is the largest
+batch there is; at T it runs B(q). If an arrival has just made B larger and the new T is past, it
+runs B(q - 1), as it would have without the arrival. If even that is too late, it drops the first
+query.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class ProteusBatching(BatchingPolicy):
 
     Args:
         batch_sizes: allowed sizes of a batch, in items; a larger query runs alone.
-        max_wait_s: nobody waits longer than this for others, seconds. The paper has no such bound,
-            and no queries with long time limits either.
+        max_wait_s: seconds that a query waits for others at most. The paper has no such bound, and
+            no queries with long time limits either.
     """
 
     def __init__(self, batch_sizes: Sequence[int] = (1, 2, 4, 8), max_wait_s: float = 1.0) -> None:

@@ -1,11 +1,11 @@
-"""Belady by cost: what is asked for again last, for its load time and size, leaves first.
+"""Belady by cost: evicts the instance that is needed again last, for its load time and size.
 
-Offline: it must be told all arrivals to come. Belady's rule (IBM Systems Journal, 1966) takes what
-is used again last, which is best for equal sizes and costs; where a miss need not be loaded, the
-newcomer counts among what may leave, and is declined if all that would leave for it is asked for
-again sooner. With sizes and costs the best choice is NP-hard (Chrobak et al., Algorithmica 2012);
-weighing by load time per byte is the usual greedy stand-in, so this is a strong yardstick rather
-than a proven bound.
+Offline: it must be told all arrivals to come. Belady's rule (IBM Systems Journal, 1966) evicts what
+is used again last, which is optimal for equal sizes and costs. If a miss need not be loaded, the
+newcomer itself is a candidate for eviction: it is declined if everything that would leave for it is
+asked for again sooner. With sizes and costs the optimal choice is NP-hard (Chrobak et al.,
+Algorithmica 2012). Weighing by load time per byte is the usual greedy approximation, so this policy
+is strong but no proven bound.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Demand-driven: least recently used, but what clients are asking for now leaves last.
+"""Demand-driven: least recently used, but instances that clients ask for now go last.
 
-Clockwork (Gujarati et al., OSDI 2020, section 5.3) loads the model with the most demand that is
-not met, and unloads the least recently used.
+Clockwork (Gujarati et al., OSDI 2020, section 5.3) loads the model with the most demand that is not
+met, and unloads the least recently used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Greedy-Dual-Size-Frequency: often used, slow to load and small stays; what ages leaves.
+"""Greedy-Dual-Size-Frequency: keeps instances that are often used, slow to load and small.
 
-FaasCache (Fuerst and Sharma, ASPLOS 2021, section 4) keeps serverless functions warm by this rule,
-which Cherkasova (HP Labs, 1998) made for web caches.
+Instances age while they are not used. FaasCache (Fuerst and Sharma, ASPLOS 2021, section 4) keeps
+serverless functions warm by this rule, which Cherkasova (HP Labs, 1998) made for web caches.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Least frequently used: what served fewest batches since it was loaded leaves first."""
+"""Least frequently used: evicts the instance with the fewest batches since it was loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Least recently used: what was idle longest leaves first."""
+"""Least recently used: evicts the instance that was idle longest."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Idle time over load time: what has been idle for many times its load time leaves first.
+"""Idle time over load time: evicts the instance with the largest ratio of the two.
 
-As Lemonade, a server of local models, orders its loaded models: idle / (load time x weight).
+Lemonade, a server of local models, orders its loaded models in this way: idle / (load time x
+weight).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Lemonade(EvictionPolicy):
     """Longest idle first, in units of weighted load time.
 
     Args:
-        weights: by task, how many times as precious its variants are; 1 for the others.
+        weights: by task, the weight of its variants; 1 for the others.
     """
 
     def __init__(self, weights: Mapping[str, float] | None = None) -> None:

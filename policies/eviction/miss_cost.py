@@ -1,13 +1,13 @@
-"""Miss cost: what would cost least if it were missing leaves first, per byte.
+"""Miss cost: evicts the instance whose absence costs least, per byte.
 
-Caching policies since GreedyDual (Young, 1994) weigh how often a thing is used by what loading it
-again costs. Model variants differ from files in three ways that this policy prices. Another variant
-may answer the same queries, and then a miss is none. A query may not wait for a load, so a miss
-also costs answers. And then a load comes too late for the query that caused it, so that it pays
-only if more are to come: what is asked for seldom is better refused than let in at the cost of what
-is asked for often. TinyLFU (Einziger, Friedman and Manes, ACM Transactions on Storage 2017) admits
-by that comparison; here it is made in seconds, as caching with rejection penalties does (Epstein,
-Imreh, Levin and Nagy-Gyorgy, Algorithmica 2015).
+Caching policies since GreedyDual (Young, 1994) weigh the use of an item by the cost of loading it
+again. Model variants differ from files in three ways that this policy prices. Another variant may
+answer the same queries; then there is no miss. A query may not wait for a load; then a miss also
+costs answers. And then the load comes too late for the query that caused it, so it pays only if
+more queries follow: a rare variant is better declined than loaded at the cost of a popular one.
+TinyLFU (Einziger, Friedman and Manes, ACM Transactions on Storage 2017) admits by that comparison;
+here it is made in seconds, as caching with rejection penalties does (Epstein, Imreh, Levin and
+Nagy-Gyorgy, Algorithmica 2015).
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class MissCost(EvictionPolicy):
     ever: with nothing to lose for it, not more than load time / ``lost_query_s`` times.
 
     Args:
-        half_lives_s: of what is remembered of popularity, seconds, ascending; the longest several
-            times as long as what is popular stays so.
+        half_lives_s: half-lives of the remembered popularity, seconds, ascending; the longest
+            should be several times as long as a variant stays popular.
         lost_query_s: seconds of loading that are worth as much as one query's answer.
-        view_s: between two views, seconds: how long the rates in the first view were counted.
-        admission: whether to decline loads; else whatever is asked for in vain is loaded.
+        view_s: seconds between two views; the rates in the first view were counted over this time.
+        admission: whether to decline loads; if false, whatever is asked for in vain is loaded.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """ModelMesh: least recently used, with a guard against churn.
 
-KServe's ModelMesh keeps a cache in which entries weigh their size and the least recently used
-leave until the new one fits; it refuses to load when even the oldest entry was used so lately that
-loads would only chase each other out.
+KServe's ModelMesh evicts the least recently used entries, weighted by size, until the new one fits.
+It refuses to load if even the oldest entry was used so recently that models would only evict each
+other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class ModelMesh(EvictionPolicy):
     what was used longest ago was used too lately.
 
     Args:
-        churn_age_s: how long ago that must have been used, seconds.
+        churn_age_s: seconds since the last use of the oldest entry below which a load is refused.
     """
 
     def __init__(self, churn_age_s: float = 60.0) -> None:

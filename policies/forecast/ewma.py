@@ -1,7 +1,7 @@
-"""EWMA: the exponentially weighted moving average of what was measured.
+"""EWMA: the exponentially weighted moving average of the measured rates.
 
 Simple exponential smoothing (Brown, 1956), as Proteus smooths its demand (Ahmad et al., ASPLOS
-2024). Weights go by the time that passed, not by the number of observations, so that observations
+2024). Weights depend on the time that passed, not on the number of observations, so observations
 may come at any intervals.
 """
 
@@ -19,7 +19,7 @@ class Ewma(Forecaster):
     """The same rate over any horizon.
 
     Args:
-        half_life_s: after so many seconds an observation counts half.
+        half_life_s: seconds after which an observation counts half.
     """
 
     def __init__(self, half_life_s: float = 20.0) -> None:

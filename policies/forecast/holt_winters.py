@@ -1,9 +1,9 @@
-"""Holt-Winters: level, damped trend and, if there is one, an additive season.
+"""Holt-Winters: level, damped trend and an optional additive season.
 
-Exponential smoothing after Holt (1957) and Winters (1960), its trend damped after Gardner and
-McKenzie (Management Science, 1985): demand that rises goes on rising for a while, but not for ever.
-Here in continuous time, so that observations may come at any intervals: each smoothing constant is
-given as a half-life, and the trend is a rate of change a second.
+Exponential smoothing after Holt (1957) and Winters (1960), with a trend damped after Gardner and
+McKenzie (Management Science, 1985): rising demand keeps rising for a while, but not for ever. It
+works in continuous time, so observations may come at any intervals: each smoothing constant is a
+half-life, and the trend is a rate of change per second.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class HoltWinters(Forecaster):
 
     Args:
         season_s: length of a season, such as 86400; null: none.
-        level_half_life_s: after so many seconds an observation counts half in the level.
+        level_half_life_s: seconds after which an observation counts half in the level.
         trend_half_life_s: the same for the trend, longer than that of the level.
-        damping_half_life_s: after so many seconds the trend that is foreseen has halved.
-        season_bins: parts of a season, each with a deviation of its own.
+        damping_half_life_s: seconds after which the predicted trend has halved.
+        season_bins: parts of a season, each with its own deviation.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Lag quantile: what demand will stay under with a given probability, learned from its past means.
+"""Lag quantile: predicts a quantile of demand from the means of past windows.
 
 Linear quantile regression (Koenker and Bassett, Econometrica 1978) on the mean rates of past
 windows and on the Poisson spread that goes with them, fitted online by subgradient steps of the
-pinball loss. Capacity is bought for the peaks, so a high quantile is what scaling wants to know.
+pinball loss. Capacity must cover the peaks, so scaling needs a high quantile.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ class LagQuantile(Forecaster):
     """A quantile of the mean rate over the next ``horizon_s``, whatever horizon is asked for.
 
     Args:
-        quantile: of demand, more than 0 and less than 1.
-        lags_s: lengths of the windows that end now, of which the mean rates are looked at.
-        horizon_s: of the demand learned from; as the planner's ``forecast_horizon_s``.
-        step: size of a learning step, of the features' scale.
+        quantile: quantile of demand, more than 0 and less than 1.
+        lags_s: lengths of the past windows whose mean rates are used, seconds.
+        horizon_s: horizon of the demand to learn, seconds; the same as ``forecast_horizon_s`` of
+            the planner.
+        step: size of a learning step, on the scale of the features.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Last value: the next seconds will be like the last."""
+"""Last value: predicts that the last rate continues."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Recurring: what wakes at regular intervals is foreseen to wake again.
+"""Recurring: predicts the next wake-up of a scope that wakes at regular intervals.
 
-The hybrid histogram policy of "Serverless in the Wild" (Shahrad et al., USENIX ATC 2020) learns by
-application how long it sleeps, and has it warm again just before its next invocation where that is
-regular enough to tell. Here the intervals between awakenings are learned as well, since a job that
-a clock starts sleeps for less when it has worked for longer. What is awake, or wakes at no regular
-intervals, is forecast as ``ewma`` does: the same rate over any horizon.
+The hybrid histogram policy of "Serverless in the Wild" (Shahrad et al., USENIX ATC 2020) learns for
+each application how long it sleeps, and warms it just before its next invocation if the pattern is
+regular. Here the intervals between wake-ups are learned as well, because a job that a clock starts
+sleeps for less after it has worked for longer. A scope that is awake, or wakes at irregular
+intervals, is forecast as by ``ewma``: the same rate over any horizon.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class Recurring(Forecaster):
     """The moving average, and of what sleeps and is regular the burst that is due.
 
     Args:
-        half_life_s: of the moving average: after so many seconds an observation counts half.
-        quiet_s: without a query for so long a scope sleeps.
-        tolerance: the intervals of what is regular lie within this share of their median.
+        half_life_s: half-life of the moving average, seconds.
+        quiet_s: seconds without a query after which a scope counts as asleep.
+        tolerance: intervals are regular if they lie within this share of their median.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Least utilised first: onto the worker that was least busy, as INFaaS chooses (ATC 2021)."""
+"""Least utilised first: takes the least busy worker, as INFaaS does (ATC 2021)."""
 
 from __future__ import annotations
 

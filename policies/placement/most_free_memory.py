@@ -1,4 +1,4 @@
-"""Most free memory first: spreads instances, so that no worker is short while another is empty."""
+"""Most free memory first: spreads instances over the memory of the workers."""
 
 from __future__ import annotations
 

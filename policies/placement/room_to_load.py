@@ -1,4 +1,4 @@
-"""Room to load: free memory first, then a loader that is idle, then the variant's own home."""
+"""Room to load: prefers free memory, then an idle loader, then the home of the variant."""
 
 from __future__ import annotations
 

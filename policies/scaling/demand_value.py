@@ -1,11 +1,11 @@
-"""Demand value: hold what earns most accuracy-weighted goodput a byte, and change it if that pays.
+"""Demand value: holds the instances with the most accuracy-weighted goodput per byte.
 
-One objective decides on instances and on workers: goodput weighted with accuracy over a horizon,
-less what is lost while things load, less rent. It joins what is published apart: the mix of
+One objective decides on instances and on workers: accuracy-weighted goodput over a horizon, less
+the loss while things load, less rent. A change whose gain up to the horizon is less than its cost
+is not made; nothing else damps flapping. The objective combines published parts: the mix of
 variants under load (Proteus, Ahmad et al., ASPLOS 2024), the price of reloading (InfAdapter,
 Salmani et al., EuroMLSys 2023), worth per byte (GreedyDual-Size, Cao and Irani, USITS 1997) and
-break-even scale-down (Karlin et al., Algorithmica 1988). Nothing is delayed to keep it from
-flapping: a change whose gain up to the horizon is less than its cost is not made.
+break-even scale-down (Karlin et al., Algorithmica 1988).
 
 Room that is left is filled with what would earn most if demand were several times as high, and then
 with anything: loads into free room displace nothing, and a surge finds there what it needs.
@@ -47,16 +47,17 @@ class DemandValue(ScalingPolicy):
     """The most valuable set of instances that memory, time and reloading allow.
 
     Args:
-        horizon_s: how long a change has time to pay; longer than loads take.
-        utilisation: the share of a worker's time that is planned with, above 0 and up to 1.
-        slack: a variant suits a latency limit if its median time is the limit divided by this.
-        memory_s: time constant of the counts from which rates are told.
+        horizon_s: seconds within which a change must pay; longer than loads take.
+        utilisation: the share of a worker's time to plan with, above 0 and up to 1.
+        slack: a variant suits a latency limit if its median time is at most the limit divided by
+            this.
+        memory_s: time constant of the arrival rates, seconds.
         spread: the share of a variant's worth at risk while only one worker holds it; 0 to 1.
         loading: the share of a worker's mean worth that is lost while it loads; 0 to 1.
-        scale_workers: whether to say how many workers there should be.
-        most_workers: by device class, with ``scale_workers``: what to plan with at most.
-        query_usd: what a perfectly accurate answer in time is worth, with ``scale_workers``.
-        start_s: from wanting a worker to having it, with ``scale_workers``.
+        scale_workers: whether the policy also decides the number of workers.
+        most_workers: most workers to plan with, by device class, with ``scale_workers``.
+        query_usd: value of a perfectly accurate answer in time, with ``scale_workers``.
+        start_s: seconds from wanting a worker to having it, with ``scale_workers``.
     """
 
     def __init__(

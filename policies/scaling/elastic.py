@@ -1,10 +1,10 @@
-"""Elastic: as many workers as pay for themselves, each of the size that pays, and back to none.
+"""Elastic: starts as many workers as pay, each of the size that pays, down to none.
 
-Up at once; down only to the most expensive plan that was the best at any time for a while (the
-stabilisation window of Kubernetes' Horizontal Pod Autoscaler). What workers hold is decided as
-``demand-value`` does, so that the variants follow the load as well. Profiles may promise more than
-a disturbed machine keeps: while busy workers miss deadlines, demand counts for more and more than
-it is (*strain*), and slowly for less again afterwards.
+It scales up at once. It scales down only to the most expensive plan that was the best at any time
+in a window (the stabilisation window of Kubernetes' Horizontal Pod Autoscaler). It decides what
+workers hold as ``demand-value`` does, so the variants follow the load as well. On a disturbed
+machine workers may be slower than profiled: while busy workers miss deadlines, the policy
+multiplies demand by a growing factor (*strain*), which falls slowly afterwards.
 
 The plan is the best that a mixed-integer program is known to have, or, where its search ends
 unproven, the better of what it found and of a greedy plan (``elastic_program``). The search is
@@ -49,16 +49,18 @@ class Elastic(ScalingPolicy):
     """Workers by number and size, worth less rent; what they hold as ``demand-value`` decides.
 
     Args:
-        query_usd: what an answer in time is worth.
-        accuracy_usd: what a perfectly accurate one is worth besides.
-        utilisation: the share of a worker's time that is planned with, above 0 and up to 1.
-        slack: a variant suits a latency limit if its median time is the limit divided by this.
-        down_after_s: fewer or smaller workers must have been enough for so long without a break.
-        zero_after_s: without any query for so long, no demand is expected any more.
-        horizon_s: the time in which starting or resizing a worker has to pay.
-        node_limit: nodes of the solver's search tree a plan; 0: always the greedy plan.
-        time_limit_s: a backstop for the solver, wall-clock seconds a plan. Where it ends a search,
-            another machine may plan otherwise, and the plan says so.
+        query_usd: value of an answer in time.
+        accuracy_usd: further value of a perfectly accurate answer.
+        utilisation: the share of a worker's time to plan with, above 0 and up to 1.
+        slack: a variant suits a latency limit if its median time is at most the limit divided by
+            this.
+        down_after_s: seconds without a break for which fewer or smaller workers must have been
+            enough.
+        zero_after_s: seconds without any query after which no demand is expected.
+        horizon_s: seconds within which starting or resizing a worker must pay.
+        node_limit: nodes of the solver's search tree per plan; 0: always the greedy plan.
+        time_limit_s: a backstop for the solver, wall-clock seconds per plan. A plan that it ended
+            may differ on another machine, and says so.
     """
 
     def __init__(

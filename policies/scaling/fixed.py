@@ -1,7 +1,7 @@
-"""Fixed: every worker holds every variant that pays, and the number of workers stays as it is.
+"""Fixed: every worker holds every variant, and the number of workers does not change.
 
-"Pays" drops variants that another of the same task dominates (at least as accurate and quick, and
-better in one).
+Variants that no other dominates come first. A variant dominates another of its task if it is at
+least as accurate and as quick, and better in one of the two.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ class Fixed(ScalingPolicy):
     """The variants on the latency-accuracy frontier of each device class, on each of its workers.
 
     Args:
-        workers: wanted workers by device class; classes not named are left alone.
-        keep_dominated: hold dominated variants as well, after the others, memory allowing.
+        workers: number of workers by device class; other classes are left alone.
+        keep_dominated: whether to hold dominated variants as well, after the others, if memory
+            allows.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""INFaaS autoscaling: replicate or upgrade what has too little capacity, downgrade what has more.
+"""INFaaS autoscaling: replicates or upgrades variants that lack capacity, downgrades others.
 
 The autoscalers of INFaaS (Romero et al., "INFaaS: Automated Model-less Inference Serving", USENIX
-ATC 2021): of models, for each variant by its demand and its profiled throughput, and of workers, by
-how busy the least busy one is. Constants are the source's unless said otherwise.
+ATC 2021). One scales variants by their demand and profiled throughput; the other scales workers by
+the utilisation of the least busy one. Constants are the source's unless said otherwise.
 
 Departures. The source scales models on each worker by itself, and its cap of replicas is of one
 machine with many cores; here it is decided for all workers at once, each of which holds one copy at
@@ -51,13 +51,14 @@ class InfaasScaling(ScalingPolicy):
     task stays, and so does the last worker of a class.
 
     Args:
-        accelerator_patience_s: so long demand must be low before an accelerator's variant has a
-            replica less or is downgraded.
+        accelerator_patience_s: seconds of low demand before an accelerator's variant loses a
+            replica or is downgraded.
         cpu_patience_s: the same on CPUs.
-        worker_patience_s: the same for a worker less; null: the number of workers is left alone.
-        accelerator_replicas: past so many replicas of an accelerator's variant, one more counts as
-            loading it a thousand times, so that an upgrade is preferred; null: only one without
-            room does.
+        worker_patience_s: the same before a worker is removed; null: the number of workers is left
+            alone.
+        accelerator_replicas: beyond this many replicas of an accelerator's variant, a further one
+            costs a thousand loads, so that an upgrade is preferred; null: only if there is no room
+            for one.
         cpu_replicas: the same on CPUs.
     """
 

@@ -1,4 +1,4 @@
-"""InfAdapter: sets of variants, chosen with what changing them costs.
+"""InfAdapter: chooses sets of variants, including the cost of a change.
 
 Salmani et al., EuroMLSys 2023.
 
@@ -67,11 +67,11 @@ class InfAdapter(ReplanningPolicy):
     Args:
         interval_s: seconds between plans.
         change: plans anew at once if demand has changed by more than this share.
-        cost_weight: what using all workers is worth, in accuracy from 0 to 1.
-        reload_weight: what waiting for the longest load is worth, in accuracy from 0 to 1.
-        headroom: capacity is planned for this many times the demand that is expected.
-        most_variants: largest set of variants a scope uses at a time.
-        batch_sizes: that workers run; a variant gets the largest that takes less than half the
+        cost_weight: weight of the cost of using all workers, in accuracy from 0 to 1.
+        reload_weight: weight of waiting for the longest load, in accuracy from 0 to 1.
+        headroom: planned capacity over expected demand.
+        most_variants: most variants in the set of a scope.
+        batch_sizes: allowed batch sizes; a variant gets the largest that takes less than half the
             time limit.
     """
 

@@ -1,8 +1,8 @@
-"""On demand: a variant is loaded when clients ask for what nothing loaded can serve.
+"""On demand: loads a variant when a query comes that no loaded variant can serve.
 
-What most model servers do (Clockwork, ModelMesh, serverless platforms): load on a miss, keep until
-the room is needed. It is the pair of an eviction policy: this one says what comes, that one what
-leaves.
+This is what most model servers do (Clockwork, ModelMesh, serverless platforms): load on a miss, and
+keep the variant until its room is needed. Combine it with an eviction policy, which decides what to
+unload.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class OnDemand(ScalingPolicy):
     more are wanted than can begin, and the rest waits until it is asked for again.
 
     Args:
-        preload: until the first query comes, want the cheapest variant of every task.
-        loads_per_worker: how many loads may be under way, times the number of workers.
+        preload: whether to load the cheapest variant of every task before the first query comes.
+        loads_per_worker: most loads under way at a time, per worker.
     """
 
     def __init__(self, preload: bool = True, loads_per_worker: float = 1.0) -> None:

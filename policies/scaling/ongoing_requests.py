@@ -1,4 +1,4 @@
-"""Ongoing requests: as many workers as keep the queries open at each near a target, after delays.
+"""Ongoing requests: keeps the open queries per worker near a target, after delays.
 
 Ray Serve's own autoscaling rule, with its names and defaults (Ray 2.x, "Advanced Ray Serve
 Autoscaling": docs.ray.io/en/latest/serve/advanced-guides/advanced-autoscaling.html).
@@ -28,11 +28,12 @@ class OngoingRequests(ScalingPolicy):
     query, and at least one worker.
 
     Args:
-        target_ongoing_requests: queries waiting or running that one worker should have.
-        upscale_delay_s: more must be wanted for so long without a break before more are asked for.
+        target_ongoing_requests: queries waiting or running per worker.
+        upscale_delay_s: seconds without a break for which more workers must be wanted before more
+            are asked for.
         downscale_delay_s: the same for fewer.
         upscaling_factor, downscaling_factor: the share of the way to the new number to go at once.
-        look_back_period_s: open queries are averaged over so long.
+        look_back_period_s: seconds over which open queries are averaged.
         device_classes: classes to scale; null: all that have workers.
         keep_dominated: as in ``fixed``.
     """

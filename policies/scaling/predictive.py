@@ -1,9 +1,9 @@
-"""Predictive: room for the forecast, with headroom, in batches that the deadlines allow.
+"""Predictive: plans capacity for the forecast, with headroom, in batches that deadlines allow.
 
-The proactive autoscaling of MArk (Zhang et al., USENIX ATC 2019) and of what came after it: ask a
-forecaster, divide by what a worker can do, round up. A batch may take half the latency limit,
-because a query may have to wait for the one before (Nexus, Shen et al., SOSP 2019). What loading
-costs is not considered.
+The proactive autoscaling of MArk (Zhang et al., USENIX ATC 2019) and its successors: divide the
+forecast by the throughput of a worker, and round up. A batch may take half the latency limit,
+because a query may have to wait for the one before (Nexus, Shen et al., SOSP 2019). The cost of
+loading is not considered.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Predictive(ScalingPolicy):
     something to fall back on. At least one worker of each class that is there stays.
 
     Args:
-        headroom: capacity over forecast, 1 or more.
-        prefer: which placement that a kind's limits allow serves it: most-accurate or cheapest.
-        max_batch: most items in a batch that are planned with.
-        downscale_delay_s: as many workers are wanted as have been at any time for so long (the
-            stabilisation window of Kubernetes' Horizontal Pod Autoscaler).
+        headroom: capacity over forecast, at least 1.
+        prefer: which of the placements that meet the limits to use: most-accurate or cheapest.
+        max_batch: most items in a batch to plan with.
+        downscale_delay_s: the number of workers is the largest that was wanted within so many
+            seconds (the stabilisation window of Kubernetes' Horizontal Pod Autoscaler).
     """
 
     def __init__(

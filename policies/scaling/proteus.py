@@ -1,9 +1,9 @@
 """Proteus: accuracy scaling by a mixed-integer program (Ahmad et al., ASPLOS 2024).
 
-Each worker runs one variant. Which, and which share of each kind of queries it gets, is what
-maximises the accuracy of all answers while demand is served; if it cannot be, less and less of it
-is asked for. See ``proteus_program``. It plans shares: select with ``planned-shares``, and smooth
-demand with the forecaster ``ewma``, as published.
+Each worker runs one variant. The program chooses the variants, and the share of each kind of
+queries that each worker gets, to maximise the accuracy of all answers while demand is served; if it
+cannot be served, it asks for less and less of it. See ``proteus_program``. It plans shares: as
+published, use it with the selection ``planned-shares`` and the forecaster ``ewma``.
 
 First there is a greedy plan, and the plan that was kept so far. Then the program is searched for a
 better one, for as long as its effort lasts. The best of the three by the program's own objective is
@@ -65,12 +65,12 @@ class Proteus(ReplanningPolicy):
     Args:
         interval_s: seconds between plans.
         change: plans anew at once if demand has changed by more than this share.
-        node_limit: nodes of the solver's search tree a program, of which a plan takes three at
+        node_limit: nodes of the solver's search tree per program, of which a plan takes three at
             most; 0: always the greedy plan.
-        time_limit_s: a backstop for the solver, wall-clock seconds a program; 0: always the greedy
-            plan. Where it ends a search, another machine may plan otherwise, and the plan says so.
+        time_limit_s: a backstop for the solver, wall-clock seconds per program; 0: always the
+            greedy plan. A plan that it ended may differ on another machine, and says so.
         gap: the solver stops when its plan is proven this close to the best, as a share.
-        batch_sizes: that workers run; a variant gets the largest that takes less than half the
+        batch_sizes: allowed batch sizes; a variant gets the largest that takes less than half the
             time limit.
 
     Attributes:

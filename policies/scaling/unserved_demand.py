@@ -1,9 +1,9 @@
-"""Unserved demand: replicas go where devices are asked for more than their share of them can give.
+"""Unserved demand: adds replicas of the model with the most work that devices cannot do.
 
-How Clockwork chooses what to load (Gujarati et al., OSDI 2020, sec. 5.3): the work that clients ask
-of each model is divided among the devices that hold it; a device that is asked for more than there
-is of it serves each model's part in proportion; the model with most work left over is loaded once
-more. What leaves for it is the eviction policy's choice (there: least recently used).
+Clockwork chooses in this way what to load (Gujarati et al., OSDI 2020, sec. 5.3). The work that
+clients ask of each model is divided among the devices that hold it. An overloaded device serves
+each model in proportion. The model with the most work left over gets one more replica. The eviction
+policy chooses what to unload for it (in Clockwork: the least recently used).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class UnservedDemand(OnDemand):
     meets its limits, one item at a time, whatever else could serve it.
 
     Args:
-        utilisation: share of a device's time that work may fill; what is beyond it is left over.
+        utilisation: share of a device's time that work may fill; work beyond it is left over.
         preload, loads_per_worker: as in ``on-demand``.
     """
 

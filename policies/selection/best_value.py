@@ -1,9 +1,9 @@
-"""Best value: bind late, and spend device time where it is worth most.
+"""Best value: binds late, and spends device time where it gains most.
 
-A query waits in one queue of its scope until a device falls idle. Then the queues are looked at,
-the one with the most urgent query first, and variant, batch and members are chosen together: the
-batch that is worth most, which is the accuracy it gains by answering in time, less what its queries
-would be worth if left for the next worker, less a price for the device time.
+A query waits in the queue of its scope until a device falls idle. The policy then looks at the
+queues, the one with the most urgent query first, and chooses variant, batch and members together:
+the batch with the most value. The value of a batch is the accuracy that it gains by answering in
+time, less what its queries would be worth to the next worker, less a price for the device time.
 
 In full, a batch is worth
 
@@ -93,14 +93,13 @@ class BestValue(SelectionPolicy):
     """See the module.
 
     Args:
-        target_utilisation: share of the device time that the price lets steady demand fill.
-        batching_share: share of a latency limit that waiting and running may take, as the
-            price sees it.
-        memory_s: how long arrivals are remembered for the price; who can wait 0.4 times as long is
-            patient.
-        reprice_s: how often the price is found anew.
+        target_utilisation: share of the device time that steady demand may fill, for the price.
+        batching_share: share of a latency limit that waiting and running may take, for the price.
+        memory_s: seconds for which the price remembers arrivals; a query that can wait 0.4 times as
+            long is patient.
+        reprice_s: seconds between two computations of the price.
         miss_penalty: accuracy points that a query not answered in time costs, besides its own.
-        batching: for queries bound on arrival: those with a cost limit.
+        batching: the policy for queries bound on arrival: those with a cost limit.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
-"""Cheapest feasible: of all that meets the query's limits, what takes least device time's worth.
+"""Cheapest feasible: takes the cheapest placement that meets the query's limits.
 
-What model-less serving promises its users since INFaaS (Romero et al., USENIX ATC 2021) (here
-without that system's caches of past choices and its thresholds).
+Cost is the price of the device time. This is what model-less serving promises its users since
+INFaaS (Romero et al., USENIX ATC 2021), here without that system's caches of past choices and its
+thresholds.
 """
 
 from __future__ import annotations

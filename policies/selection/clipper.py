@@ -1,9 +1,9 @@
-"""Clipper: one fixed variant, and batches that grow until they take too long.
+"""Clipper: serves one fixed variant, in batches that grow until they take too long.
 
-Crankshaw et al., NSDI 2017: adaptive batching is its sec. 4.3. Clipper leaves it to the client
-which model serves; Proteus (Ahmad et al., ASPLOS 2024) set it beside model-less systems in the two
-forms here. Clipper's model selection by bandits (sec. 5) learns from clients' feedback on the
-answers, which model-less serving does not get; it is left out, and so is its cache of answers.
+Crankshaw et al., NSDI 2017; adaptive batching is its sec. 4.3. In Clipper the client chooses the
+model; Proteus (Ahmad et al., ASPLOS 2024) compared it with model-less systems in the two forms
+here. Clipper's model selection by bandits (sec. 5) learns from clients' feedback on the answers,
+which model-less serving does not get: it is left out, and so is its cache of answers.
 
 Departures. Which variant it is, is said by the most accurate or the quickest of what is ready for a
 query's limits. A selection policy is not told of throughput in batches: the quickest for one query

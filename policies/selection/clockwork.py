@@ -1,10 +1,10 @@
-"""Clockwork: nothing starts that cannot end in time, and nothing is bound before it must be.
+"""Clockwork: starts a batch only if it ends in time, and binds as late as possible.
 
-Gujarati et al., OSDI 2020, sec. 4 and 5. One queue for all workers; a worker runs one batch at a
-time, so how long it takes can be predicted. Every batch that could be formed has a latest start,
-its earliest deadline less its predicted (here p99) latency. The batch with the earliest latest
-start goes first, in the largest size whose latest start has not passed, and a query that cannot
-start in time anywhere is dropped at once.
+Gujarati et al., OSDI 2020, sec. 4 and 5. All workers share one queue. A worker runs one batch at a
+time, so its latency can be predicted. Every possible batch has a latest start: its earliest
+deadline less its predicted (here p99) latency. The batch with the earliest latest start goes first,
+in the largest size whose latest start has not passed. A query that cannot start in time anywhere is
+dropped at once.
 
 Clockwork's clients name the model; here a fixed rule names it, on each worker from what is loaded
 there. Its other half, to load models by unmet demand and evict the least recently used, belongs
@@ -38,7 +38,8 @@ class Clockwork(LateBinding):
     """Start-by deadlines, the largest batch, one variant by rule.
 
     Args:
-        variant: ``fastest`` or ``most-accurate`` of what meets a query's limits on an idle worker.
+        variant: ``fastest`` or ``most-accurate`` of the variants that meet a query's limits on an
+            idle worker.
     """
 
     def __init__(self, variant: str = "fastest") -> None:

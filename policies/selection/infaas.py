@@ -1,10 +1,11 @@
-"""INFaaS: reuse what was chosen lately, else the running variant that fits the SLO most tightly.
+"""INFaaS: reuses a recent choice, or takes the running variant that fits the SLO most tightly.
 
 The selection of INFaaS (Romero et al., "INFaaS: Automated Model-less Inference Serving", USENIX ATC
-2021): variants chosen lately are looked at first, then a bounded number in ascending accuracy, and
-of those that run and are not overloaded the slowest that still fits is taken, which leaves what is
-quick to who needs it. Which are overloaded is judged once a second by three rows of thresholds: for
-accelerators, for CPUs with one replica, and for all others. Constants are the source's.
+2021). It looks at recently chosen variants first, then at a bounded number in ascending accuracy.
+Of those that run and are not overloaded it takes the slowest that still fits, which leaves quick
+variants to queries that need them. Once a second, three rows of thresholds decide which variants
+are overloaded: for accelerators, for CPUs with one replica, and for all others. Constants are the
+source's.
 
 Departures. Where that system would load a variant, here the search is widened, because loading is
 up to scaling (``infaas-autoscaler``) and placement (``least-utilised``). Its worker rule draws one
@@ -87,9 +88,9 @@ class Infaas(SelectionPolicy):
 
     Args:
         quantile: the latency quantile that must fit the limit: p50, p90 or p99. The source's own
-            profiles tell means.
-        accelerators: device classes to be saved for tight limits; null: those whose time costs
-            over four times that of the cheapest one.
+            profiles hold means.
+        accelerators: device classes to save for tight limits; null: those whose time costs over
+            four times that of the cheapest class.
         batching: how bound queries share batches.
     """
 

@@ -1,8 +1,8 @@
-"""Model switching: the most accurate variant whose capacity covers the load, for everybody.
+"""Model switching: serves every query with the most accurate variant that can carry the load.
 
-Zhang et al., HotCloud 2020: measure the arrival rate, and serve all queries with the one model of
-most effective accuracy at that rate, accuracy that comes after the deadline counting for nothing.
-RAMSIS and Sommelier switch in the same spirit. Nothing is loaded or moved, only the choice changes.
+Zhang et al., HotCloud 2020. It measures the arrival rate and serves all queries with the one model
+of most effective accuracy at that rate, where late answers count as 0. RAMSIS and Sommelier switch
+in the same spirit. Nothing is loaded or moved; only the choice changes.
 
 The paper looks the model up in a table of load tests. Here its capacity is computed: what the
 workers that lately asked for work, and hold it, can answer one by one at the predicted p50. A
@@ -71,9 +71,10 @@ class ModelSwitching(SelectionPolicy):
     if its minimum accuracy is above the level, the fastest that is accurate enough.
 
     Args:
-        period_s: how often the rate is measured and the level set, seconds.
-        utilisation: the share of the workers' time that may be planned with.
-        calm_periods: so many periods in a row a higher level must have been possible.
+        period_s: seconds between two measurements of the rate.
+        utilisation: the share of the workers' time to plan with.
+        calm_periods: successive periods in which a more accurate level must be possible before it
+            is chosen.
         batching: how bound queries share batches.
     """
 

@@ -1,7 +1,7 @@
-"""Most accurate feasible: the best answer that still comes in time, as the queue stands.
+"""Most accurate feasible: takes the most accurate placement that is in time, queue included.
 
-A load-aware ladder: as queues grow, what is feasible shrinks, and the choice steps down to quicker
-variants by itself; the idea of Model-Switching (Zhang et al., HotCloud 2020), per query.
+As queues grow, fewer placements are feasible, and the choice steps down to quicker variants. This
+is the idea of Model-Switching (Zhang et al., HotCloud 2020), per query.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Planned shares: a router that draws placements by the shares that the control loop planned.
+"""Planned shares: draws placements by the shares that the control loop planned.
 
 The query assignment of Proteus (Ahmad et al., ASPLOS 2024) and of InfAdapter (Salmani et al.,
-EuroMLSys 2023): the policy that scales decides who serves how much, once in a while; on arrival it
-only takes a weighted draw, whatever the queues are. What cannot be in time is dropped by the
-batching policy, not sent elsewhere.
+EuroMLSys 2023). From time to time the scaling policy decides which placement serves which share. On
+arrival this policy takes a weighted draw, regardless of the queues. The batching policy drops
+queries that cannot be in time; they are not sent elsewhere.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class PlannedShares(SelectionPolicy):
 
     Args:
         batching: how bound queries share batches; by default ``proteus-batching``.
-        quantile: the latency quantile that must fit before the deadline where the plan is of no
-            help: p50, p90 or p99.
+        quantile: the latency quantile that must fit before the deadline if the plan gives no
+            placement: p50, p90 or p99.
     """
 
     def __init__(self, batching: BatchingPolicy | None = None, quantile: str = "p99") -> None:

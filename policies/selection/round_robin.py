@@ -1,7 +1,7 @@
-"""Round robin: the placements of a scope take turns, whatever they cost and however long they take.
+"""Round robin: uses the placements of a scope in turn, whatever their cost and latency.
 
-The classic of load balancers and the yardstick beside every published system. Minimum accuracy and
-maximum cost are the client's, so placements that break them are skipped.
+The classic of load balancers, for comparison. It skips placements that break a query's minimum
+accuracy or maximum cost.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""SlackFit: the time that the most urgent query has left says which variant and which batch.
+"""SlackFit: chooses variant and batch by the time left to the most urgent query.
 
 SuperServe (Khare et al., NSDI 2025; arXiv 2312.16733). The latencies of all pairs of variant and
-batch size are put into buckets of equal width. When a worker falls idle, the bucket closest below
-the slack of the most urgent query is taken, and of its pairs the one with the largest batch, then
-the most accurate. Little load means much slack and so accuracy; a burst eats the slack, and what
-is left of it buys small latency: the policy is reactive and forecasts nothing.
+batch size are sorted into buckets of equal width. When a worker falls idle, the policy takes the
+bucket closest below the slack of the most urgent query, and of its pairs the one with the largest
+batch, then the most accurate. Under little load there is much slack, so answers are accurate; a
+burst leaves little slack, so latencies are small. The policy is reactive and forecasts nothing.
 
 SuperServe switches between subnetworks of one network that is always in memory; here the variants
 to choose from are those that are loaded. It runs what is late as fast as it can; here a query that
@@ -39,8 +39,8 @@ class SlackFit(LateBinding):
     the most accurate variant that its slack allows.
 
     Args:
-        buckets: how many, from the quickest variant's latency alone to the slowest's with a full
-            batch.
+        buckets: number of buckets, from the quickest variant's latency alone to the slowest's with
+            a full batch.
     """
 
     def __init__(self, buckets: int = 8) -> None:

@@ -1,7 +1,7 @@
-"""Static: always the same variant, as if the client had named it and nobody had thought of load.
+"""Static: always uses the same variant, as if the client had named it.
 
-What serving was before it was model-less; the yardsticks "fastest" and "most accurate" of every
-comparison since INFaaS (Romero et al., USENIX ATC 2021, sec. 5).
+It never looks at the load. The "fastest" and "most accurate" baselines of every comparison since
+INFaaS (Romero et al., USENIX ATC 2021, sec. 5).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Static(SelectionPolicy):
     """One variant for each scope and minimum accuracy, on the device that would finish soonest.
 
     Args:
-        variant: ``fastest``, ``most-accurate``, or a variant's id (``task/model/name@version``).
-            A query that the variant of that id may not serve is refused.
+        variant: ``fastest``, ``most-accurate``, or a variant's id (``task/model/name@version``). A
+            query that this variant may not serve is refused.
         batching: how bound queries share batches.
     """
 

@@ -1,7 +1,7 @@
-"""Uniform random: any placement that keeps the client's limits, each as likely as the other.
+"""Uniform random: draws any placement that keeps the client's limits, with equal probability.
 
-The yardstick without memory or knowledge. What it loses against a policy is what that policy's
-knowledge is worth.
+For comparison: it has no memory and no knowledge. The difference to another policy shows what that
+policy's knowledge is worth.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Weights rounded to bfloat16 and widened where they are used; arithmetic stays in float32.
+"""Weights rounded to bfloat16 and widened before use; arithmetic stays in float32.
 
 Kalamkar et al., "A Study of BFLOAT16 for Deep Learning Training" (2019),
-https://arxiv.org/abs/1905.12322: float32's range with 8 bits of precision. A constant
-behind a Cast is the form that engines recognise as compressed weights, and every engine runs it;
-one that has bfloat16 arithmetic may use it by its own setting. (ONNX Runtime has no bfloat16
-convolution on CPUs, so a graph that computes in bfloat16 would not even load there.)
+https://arxiv.org/abs/1905.12322: float32's range with 8 bits of precision. A constant behind a Cast
+is the form that engines recognise as compressed weights. Every engine runs it; an engine with
+bfloat16 arithmetic may use that by its own setting. (ONNX Runtime has no bfloat16 convolution on
+CPUs, so a graph that computes in bfloat16 would not load there.)
 """
 
 from __future__ import annotations

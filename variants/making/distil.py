@@ -1,11 +1,10 @@
-"""Distillation: a smaller network of the user's learns to answer as the trained model does.
+"""Distillation: a smaller network of the user learns to answer as the trained model does.
 
 Hinton, Vinyals and Dean, "Distilling the Knowledge in a Neural Network", 2015, sec. 2,
-https://arxiv.org/abs/1503.02531: the student learns the teacher's probabilities, softened by a
-temperature, which say more of each input than its label would. No labels are needed, so calibration
-data do, and the more of them the better. Answers that are no probabilities are learned by their
-squared error: for logits that is what distillation comes to at high temperatures (sec. 2.1 there),
-and values, however many, are no classes.
+https://arxiv.org/abs/1503.02531. The student learns the teacher's probabilities, softened by a
+temperature; they say more about each input than its label. It needs calibration data, the more the
+better, and no labels. Answers that are not probabilities are learned by their squared error: for
+logits, that is the limit of distillation at high temperatures (sec. 2.1 there).
 """
 
 from __future__ import annotations
@@ -40,15 +39,17 @@ class Distil(Maker):
     tools: ClassVar[tuple[str, ...]] = ("onnx", "onnxruntime", "numpy", "torch", "onnxscript")
 
     student: str = Field(
-        description="package.module:attribute, a torch.nn.Module or what makes one when called; it "
-        "takes the model's inputs in order and returns logits where it gives probabilities, else "
-        "what it gives"
+        description="package.module:attribute, a torch.nn.Module or a function that makes one; it "
+        "takes the model's inputs in order and returns logits if the model gives probabilities, "
+        "else the same outputs"
     )
-    student_sha256: str = Field("", description="of the file that defines it; found by itself")
-    temperature: float = Field(4.0, gt=0, le=100, description="how soft probabilities are")
-    epochs: int = Field(30, ge=1, le=10_000, description="times all calibration data are gone over")
-    learning_rate: float = Field(1e-3, gt=0, lt=1, description="of Adam")
-    seed: int = Field(0, ge=0, lt=2**32, description="of the order of the data and of new weights")
+    student_sha256: str = Field("", description="of the file that defines it; computed by default")
+    temperature: float = Field(4.0, gt=0, le=100, description="softness of the probabilities")
+    epochs: int = Field(30, ge=1, le=10_000, description="passes over the calibration data")
+    learning_rate: float = Field(1e-3, gt=0, lt=1, description="learning rate of Adam")
+    seed: int = Field(
+        0, ge=0, lt=2**32, description="seed of the order of the data and of new weights"
+    )
 
     @model_validator(mode="before")
     @classmethod

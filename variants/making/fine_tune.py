@@ -1,10 +1,10 @@
-"""Fine-tuning: what pruning or another resolution cost is learned back from the source's answers.
+"""Fine-tuning: recovers the accuracy that pruning or another resolution cost.
 
 Han et al., "Learning both Weights and Connections for Efficient Neural Networks", NeurIPS 2015,
-https://arxiv.org/abs/1506.02626, sec. 3: the weights that are left go on from the values they have,
-and those that are zero stay zero. No labels are needed: the source's answers are learned, soft ones
-as Hinton, Vinyals and Dean describe, 2015, https://arxiv.org/abs/1503.02531, sec. 2. Outputs that
-do not come from a Softmax are learned by their squared error.
+https://arxiv.org/abs/1506.02626, sec. 3: the remaining weights start from their values, and those
+that are zero stay zero. It needs no labels: it learns the source's soft answers (Hinton, Vinyals
+and Dean, 2015, https://arxiv.org/abs/1503.02531, sec. 2). Outputs that do not come from a Softmax
+are learned by their squared error.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class FineTune(Maker):
     needs_answers: ClassVar[bool] = True
     tools: ClassVar[tuple[str, ...]] = ("onnx", "onnxruntime", "numpy", "torch")
 
-    steps: int = Field(1000, ge=1, le=1_000_000, description="calls of 32 items to learn from")
+    steps: int = Field(1000, ge=1, le=1_000_000, description="steps of 32 items each")
     learning_rate: float = Field(
-        1e-3, gt=0, lt=1, description="of Adam at the beginning; it falls to 0 along a cosine"
+        1e-3, gt=0, lt=1, description="initial learning rate of Adam; falls to 0 along a cosine"
     )
-    temperature: float = Field(4.0, gt=0, le=100, description="how soft probabilities are")
-    seed: int = Field(0, ge=0, lt=2**32, description="of the order of the calls")
+    temperature: float = Field(4.0, gt=0, le=100, description="softness of the probabilities")
+    seed: int = Field(0, ge=0, lt=2**32, description="seed of the order of the steps")
 
     def make(self, model: ModelProto, calibration: CalibrationData) -> Made:
         """See ``Maker.make``."""

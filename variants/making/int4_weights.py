@@ -1,9 +1,9 @@
-"""Matrix products' weights in 4 bits by block; activations and arithmetic stay float.
+"""Weights of matrix products in 4 bits per block; activations and arithmetic stay float.
 
-Round to nearest within blocks of one column, each with its own scale, as ONNX Runtime's
+Rounds to nearest within blocks of one column, each with its own scale, as ONNX Runtime's
 ``MatMulNBits`` takes them,
 https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html. Weight-only
-quantisation pays where reading weights is what takes time, as with large matrices at batch 1:
+quantisation pays if reading weights takes most of the time, as with large matrices at batch 1:
 Frantar et al., "GPTQ", ICLR 2023, https://arxiv.org/abs/2210.17323, section 1.
 """
 
@@ -32,7 +32,7 @@ class Int4Weights(Maker):
     tools: ClassVar[tuple[str, ...]] = ("onnx", "onnxruntime", "onnx_ir", "numpy")
 
     block_size: Literal[16, 32, 64, 128, 256] = Field(32, description="weights that share a scale")
-    symmetric: bool = Field(False, description="no zero points: one constant less a block")
+    symmetric: bool = Field(False, description="no zero points: one constant less per block")
 
     def make(self, model: ModelProto, calibration: CalibrationData) -> Made:
         """See ``Maker.make``."""

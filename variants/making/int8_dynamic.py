@@ -1,9 +1,9 @@
-"""Dynamic int8: weights rounded beforehand, activations' ranges taken from each batch as it runs.
+"""Dynamic int8: rounds weights beforehand, and takes the ranges of activations from each batch.
 
 ONNX Runtime's ``quantize_dynamic``,
-https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html. Needs no calibration
-data. Only matrix products and recurrent layers are taken, as ONNX Runtime advises: convolutions
-quantised in this way (``ConvInteger``) have no fast kernels on CPUs.
+https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html. It needs no
+calibration data. It quantises only matrix products and recurrent layers, as ONNX Runtime advises:
+convolutions quantised in this way (``ConvInteger``) have no fast kernels on CPUs.
 """
 
 from __future__ import annotations

@@ -75,10 +75,10 @@ class Int8Static(Maker):
         description="7-bit weights: x86 without VNNI saturates sums of 8-bit ones",
     )
     keep_worst: int = Field(
-        0, ge=0, description="layers left in float32: those that disturb the outputs most"
+        0, ge=0, description="number of layers left in float32: those that disturb the outputs most"
     )
     bias_correction: bool = Field(
-        False, description="biases that make up for what rounding adds to the layers' means"
+        False, description="corrects biases for the change of the layers' means by rounding"
     )
 
     def make(self, model: ModelProto, calibration: CalibrationData) -> Made:

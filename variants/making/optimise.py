@@ -1,10 +1,10 @@
-"""Graph optimisation done once, ahead of serving: constants folded, operators fused.
+"""Graph optimisation once, before serving: folds constants and fuses operators.
 
 ONNX Runtime's offline optimisation,
 https://onnxruntime.ai/docs/performance/model-optimizations/graph-optimizations.html. Its ``basic``
 level writes standard operators only; ``extended`` writes fused operators that only ONNX Runtime
-knows. Its third level, layouts, depends on the processor it ran on, so it is not offered: a file
-must run wherever it is placed, and ONNX Runtime does that level at load anyway.
+knows. Its third level, layouts, depends on the processor, so it is not offered: a file must run
+anywhere, and ONNX Runtime applies that level at load anyway.
 """
 
 from __future__ import annotations

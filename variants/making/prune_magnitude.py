@@ -1,9 +1,9 @@
-"""Unstructured pruning: the smallest weights become zero, each layer's share found by itself.
+"""Unstructured pruning: sets the smallest weights to zero, and finds the share of each layer.
 
-Weights are compared across layers by their LAMP score, ``w^2`` over the sum of the squares of those
-of the layer that are not smaller: Lee et al., "Layer-Adaptive Sparsity for the Magnitude-Based
-Pruning", ICLR 2021, https://arxiv.org/abs/2010.07611. Plain sizes would compare nothing:
-a layer whose batch normalisation is folded in may be scaled at will. Nothing is retrained here;
+Weights of all layers are compared by their LAMP score, ``w^2`` over the sum of the squares of the
+weights of the layer that are not smaller: Lee et al., "Layer-Adaptive Sparsity for the
+Magnitude-Based Pruning", ICLR 2021, https://arxiv.org/abs/2010.07611. Plain magnitudes cannot be
+compared, because a layer with folded batch normalisation may have any scale. It does not retrain;
 ``fine-tune`` may follow.
 """
 

@@ -1,11 +1,11 @@
-"""Structured pruning: whole channels leave, so that the dense model really is smaller and quicker.
+"""Structured pruning: removes whole channels, so that the dense model is smaller and quicker.
 
-Those leave whose going disturbs the next layer least, and what they were on average is put into its
-bias. What remains of a channel's error is then its variance times the squared norm of the weights
-that read it, which is the order in which channels go: An et al., "Fluctuation-based Adaptive
-Structured Pruning for Large Language Models", AAAI 2024, https://arxiv.org/abs/2312.11983, here for
-convolutions. Nothing is retrained here, so accuracy falls quickly with the share; ``fine-tune`` may
-follow.
+It removes the channels whose removal disturbs the next layer least, and adds their mean to the bias
+of that layer. The error of a removed channel is then its variance times the squared norm of the
+weights that read it; channels are removed in ascending order of this error: An et al.,
+"Fluctuation-based Adaptive Structured Pruning for Large Language Models", AAAI 2024,
+https://arxiv.org/abs/2312.11983, here for convolutions. It does not retrain, so accuracy falls
+quickly with the share; ``fine-tune`` may follow.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ class PruneStructured(Maker):
 
     share: float = Field(0.25, gt=0, lt=1, description="share of each chain's channels to remove")
     multiple_of: int = Field(
-        8, ge=1, le=64, description="channels left are a multiple of it, as vector kernels like it"
+        8,
+        ge=1,
+        le=64,
+        description="the remaining channels are a multiple of this, for vector kernels",
     )
 
     def make(self, model: ModelProto, calibration: CalibrationData) -> Made:

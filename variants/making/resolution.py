@@ -1,6 +1,6 @@
-"""A convolutional network fed with smaller or larger pictures than it was trained on.
+"""Feeds a convolutional network with smaller or larger pictures than it was trained on.
 
-Cost falls with the square of the side; accuracy too, but slowly: Howard et al., "MobileNets"
+Cost falls with the square of the side, and accuracy more slowly: Howard et al., "MobileNets"
 (2017), https://arxiv.org/abs/1704.04861, section 3.4 (the resolution multiplier; there with
 training, here without).
 """
