@@ -1,4 +1,4 @@
-"""Set-up that all tests share: no telemetry, and no tests on published tables where they are absent."""
+"""Set-up of all tests: telemetry is off, and tests on published tables skip where those are not."""
 
 from __future__ import annotations
 
