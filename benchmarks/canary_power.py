@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from modelless.controller.core.sequential import Stream, weigh
+from modelless.controller.control.canary_verdict import Stream, weigh
 from modelless.variants.versions import TrialRules
 
 GUARDS = 3

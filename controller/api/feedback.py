@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from modelless.controller.api.v2_errors import invalid, nearest
-from modelless.controller.core.trials import Answer
+from modelless.controller.dispatch.trials import Answer
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.settings_files import problems
 from modelless.variants.vocabulary import Task

@@ -153,7 +153,7 @@ def check_new(settings: Settings) -> None:
         InvalidInputError: there is one in it already.
         EnvironmentUnfitError: it cannot be written.
     """
-    from modelless.controller.recording.tape import SUFFIX
+    from modelless.controller.replay.tape import SUFFIX
 
     if settings.record.folder is None:
         return

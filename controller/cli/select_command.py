@@ -66,7 +66,7 @@ def select(
     from modelless.controller.cli.dry_run import DryRun
     from modelless.controller.cli.profile_command import pick_device_classes
     from modelless.controller.config import load_settings
-    from modelless.controller.core.limits import DispatchLimits
+    from modelless.controller.dispatch.limits import DispatchLimits
     from modelless.policies.discovery import build_policy
     from modelless.policies.scopes import in_scope
     from modelless.policies.seams import SelectionPolicy

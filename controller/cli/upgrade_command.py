@@ -81,7 +81,7 @@ def _note(home: Path, reason: str, details: dict[str, Any]) -> None:
     from contextlib import closing
 
     from modelless.controller.config import HistorySettings
-    from modelless.controller.core.chronicle import Entry, EntryKind
+    from modelless.controller.control.decision_log import Entry, EntryKind
     from modelless.controller.history.entries import write_entries
     from modelless.variants.errors import ModellessError
     from modelless.variants.registry import open_registry

@@ -197,7 +197,7 @@ def canary_status(
 
 def _kept_trials(home: Path) -> list[dict[str, Any]]:
     """What the store knows of the trials that are on."""
-    from modelless.controller.core.verdict import TrialEvidence, status_of
+    from modelless.controller.control.canary_verdict import TrialEvidence, status_of
     from modelless.variants.promotion import read_evidence, read_lines
     from modelless.variants.registry import open_registry
 

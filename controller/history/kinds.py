@@ -8,7 +8,7 @@ from typing import Final
 
 from sqlalchemy import select
 
-from modelless.controller.core.chronicle import EntryKind
+from modelless.controller.control.decision_log import EntryKind
 from modelless.variants import promotion
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.store import HistoryRow, Store

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from modelless.controller.core.receipts import Receipt
+from modelless.controller.dispatch.receipts import Receipt
 from modelless.variants.errors import InvalidInputError
 
 OLD_FILES_KEPT: Final = 32

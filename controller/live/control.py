@@ -19,9 +19,12 @@ from typing import Any
 
 from modelless.controller.api.feedback import Feedback
 from modelless.controller.config import Settings
-from modelless.controller.core.books import demands_of, missed
-from modelless.controller.core.chronicle import Chronicle
-from modelless.controller.core.effects import (
+from modelless.controller.control.decision_log import Chronicle
+from modelless.controller.control.service import Service, follow_up
+from modelless.controller.control.settling import without_rash
+from modelless.controller.dispatch.instances import WorkerReport
+from modelless.controller.dispatch.open_queries import demands_of, missed
+from modelless.controller.effects import (
     Advise,
     LoadInstance,
     PlanEffect,
@@ -29,9 +32,6 @@ from modelless.controller.core.effects import (
     ScalePool,
     UnloadInstance,
 )
-from modelless.controller.core.roster import WorkerReport
-from modelless.controller.core.service import Service, follow_up
-from modelless.controller.core.settling import without_rash
 from modelless.controller.live.calls import Calls
 from modelless.controller.live.history_notes import HistoryNotes
 from modelless.controller.live.knowledge import Knowledge, Rereader, read_knowledge

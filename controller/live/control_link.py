@@ -9,7 +9,7 @@ from typing import Any
 
 import ray
 
-from modelless.controller.core.service import Service
+from modelless.controller.control.service import Service
 from modelless.controller.live.messages import Orders, Report
 from modelless.controller.live.release import PROTOCOL
 

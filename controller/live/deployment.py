@@ -16,7 +16,7 @@ from ray import serve
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from modelless.controller.config import PoolSettings, Settings
-from modelless.controller.core.effects import ScalePool
+from modelless.controller.effects import ScalePool
 from modelless.controller.live.control import ControlLoop
 from modelless.controller.live.control_link import CONTROL_NAME, NAMESPACE
 from modelless.controller.live.ray_metrics import RayMetrics

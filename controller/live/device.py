@@ -15,16 +15,18 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
-from modelless.controller.core.changes import Change
-from modelless.controller.core.effects import (
+from modelless.controller.device.changes import Change
+from modelless.controller.device.load_backoff import never_ends
+from modelless.controller.device.load_queue import LoadQueue
+from modelless.controller.device.residency import Residency
+from modelless.controller.device.resizing import Resident, take_along
+from modelless.controller.dispatch.instances import WorkerReport
+from modelless.controller.effects import (
     LoadInstance,
     PlanEffect,
     ResizeWorker,
     UnloadInstance,
 )
-from modelless.controller.core.load_backoff import never_ends
-from modelless.controller.core.resizing import Resident, take_along
-from modelless.controller.core.roster import WorkerReport
 from modelless.controller.live.device_threads import (
     Batch,
     BatchResult,
@@ -35,8 +37,6 @@ from modelless.controller.live.device_threads import (
     Removal,
     Tensors,
 )
-from modelless.controller.live.load_queue import LoadQueue
-from modelless.controller.live.residency import Residency
 from modelless.controller.live.residency_log import ChangeLog
 from modelless.controller.live.resizing import Resizing
 from modelless.policies.reasons import Reason
@@ -183,7 +183,7 @@ class LocalDevice:
         """Become one of another device class, in the background, while batches go on.
 
         Asking while something loads does nothing: the control loop asks again. See
-        ``core/resizing``.
+        ``device/resizing``.
         """
         becomes = self._sizes.get(size)
         is_loading = self._loading is not None or self._waiting.needed or self._resizing is not None

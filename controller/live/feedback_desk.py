@@ -11,8 +11,8 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from modelless.controller.api.feedback import Feedback, judge, parse_feedback
-from modelless.controller.core.receipts import Receipt
-from modelless.controller.core.trials import Answer, TrialBook
+from modelless.controller.dispatch.receipts import Receipt
+from modelless.controller.dispatch.trials import Answer, TrialBook
 from modelless.controller.live.messages import Orders
 from modelless.variants.errors import InvalidInputError, ModellessError, NotFoundError
 from modelless.variants.metrics.outputs import ClassOutput

@@ -23,8 +23,9 @@ from modelless.controller.api.v2_reply import (
 from modelless.controller.api.v2_request import InferRequest, parse_infer
 from modelless.controller.api.v2_routes import Endpoint, Route, route
 from modelless.controller.api.v2_signature import check_outputs
-from modelless.controller.core.dispatch import Dispatcher
-from modelless.controller.core.effects import (
+from modelless.controller.control.service import Service
+from modelless.controller.dispatch.dispatcher import Dispatcher
+from modelless.controller.effects import (
     AskForLoad,
     Complete,
     DispatchEffect,
@@ -32,7 +33,6 @@ from modelless.controller.core.effects import (
     Refuse,
     WakeAt,
 )
-from modelless.controller.core.service import Service
 from modelless.controller.history.receipts import receipt_document
 from modelless.controller.live.feedback_desk import FeedbackDesk
 from modelless.controller.live.replies import error_of, reply_parameters

@@ -13,9 +13,9 @@ from typing import Any
 
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.config import Settings
-from modelless.controller.core.roster import WorkerReport
-from modelless.controller.core.service import Service
-from modelless.controller.core.trials import TrialBook
+from modelless.controller.control.service import Service
+from modelless.controller.dispatch.instances import WorkerReport
+from modelless.controller.dispatch.trials import TrialBook
 from modelless.controller.live.control_link import ControlLink
 from modelless.controller.live.cores import cores_of
 from modelless.controller.live.device import LocalDevice

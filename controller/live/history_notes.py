@@ -10,7 +10,7 @@ from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
-from modelless.controller.core.chronicle import Entry, EntryKind
+from modelless.controller.control.decision_log import Entry, EntryKind
 from modelless.controller.history.entries import write_entries
 from modelless.variants.errors import ModellessError
 from modelless.variants.registry import open_registry

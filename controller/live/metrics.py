@@ -14,8 +14,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import modelless
-from modelless.controller.core.changes import ChangeKind
-from modelless.controller.core.meters import BATCH_BOUNDS, LATENCY_BOUNDS_S, Meters
+from modelless.controller.device.changes import ChangeKind
+from modelless.controller.dispatch.counters import BATCH_BOUNDS, LATENCY_BOUNDS_S, Meters
 from modelless.controller.live.messages import Report
 from modelless.profiler.online.coverage import merge_coverage
 from modelless.variants.vocabulary import DeviceClass

@@ -7,8 +7,8 @@ from dataclasses import replace
 from math import inf
 
 from modelless.controller.config import Settings
-from modelless.controller.core.effects import PlanEffect, ScalePool
-from modelless.controller.core.fleet import PlanLimits
+from modelless.controller.control.pool_moves import PlanLimits
+from modelless.controller.effects import PlanEffect, ScalePool
 from modelless.policies.views import Pool
 
 GATEWAYS = "gateways"

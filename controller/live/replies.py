@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from modelless.controller.core.effects import Refuse
-from modelless.controller.core.nearest import is_infeasible
-from modelless.controller.core.receipts import Receipt
+from modelless.controller.dispatch.nearest_limits import is_infeasible
+from modelless.controller.dispatch.receipts import Receipt
+from modelless.controller.effects import Refuse
 from modelless.policies.reasons import Reason
 from modelless.variants.errors import (
     DeadlineExceededError,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from modelless.controller.core.changes import Change, ChangeKind
+from modelless.controller.device.changes import Change, ChangeKind
 from modelless.policies.reasons import Reason
 
 _MOST_WAITING: Final = 256

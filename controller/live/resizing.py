@@ -1,4 +1,4 @@
-"""A device on its way to another size: what is loaded again so far; see ``core/resizing``."""
+"""A device on its way to another size: what is loaded again so far; see ``device/resizing``."""
 
 from __future__ import annotations
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from modelless.controller.core.effects import LoadInstance
-from modelless.controller.core.succession import (
+from modelless.controller.control.succession import (
     Candidate,
     RolloutWatch,
     bequests,
     lacking,
     predecessors,
 )
+from modelless.controller.effects import LoadInstance
 from modelless.controller.live.messages import Report
 
 
 class Rollouts:
-    """See ``core/succession``.
+    """See ``control/succession``.
 
     Args:
         reports: every member's latest.

@@ -4,7 +4,7 @@ Each gateway plans with what it knows, and would hand a busy worker a batch as t
 worker accepts one batch beside the one that runs, and that only if it need not wait longer than its
 queries can; the rest goes back at once, with the time that the worker is taken for. Every answer
 says how long what else was accepted will keep it, so gateways take turns without a word to each
-other, and one that finds itself alone may use both places (``core/openings``).
+other, and one that finds itself alone may use both places (``dispatch/workers``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from modelless.controller.core.roster import WorkerReport
+from modelless.controller.dispatch.instances import WorkerReport
 
 Tensors = Mapping[str, NDArray[Any]]
 

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from modelless.controller.core.succession import Standing
+from modelless.controller.control.succession import Standing
 from modelless.controller.live.messages import Orders
 from modelless.controller.live.release import ProtocolError
 

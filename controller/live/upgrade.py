@@ -1,7 +1,7 @@
 """``modelless upgrade``: what runs is replaced by what is installed, one process after the other.
 
 Run by a process of the new release, which joins the cluster. The control loop comes first: it hands
-the variants of each old process to its heir (``core/succession``). Then the pools' workers and the
+the variants of each old process to its heir (``control/succession``). Then the pools' workers and the
 gateways, by Ray Serve's rolling update with one replica more than usual; what an old gateway has
 taken in, it answers. Ray, Ray Serve, HAProxy and the supervisor stay as they are.
 

@@ -16,9 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from modelless.controller.core.service import Service
-from modelless.controller.core.trials import TrialCounts
-from modelless.controller.core.verdict import (
+from modelless.controller.control.canary_verdict import (
     Decision,
     TrialEvidence,
     Verdict,
@@ -26,6 +24,8 @@ from modelless.controller.core.verdict import (
     judge,
     status_of,
 )
+from modelless.controller.control.service import Service
+from modelless.controller.dispatch.trials import TrialCounts
 from modelless.variants.errors import ModellessError
 from modelless.variants.promotion import (
     Lines,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.controller.core.limits import DispatchLimits
+from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.sim.bound_capacity import fastest, is_fixed
 from modelless.controller.sim.bound_program import Program, Served
 from modelless.controller.sim.bound_service import PlacedVariant

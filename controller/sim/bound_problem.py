@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.controller.core.limits import DispatchLimits
+from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.sim.arrivals import queries
 from modelless.controller.sim.bound_capacity import capacity, cut_times, fastest, hand_over
 from modelless.controller.sim.bound_memory import Stock, serve_from, stock_of

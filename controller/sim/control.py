@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from modelless.controller.core.effects import (
+from modelless.controller.control.planner import Planner
+from modelless.controller.effects import (
     LoadInstance,
     Planned,
     ResizeWorker,
     ScalePool,
     UnloadInstance,
 )
-from modelless.controller.core.plan import Planner
 from modelless.controller.sim.floor import Floor
 from modelless.controller.sim.profiles import Fleet
 from modelless.controller.sim.recorder import Recorder

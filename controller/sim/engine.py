@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
 
-from modelless.controller.core.books import demands_of, missed
-from modelless.controller.core.dispatch import Dispatcher
-from modelless.controller.core.effects import Complete, DispatchEffect, Execute, Refuse, WakeAt
-from modelless.controller.core.limits import DispatchLimits
-from modelless.controller.core.plan import PlanLimits, Planner
-from modelless.controller.core.receipts import Receipt, ReceiptBook
-from modelless.controller.core.roster import Roster
+from modelless.controller.control.planner import PlanLimits, Planner
+from modelless.controller.dispatch.dispatcher import Dispatcher
+from modelless.controller.dispatch.instances import Roster
+from modelless.controller.dispatch.limits import DispatchLimits
+from modelless.controller.dispatch.open_queries import demands_of, missed
+from modelless.controller.dispatch.receipts import Receipt, ReceiptBook
+from modelless.controller.effects import Complete, DispatchEffect, Execute, Refuse, WakeAt
 from modelless.controller.sim.arrivals import Asked
 from modelless.controller.sim.control import ControlLoop
 from modelless.controller.sim.devices import Running, SimulatedWorker

@@ -6,7 +6,7 @@ from collections import Counter
 from fnmatch import fnmatchcase
 from typing import Protocol
 
-from modelless.controller.core.resizing import take_along
+from modelless.controller.device.resizing import take_along
 from modelless.controller.sim.devices import Host, SimulatedWorker
 from modelless.controller.sim.events import Events
 from modelless.controller.sim.latencies import Normals, Truth

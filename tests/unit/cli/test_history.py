@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from modelless.controller.cli.moments import moment_of
-from modelless.controller.core.chronicle import Entry
+from modelless.controller.control.decision_log import Entry
 from modelless.controller.history.entries import write_entries
 from modelless.controller.history.kinds import NOTED_KINDS
 from modelless.controller.history.receipts import (

@@ -6,9 +6,9 @@ from dataclasses import replace
 from math import nan
 from typing import Any
 
-from modelless.controller.core.changes import Change, ChangeKind
-from modelless.controller.core.chronicle import Chronicle, EntryKind
-from modelless.controller.core.effects import Planned, ResizeWorker, ScalePool
+from modelless.controller.control.decision_log import Chronicle, EntryKind
+from modelless.controller.device.changes import Change, ChangeKind
+from modelless.controller.effects import Planned, ResizeWorker, ScalePool
 from modelless.policies.plan_quality import PlanQuality, PlanSource
 from modelless.policies.reasons import Reason
 

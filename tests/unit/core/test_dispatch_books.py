@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from modelless.controller.core.limits import DispatchLimits
+from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy

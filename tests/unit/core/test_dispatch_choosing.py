@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from modelless.controller.core.effects import Execute
+from modelless.controller.effects import Execute
 from modelless.policies.reasons import Reason
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible
 from modelless.policies.selection.most_accurate_feasible import MostAccurateFeasible

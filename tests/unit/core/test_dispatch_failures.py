@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelless.controller.core.limits import DispatchLimits
+from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible

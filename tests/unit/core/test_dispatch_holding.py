@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from modelless.controller.core.effects import AskForLoad
-from modelless.controller.core.limits import DispatchLimits
+from modelless.controller.dispatch.limits import DispatchLimits
+from modelless.controller.effects import AskForLoad
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.selection.best_value import BestValue

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from modelless.controller.core.limits import DispatchLimits
+from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.policies.reasons import Reason
 from modelless.policies.views import (
     Bind,

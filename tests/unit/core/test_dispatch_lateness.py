@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelless.controller.core.limits import DispatchLimits
+from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.policies.reasons import Reason
 from modelless.policies.selection.best_value import BestValue
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from modelless.controller.core.limits import DispatchLimits
+from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.selection.best_value import BestValue

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from modelless.controller.core.limits import DispatchLimits
-from modelless.controller.core.tenants import Tenants
-from modelless.controller.core.waiting import WaitingRoom, Worker
+from modelless.controller.dispatch.limits import DispatchLimits
+from modelless.controller.dispatch.queues import WaitingRoom, Worker
+from modelless.controller.dispatch.tenants import Tenants
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
 from modelless.policies.batching.urgency import urgency
 from modelless.policies.reasons import Reason

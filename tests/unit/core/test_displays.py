@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from modelless.controller.core.outfits import Outfit, Shelves
-from modelless.controller.core.servers import Servers
-from modelless.controller.core.tenants import Tenants
-from modelless.controller.core.waiting import WaitingRoom
+from modelless.controller.dispatch.queues import WaitingRoom
+from modelless.controller.dispatch.servers import Servers
+from modelless.controller.dispatch.tenants import Tenants
+from modelless.controller.dispatch.worker_groups import Outfit, Shelves
 from modelless.policies.views import QueryView, QueueView
 
 SCOPES = tuple(f"task-{number}" for number in range(12))

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from modelless.controller.core.load_backoff import LoadBackoff, never_ends
-from modelless.controller.core.stock import Stock
+from modelless.controller.control.planned_memory import Stock
+from modelless.controller.device.load_backoff import LoadBackoff, never_ends
 from modelless.policies.views import ClusterView, VariantFacts, WorkerState
 from modelless.variants.vocabulary import Placement
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelless.controller.core.making_room import leavers
+from modelless.controller.control.planner import leavers
 from modelless.policies.views import Instance
 
 SIZES = st.lists(st.integers(1, 100), max_size=12)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modelless.controller.core.meters import BATCH_BOUNDS, LATENCY_BOUNDS_S, Meters
+from modelless.controller.dispatch.counters import BATCH_BOUNDS, LATENCY_BOUNDS_S, Meters
 
 
 def test_a_latency_counts_in_the_first_bucket_that_holds_it() -> None:

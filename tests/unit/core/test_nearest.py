@@ -10,8 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modelless.controller.core.nearest import Offer, is_infeasible, nearest_limits, refusal_message
-from modelless.controller.core.receipts import Receipt
+from modelless.controller.dispatch.nearest_limits import (
+    Offer,
+    is_infeasible,
+    nearest_limits,
+    refusal_message,
+)
+from modelless.controller.dispatch.receipts import Receipt
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from modelless.controller.core.outlook import Outlook, ReadyCandidates
+from modelless.controller.dispatch.backlog import Outlook, ReadyCandidates
 from modelless.policies.views import Candidates
 from modelless.variants.estimates import Estimates
 from modelless.variants.vocabulary import Placement

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from modelless.controller.core.preload import Preloading
+from modelless.controller.control.preload import Preloading
 from modelless.policies.reasons import Reason
 from modelless.policies.views import ClusterView
 from modelless.variants.vocabulary import Placement

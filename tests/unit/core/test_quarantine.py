@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from modelless.controller.core.limits import DispatchLimits
-from modelless.controller.core.quarantine import Quarantine, QuarantineLimits, Sign
-from modelless.controller.core.waiting import Batch, Worker
+from modelless.controller.dispatch.limits import DispatchLimits
+from modelless.controller.dispatch.quarantine import Quarantine, QuarantineLimits, Sign
+from modelless.controller.dispatch.queues import Batch, Worker
 from modelless.policies.reasons import Reason
 
 from .world import LADDER, World

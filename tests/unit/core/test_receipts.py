@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from modelless.controller.core.receipts import Receipt, ReceiptBook, explain_candidates
+from modelless.controller.dispatch.receipts import Receipt, ReceiptBook, explain_candidates
 from modelless.policies.reasons import Reason
 
 from .world import LADDER, World, make_query

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from modelless.controller.core.resizing import LATELY_S, Resident, take_along
-from modelless.controller.core.roster import WorkerReport
+from modelless.controller.device.resizing import LATELY_S, Resident, take_along
+from modelless.controller.dispatch.instances import WorkerReport
 from modelless.policies.reasons import Reason
 
 from .world import World

@@ -7,8 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modelless.controller.core.roster import Roster, WorkerReport
-from modelless.controller.core.shortlist import WORTHWHILE_ROWS, find_shortlist
+from modelless.controller.dispatch.instances import (
+    WORTHWHILE_ROWS,
+    Roster,
+    WorkerReport,
+    find_shortlist,
+)
 from modelless.policies.scopes import in_scope
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible
 from modelless.policies.selection.most_accurate_feasible import MostAccurateFeasible

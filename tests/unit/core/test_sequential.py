@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from modelless.controller.core.sequential import Evidence, Stream, weigh
+from modelless.controller.control.canary_verdict import Evidence, Stream, weigh
 
 ALPHA = 0.05
 NEEDED = math.log(1.0 / ALPHA)

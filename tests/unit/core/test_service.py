@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from modelless.controller.core.effects import LoadInstance, UnloadInstance
-from modelless.controller.core.service import Service, follow_up
+from modelless.controller.control.service import Service, follow_up
+from modelless.controller.effects import LoadInstance, UnloadInstance
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Instance, VariantFacts, WorkerState
 from modelless.variants.errors import NotFoundError

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from modelless.controller.core.effects import Advise, LoadInstance, ScalePool, UnloadInstance
-from modelless.controller.core.settling import without_rash
+from modelless.controller.control.settling import without_rash
+from modelless.controller.effects import Advise, LoadInstance, ScalePool, UnloadInstance
 from modelless.policies.reasons import Reason
 
 LOAD = LoadInstance("w0", "a", Reason.WANTED)

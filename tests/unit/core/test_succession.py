@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from modelless.controller.core.effects import LoadInstance
-from modelless.controller.core.succession import (
+from modelless.controller.control.succession import (
     MOST_ROLLOUT_S,
     Candidate,
     RolloutWatch,
@@ -12,6 +11,7 @@ from modelless.controller.core.succession import (
     lacking,
     predecessors,
 )
+from modelless.controller.effects import LoadInstance
 from modelless.policies.reasons import Reason
 
 A, B, C = "t/a/x@1", "t/b/x@1", "t/c/x@1"

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from modelless.controller.core import trials
-from modelless.controller.core.receipts import Receipt
-from modelless.controller.core.trials import (
+from modelless.controller.dispatch import trials
+from modelless.controller.dispatch.receipts import Receipt
+from modelless.controller.dispatch.trials import (
     Answer,
     TrialBook,
     is_in_share,

@@ -6,7 +6,7 @@ from statistics import median
 
 import numpy as np
 
-from modelless.controller.core.usual import UsualErrors
+from modelless.controller.dispatch.quarantine import UsualErrors
 
 
 def test_it_is_the_median_of_whoever_counts() -> None:

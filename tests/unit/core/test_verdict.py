@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from modelless.controller.core.trials import ArmCounts, TrialCounts, latency_step, step_s
-from modelless.controller.core.verdict import (
+from modelless.controller.control.canary_verdict import (
     SLOW_FROM,
     Decision,
     TrialEvidence,
     judge,
     slow_above_s,
 )
+from modelless.controller.dispatch.trials import ArmCounts, TrialCounts, latency_step, step_s
 from modelless.variants.errors import InvalidInputError
 from modelless.variants.versions import Trial, TrialRules
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from modelless.controller.core.idle import IdleWorkers
-from modelless.controller.core.outfits import Outfit
-from modelless.controller.core.servers import Servers
-from modelless.controller.core.tenants import Tenants
-from modelless.controller.core.waiting import Batch, Queue, WaitingRoom, Worker
+from modelless.controller.dispatch.idle_workers import IdleWorkers
+from modelless.controller.dispatch.queues import Batch, Queue, WaitingRoom, Worker
+from modelless.controller.dispatch.servers import Servers
+from modelless.controller.dispatch.tenants import Tenants
+from modelless.controller.dispatch.worker_groups import Outfit
 from modelless.policies.batching.urgency import urgency
 from modelless.policies.views import QueryView
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from modelless.controller.core.dispatch import Dispatcher
-from modelless.controller.core.effects import Complete, DispatchEffect, Execute, Refuse, WakeAt
-from modelless.controller.core.limits import DispatchLimits
-from modelless.controller.core.roster import Roster, WorkerReport
+from modelless.controller.dispatch.dispatcher import Dispatcher
+from modelless.controller.dispatch.instances import Roster, WorkerReport
+from modelless.controller.dispatch.limits import DispatchLimits
+from modelless.controller.effects import Complete, DispatchEffect, Execute, Refuse, WakeAt
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import base_of, in_scope, own_of
 from modelless.policies.seams import SelectionPolicy

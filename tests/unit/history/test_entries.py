@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from modelless.controller.core.chronicle import Entry, EntryKind
+from modelless.controller.control.decision_log import Entry, EntryKind
 from modelless.controller.history.entries import Wanted, loaded_at, read_entries, write_entries
 from modelless.controller.history.words import entry_text
 from modelless.controller.live import history_notes

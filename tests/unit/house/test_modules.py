@@ -35,7 +35,7 @@ Modules = list[Module]
 
 def test_modules_are_found(modules: Modules) -> None:
     names = {module.name for module in modules}
-    assert {"modelless", "modelless.policies", "modelless.controller.core.dispatch"} <= names
+    assert {"modelless", "modelless.policies", "modelless.controller.dispatch.dispatcher"} <= names
 
 
 def test_no_module_bears_a_standard_name(modules: Modules) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from modelless.controller.config import Settings, parse_settings
-from modelless.controller.core.effects import LoadInstance
+from modelless.controller.effects import LoadInstance
 from modelless.controller.live import calls, control, pace
 from modelless.controller.live.calls import Calls
 from modelless.controller.live.control import ControlLoop

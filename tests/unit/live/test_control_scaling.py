@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from modelless.controller.config import Settings, parse_settings
-from modelless.controller.core.effects import LoadInstance, ResizeWorker, ScalePool
+from modelless.controller.effects import LoadInstance, ResizeWorker, ScalePool
 from modelless.controller.live import control
 from modelless.controller.live.control import ControlLoop
 from modelless.controller.live.messages import Orders, Report

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelless.controller.core import load_backoff
-from modelless.controller.core.effects import LoadInstance, UnloadInstance
-from modelless.controller.live import load_queue
+from modelless.controller.device import load_backoff, load_queue
+from modelless.controller.effects import LoadInstance, UnloadInstance
 from modelless.controller.live.device import LocalDevice
 from modelless.policies.reasons import Reason
 from modelless.variants.errors import EnvironmentUnfitError, ModellessError

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from modelless.controller.api.feedback import Feedback
-from modelless.controller.core.receipts import Receipt
-from modelless.controller.core.trials import TrialBook
+from modelless.controller.dispatch.receipts import Receipt
+from modelless.controller.dispatch.trials import TrialBook
 from modelless.controller.live.feedback_desk import GRACE_ORDERS, FeedbackDesk
 from modelless.controller.live.messages import Orders
 from modelless.policies.views import QueryView

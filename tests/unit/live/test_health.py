@@ -16,9 +16,9 @@ import pytest
 
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import Reply, render_text
-from modelless.controller.core.changes import ChangeKind
-from modelless.controller.core.effects import LoadInstance, UnloadInstance
-from modelless.controller.core.trials import TrialBook
+from modelless.controller.device.changes import ChangeKind
+from modelless.controller.dispatch.trials import TrialBook
+from modelless.controller.effects import LoadInstance, UnloadInstance
 from modelless.controller.live import device as devices
 from modelless.controller.live.device import STALLED_S, LocalDevice
 from modelless.controller.live.feedback_desk import FeedbackDesk

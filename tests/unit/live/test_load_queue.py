@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelless.controller.live.load_queue import MOST_REST_S, SHARE, LoadQueue
+from modelless.controller.device.load_queue import MOST_REST_S, SHARE, LoadQueue
 from modelless.policies.reasons import Reason
 from modelless.variants.vocabulary import Variant
 from tests.unit.variants.tiny_models import tiny_bytes, variant_of

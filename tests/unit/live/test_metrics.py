@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from modelless.controller.core.changes import Change, ChangeKind
-from modelless.controller.core.meters import Meters
+from modelless.controller.device.changes import Change, ChangeKind
+from modelless.controller.dispatch.counters import Meters
 from modelless.controller.live.messages import Report
 from modelless.controller.live.metrics import FAMILIES, ClusterMetrics
 from modelless.policies.reasons import Reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from modelless.controller.config import parse_settings
-from modelless.controller.core.effects import ScalePool
+from modelless.controller.effects import ScalePool
 from modelless.controller.live.pool_book import AGAIN_S, FIRST_START_S, PoolBook
 from modelless.controller.live.routable import RoutableWorkers
 from modelless.policies.reasons import Reason

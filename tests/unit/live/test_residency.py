@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from modelless.controller.core.load_backoff import FIRST_S, LONGEST_S
-from modelless.controller.live.residency import (
+from modelless.controller.device.load_backoff import FIRST_S, LONGEST_S
+from modelless.controller.device.residency import (
     Residence,
     Residency,
 )

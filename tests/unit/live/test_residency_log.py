@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modelless.controller.core.changes import ChangeKind
+from modelless.controller.device.changes import ChangeKind
 from modelless.controller.live.residency_log import ChangeBook, ChangeLog
 from modelless.policies.reasons import Reason
 

@@ -15,7 +15,7 @@ import pytest
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import Reply
 from modelless.controller.config import Settings, parse_settings
-from modelless.controller.core.trials import TrialBook
+from modelless.controller.dispatch.trials import TrialBook
 from modelless.controller.live import cluster as clusters
 from modelless.controller.live import control
 from modelless.controller.live.cluster import Cluster

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from modelless.controller.config import Settings, parse_settings
-from modelless.controller.core.succession import Standing
+from modelless.controller.control.succession import Standing
 from modelless.controller.live import control
 from modelless.controller.live.control import ControlLoop
 from modelless.controller.live.messages import Orders, Report

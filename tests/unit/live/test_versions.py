@@ -12,8 +12,8 @@ import pytest
 
 from modelless.controller.api.feedback import Feedback
 from modelless.controller.config import Settings
-from modelless.controller.core.service import Service
-from modelless.controller.core.trials import ArmCounts, TrialCounts
+from modelless.controller.control.service import Service
+from modelless.controller.dispatch.trials import ArmCounts, TrialCounts
 from modelless.controller.live import control, version_follower
 from modelless.controller.live.control import ControlLoop
 from modelless.controller.live.knowledge import Knowledge, Rereader, read_knowledge

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from modelless.controller.core.effects import LoadInstance, UnloadInstance
-from modelless.controller.core.plan import PlanLimits, Planner
+from modelless.controller.control.planner import PlanLimits, Planner
+from modelless.controller.effects import LoadInstance, UnloadInstance
 from modelless.policies.eviction.least_frequently_used import LeastFrequentlyUsed
 from modelless.policies.eviction.least_recently_used import LeastRecentlyUsed
 from modelless.policies.forecast.last_value import LastValue

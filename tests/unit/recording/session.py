@@ -12,13 +12,13 @@ import numpy as np
 
 from modelless.controller.assembly import build_dispatcher, build_planner
 from modelless.controller.config import Settings, parse_settings
-from modelless.controller.core.dispatch import DispatchEffect
-from modelless.controller.core.effects import Execute
-from modelless.controller.core.fleet import PlanLimits
-from modelless.controller.core.roster import WorkerReport
-from modelless.controller.recording.recorded import RecordedDispatcher, RecordedPlanner
-from modelless.controller.recording.snapshot import Snapshot
-from modelless.controller.recording.tape import SUFFIX, Tape
+from modelless.controller.control.pool_moves import PlanLimits
+from modelless.controller.dispatch.dispatcher import DispatchEffect
+from modelless.controller.dispatch.instances import WorkerReport
+from modelless.controller.effects import Execute
+from modelless.controller.replay.recorded import RecordedDispatcher, RecordedPlanner
+from modelless.controller.replay.snapshot import Snapshot
+from modelless.controller.replay.tape import SUFFIX, Tape
 from modelless.controller.sim.measurements import measurement
 from modelless.policies.views import ClusterView, Demand, Instance, VariantFacts, WorkerState
 from modelless.profiler.host_model import CostInputs

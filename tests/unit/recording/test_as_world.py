@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from modelless.controller.recording import as_world
-from modelless.controller.recording.as_world import write_world
-from modelless.controller.recording.queries import Arrival, arrivals_in, outcomes_in
+from modelless.controller.replay import as_world
+from modelless.controller.replay.as_world import write_world
+from modelless.controller.replay.queries import Arrival, arrivals_in, outcomes_in
 from modelless.controller.sim import world as world_module
 from modelless.controller.sim.arrivals import queries
 from modelless.controller.sim.profiles import build_fleet

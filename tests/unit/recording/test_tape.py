@@ -6,10 +6,10 @@ import json
 import math
 from pathlib import Path
 
-from modelless.controller.core.roster import WorkerReport
-from modelless.controller.recording.codec import decode, encode, encode_item
-from modelless.controller.recording.snapshot import read_snapshot
-from modelless.controller.recording.tape import Tape, TapeReader
+from modelless.controller.dispatch.instances import WorkerReport
+from modelless.controller.replay.codec import decode, encode, encode_item
+from modelless.controller.replay.snapshot import read_snapshot
+from modelless.controller.replay.tape import Tape, TapeReader
 from modelless.policies.views import QueryView
 from tests.unit.core.world import make_query
 
