@@ -13,6 +13,13 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
+from modelless.common.errors import (
+    FOREIGN_ERRORS,
+    InvalidInputError,
+    ModellessError,
+    NotFoundError,
+)
+from modelless.common.importing import import_object
 from modelless.policies.policy_settings import misfits, settings_of, takes_any, told
 from modelless.policies.seams import (
     BatchingPolicy,
@@ -23,13 +30,6 @@ from modelless.policies.seams import (
     ScalingPolicy,
     SelectionPolicy,
 )
-from modelless.variants.errors import (
-    FOREIGN_ERRORS,
-    InvalidInputError,
-    ModellessError,
-    NotFoundError,
-)
-from modelless.variants.importing import import_object
 
 GROUP = "modelless.policies"
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import fsspec
 
-from modelless.variants.errors import IntegrityError, InvalidInputError, StoreError
+from modelless.common.errors import IntegrityError, InvalidInputError, StoreError
 
 MAX_ARTIFACT_BYTES: Final = 2 * 2**30
 """Default bound of one artifact: 2 GiB, which is also the most that one ONNX file can hold."""

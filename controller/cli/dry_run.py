@@ -16,8 +16,8 @@ from modelless.controller.effects import DispatchEffect, Execute, Refuse, WakeAt
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import Candidates, QueryView
-from modelless.variants.catalog import Scope
 from modelless.variants.estimates import CostModel
+from modelless.variants.registry.catalog import Scope
 from modelless.variants.vocabulary import SLO, DeviceClass, Placement, Variant
 
 _MOST_WAKES = 100

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from modelless.common.errors import IntegrityError, InvalidInputError
 from modelless.controller.cli.screen import Json, emit, home_of, say
-from modelless.variants.errors import IntegrityError, InvalidInputError
 
 EPILOG = (
     "Examples: modelless rebuild imagenet/mynet/int8; "
@@ -35,7 +35,7 @@ def rebuild(
     """
     from modelless.variants.artifacts import write_whole
     from modelless.variants.making.origins import rebuild_variant
-    from modelless.variants.registry import open_registry
+    from modelless.variants.registry.registry import open_registry
 
     with closing(open_registry(home_of(ctx))) as registry:
         found = registry.variant(variant)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from modelless.common.errors import ModellessError
 from modelless.controller.cli.screen import Json, emit, others_print_to_stderr, say, show_table
-from modelless.variants.errors import ModellessError
 
 if TYPE_CHECKING:
     from modelless.controller.replay.replay import Replayed

@@ -21,7 +21,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from modelless.controller.dispatch.trials import ArmCounts, TrialCounts, step_s
-from modelless.variants.versions import Trial
+from modelless.variants.registry.versions import Trial
 
 # Is one rate of bad events larger than another by more than a tolerance? Asked as often as wanted.
 #

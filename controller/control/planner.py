@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from modelless.common.errors import FOREIGN_ERRORS
 from modelless.controller.control.planned_memory import Footprints, Stock
 from modelless.controller.control.pool_moves import Fleet, PlanLimits
 from modelless.controller.control.prefetch import Due, Foresight
@@ -21,7 +22,6 @@ from modelless.policies.reasons import Reason
 from modelless.policies.scopes import in_scope
 from modelless.policies.seams import EvictionPolicy, Forecaster, PlacementPolicy, ScalingPolicy
 from modelless.policies.views import ClusterView, Instance, Targets, WorkerState
-from modelless.variants.errors import FOREIGN_ERRORS
 from modelless.variants.vocabulary import Placement
 
 # Who leaves for the sake of room.

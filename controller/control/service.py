@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from modelless.common.errors import NotFoundError
 from modelless.controller.effects import LoadInstance, UnloadInstance
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Instance, VariantFacts, WorkerState
-from modelless.variants.errors import NotFoundError
-from modelless.variants.versions import Line, Trial, name_of
+from modelless.variants.registry.versions import Line, Trial, name_of
 
 
 @dataclass(frozen=True, slots=True)

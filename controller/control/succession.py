@@ -28,7 +28,7 @@ class Standing(NamedTuple):
     """What a process is, as it tells the control loop.
 
     Attributes:
-        release: the code and the settings that it runs, as ``live/release`` names them.
+        release: the code and the settings that it runs, as ``live/cluster/release`` names them.
         rollout: which deployment of its application it came with.
         began_s: when it began, seconds since the epoch.
         is_starting: it serves nobody yet.

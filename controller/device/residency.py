@@ -17,10 +17,10 @@ from collections.abc import Collection, Container
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from modelless.common.errors import ModellessError
 from modelless.controller.device.load_backoff import LoadBackoff
 from modelless.policies.scopes import scopes_of
 from modelless.policies.views import Instance
-from modelless.variants.errors import ModellessError
 from modelless.variants.runtimes import LoadedVariant
 
 

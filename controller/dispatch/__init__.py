@@ -1,1 +1,1 @@
-"""The dispatch machine: a gateway's queries, from arrival to answer or refusal. No I/O, no clock."""
+"""The dispatch machine: queries from arrival to answer or refusal. No I/O, no clock."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from modelless.common.errors import FOREIGN_ERRORS
 from modelless.controller.dispatch.instances import Roster
 from modelless.controller.dispatch.queues import Queue, WaitingRoom, Worker
 from modelless.policies.batching.urgency import urgency
@@ -30,7 +31,6 @@ from modelless.policies.views import (
     Wait,
     WorkerView,
 )
-from modelless.variants.errors import FOREIGN_ERRORS
 from modelless.variants.vocabulary import Placement
 
 _CHOICES = (Bind, Defer, Reject)

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from modelless.controller.dispatch.receipts import Receipt
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import arm_of, base_of, in_scope, task_of
-from modelless.variants.versions import Trial
+from modelless.variants.registry.versions import Trial
 from modelless.variants.vocabulary import Placement
 
 ANSWERS_KEPT: Final = 65_536

@@ -18,8 +18,8 @@ from modelless.controller.dispatch.open_queries import Kind
 from modelless.controller.dispatch.trials import TrialCounts
 from modelless.controller.effects import PlanEffect
 from modelless.policies.views import WorkerState
-from modelless.profiler.measured_model import Drift
-from modelless.profiler.online.coverage import Coverage
+from modelless.profiler.cost_model.measured_model import Drift
+from modelless.profiler.cost_model.online.coverage import Coverage
 from modelless.variants.vocabulary import Placement
 
 

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 
 from modelless.controller.control.succession import Standing
+from modelless.controller.live.cluster.release import ProtocolError
 from modelless.controller.live.messages import Orders
-from modelless.controller.live.release import ProtocolError
 
 logger = logging.getLogger(__name__)
 

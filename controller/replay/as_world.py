@@ -15,14 +15,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, NotFoundError
 from modelless.controller.config import Settings
 from modelless.controller.replay.codec import decode
 from modelless.controller.replay.queries import Arrival, arrivals_in, gateways_in
 from modelless.controller.replay.snapshot import Snapshot, read_snapshot
 from modelless.controller.replay.tape import SUFFIX, TapeReader
 from modelless.policies.views import ClusterView, QueryView
-from modelless.profiler.measured_model import Figures, best_points
-from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError, NotFoundError
+from modelless.profiler.cost_model.measured_model import Figures, best_points
 
 _COLUMNS: Final = (
     "arrival_s", "task", "latency_ms", "min_accuracy", "max_cost_usd", "tenant", "priority",

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.controller.assembly import build_dispatcher, build_planner
 from modelless.controller.config import parse_settings
 from modelless.controller.control.pool_moves import PlanLimits
@@ -18,7 +19,6 @@ from modelless.controller.replay.codec import decode, encode, encode_item
 from modelless.controller.replay.snapshot import read_snapshot
 from modelless.controller.replay.tape import SUFFIX, TapeReader
 from modelless.policies.views import ClusterView, VariantFacts
-from modelless.variants.errors import InvalidInputError, NotFoundError
 from modelless.variants.vocabulary import DeviceClass
 
 

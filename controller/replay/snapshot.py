@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from modelless.controller.config import Settings, parse_settings
 from modelless.controller.replay.codec import decode
-from modelless.profiler.host_model import CostInputs
-from modelless.profiler.learning.supposed import Supposed
-from modelless.profiler.measurement import Measurement
-from modelless.profiler.slowdowns import PairRun
+from modelless.profiler.cost_model.host_model import CostInputs
+from modelless.profiler.cost_model.learned.supposed import Supposed
+from modelless.profiler.cost_model.slowdowns import PairRun
+from modelless.profiler.measure.measurement import Measurement
 from modelless.variants.vocabulary import DeviceClass, Variant
 
 

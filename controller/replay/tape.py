@@ -18,8 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from modelless.common.errors import InvalidInputError
 from modelless.controller.replay.codec import encode, encode_item
-from modelless.variants.errors import InvalidInputError
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from modelless.controller.effects import (
     UnloadInstance,
 )
 from modelless.controller.sim.floor import Floor
-from modelless.controller.sim.profiles import Fleet
 from modelless.controller.sim.recorder import Recorder
+from modelless.controller.sim.worlds.profiles import Fleet
 from modelless.policies.views import ClusterView, Demand
 from modelless.variants.vocabulary import Placement
 

@@ -12,8 +12,8 @@ import json
 import zipfile
 from typing import Any, Final
 
+from modelless.common.errors import IntegrityError, InvalidInputError
 from modelless.variants.artifacts import MAX_ARTIFACT_BYTES, ZIP_ERRORS
-from modelless.variants.errors import IntegrityError, InvalidInputError
 
 _PLAIN: Final = (
     ".data/",

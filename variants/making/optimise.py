@@ -17,7 +17,7 @@ import onnx
 from onnx import ModelProto, shape_inference
 from pydantic import Field
 
-from modelless.variants.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.maker import Made, Maker
 from modelless.variants.making.session import import_onnxruntime

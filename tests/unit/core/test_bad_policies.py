@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from modelless.common.errors import ModellessError
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Bind, Candidates, Defer, QueryView, QueueView, Run, Wait
-from modelless.variants.errors import ModellessError
 
 from .some_policies import Scripted
 from .world import LADDER, World

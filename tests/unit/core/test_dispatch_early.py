@@ -8,7 +8,7 @@ from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.dispatch.quarantine import Sign
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
-from modelless.policies.selection.best_value import BestValue
+from modelless.policies.selection.best_value.best_value import BestValue
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible
 
 from .some_policies import LateBinding

@@ -8,7 +8,7 @@ from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.effects import AskForLoad
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
-from modelless.policies.selection.best_value import BestValue
+from modelless.policies.selection.best_value.best_value import BestValue
 from modelless.policies.selection.most_accurate_feasible import MostAccurateFeasible
 from tests.unit.core.some_policies import LateBinding
 from tests.unit.core.world import World, make_query

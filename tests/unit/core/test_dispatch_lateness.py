@@ -6,7 +6,7 @@ import pytest
 
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.policies.reasons import Reason
-from modelless.policies.selection.best_value import BestValue
+from modelless.policies.selection.best_value.best_value import BestValue
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible
 
 from .world import LADDER, World

@@ -9,7 +9,7 @@ import pytest
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
-from modelless.policies.selection.best_value import BestValue
+from modelless.policies.selection.best_value.best_value import BestValue
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible
 from modelless.policies.selection.clockwork import Clockwork
 from modelless.policies.selection.slack_fit import SlackFit

@@ -8,7 +8,7 @@ from modelless.controller.control.service import Service
 from modelless.policies.discovery import BUILT_IN, build_policy
 from modelless.policies.scopes import arm_of
 from modelless.policies.seams import SelectionPolicy
-from modelless.variants.versions import Line
+from modelless.variants.registry.versions import Line
 from modelless.variants.vocabulary import Placement
 
 from .world import World

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from modelless.common.errors import NotFoundError
 from modelless.controller.control.service import Service, follow_up
 from modelless.controller.effects import LoadInstance, UnloadInstance
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Instance, VariantFacts, WorkerState
-from modelless.variants.errors import NotFoundError
-from modelless.variants.versions import Line, Trial
+from modelless.variants.registry.versions import Line, Trial
 
 NAME = "imagenet/lite0/int8"
 OTHER = "imagenet/lite2/fp32@1"

@@ -18,7 +18,7 @@ from modelless.controller.dispatch.trials import (
 )
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import base_of, in_scope
-from modelless.variants.versions import Trial
+from modelless.variants.registry.versions import Trial
 from modelless.variants.vocabulary import Placement
 
 from .world import make_query

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from modelless.common.errors import InvalidInputError
 from modelless.controller.control.canary_verdict import (
     SLOW_FROM,
     Decision,
@@ -16,8 +17,7 @@ from modelless.controller.control.canary_verdict import (
     slow_above_s,
 )
 from modelless.controller.dispatch.trials import ArmCounts, TrialCounts, latency_step, step_s
-from modelless.variants.errors import InvalidInputError
-from modelless.variants.versions import Trial, TrialRules
+from modelless.variants.registry.versions import Trial, TrialRules
 
 TRIAL = Trial("imagenet/lite0/int8", 2, 1, 0.1, 7, 1000.0)
 NOW_S = 1060.0

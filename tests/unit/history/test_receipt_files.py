@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from modelless.common.errors import InvalidInputError
 from modelless.controller.config import HistorySettings
 from modelless.controller.dispatch.receipts import Receipt, ReceiptBook
 from modelless.controller.history.receipts import (
@@ -21,8 +22,7 @@ from modelless.controller.history.receipts import (
     receipts_folder,
     receipts_until,
 )
-from modelless.controller.live.receipt_log import ReceiptLog, sample
-from modelless.variants.errors import InvalidInputError
+from modelless.controller.live.front.receipt_log import ReceiptLog, sample
 from tests.unit.core.world import World, make_query
 
 

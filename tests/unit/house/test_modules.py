@@ -94,7 +94,7 @@ def test_the_core_loads_no_code_by_name(modules: Modules) -> None:
         if isinstance(node, ast.ImportFrom)
     ]
     assert imported
-    assert [name for name, module in imported if module == "modelless.variants.importing"] == []
+    assert [name for name, module in imported if module == "modelless.common.importing"] == []
 
 
 def test_exported_names_exist_once(modules: Modules) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from modelless.common.errors import ModellessError
 from modelless.controller.device.load_backoff import FIRST_S, LONGEST_S
 from modelless.controller.device.residency import (
     Residence,
     Residency,
 )
-from modelless.variants.errors import ModellessError
 from modelless.variants.vocabulary import Variant
 from tests.unit.variants.tiny_models import tiny_bytes, variant_of
 

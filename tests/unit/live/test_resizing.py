@@ -12,7 +12,7 @@ import pytest
 
 from modelless.controller.device import load_queue
 from modelless.controller.effects import LoadInstance, ResizeWorker
-from modelless.controller.live.device import LocalDevice
+from modelless.controller.live.worker.device import LocalDevice
 from modelless.policies.reasons import Reason
 from modelless.variants.runtimes import onnxruntime_cpu
 from modelless.variants.vocabulary import DeviceClass, Engine, Variant

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modelless.profiler.campaign import CampaignSettings, run_campaign
-from modelless.profiler.jobs import used_bytes
-from modelless.profiler.measure import Effort
-from modelless.profiler.noise import Noise
-from modelless.profiler.progress import EventKind, ProgressEvent, SkipReason, TimeLeft
-from modelless.variants.errors import InvalidInputError, NoisyMachineError
+from modelless.common.errors import InvalidInputError, NoisyMachineError
+from modelless.profiler.measure.campaign import CampaignSettings, run_campaign
+from modelless.profiler.measure.jobs import used_bytes
+from modelless.profiler.measure.noise import Noise
+from modelless.profiler.measure.progress import EventKind, ProgressEvent, SkipReason, TimeLeft
+from modelless.profiler.measure.timing import Effort
 from tests.unit.variants.fake_nvidia import FakeCuda, install_cuda
 
 LOUD = Noise(contention=0.9)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from modelless.profiler.device import DeviceFacts, GpuFacts, default_device_classes
-from modelless.profiler.host import parse_gpus, read_facts
-from modelless.variants.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError
+from modelless.profiler.devices.device import DeviceFacts, GpuFacts, default_device_classes
+from modelless.profiler.devices.host import parse_gpus, read_facts
 
 X86 = """processor\t: 0
 cpu family\t: 6

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from modelless.profiler.device import DeviceFacts
-from modelless.profiler.device_records import MOST_MACHINES, DeviceRecords, describe_devices
-from modelless.profiler.microbenchmark import DeviceRates
+from modelless.profiler.devices.device import DeviceFacts
+from modelless.profiler.devices.device_records import MOST_MACHINES, DeviceRecords, describe_devices
+from modelless.profiler.devices.microbenchmark import DeviceRates
 from modelless.variants.store import DeviceClassRow, Store, open_store
 from modelless.variants.vocabulary import DeviceClass
 

@@ -11,11 +11,11 @@ import pytest
 
 from modelless.controller.config import PoolSettings, Settings
 from modelless.controller.live.knowledge import read_knowledge
-from modelless.profiler.device_records import DeviceRecords
-from modelless.profiler.elsewhere import read_elsewhere
-from modelless.profiler.records import Records
+from modelless.profiler.devices.device_records import DeviceRecords
+from modelless.profiler.devices.elsewhere import read_elsewhere
+from modelless.profiler.measure.records import Records
 from modelless.variants.estimates import Load
-from modelless.variants.registry import open_registry
+from modelless.variants.registry.registry import open_registry
 from modelless.variants.vocabulary import DeviceClass, Placement
 from tests.unit.cli.tiny import add_measurements, add_variants, measurement
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modelless.profiler.inputs import sample_inputs, warm_up_inputs
-from modelless.variants.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError
+from modelless.profiler.measure.inputs import sample_inputs, warm_up_inputs
 from modelless.variants.vocabulary import TensorSpec
 
 IMAGE = TensorSpec("image", "UINT8", (-1, -1, -1, 3))

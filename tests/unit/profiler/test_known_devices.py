@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from modelless.profiler.known_devices import KnownDevice, find_known_device, known_devices
+from modelless.profiler.devices.known_devices import KnownDevice, find_known_device, known_devices
 
 # Bounds that a figure off by a thousand cannot meet, by kind.
 BOUNDS: dict[str, dict[str, tuple[float, float]]] = {

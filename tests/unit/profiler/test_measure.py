@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelless.profiler.measure import (
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
+from modelless.profiler.measure.timing import (
     FEWEST_REPEATS,
     Effort,
     StopReason,
     measure_point,
     summarise,
 )
-from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError
 
 INPUTS = {"image": np.zeros((2, 1), np.uint8)}
 

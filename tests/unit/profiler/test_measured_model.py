@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelless.profiler.curves import BatchCurves
-from modelless.profiler.measured_model import MeasuredCostModel
-from modelless.profiler.online.settings import ResidualSettings
-from modelless.variants.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError
+from modelless.profiler.cost_model.measured_model import BatchCurves, MeasuredCostModel
+from modelless.profiler.cost_model.online.settings import ResidualSettings
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
 

@@ -12,18 +12,21 @@ import numpy as np
 import onnx
 import pytest
 
-from modelless.profiler.microbenchmark import (
+from modelless.common.errors import EnvironmentUnfitError
+from modelless.profiler.devices.microbenchmark import (
+    MEMORY_BYTES,
     SAMPLES,
     Bench,
     DeviceRates,
+    Probe,
+    Quantity,
     host_bench,
     measure_rates,
+    probes,
 )
-from modelless.profiler.noise import Noise
-from modelless.profiler.probe_graphs import MEMORY_BYTES, Probe, Quantity, probes
-from modelless.variants.errors import EnvironmentUnfitError
-from modelless.variants.item_graph import read_item_graph
-from modelless.variants.multiply_adds import count_multiply_adds
+from modelless.profiler.measure.noise import Noise
+from modelless.variants.graphs.item_graph import read_item_graph
+from modelless.variants.graphs.multiply_adds import count_multiply_adds
 
 # What the fake device does in a second, by quantity; a run costs 10 us besides.
 RATES = {

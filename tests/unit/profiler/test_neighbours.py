@@ -14,25 +14,25 @@ from typing import Any
 
 import pytest
 
-from modelless.profiler.inputs import sample_inputs
-from modelless.profiler.jobs import Job
-from modelless.profiler.measured_model import MeasuredCostModel, best_points
-from modelless.profiler.measurement import Measurement
-from modelless.profiler.neighbours import (
-    Example,
-    neighbour_process,
-    pick_examples,
-    run_pairs,
-)
-from modelless.profiler.noise import Noise
-from modelless.profiler.pair_records import PairRecords
-from modelless.profiler.slowdowns import Kind, PairRun, Slowdowns
-from modelless.variants.errors import (
+from modelless.common.errors import (
     EnvironmentUnfitError,
     InvalidInputError,
     NoisyMachineError,
     StoreError,
 )
+from modelless.profiler.cost_model.measured_model import MeasuredCostModel, best_points
+from modelless.profiler.cost_model.slowdowns import Kind, PairRun, Slowdowns
+from modelless.profiler.measure.inputs import sample_inputs
+from modelless.profiler.measure.jobs import Job
+from modelless.profiler.measure.measurement import Measurement
+from modelless.profiler.measure.neighbours import (
+    Example,
+    neighbour_process,
+    pick_examples,
+    run_pairs,
+)
+from modelless.profiler.measure.noise import Noise
+from modelless.profiler.measure.pair_records import PairRecords
 from modelless.variants.estimates import Load
 from modelless.variants.store import PairRunRow, open_store
 from modelless.variants.vocabulary import Placement, TensorSpec

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelless.profiler.noise import (
+from modelless.common.errors import NoisyMachineError
+from modelless.profiler.measure.noise import (
     QUIET,
     CpuCounters,
     HostNoise,
@@ -24,7 +25,6 @@ from modelless.profiler.noise import (
     require_quiet,
     spread_of,
 )
-from modelless.variants.errors import NoisyMachineError
 
 LIMITS = NoiseLimits()
 STAT = """cpu  400 0 100 9000 10 0 5 50 0 0

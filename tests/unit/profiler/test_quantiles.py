@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelless.profiler.quantiles import (
+from modelless.common.errors import InvalidInputError
+from modelless.profiler.measure.timing import (
     as_ordered,
     conservative_quantile,
     is_median_known,
@@ -18,7 +19,6 @@ from modelless.profiler.quantiles import (
     median_ranks,
     relative_width,
 )
-from modelless.variants.errors import InvalidInputError
 
 latencies = st.lists(st.floats(1e-6, 10.0), min_size=1, max_size=300)
 

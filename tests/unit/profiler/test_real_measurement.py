@@ -12,12 +12,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from modelless.profiler.campaign import CampaignSettings, run_campaign
-from modelless.profiler.host import read_facts
-from modelless.profiler.inputs import sample_inputs
-from modelless.profiler.jobs import Job
-from modelless.profiler.measure import Effort
-from modelless.profiler.measured_model import MeasuredCostModel
+from modelless.profiler.cost_model.measured_model import MeasuredCostModel
+from modelless.profiler.devices.host import read_facts
+from modelless.profiler.measure.campaign import CampaignSettings, run_campaign
+from modelless.profiler.measure.inputs import sample_inputs
+from modelless.profiler.measure.jobs import Job
+from modelless.profiler.measure.timing import Effort
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import TensorSpec
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from modelless.profiler.campaign import run_campaign
-from modelless.profiler.records import Records
-from modelless.variants.errors import InvalidInputError, StoreError
+from modelless.common.errors import InvalidInputError, StoreError
+from modelless.profiler.measure.campaign import run_campaign
+from modelless.profiler.measure.records import Records
 from modelless.variants.store import MeasurementRow, Store, open_store
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from modelless.profiler.table import (
+from modelless.common.errors import InvalidInputError
+from modelless.profiler.measure.table import (
     COLUMNS,
     Duplicates,
     TableRow,
@@ -16,7 +17,6 @@ from modelless.profiler.table import (
     rows_of,
     write_table,
 )
-from modelless.variants.errors import InvalidInputError
 
 GOOD: dict[str, object] = {
     "source": "somewhere",

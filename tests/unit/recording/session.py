@@ -19,10 +19,10 @@ from modelless.controller.effects import Execute
 from modelless.controller.replay.recorded import RecordedDispatcher, RecordedPlanner
 from modelless.controller.replay.snapshot import Snapshot
 from modelless.controller.replay.tape import SUFFIX, Tape
-from modelless.controller.sim.measurements import measurement
+from modelless.controller.sim.worlds.measurements import measurement
 from modelless.policies.views import ClusterView, Demand, Instance, VariantFacts, WorkerState
-from modelless.profiler.host_model import CostInputs
-from modelless.profiler.learning.supposed import Supposed
+from modelless.profiler.cost_model.host_model import CostInputs
+from modelless.profiler.cost_model.learned.supposed import Supposed
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
 from tests.unit.core.world import DEVICES, LADDER, make_query, make_variant

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from modelless.common.errors import NotFoundError
 from modelless.controller.replay import as_world
 from modelless.controller.replay.as_world import write_world
 from modelless.controller.replay.queries import Arrival, arrivals_in, outcomes_in
-from modelless.controller.sim import world as world_module
-from modelless.controller.sim.arrivals import queries
-from modelless.controller.sim.profiles import build_fleet
 from modelless.controller.sim.run import simulate
-from modelless.controller.sim.world import load_world
-from modelless.variants.errors import NotFoundError
+from modelless.controller.sim.worlds import world as world_module
+from modelless.controller.sim.worlds.arrivals import queries
+from modelless.controller.sim.worlds.profiles import build_fleet
+from modelless.controller.sim.worlds.world import load_world
 
 from .session import CLOCK, START_S, record_control, record_gateway, snapshot
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.controller.config import parse_settings
 from modelless.controller.dispatch.dispatcher import Dispatcher
 from modelless.controller.replay.recorded import QUESTIONS, RecordedDispatcher
 from modelless.controller.replay.replay import replay, tapes_in
 from modelless.policies.discovery import BUILT_IN
 from modelless.policies.seams import ScalingPolicy, SelectionPolicy
-from modelless.variants.errors import InvalidInputError, NotFoundError
 
 from .session import record_control, record_gateway, snapshot
 

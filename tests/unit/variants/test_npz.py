@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modelless.variants.npz import NPZ_ERRORS, read_arrays
+from modelless.common.npz import NPZ_ERRORS, read_arrays
 
 
 def test_arrays_come_back(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from modelless.common.errors import InvalidInputError
 from modelless.controller.config import parse_settings
-from modelless.variants.errors import InvalidInputError
 
 
 @pytest.mark.parametrize(

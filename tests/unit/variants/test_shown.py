@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from modelless.variants.errors import InvalidInputError
-from modelless.variants.shown import shown
+from modelless.common.errors import InvalidInputError
+from modelless.common.shown import shown
 
 
 @pytest.mark.parametrize(

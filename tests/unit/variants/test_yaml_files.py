@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from modelless.variants import yaml_files
-from modelless.variants.errors import InvalidInputError
-from modelless.variants.yaml_files import parse_yaml, read_yaml
+from modelless.common import yaml_files
+from modelless.common.errors import InvalidInputError
+from modelless.common.yaml_files import parse_yaml, read_yaml
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modelless.profiler.learning.acquisition import Gains
+from modelless.profiler.cost_model.learned.acquisition import Gains
 
 from .worlds import FloatArray
 

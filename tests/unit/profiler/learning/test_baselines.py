@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from modelless.profiler.learning.baselines import BASELINES
-from modelless.profiler.learning.prior import shipped_prior
-from modelless.profiler.table import TableRow
+from modelless.profiler.cost_model.learned.baselines import BASELINES
+from modelless.profiler.cost_model.learned.prior import shipped_prior
+from modelless.profiler.measure.table import TableRow
 
 from .worlds import (
     BLANK_SIZES,

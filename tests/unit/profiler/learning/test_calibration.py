@@ -8,10 +8,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from modelless.profiler.learning.calibration import Scores, family_scores_of, scores_of
-from modelless.profiler.learning.prior import shipped_prior
-from modelless.profiler.learning.process import Adapted, Process
-from modelless.profiler.table import TableRow
+from modelless.profiler.cost_model.learned.calibration import Scores, family_scores_of, scores_of
+from modelless.profiler.cost_model.learned.prior import shipped_prior
+from modelless.profiler.cost_model.learned.process import Adapted, Process
+from modelless.profiler.measure.table import TableRow
 
 from .worlds import band_width, drawn, encoded, predict, row
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from modelless.profiler.learning.elsewhere import Elsewhere
-from modelless.profiler.learning.points import Vocabulary, encode, latency_log
-from modelless.profiler.learning.prior import shipped_prior
-from modelless.profiler.table import TableRow
+from modelless.profiler.cost_model.learned.elsewhere import Elsewhere
+from modelless.profiler.cost_model.learned.points import Vocabulary, encode, latency_log
+from modelless.profiler.cost_model.learned.prior import shipped_prior
+from modelless.profiler.measure.table import TableRow
 
 from .worlds import FloatArray, multiples, row
 

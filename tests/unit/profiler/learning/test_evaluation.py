@@ -13,9 +13,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from modelless.profiler.learning import evaluation
-from modelless.profiler.learning.baselines import BASELINES
-from modelless.profiler.learning.evaluation import (
+from modelless.common.errors import InvalidInputError
+from modelless.profiler.cost_model.learned import evaluation
+from modelless.profiler.cost_model.learned.baselines import BASELINES
+from modelless.profiler.cost_model.learned.evaluation import (
     MODELLESS,
     Holdout,
     Score,
@@ -23,11 +24,10 @@ from modelless.profiler.learning.evaluation import (
     evaluate,
     plan_trials,
 )
-from modelless.profiler.learning.points import in_order
-from modelless.profiler.learning.predictor import Prediction
-from modelless.profiler.learning.prior import shipped_prior
-from modelless.profiler.table import TableRow
-from modelless.variants.errors import InvalidInputError
+from modelless.profiler.cost_model.learned.points import in_order
+from modelless.profiler.cost_model.learned.predictor import Prediction
+from modelless.profiler.cost_model.learned.prior import shipped_prior
+from modelless.profiler.measure.table import TableRow
 
 from .worlds import FloatArray, IntArray, latencies_ms, multiples, row, varied
 

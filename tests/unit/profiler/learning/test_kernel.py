@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from modelless.profiler.learning.kernel import TERMS, Kernel
-from modelless.profiler.learning.points import LEVELS, Points
-from modelless.profiler.learning.prior import shipped_prior
+from modelless.profiler.cost_model.learned.kernel import TERMS, Kernel
+from modelless.profiler.cost_model.learned.points import LEVELS, Points
+from modelless.profiler.cost_model.learned.prior import shipped_prior
 
 from .worlds import BLANK_SIZES, encoded, row, varied
 

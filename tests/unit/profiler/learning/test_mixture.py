@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modelless.profiler.learning.mixture import Mixture
-from modelless.profiler.learning.prior import shipped_prior
-from modelless.profiler.learning.process import Process
-from modelless.profiler.learning.proxies import contrasts_of
+from modelless.profiler.cost_model.learned.mixture import Mixture
+from modelless.profiler.cost_model.learned.prior import shipped_prior
+from modelless.profiler.cost_model.learned.process import Process
+from modelless.profiler.cost_model.learned.proxies import contrasts_of
 
 from .worlds import BLANK_SIZES, FloatArray, IntArray, drawn, encoded, multiples
 

@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelless.profiler.host_model import with_gaps
-from modelless.profiler.learning.kernel import TERMS, Kernel
-from modelless.profiler.learning.own_speed import unit_ms_of
-from modelless.profiler.learning.placements import LEAST_OWN, Expected, PlacementModel
-from modelless.profiler.learning.points import LEVELS
-from modelless.profiler.learning.prior import shipped_prior
-from modelless.profiler.learning.supposed import suppose
-from modelless.profiler.measurement import Measurement
-from modelless.profiler.microbenchmark import DeviceRates
-from modelless.profiler.subjects import subjects_of
-from modelless.profiler.table import Subject
-from modelless.variants.errors import NotFoundError
-from modelless.variants.graph_facts import GraphFacts
+from modelless.common.errors import NotFoundError
+from modelless.profiler.cost_model.host_model import with_gaps
+from modelless.profiler.cost_model.learned.kernel import TERMS, Kernel
+from modelless.profiler.cost_model.learned.own_speed import unit_ms_of
+from modelless.profiler.cost_model.learned.placements import LEAST_OWN, Expected, PlacementModel
+from modelless.profiler.cost_model.learned.points import LEVELS
+from modelless.profiler.cost_model.learned.prior import shipped_prior
+from modelless.profiler.cost_model.learned.supposed import suppose
+from modelless.profiler.cost_model.subjects import subjects_of
+from modelless.profiler.devices.microbenchmark import DeviceRates
+from modelless.profiler.measure.measurement import Measurement
+from modelless.profiler.measure.table import Subject
+from modelless.variants.graphs.graph_facts import GraphFacts
 from modelless.variants.vocabulary import DeviceClass, Placement, Variant
 
 from .worlds import encoded, varied

@@ -8,8 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelless.profiler.learning.points import LEVELS, Points, Vocabulary, canonical_precision
-from modelless.profiler.table import TableRow
+from modelless.profiler.cost_model.learned.points import (
+    LEVELS,
+    Points,
+    Vocabulary,
+    canonical_precision,
+)
+from modelless.profiler.measure.table import TableRow
 
 from .worlds import BLANK_SIZES, encoded, row, varied
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelless.profiler.learning import predictor as predictor_module
-from modelless.profiler.learning.predictor import Prediction, Predictor
-from modelless.profiler.learning.prior import shipped_prior
-from modelless.profiler.table import TableRow
+from modelless.profiler.cost_model.learned import predictor as predictor_module
+from modelless.profiler.cost_model.learned.predictor import Prediction, Predictor
+from modelless.profiler.cost_model.learned.prior import shipped_prior
+from modelless.profiler.measure.table import TableRow
 
 from .worlds import (
     BLANK_SIZES,

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelless.profiler.learning.kernel import TERMS
-from modelless.profiler.learning.points import LEVELS
-from modelless.profiler.learning.prior import (
+from modelless.common.errors import InvalidInputError
+from modelless.profiler.cost_model.learned.kernel import TERMS
+from modelless.profiler.cost_model.learned.points import LEVELS
+from modelless.profiler.cost_model.learned.prior import (
     digest_of,
     parse_prior,
     read_prior,
     shipped_prior,
 )
-from modelless.variants.errors import InvalidInputError
 
-CONTENT = files("modelless.profiler.learning").joinpath("data", "prior.json").read_bytes()
+CONTENT = files("modelless.profiler.cost_model.learned").joinpath("data", "prior.json").read_bytes()
 Document = dict[str, Any]
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modelless.profiler.learning.points import Points
-from modelless.profiler.learning.prior import shipped_prior
-from modelless.profiler.learning.process import Adapted, Process
+from modelless.profiler.cost_model.learned.points import Points
+from modelless.profiler.cost_model.learned.prior import shipped_prior
+from modelless.profiler.cost_model.learned.process import Adapted, Process
 
 from .worlds import FloatArray, encoded, multiples, varied
 

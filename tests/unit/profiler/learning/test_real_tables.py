@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modelless.profiler.learning.baselines import BASELINES
-from modelless.profiler.learning.evaluation import (
+from modelless.profiler.cost_model.learned.baselines import BASELINES
+from modelless.profiler.cost_model.learned.evaluation import (
     MODELLESS,
     Holdout,
     Score,
     evaluate,
     plan_trials,
 )
-from modelless.profiler.learning.predictor import Predictor
-from modelless.profiler.learning.prior import shipped_prior
-from modelless.profiler.table import Duplicates, TableRow, read_table
+from modelless.profiler.cost_model.learned.predictor import Predictor
+from modelless.profiler.cost_model.learned.prior import shipped_prior
+from modelless.profiler.measure.table import Duplicates, TableRow, read_table
 
 from .worlds import latencies_ms, parted
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from modelless.profiler.campaign import CampaignSettings, Chosen, run_campaign
-from modelless.profiler.measurement import Measurement
-from modelless.profiler.progress import ProgressEvent, SkipReason
-from modelless.variants.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError
+from modelless.profiler.measure.campaign import CampaignSettings, Chosen, run_campaign
+from modelless.profiler.measure.measurement import Measurement
+from modelless.profiler.measure.progress import ProgressEvent, SkipReason
 from modelless.variants.vocabulary import Placement
 
 

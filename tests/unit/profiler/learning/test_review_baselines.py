@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from modelless.profiler.learning.baselines import BoostedTrees
-from modelless.profiler.learning.prior import shipped_prior
-from modelless.profiler.table import TableRow
+from modelless.profiler.cost_model.learned.baselines import BoostedTrees
+from modelless.profiler.cost_model.learned.prior import shipped_prior
+from modelless.profiler.measure.table import TableRow
 
 from .test_review_calibration import row
 

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelless.profiler.learning.agenda import InformedAgenda
-from modelless.profiler.learning.predictor import Predictor
-from modelless.profiler.learning.prior import Prior, digest_of, parse_prior, shipped_prior
-from modelless.profiler.learning.process import Adapted, Process
-from modelless.profiler.table import Subject
-from modelless.variants.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError
+from modelless.profiler.cost_model.learned.agenda import InformedAgenda
+from modelless.profiler.cost_model.learned.predictor import Predictor
+from modelless.profiler.cost_model.learned.prior import Prior, digest_of, parse_prior, shipped_prior
+from modelless.profiler.cost_model.learned.process import Adapted, Process
+from modelless.profiler.measure.table import Subject
 from modelless.variants.vocabulary import Placement
 
 from .test_review_calibration import points_of, row
@@ -25,7 +25,8 @@ NONE = np.array([], dtype=np.intp)
 
 
 def prior_with(variance: float, noise_variance: float) -> Prior:
-    data = files("modelless.profiler.learning").joinpath("data", "prior.json").read_bytes()
+    package = files("modelless.profiler.cost_model.learned")
+    data = package.joinpath("data", "prior.json").read_bytes()
     document: dict[str, Any] = json.loads(data)
     del document["sha256"]
     for by_term in document["variances"].values():

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from modelless.profiler.learning.calibration import scores_of
-from modelless.profiler.learning.points import Points, Vocabulary, encode
-from modelless.profiler.learning.prior import shipped_prior
-from modelless.profiler.learning.process import Process
-from modelless.profiler.table import TableRow
+from modelless.profiler.cost_model.learned.calibration import scores_of
+from modelless.profiler.cost_model.learned.points import Points, Vocabulary, encode
+from modelless.profiler.cost_model.learned.prior import shipped_prior
+from modelless.profiler.cost_model.learned.process import Process
+from modelless.profiler.measure.table import TableRow
 
 
 def row(device: str, number: int, gmacs: float) -> TableRow:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelless.profiler.learning.prior import shipped_prior
-from modelless.profiler.learning.supposed import Supposed, suppose
-from modelless.profiler.measured_model import MeasuredCostModel
-from modelless.profiler.measurement import Measurement
-from modelless.profiler.table import Subject
+from modelless.profiler.cost_model.learned.prior import shipped_prior
+from modelless.profiler.cost_model.learned.supposed import Supposed, suppose
+from modelless.profiler.cost_model.measured_model import MeasuredCostModel
+from modelless.profiler.measure.measurement import Measurement
+from modelless.profiler.measure.table import Subject
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import DeviceClass, Engine, Placement
 
@@ -80,8 +80,8 @@ def test_where_engines_do_not_run_there_is_no_gap_and_scipy_stays_out() -> None:
     code = """
 import sys
 from types import SimpleNamespace as Some
-from modelless.profiler.campaign import BATCHES
-from modelless.profiler.host_model import with_gaps
+from modelless.profiler.measure.campaign import BATCHES
+from modelless.profiler.cost_model.host_model import with_gaps
 from modelless.variants.vocabulary import DeviceClass, Engine, Placement
 
 cpu = DeviceClass("cpu-1", "cpu", 1, 1, 0.1, 1.0)

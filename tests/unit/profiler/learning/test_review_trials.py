@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from modelless.profiler.learning.evaluation import MOST_JUDGED, plan_trials
-from modelless.profiler.learning.points import in_order
+from modelless.profiler.cost_model.learned.evaluation import MOST_JUDGED, plan_trials
+from modelless.profiler.cost_model.learned.points import in_order
 
 from .test_review_calibration import row
 

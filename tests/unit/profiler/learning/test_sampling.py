@@ -7,10 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from modelless.profiler.learning.predictor import Predictor
-from modelless.profiler.learning.prior import shipped_prior
-from modelless.profiler.learning.sampling import SAMPLERS, sample_at_random, sample_by_choice
-from modelless.profiler.table import TableRow
+from modelless.profiler.cost_model.learned.predictor import Predictor
+from modelless.profiler.cost_model.learned.prior import shipped_prior
+from modelless.profiler.cost_model.learned.sampling import (
+    SAMPLERS,
+    sample_at_random,
+    sample_by_choice,
+)
+from modelless.profiler.measure.table import TableRow
 
 from .worlds import FloatArray, IntArray, latencies_ms, multiples, parted
 

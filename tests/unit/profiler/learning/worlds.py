@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.profiler.learning.points import Points, Vocabulary, encode
-from modelless.profiler.learning.predictor import Prediction, Predictor
-from modelless.profiler.learning.prior import shipped_prior
-from modelless.profiler.table import TableRow
+from modelless.profiler.cost_model.learned.points import Points, Vocabulary, encode
+from modelless.profiler.cost_model.learned.predictor import Prediction, Predictor
+from modelless.profiler.cost_model.learned.prior import shipped_prior
+from modelless.profiler.measure.table import TableRow
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]

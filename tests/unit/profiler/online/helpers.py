@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from modelless.profiler.measured_model import MeasuredCostModel
-from modelless.profiler.online.settings import ResidualSettings
+from modelless.profiler.cost_model.measured_model import MeasuredCostModel
+from modelless.profiler.cost_model.online.settings import ResidualSettings
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelless.profiler.online.coverage import Coverage, merge_coverage
+from modelless.profiler.cost_model.online.coverage import Coverage, merge_coverage
 
 from .helpers import IDLE, Noise, covered_percent, lognormal, make_model, placement, tell
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelless.profiler.online.drift import ShiftDetector
-from modelless.profiler.online.settings import ShiftSettings
-from modelless.variants.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError
+from modelless.profiler.cost_model.online.corrections import ShiftDetector
+from modelless.profiler.cost_model.online.settings import ShiftSettings
 
 from .helpers import IDLE, lognormal, make_model, one_s, placement, tell
 

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelless.profiler.online.contention import ContentionCurve
-from modelless.profiler.online.residuals import Residuals
-from modelless.profiler.online.settings import ResidualSettings
+from modelless.profiler.cost_model.online.residuals import ContentionCurve, Residuals
+from modelless.profiler.cost_model.online.settings import ResidualSettings
 from modelless.variants.estimates import Load
 
 from .helpers import IDLE, lognormal, make_model, one_s, placement, tell

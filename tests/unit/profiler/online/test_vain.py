@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from modelless.profiler.measured_model import MeasuredCostModel
+from modelless.profiler.cost_model.measured_model import MeasuredCostModel
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
 from tests.unit.core.world import LADDER, World

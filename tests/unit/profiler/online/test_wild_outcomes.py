@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modelless.profiler.measured_model import MeasuredCostModel
+from modelless.profiler.cost_model.measured_model import MeasuredCostModel
 from modelless.variants.estimates import Load
 
 from .helpers import IDLE, lognormal, make_model, one_s, placement, tell
