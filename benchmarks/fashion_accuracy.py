@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.common.intervals import wilson_percent
-from modelless.common.paired import compare_right
 from modelless.variants.making.session import Session
+from modelless.variants.metrics.paired import compare_right
 
 _BATCH: Final = 500
 

@@ -161,8 +161,8 @@ def _loads_of(text: str) -> list[float]:
 
 
 def _write(report: Path, document: Mapping[str, Any]) -> None:
+    from modelless.common.files import write_whole
     from modelless.controller.cli.compare_page import render_page
-    from modelless.variants.artifacts import write_whole
 
     text = json.dumps(document, indent=1, allow_nan=False)
     write_whole(report / "report.json", text.encode(), mode=0o644)

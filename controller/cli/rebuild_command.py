@@ -33,7 +33,7 @@ def rebuild(
     A variant whose own file is missing or damaged gets it back. Exit code 5 if a tool, the kind of
     processor or what it was made of has changed, 3 if it was not made by 'modelless make'.
     """
-    from modelless.variants.artifacts import write_whole
+    from modelless.common.files import write_whole
     from modelless.variants.making.origins import rebuild_variant
     from modelless.variants.registry.registry import open_registry
 

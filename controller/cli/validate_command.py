@@ -30,9 +30,9 @@ from modelless.controller.cli.screen import (
 from modelless.variants.vocabulary import Task, Variant
 
 if TYPE_CHECKING:
-    from modelless.common.paired import PairedDifference
     from modelless.controller.cli.measuring import Effort
     from modelless.variants.metrics import Metric
+    from modelless.variants.metrics.paired import PairedDifference
     from modelless.variants.registry.catalog import Catalog
     from modelless.variants.registry.registry import Registry
     from modelless.variants.validation import ValidationSet
@@ -230,7 +230,7 @@ def _measure(
 
 def _ranked(results: list[_Result], metric: Metric) -> list[_Result]:
     """The best first, the others held against it item by item."""
-    from modelless.common.paired import compare_paired
+    from modelless.variants.metrics.paired import compare_paired
 
     ranked = sorted(results, key=lambda result: -result.found.score.percent)
     for result in ranked[1:]:

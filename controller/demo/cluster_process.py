@@ -19,9 +19,9 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, UnavailableError
+from modelless.common.files import make_private_folder
 from modelless.controller.cli.detached import last_error
 from modelless.controller.demo.v2_client import Client
-from modelless.variants.artifacts import make_private_folder
 
 HOST = "127.0.0.1"
 STOP_S = 60.0

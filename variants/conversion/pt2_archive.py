@@ -13,7 +13,8 @@ import zipfile
 from typing import Any, Final
 
 from modelless.common.errors import IntegrityError, InvalidInputError
-from modelless.variants.artifacts import MAX_ARTIFACT_BYTES, ZIP_ERRORS
+from modelless.common.files import ZIP_ERRORS
+from modelless.variants.artifacts import MAX_ARTIFACT_BYTES
 
 _PLAIN: Final = (
     ".data/",

@@ -20,7 +20,8 @@ from modelless.common.errors import (
     ModellessError,
     StoreError,
 )
-from modelless.variants.artifacts import ArtifactStore, write_whole
+from modelless.common.files import write_whole
+from modelless.variants.artifacts import ArtifactStore
 from modelless.variants.graphs.canonical import read_model, write_model
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.fidelity import Fidelity, compare, run_all

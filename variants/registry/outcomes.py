@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import func, select
 
-from modelless.common.paired import PairedDifference, compare_right
 from modelless.variants.metrics.metric import Metric
+from modelless.variants.metrics.paired import PairedDifference, compare_right
 from modelless.variants.store import HistoryRow, Store
 from modelless.variants.validation.measuring import SEED, MeasuredAccuracy
 from modelless.variants.vocabulary import Variant

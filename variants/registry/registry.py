@@ -14,7 +14,8 @@ from sqlalchemy import URL, select
 from sqlalchemy.orm import Session
 
 from modelless.common.errors import StoreError
-from modelless.variants.artifacts import ArtifactStore, make_private_folder
+from modelless.common.files import make_private_folder
+from modelless.variants.artifacts import ArtifactStore
 from modelless.variants.paths import parse_path
 from modelless.variants.registry.catalog import Catalog, Scope
 from modelless.variants.store import (

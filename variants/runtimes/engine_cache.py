@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from modelless.common.errors import EnvironmentUnfitError
-from modelless.variants.artifacts import user_cache, write_whole
+from modelless.common.files import user_cache, write_whole
 
 MAX_BYTES: Final = 4 * 2**30
 """Default bound of all compiled engines together."""

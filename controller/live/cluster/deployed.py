@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from modelless.common.files import write_whole
 from modelless.controller.config import Settings
-from modelless.variants.artifacts import write_whole
 
 AUTH_MODE = "RAY_AUTH_MODE"
 _FILE = "deployed.json"

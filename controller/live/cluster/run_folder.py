@@ -13,8 +13,8 @@ import tempfile
 from contextlib import AbstractContextManager, chdir
 from pathlib import Path
 
+from modelless.common.files import write_whole
 from modelless.common.locks import held
-from modelless.variants.artifacts import write_whole
 
 SOCKET = "s"
 """Name of HAProxy's administration socket: short, since a socket's path must be."""

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from modelless.variants.artifacts import write_whole
+from modelless.common.files import write_whole
 
 logger = logging.getLogger(__name__)
 

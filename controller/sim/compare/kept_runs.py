@@ -6,9 +6,9 @@ import hashlib
 import json
 from pathlib import Path
 
+from modelless.common.files import write_whole
 from modelless.controller.sim.compare.jobs import BOUND, Figures, Job
 from modelless.controller.sim.compare.sources import Sources, data_files, policy_modules
-from modelless.variants.artifacts import write_whole
 
 _SIMULATOR = (
     "modelless.controller.sim.run",

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from modelless.common.errors import EnvironmentUnfitError
-from modelless.variants.artifacts import make_private_folder
+from modelless.common.files import make_private_folder
 
 _WAIT = "Wait until it has ended, or end it; then the same command goes on from there."
 

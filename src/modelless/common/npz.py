@@ -12,7 +12,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from modelless.variants.artifacts import ZIP_ERRORS
+from modelless.common.files import ZIP_ERRORS
 
 MOST_UNPACKED_BYTES: Final = 16 << 30
 """Of an ``.npz`` file, checked before anything is unpacked."""

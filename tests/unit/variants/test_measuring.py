@@ -12,10 +12,10 @@ import pytest
 from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
-from modelless.common.paired import compare_paired, compare_right
 from modelless.profiler.cost_model.dominated import in_pairs
 from modelless.variants.making.session import Session
 from modelless.variants.metrics import Score, find_metric
+from modelless.variants.metrics.paired import compare_paired, compare_right
 from modelless.variants.registry.dominance import Standing, find_dominated
 from modelless.variants.registry.outcomes import Outcomes, details_of, latest_outcomes
 from modelless.variants.registry.registry import Registry, open_registry
