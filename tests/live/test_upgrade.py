@@ -113,7 +113,8 @@ def test_an_upgrade_under_load_loses_no_query(running: Running) -> None:
     assert told["replaced"] == 4
     assert "2 of 2 gateways replaced" in done.stderr
     history = modelless(running.home, "history", "--kind", "upgrade", "--json")
-    assert [each["reason"] for each in json.loads(history.stdout)["entries"]] == ["began", "done"]
+    reasons = [each["reason"] for each in json.loads(history.stdout)["entries"]]
+    assert reasons[-2:] == ["began", "done"]  # other tests with this home upgrade, too
 
 
 def test_what_runs_the_release_already_is_left_alone(running: Running) -> None:
