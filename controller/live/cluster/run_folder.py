@@ -61,7 +61,7 @@ def empty_folder(folder: Path) -> Path:
     """The folder, for this user alone and without what an earlier run left."""
     if folder.is_symlink():
         folder.unlink()
-    # What is left of a run that was killed may still write there: then not all of it goes.
+    # Processes left over from a killed run may still write there; their files then stay.
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700, exist_ok=True)
     folder.chmod(0o700)

@@ -15,11 +15,6 @@ from packaging.utils import canonicalize_name
 
 from .tree import Module
 
-MOST_LINES = 400
-
-# Modules that may be longer, and why a split would be worse.
-LONGER: dict[str, str] = {}
-
 # Distributions that come with a declared one and are part of what it offers.
 BROUGHT_ALONG = {
     "cuda": "cuda-bindings",  # the name it is imported by
@@ -40,16 +35,6 @@ def test_modules_are_found(modules: Modules) -> None:
 
 def test_no_module_bears_a_standard_name(modules: Modules) -> None:
     assert [m.name for m in modules if m.name.split(".")[-1] in sys.stdlib_module_names] == []
-
-
-def test_no_module_is_too_long(modules: Modules) -> None:
-    lengths = {m.name: len(m.text.splitlines()) for m in modules}
-    assert {n: k for n, k in lengths.items() if k > MOST_LINES and n not in LONGER} == {}
-
-
-def test_no_exception_has_outlived_its_reason(modules: Modules) -> None:
-    lengths = {m.name: len(m.text.splitlines()) for m in modules}
-    assert [name for name in LONGER if lengths.get(name, 0) <= MOST_LINES] == []
 
 
 def test_public_functions_and_classes_are_documented(modules: Modules) -> None:
