@@ -19,7 +19,6 @@ from modelless.policies.batching.urgency import rank, urgency
 from modelless.policies.views import QueryView, QueueView
 
 if TYPE_CHECKING:
-    from modelless.controller.dispatch.queues import Queue, QueueKey
     from modelless.controller.dispatch.servers import Servers
 
 # The queues of nobody yet, as the workers of each outfit are shown them.

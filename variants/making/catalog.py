@@ -13,7 +13,7 @@ from modelless.common.importing import import_object
 from modelless.common.settings_files import problems
 from modelless.variants.making.maker import Maker
 
-_HOME: Final = "modelless.variants.making"
+_HOME: Final = "modelless.variants.making.makers"
 
 BUILT_IN: Final[Mapping[str, str]] = {
     "bf16": f"{_HOME}.bf16:Bf16",

@@ -18,7 +18,7 @@ from modelless.profiler.cost_model.learned import prior as prior_module
 from modelless.profiler.cost_model.learned.baselines import BASELINES
 from modelless.profiler.cost_model.learned.prior import shipped_prior
 from modelless.profiler.measure.table import COLUMNS, TableRow, write_table
-from tests.unit.profiler.learning.worlds import BLANK_SIZES, multiples, one_thread, row
+from tests.unit.profiler.cost_model.learned.worlds import BLANK_SIZES, multiples, one_thread, row
 
 from .conftest import Ran, Run
 

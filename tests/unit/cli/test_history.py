@@ -19,8 +19,8 @@ from modelless.controller.history.receipts import (
     receipts_folder,
 )
 from modelless.variants.registry.registry import open_registry
-from tests.unit.core.world import LADDER, World
-from tests.unit.recording.session import record_gateway, snapshot
+from tests.unit.dispatch.world import LADDER, World
+from tests.unit.replay.session import record_gateway, snapshot
 
 from .conftest import Run
 from .tiny import add_variants

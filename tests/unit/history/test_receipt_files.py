@@ -23,7 +23,7 @@ from modelless.controller.history.receipts import (
     receipts_until,
 )
 from modelless.controller.live.front.receipt_log import ReceiptLog, sample
-from tests.unit.core.world import World, make_query
+from tests.unit.dispatch.world import World, make_query
 
 
 def closed(number: int, outcome: str = "served") -> Receipt:

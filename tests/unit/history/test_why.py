@@ -11,7 +11,7 @@ from modelless.controller.history.entries import write_entries
 from modelless.controller.history.receipts import receipt_document
 from modelless.controller.history.why import context_of, entry_lines, words
 from modelless.variants.store import open_store
-from tests.unit.core.world import LADDER, World
+from tests.unit.dispatch.world import LADDER, World
 
 INT8, FP32, LITE2 = LADDER
 

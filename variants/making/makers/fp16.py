@@ -15,7 +15,7 @@ from onnx import ModelProto, TensorProto
 from modelless.common.errors import InvalidInputError
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.maker import Made, Maker
-from modelless.variants.making.optimise import inferred
+from modelless.variants.making.makers.optimise import inferred
 from modelless.variants.making.session import import_onnxruntime
 from modelless.variants.vocabulary import Precision
 

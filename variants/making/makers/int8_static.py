@@ -25,7 +25,7 @@ from modelless.variants.making.bias_correction import correct_biases, with_biase
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.fidelity import compare, run_all
 from modelless.variants.making.maker import Made, Maker
-from modelless.variants.making.optimise import inferred
+from modelless.variants.making.makers.optimise import inferred
 from modelless.variants.making.session import Session, import_onnxruntime
 from modelless.variants.vocabulary import Precision
 

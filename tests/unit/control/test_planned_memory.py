@@ -11,7 +11,21 @@ from modelless.policies.eviction.least_recently_used import LeastRecentlyUsed
 from modelless.policies.reasons import Reason
 from modelless.policies.views import ClusterView, Instance, Targets
 
-from .test_plan import OTHER, A, B, C, D, InOrder, Wants, held, load, planner, unload, view, worker
+from .test_planner import (
+    OTHER,
+    A,
+    B,
+    C,
+    D,
+    InOrder,
+    Wants,
+    held,
+    load,
+    planner,
+    unload,
+    view,
+    worker,
+)
 
 
 class OnDemandFor(Wants):

@@ -7,8 +7,7 @@ import pytest
 from modelless.controller.device.resizing import LATELY_S, Resident, take_along
 from modelless.controller.dispatch.instances import WorkerReport
 from modelless.policies.reasons import Reason
-
-from .world import World
+from tests.unit.dispatch.world import World
 
 INT8 = "imagenet/lite0/int8@1"
 

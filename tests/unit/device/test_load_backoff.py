@@ -12,8 +12,7 @@ from modelless.controller.control.planned_memory import Stock
 from modelless.controller.device.load_backoff import LoadBackoff, never_ends
 from modelless.policies.views import ClusterView, VariantFacts, WorkerState
 from modelless.variants.vocabulary import Placement
-
-from .world import DEVICES
+from tests.unit.dispatch.world import DEVICES
 
 NAME = "imagenet/lite0/int8@1"
 

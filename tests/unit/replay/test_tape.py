@@ -11,7 +11,7 @@ from modelless.controller.replay.codec import decode, encode, encode_item
 from modelless.controller.replay.snapshot import read_snapshot
 from modelless.controller.replay.tape import Tape, TapeReader
 from modelless.policies.views import QueryView
-from tests.unit.core.world import make_query
+from tests.unit.dispatch.world import make_query
 
 from .session import snapshot
 

@@ -27,8 +27,7 @@ from modelless.policies.scaling.fixed import Fixed
 from modelless.policies.seams import EvictionPolicy, Forecaster, PlacementPolicy, ScalingPolicy
 from modelless.policies.views import ClusterView, Instance, Targets, VariantFacts, WorkerState
 from modelless.variants.vocabulary import Placement
-
-from .world import CPU, GPU
+from tests.unit.dispatch.world import CPU, GPU
 
 A, B, C, D = (f"t/{name}/x@1" for name in "abcd")
 OTHER = "other/o/x@1"

@@ -25,7 +25,7 @@ from modelless.profiler.cost_model.host_model import CostInputs
 from modelless.profiler.cost_model.learned.supposed import Supposed
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
-from tests.unit.core.world import DEVICES, LADDER, make_query, make_variant
+from tests.unit.dispatch.world import DEVICES, LADDER, make_query, make_variant
 
 START_S = 1000.0
 CLOCK = {"monotonic_s": START_S, "time_s": 1.7e9}

@@ -9,7 +9,7 @@ from modelless.policies.reasons import Reason
 from modelless.policies.views import ClusterView
 from modelless.variants.vocabulary import Placement
 
-from .test_plan import OTHER, A, B, C, Wants, facts, held, load, planner, view, worker
+from .test_planner import OTHER, A, B, C, Wants, facts, held, load, planner, view, worker
 
 
 def wanted(policy: Preloading, world: ClusterView) -> list[str]:

@@ -10,8 +10,8 @@ from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.selection.best_value.best_value import BestValue
 from modelless.policies.selection.most_accurate_feasible import MostAccurateFeasible
-from tests.unit.core.some_policies import LateBinding
-from tests.unit.core.world import World, make_query
+from tests.unit.dispatch.some_policies import LateBinding
+from tests.unit.dispatch.world import World, make_query
 
 INT8 = "imagenet/lite0/int8@1"
 FP32 = "imagenet/lite2/fp32@1"

@@ -9,7 +9,7 @@ import pytest
 from modelless.profiler.cost_model.measured_model import MeasuredCostModel
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
-from tests.unit.core.world import LADDER, World
+from tests.unit.dispatch.world import LADDER, World
 
 from .helpers import make_model, one_s, placement
 

@@ -198,8 +198,8 @@ def test_the_same_seed_gives_the_same() -> None:
 
 PROGRAM = """
 import json
-from tests.unit.profiler.learning.test_evaluation import scores_of
-from tests.unit.profiler.learning.worlds import varied
+from tests.unit.profiler.cost_model.learned.test_evaluation import scores_of
+from tests.unit.profiler.cost_model.learned.worlds import varied
 print(json.dumps([one.document() for one in scores_of(varied(devices=2, models=12))]))
 """
 

@@ -11,8 +11,8 @@ from modelless.policies.forecast.last_value import LastValue
 from modelless.policies.reasons import Reason
 from modelless.policies.views import ClusterView, WorkerState
 
-from .test_plan import OTHER, A, B, D, Wants, held, load, planner, unload, view, worker
-from .test_plan_memory import OnDemandFor
+from .test_planned_memory import OnDemandFor
+from .test_planner import OTHER, A, B, D, Wants, held, load, planner, unload, view, worker
 
 WAKES_S = 100.0
 """When ``other`` wakes, 4 queries a second unless a test says otherwise; its load takes 0.5 s."""

@@ -9,7 +9,7 @@ from modelless.controller.effects import LoadInstance
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Instance, WorkerState
 
-from .test_plan import OTHER, A, B, Wants, facts, held, planner, unload, view, worker
+from .test_planner import OTHER, A, B, Wants, facts, held, planner, unload, view, worker
 
 
 def gateway(

@@ -22,7 +22,7 @@ from modelless.profiler.measure.table import Duplicates, TableRow, read_table
 
 from .worlds import latencies_ms, parted
 
-PROFILES = Path(__file__).parents[5] / "shared" / "data" / "profiles"
+PROFILES = Path(__file__).parents[6] / "shared" / "data" / "profiles"
 pytestmark = pytest.mark.shared_data
 
 

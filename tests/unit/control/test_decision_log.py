@@ -12,7 +12,7 @@ from modelless.controller.effects import Planned, ResizeWorker, ScalePool
 from modelless.policies.plan_quality import PlanQuality, PlanSource
 from modelless.policies.reasons import Reason
 
-from .test_plan import A, B, Wants, held, load, planner, unload, view, worker
+from .test_planner import A, B, Wants, held, load, planner, unload, view, worker
 
 
 def change(kind: ChangeKind, variant_id: str, **facts: Any) -> Change:
