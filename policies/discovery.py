@@ -36,7 +36,7 @@ GROUP = "modelless.policies"
 _HOME = "modelless.policies"
 BUILT_IN: Mapping[type, Mapping[str, str]] = {
     SelectionPolicy: {
-        "best-value": f"{_HOME}.selection.best_value:BestValue",
+        "best-value": f"{_HOME}.selection.best_value.best_value:BestValue",
         "cheapest-feasible": f"{_HOME}.selection.cheapest_feasible:CheapestFeasible",
         "clipper": f"{_HOME}.selection.clipper:Clipper",
         "clockwork": f"{_HOME}.selection.clockwork:Clockwork",
@@ -58,7 +58,7 @@ BUILT_IN: Mapping[type, Mapping[str, str]] = {
         "proteus-batching": f"{_HOME}.batching.proteus:ProteusBatching",
     },
     ScalingPolicy: {
-        "demand-value": f"{_HOME}.scaling.demand_value:DemandValue",
+        "demand-value": f"{_HOME}.scaling.demand_value.demand_value:DemandValue",
         "elastic": f"{_HOME}.scaling.elastic:Elastic",
         "fixed": f"{_HOME}.scaling.fixed:Fixed",
         "infaas-autoscaler": f"{_HOME}.scaling.infaas:InfaasScaling",
