@@ -13,8 +13,8 @@ import math
 
 import numpy as np
 
-from modelless.controller.core.sequential import Stream, weigh
-from modelless.variants.versions import TrialRules
+from modelless.controller.control.canary_verdict import Stream, weigh
+from modelless.variants.registry.versions import TrialRules
 
 GUARDS = 3
 CASES = (  # wrong answers of the canary and of the current version; tolerance

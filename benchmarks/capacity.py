@@ -3,8 +3,8 @@
     python benchmarks/capacity.py [WORLD.yaml ...]
 
 Capacity is the largest rate of the same mix that could be served within its limits, with full
-batches and without a pause (``controller/sim/capacity.py``). The worlds here ask for about that in
-their busiest five seconds, but for ``bursty``, whose bursts are shorter.
+batches and without a pause (``controller/sim/bound/capacity.py``). The worlds here ask for about
+that in their busiest five seconds, but for ``bursty``, whose bursts are shorter.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from modelless.controller.sim.capacity import demand_of
-from modelless.controller.sim.world import load_world
+from modelless.controller.sim.bound.capacity import demand_of
+from modelless.controller.sim.worlds.world import load_world
 
 WORLDS = Path(__file__).parent / "worlds"
 

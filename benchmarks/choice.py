@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from modelless.controller.core.dispatch import Dispatcher
-from modelless.controller.core.effects import Execute
-from modelless.controller.core.roster import Roster, WorkerReport
-from modelless.controller.recording.recorded import RecordedDispatcher
-from modelless.controller.recording.tape import Tape
+from modelless.controller.dispatch.dispatcher import Dispatcher
+from modelless.controller.dispatch.instances import Roster, WorkerReport
+from modelless.controller.effects import Execute
+from modelless.controller.replay.recorded import RecordedDispatcher
+from modelless.controller.replay.tape import Tape
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import QueryView

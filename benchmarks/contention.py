@@ -23,18 +23,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.profiler.campaign import CampaignSettings, run_campaign
-from modelless.profiler.device import DeviceFacts, default_device_classes
-from modelless.profiler.host import read_facts
-from modelless.profiler.inputs import sample_inputs
-from modelless.profiler.jobs import Job, load_job
-from modelless.profiler.measure import Effort
-from modelless.profiler.measured_model import MeasuredCostModel
-from modelless.profiler.measurement import Measurement
-from modelless.profiler.neighbours import neighbour_process
-from modelless.profiler.online.settings import ResidualSettings
+from modelless.profiler.cost_model.measured_model import MeasuredCostModel
+from modelless.profiler.cost_model.online.settings import ResidualSettings
+from modelless.profiler.devices.device import DeviceFacts, default_device_classes
+from modelless.profiler.devices.host import read_facts
+from modelless.profiler.measure.campaign import CampaignSettings, run_campaign
+from modelless.profiler.measure.inputs import sample_inputs
+from modelless.profiler.measure.jobs import Job, load_job
+from modelless.profiler.measure.measurement import Measurement
+from modelless.profiler.measure.neighbours import neighbour_process
+from modelless.profiler.measure.timing import Effort
 from modelless.variants.estimates import Load
-from modelless.variants.registry import open_registry
+from modelless.variants.registry.registry import open_registry
 
 VARIANTS = (
     "imagenet/efficientnet-lite0/int8-128@2",

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from modelless.profiler.measured_model import MeasuredCostModel
-from modelless.profiler.measurement import Measurement
+from modelless.profiler.cost_model.measured_model import MeasuredCostModel
+from modelless.profiler.measure.measurement import Measurement
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
 

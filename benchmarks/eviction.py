@@ -25,9 +25,9 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from modelless.common.yaml_files import read_yaml
 from modelless.controller.sim.run import simulate
-from modelless.controller.sim.world import WorldFile, parse_world
-from modelless.variants.yaml_files import read_yaml
+from modelless.controller.sim.worlds.world import WorldFile, parse_world
 
 WORLDS = Path(__file__).parent / "worlds"
 POLICIES = ("lru", "lfu", "gdsf", "lemonade", "modelmesh", "demand-driven", "miss-cost", "belady")

@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.variants.intervals import wilson_percent
+from modelless.common.intervals import wilson_percent
 from modelless.variants.making.session import Session
-from modelless.variants.paired import compare_right
+from modelless.variants.metrics.paired import compare_right
 
 _BATCH: Final = 500
 

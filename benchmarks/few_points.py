@@ -23,17 +23,17 @@ from typing import Any
 
 import numpy as np
 
-from modelless.profiler.device import default_device_classes
-from modelless.profiler.device_records import DeviceRecords
-from modelless.profiler.host import read_facts
-from modelless.profiler.host_model import read_measurements
-from modelless.profiler.learning.agenda import InformedAgenda
-from modelless.profiler.learning.placements import PlacementModel
-from modelless.profiler.learning.prior import shipped_prior
-from modelless.profiler.measurement import Measurement
-from modelless.profiler.subjects import measured_subjects
-from modelless.profiler.table import Subject
-from modelless.variants.registry import open_registry
+from modelless.profiler.cost_model.host_model import read_measurements
+from modelless.profiler.cost_model.learned.agenda import InformedAgenda
+from modelless.profiler.cost_model.learned.placements import PlacementModel
+from modelless.profiler.cost_model.learned.prior import shipped_prior
+from modelless.profiler.cost_model.subjects import measured_subjects
+from modelless.profiler.devices.device import default_device_classes
+from modelless.profiler.devices.device_records import DeviceRecords
+from modelless.profiler.devices.host import read_facts
+from modelless.profiler.measure.measurement import Measurement
+from modelless.profiler.measure.table import Subject
+from modelless.variants.registry.registry import open_registry
 from modelless.variants.vocabulary import Placement
 
 SHARES = (0.05, 0.10, 0.15, 0.25)

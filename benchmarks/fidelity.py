@@ -27,11 +27,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from modelless.controller.recording.as_world import write_world
-from modelless.controller.recording.queries import outcomes_in
-from modelless.controller.recording.replay import replay, tapes_in
+from modelless.controller.replay.as_world import write_world
+from modelless.controller.replay.queries import outcomes_in
+from modelless.controller.replay.replay import replay, tapes_in
 from modelless.controller.sim.run import simulate
-from modelless.controller.sim.world import load_world
+from modelless.controller.sim.worlds.world import load_world
 
 GOAL_GOODPUT_PERCENT = 2.0  # the mean of the scenarios' gaps, whatever their signs
 GOAL_ACCURACY_POINTS = 0.5

@@ -88,7 +88,7 @@ def report(results: dict[str, dict[int, list[dict]]]) -> None:
 
 def find_variant(home: Path) -> dict:
     """The benchmark's variant in the store: its artifact and accuracy."""
-    from modelless.variants.registry import open_registry
+    from modelless.variants.registry.registry import open_registry
 
     registry = open_registry(home)
     scope = registry.catalog().resolve(f"imagenet/{MODEL}/{VARIANT}")

@@ -38,8 +38,8 @@ import onnxruntime as ort
 import modelless  # noqa: F401 (it turns off the telemetry of ONNX Runtime: first)
 from modelless.controller.config import default_home
 from modelless.policies.scopes import in_scope
-from modelless.profiler.inputs import FREE_AXIS, sample_inputs
-from modelless.variants.registry import open_registry
+from modelless.profiler.measure.inputs import FREE_AXIS, sample_inputs
+from modelless.variants.registry.registry import open_registry
 from modelless.variants.runtimes.onnxruntime_cpu import open_on_cpu, session_options
 from modelless.variants.runtimes.onnxruntime_session import open_graph
 from modelless.variants.vocabulary import Engine, Task, Variant

@@ -34,12 +34,12 @@ from typing import Any
 import numpy as np
 import yaml
 
+from modelless.common.errors import ModellessError
 from modelless.controller.config import default_home
 from modelless.controller.demo.cluster_process import ClusterProcess
 from modelless.controller.demo.v2_client import Client, EncodedQuery, encode_infer
-from modelless.profiler.records import Records
-from modelless.variants.errors import ModellessError
-from modelless.variants.registry import open_registry
+from modelless.profiler.measure.records import Records
+from modelless.variants.registry.registry import open_registry
 from modelless.variants.vocabulary import SLO, Variant
 
 TASK = "imagenet"

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from modelless.controller.sim.run import simulate
-from modelless.controller.sim.world import WorldFile, parse_world
+from modelless.controller.sim.worlds.world import WorldFile, parse_world
 
 GOAL_PER_S = 50_000.0
 GOAL_MIB = 2048.0

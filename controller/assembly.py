@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from modelless.controller.config import Settings
-from modelless.controller.core.dispatch import Dispatcher
-from modelless.controller.core.fleet import PlanLimits
-from modelless.controller.core.limits import DispatchLimits
-from modelless.controller.core.plan import Planner
-from modelless.controller.core.preload import Preloading
-from modelless.controller.core.roster import Roster
+from modelless.controller.control.planner import Planner
+from modelless.controller.control.pool_moves import PlanLimits
+from modelless.controller.control.preload import Preloading
+from modelless.controller.dispatch.dispatcher import Dispatcher
+from modelless.controller.dispatch.instances import Roster
+from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import (
     EvictionPolicy,

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from modelless.profiler.device import DEVICE_CLASSES
-from modelless.variants.errors import InvalidInputError
-from modelless.variants.settings_files import problems
+from modelless.common.errors import InvalidInputError
+from modelless.common.settings_files import problems
+from modelless.common.yaml_files import read_yaml
+from modelless.profiler.devices.device import DEVICE_CLASSES
 from modelless.variants.vocabulary import DeviceClass
-from modelless.variants.yaml_files import read_yaml
 
 PolicySpecification = str | dict[str, Any]
 

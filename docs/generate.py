@@ -21,11 +21,11 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from modelless.common import errors
 from modelless.controller.cli.app import app
 from modelless.controller.config import Settings
-from modelless.controller.live.metrics import FAMILIES
+from modelless.controller.live.control.metrics import FAMILIES
 from modelless.policies.discovery import BUILT_IN
-from modelless.variants import errors
 from modelless.variants.making import catalog as makers
 from modelless.variants.runtimes.engines import ENGINES
 

@@ -13,6 +13,13 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
+from modelless.common.errors import (
+    FOREIGN_ERRORS,
+    InvalidInputError,
+    ModellessError,
+    NotFoundError,
+)
+from modelless.common.importing import import_object
 from modelless.policies.policy_settings import misfits, settings_of, takes_any, told
 from modelless.policies.seams import (
     BatchingPolicy,
@@ -23,20 +30,13 @@ from modelless.policies.seams import (
     ScalingPolicy,
     SelectionPolicy,
 )
-from modelless.variants.errors import (
-    FOREIGN_ERRORS,
-    InvalidInputError,
-    ModellessError,
-    NotFoundError,
-)
-from modelless.variants.importing import import_object
 
 GROUP = "modelless.policies"
 
 _HOME = "modelless.policies"
 BUILT_IN: Mapping[type, Mapping[str, str]] = {
     SelectionPolicy: {
-        "best-value": f"{_HOME}.selection.best_value:BestValue",
+        "best-value": f"{_HOME}.selection.best_value.best_value:BestValue",
         "cheapest-feasible": f"{_HOME}.selection.cheapest_feasible:CheapestFeasible",
         "clipper": f"{_HOME}.selection.clipper:Clipper",
         "clockwork": f"{_HOME}.selection.clockwork:Clockwork",
@@ -58,7 +58,7 @@ BUILT_IN: Mapping[type, Mapping[str, str]] = {
         "proteus-batching": f"{_HOME}.batching.proteus:ProteusBatching",
     },
     ScalingPolicy: {
-        "demand-value": f"{_HOME}.scaling.demand_value:DemandValue",
+        "demand-value": f"{_HOME}.scaling.demand_value.demand_value:DemandValue",
         "elastic": f"{_HOME}.scaling.elastic:Elastic",
         "fixed": f"{_HOME}.scaling.fixed:Fixed",
         "infaas-autoscaler": f"{_HOME}.scaling.infaas:InfaasScaling",

@@ -9,8 +9,8 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from modelless.variants.errors import FOREIGN_ERRORS
-from modelless.variants.settings_files import problems
+from modelless.common.errors import FOREIGN_ERRORS
+from modelless.common.settings_files import problems
 
 _ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import yaml
 
+from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.policies.discovery import BUILT_IN, GROUP
 from modelless.policies.seams import (
     BatchingPolicy,
@@ -25,7 +26,6 @@ from modelless.policies.seams import (
     ScalingPolicy,
     SelectionPolicy,
 )
-from modelless.variants.errors import InvalidInputError, NotFoundError
 
 Suite = Mapping[str, str | Mapping[str, Any]]
 """Specifications of policies, see ``discovery.build_policy``, by the names of ``SEAMS``."""

@@ -6,21 +6,16 @@ import hashlib
 import os
 import re
 import stat
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any, Final
 
 import fsspec
 
-from modelless.variants.errors import IntegrityError, InvalidInputError, StoreError
+from modelless.common.errors import IntegrityError, InvalidInputError, StoreError
+from modelless.common.files import user_cache, write_whole
 
 MAX_ARTIFACT_BYTES: Final = 2 * 2**30
 """Default bound of one artifact: 2 GiB, which is also the most that one ONNX file can hold."""
-
-ZIP_ERRORS: Final = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
-"""What a zip archive raises that cannot be read: absent, cut off, damaged, encrypted, or packed in
-a way that Python does not know."""
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _RESTORE: Final = "Put it back with: modelless zoo add ... --force; or register the original again."
@@ -226,42 +221,6 @@ class ArtifactStore:
                 f"It was corrupted or swapped. {_RESTORE}"
             )
         return data
-
-
-def user_cache() -> Path:
-    """Where the user's caches of this package lie; each has a folder of its own there."""
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "modelless"
-
-
-def make_private_folder(folder: Path) -> None:
-    """Make the folder, and those above it that are not there, for this user alone.
-
-    What is there already stays as it is. OSError as the file system says.
-    """
-    if not folder.is_dir():
-        make_private_folder(folder.parent)
-        folder.mkdir(mode=0o700, exist_ok=True)
-
-
-def write_whole(path: Path, data: bytes, *, mode: int = 0o444) -> None:
-    """Write beside ``path``, flush to the disk, rename: the name appears whole or not at all.
-
-    Folders on the way are made; nobody may write to the file, unless ``mode`` says so. OSError as
-    the file system says.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.part")
-    try:
-        with part.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.chmod(mode)
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
 
 
 def check_sha256(value: str) -> str:

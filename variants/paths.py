@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from modelless.variants.errors import InvalidInputError, NotFoundError
+from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.variants.vocabulary import check_name
 
 _ALLOWED: Final = "task, task/model, task/model/variant or task/model/variant@version"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from modelless.variants.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 

@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from modelless.common.errors import InvalidInputError
+from modelless.common.settings_files import problems
 from modelless.controller.api.v2_errors import invalid, nearest
-from modelless.controller.core.trials import Answer
-from modelless.variants.errors import InvalidInputError
-from modelless.variants.settings_files import problems
+from modelless.controller.dispatch.trials import Answer
 from modelless.variants.vocabulary import Task
 
 MOST_AT_ONCE: Final = 1000

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import ClassVar
 
-from modelless.variants.errors import InvalidInputError, NotFoundError
+from modelless.common.errors import InvalidInputError, NotFoundError
 
 
 class PayloadTooLargeError(InvalidInputError):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from modelless.common.errors import InvalidInputError
 from modelless.controller.api.v2_errors import (
     PayloadTooLargeError,
     UnsupportedEncodingError,
@@ -17,7 +18,6 @@ from modelless.controller.api.v2_errors import (
     nearest,
 )
 from modelless.controller.api.v2_limits import DEFAULT_LIMITS, Limits
-from modelless.variants.errors import InvalidInputError
 
 SLO_PARAMETERS = ("latency_ms", "min_accuracy", "max_cost_usd", "priority", "when_late")
 """The parameters of a request that set its SLO; each may come as a header instead."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from modelless.common.errors import InvalidInputError
 from modelless.controller.api.v2_errors import PayloadTooLargeError
-from modelless.variants.errors import InvalidInputError
 
 _MIB = 1 << 20
 

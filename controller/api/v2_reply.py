@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from modelless.common.errors import ModellessError
 from modelless.controller.api.v2_errors import MethodNotAllowedError, invalid
 from modelless.controller.api.v2_request import InferRequest, RequestedOutput
 from modelless.controller.api.v2_tensors import BYTES, datatype_of, to_binary, to_json
-from modelless.variants.errors import ModellessError
 
 Headers = list[tuple[bytes, bytes]]
 

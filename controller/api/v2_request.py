@@ -9,6 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from modelless.common.errors import InvalidInputError
 from modelless.controller.api.v2_errors import (
     PayloadTooLargeError,
     Words,
@@ -19,7 +20,6 @@ from modelless.controller.api.v2_errors import (
 from modelless.controller.api.v2_headers import SLO_PARAMETERS, TENANT_PARAMETER
 from modelless.controller.api.v2_limits import DEFAULT_LIMITS, Limits
 from modelless.controller.api.v2_tensors import BYTES, DATATYPES, NUMBERS, from_binary, from_json
-from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import SLO, WHEN_LATE, check_name
 
 __all__ = [

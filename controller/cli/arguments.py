@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from modelless.variants.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError
 
 LatencyMs = Annotated[
     float | None, typer.Option("--latency-ms", help="Deadline, milliseconds from arrival.")
@@ -101,7 +101,7 @@ def policy_of(text: str) -> str | dict[str, Any]:
     Raises:
         InvalidInputError: not YAML, or neither a name nor a mapping.
     """
-    from modelless.variants.yaml_files import parse_yaml, read_yaml
+    from modelless.common.yaml_files import parse_yaml, read_yaml
 
     if text.endswith((".yaml", ".yml")):
         found = read_yaml("policy", Path(text))

@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from modelless.common.errors import IntegrityError, ModellessError, NoisyMachineError
 from modelless.controller.cli.screen import Steps, say
-from modelless.variants.errors import IntegrityError, ModellessError, NoisyMachineError
 from modelless.variants.vocabulary import DeviceClass, Placement, Variant
 
 if TYPE_CHECKING:
-    from modelless.profiler.campaign import Agenda, CampaignResult, CampaignSettings
-    from modelless.profiler.device import DeviceFacts
-    from modelless.profiler.jobs import Job, MeasurementSink
-    from modelless.profiler.progress import ProgressEvent
-    from modelless.variants.catalog import Catalog
-    from modelless.variants.registry import Registry
+    from modelless.profiler.devices.device import DeviceFacts
+    from modelless.profiler.measure.campaign import Agenda, CampaignResult, CampaignSettings
+    from modelless.profiler.measure.jobs import Job, MeasurementSink
+    from modelless.profiler.measure.progress import ProgressEvent
+    from modelless.variants.registry.catalog import Catalog
+    from modelless.variants.registry.registry import Registry
 
 
 def jobs_of(
@@ -30,8 +30,8 @@ def jobs_of(
     Raises:
         IntegrityError: every file is damaged.
     """
-    from modelless.profiler.inputs import sample_inputs
-    from modelless.profiler.jobs import Job
+    from modelless.profiler.measure.inputs import sample_inputs
+    from modelless.profiler.measure.jobs import Job
     from modelless.variants.runtimes.engines import ENGINES, runs_on
 
     jobs: list[Job] = []
@@ -68,7 +68,7 @@ def measure_jobs(
     Raises:
         NoisyMachineError: see ``run_campaign``; says which option measures all the same.
     """
-    from modelless.profiler.campaign import run_campaign
+    from modelless.profiler.measure.campaign import run_campaign
 
     with Steps("profiling") as steps:
         try:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
 from modelless.controller.cli.arguments import ConfigFile, Url
 from modelless.controller.cli.screen import (
     Json,
@@ -22,7 +23,6 @@ from modelless.controller.cli.screen import (
     show_table,
 )
 from modelless.controller.cli.stopping import Stopped, StopSignals
-from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError
 
 if TYPE_CHECKING:
     from modelless.controller.config import Settings
@@ -86,7 +86,7 @@ def up(
 
 def down(ctx: typer.Context, as_json: Json = False) -> None:
     """Stop the running modelless, and wait until it has stopped."""
-    from modelless.controller.live.cluster import read_state, take_down
+    from modelless.controller.live.cluster.cluster import read_state, take_down
 
     home = home_of(ctx)
     state = read_state(home)
@@ -153,7 +153,7 @@ def check_new(settings: Settings) -> None:
         InvalidInputError: there is one in it already.
         EnvironmentUnfitError: it cannot be written.
     """
-    from modelless.controller.recording.tape import SUFFIX
+    from modelless.controller.replay.tape import SUFFIX
 
     if settings.record.folder is None:
         return
@@ -170,10 +170,10 @@ def check_new(settings: Settings) -> None:
 
 def _rate_devices(home: Path) -> None:
     """Measure what this machine's device classes do in a second, where that is not known yet."""
-    from modelless.profiler.device import default_device_classes
-    from modelless.profiler.device_records import DeviceRecords, describe_devices
-    from modelless.profiler.host import read_facts
-    from modelless.variants.registry import open_registry
+    from modelless.profiler.devices.device import default_device_classes
+    from modelless.profiler.devices.device_records import DeviceRecords, describe_devices
+    from modelless.profiler.devices.host import read_facts
+    from modelless.variants.registry.registry import open_registry
 
     facts = read_facts()
     with closing(open_registry(home)) as registry:
@@ -184,7 +184,7 @@ def _rate_devices(home: Path) -> None:
 
 def _serve(home: Path, settings: Settings, address: str | None, *, as_json: bool) -> None:
     """Bring it up, wait for a signal, take it down."""
-    from modelless.controller.live.cluster import Cluster
+    from modelless.controller.live.cluster.cluster import Cluster
 
     if settings.serve_unmeasured:
         _rate_devices(home)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
 from modelless.controller.cli.arguments import names_of
 from modelless.controller.cli.screen import (
     Json,
@@ -21,10 +22,9 @@ from modelless.controller.cli.screen import (
     say,
     show_table,
 )
-from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError
 
 if TYPE_CHECKING:
-    from modelless.controller.sim.jobs import Run
+    from modelless.controller.sim.compare.jobs import Run
 
 EPILOG = (
     "Examples: modelless compare benchmarks/worlds/steady.yaml; "
@@ -77,11 +77,11 @@ def compare(
     nobody else.
     """
     from modelless import __version__
-    from modelless.controller.sim.compare import compare as run
-    from modelless.controller.sim.compare import scenarios_of
-    from modelless.controller.sim.comparison import document_of
-    from modelless.controller.sim.contenders import contenders_of
-    from modelless.controller.sim.world import load_world
+    from modelless.controller.sim.compare.compare import compare as run
+    from modelless.controller.sim.compare.compare import scenarios_of
+    from modelless.controller.sim.compare.comparison import document_of
+    from modelless.controller.sim.compare.contenders import contenders_of
+    from modelless.controller.sim.worlds.world import load_world
 
     with others_print_to_stderr():
         contenders = contenders_of(names_of("policies", policies))
@@ -161,8 +161,8 @@ def _loads_of(text: str) -> list[float]:
 
 
 def _write(report: Path, document: Mapping[str, Any]) -> None:
+    from modelless.common.files import write_whole
     from modelless.controller.cli.compare_page import render_page
-    from modelless.variants.artifacts import write_whole
 
     text = json.dumps(document, indent=1, allow_nan=False)
     write_whole(report / "report.json", text.encode(), mode=0o644)

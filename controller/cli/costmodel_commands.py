@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from modelless.common.errors import InvalidInputError
 from modelless.controller.cli.arguments import names_of
 from modelless.controller.cli.screen import Json, Steps, emit, say, show_table
-from modelless.variants.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from modelless.profiler.learning.evaluation import Score, Trial
-    from modelless.profiler.table import TableRow
+    from modelless.profiler.cost_model.learned.evaluation import Score, Trial
+    from modelless.profiler.measure.table import TableRow
 
 EPILOG = (
     "Examples: modelless costmodel evaluate profiles.csv; "
@@ -94,9 +94,9 @@ def evaluate(
     a table holds several times with other latencies are kept: what told them apart was not
     published.
     """
-    from modelless.profiler.learning.evaluation import Holdout, evaluate, plan_trials
-    from modelless.profiler.learning.prior import read_prior, shipped_prior
-    from modelless.profiler.learning.sampling import SAMPLERS
+    from modelless.profiler.cost_model.learned.evaluation import Holdout, evaluate, plan_trials
+    from modelless.profiler.cost_model.learned.prior import read_prior, shipped_prior
+    from modelless.profiler.cost_model.learned.sampling import SAMPLERS
 
     counts = _counts_of(shots)
     if draw not in SAMPLERS:
@@ -150,7 +150,7 @@ def _counts_of(text: str) -> list[int]:
 
 
 def _read(tables: Sequence[Path]) -> list[TableRow]:
-    from modelless.profiler.table import Duplicates, read_table
+    from modelless.profiler.measure.table import Duplicates, read_table
 
     return [row for path in tables for row in read_table(path, duplicates=Duplicates.KEEP)]
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from modelless.common.errors import InvalidInputError
 from modelless.controller.cli.screen import home_of
-from modelless.variants.errors import InvalidInputError
 
 EPILOG = "Example: modelless demo --seconds 60 --report demo-report"
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from modelless.common.errors import EnvironmentUnfitError, ModellessError
 from modelless.controller.cli.screen import say
-from modelless.variants.errors import EnvironmentUnfitError, ModellessError
 
 if TYPE_CHECKING:
-    from modelless.controller.live.cluster import UpState
+    from modelless.controller.live.cluster.cluster import UpState
 
 POLL_S: Final = 0.1
 PATIENCE_S: Final = 300.0
@@ -38,8 +38,8 @@ def start_detached(home: Path, words: Sequence[str]) -> tuple[UpState, Path]:
         ModellessError: it ended before it was ready; its own words and exit code.
         EnvironmentUnfitError: modelless is up already or being started, or did not become ready.
     """
-    from modelless.controller.live.cluster import read_state
-    from modelless.controller.live.run_folder import only_one
+    from modelless.controller.live.cluster.cluster import read_state
+    from modelless.controller.live.cluster.run_folder import only_one
 
     running = read_state(home)
     if running is not None:
@@ -78,7 +78,7 @@ def last_error(text: str) -> str:
 def _wait(home: Path, child: subprocess.Popen[bytes], log: Path) -> UpState:
     """Wait until the child serves all that it can; what it says of itself."""
     from modelless.controller.cli.server import get_json
-    from modelless.controller.live.cluster import read_state
+    from modelless.controller.live.cluster.cluster import read_state
 
     end_s = time.monotonic() + PATIENCE_S
     repeated = 0

@@ -11,9 +11,9 @@ import typer
 from modelless.controller.cli.screen import Json, emit, home_of, mebibytes, say, show_table
 
 if TYPE_CHECKING:
-    from modelless.profiler.device import DeviceFacts
-    from modelless.profiler.known_devices import KnownDevice
-    from modelless.profiler.microbenchmark import DeviceRates
+    from modelless.profiler.devices.device import DeviceFacts
+    from modelless.profiler.devices.known_devices import KnownDevice
+    from modelless.profiler.devices.microbenchmark import DeviceRates
     from modelless.variants.vocabulary import DeviceClass
 
 EPILOG = "Example: modelless device --json"
@@ -31,11 +31,11 @@ def device(
     Its device classes are measured by a benchmark of about two seconds each, once: what was
     measured here before is shown again.
     """
-    from modelless.profiler.device import default_device_classes
-    from modelless.profiler.device_records import DeviceRecords, describe_devices
-    from modelless.profiler.host import read_facts
-    from modelless.profiler.known_devices import find_known_device
-    from modelless.variants.registry import open_registry
+    from modelless.profiler.devices.device import default_device_classes
+    from modelless.profiler.devices.device_records import DeviceRecords, describe_devices
+    from modelless.profiler.devices.host import read_facts
+    from modelless.profiler.devices.known_devices import find_known_device
+    from modelless.variants.registry.registry import open_registry
 
     facts = read_facts()
     devices = default_device_classes(facts)

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from modelless.controller.core.dispatch import Dispatcher
-from modelless.controller.core.effects import DispatchEffect, Execute, Refuse, WakeAt
-from modelless.controller.core.limits import DispatchLimits
-from modelless.controller.core.receipts import explain_candidates
-from modelless.controller.core.roster import Roster, WorkerReport
+from modelless.controller.dispatch.dispatcher import Dispatcher
+from modelless.controller.dispatch.instances import Roster, WorkerReport
+from modelless.controller.dispatch.limits import DispatchLimits
+from modelless.controller.dispatch.receipts import explain_candidates
+from modelless.controller.effects import DispatchEffect, Execute, Refuse, WakeAt
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import Candidates, QueryView
-from modelless.variants.catalog import Scope
 from modelless.variants.estimates import CostModel
+from modelless.variants.registry.catalog import Scope
 from modelless.variants.vocabulary import SLO, DeviceClass, Placement, Variant
 
 _MOST_WAKES = 100

@@ -5,7 +5,7 @@ code   meaning
 =====  ============================================================================================
 0      done
 1      an error without a code of its own; ``status`` and ``infer``: nothing is up
-2 - 10 the kinds of ``modelless.variants.errors``: bad input 2, unknown name 3, limits that nothing
+2 - 10 the kinds of ``modelless.common.errors``: bad input 2, unknown name 3, limits that nothing
        meets 4, damaged artifact 5, store 6, unfit machine 7, overloaded 8, too late 9, noise 10
 70     a bug; ``MODELLESS_TRACEBACK=1`` shows where
 130    interrupted (Ctrl-C)
@@ -23,7 +23,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
-from modelless.variants.errors import ModellessError
+from modelless.common.errors import ModellessError
 
 BUG: Final = 70
 INTERRUPTED: Final = 130

@@ -9,6 +9,8 @@ from typing import Final
 
 from sqlalchemy.orm import Session
 
+from modelless.common.errors import InvalidInputError, ModellessError, StoreError
+from modelless.common.locks import held
 from modelless.controller.cli.measuring import (
     keep_measured,
     load_to_measure,
@@ -16,8 +18,6 @@ from modelless.controller.cli.measuring import (
 )
 from modelless.controller.cli.screen import Steps
 from modelless.variants.conversion.sources import Source
-from modelless.variants.errors import InvalidInputError, ModellessError, StoreError
-from modelless.variants.locks import held
 from modelless.variants.making.builder import Builder, MadeVariant, RefusedVariant
 from modelless.variants.making.calibration import CalibrationData, to_npz
 from modelless.variants.making.fidelity import (
@@ -31,8 +31,8 @@ from modelless.variants.making.origins import Origin, find_origin
 from modelless.variants.making.recipe import Recipe
 from modelless.variants.making.session import Session as Graph
 from modelless.variants.metrics import Metric, Score
-from modelless.variants.outcomes import first_measured
-from modelless.variants.registry import Registry
+from modelless.variants.registry.outcomes import first_measured
+from modelless.variants.registry.registry import Registry
 from modelless.variants.validation import ValidationSet
 from modelless.variants.validation.measuring import MeasuredAccuracy, measure_accuracy, source_of
 from modelless.variants.vocabulary import (

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
 from modelless.controller.cli.family import FamilyOrder
 from modelless.controller.cli.named import check_resolution, described_task, known_model
 from modelless.controller.cli.screen import say
 from modelless.variants.conversion.sources import ONNX, Source, framework_of, read_source
-from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError
-from modelless.variants.inspection import OnnxFacts, check_signature, inspect_onnx
+from modelless.variants.graphs.inspection import OnnxFacts, check_signature, inspect_onnx
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.recipe import default_recipe, load_recipe
 from modelless.variants.metrics import find_metric
-from modelless.variants.registry import Registry
+from modelless.variants.registry.registry import Registry
 from modelless.variants.runtimes.engines import ENGINES, engine_status, runs_on
 from modelless.variants.validation import open_validation_set
 from modelless.variants.validation.expected import Expects

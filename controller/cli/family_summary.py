@@ -10,13 +10,13 @@ from typing import Any
 from modelless.controller.cli.family import Family, FamilyOrder, Member
 from modelless.controller.cli.register_command import variant_fields
 from modelless.controller.cli.screen import accuracy_text, duration, grouped, mebibytes, show_table
-from modelless.profiler.device import DeviceFacts
-from modelless.profiler.dominated import dominated_by_device
-from modelless.profiler.measurement import Measurement
-from modelless.profiler.records import Records
+from modelless.profiler.cost_model.dominated import dominated_by_device
+from modelless.profiler.devices.device import DeviceFacts
+from modelless.profiler.measure.measurement import Measurement
+from modelless.profiler.measure.records import Records
 from modelless.profiler.report.page_parts import count_of
-from modelless.variants.outcomes import latest_outcomes
-from modelless.variants.registry import Registry
+from modelless.variants.registry.outcomes import latest_outcomes
+from modelless.variants.registry.registry import Registry
 from modelless.variants.vocabulary import DeviceClass
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from modelless.controller.config import Settings
-from modelless.variants.registry import open_registry
+from modelless.variants.registry.registry import open_registry
 from modelless.variants.vocabulary import Task
 
 _SMALL = 64  # elements that a request on one line may hold

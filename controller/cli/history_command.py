@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from modelless.common.errors import InvalidInputError
 from modelless.controller.cli.arguments import seconds_of
 from modelless.controller.cli.moments import clock_text, moment_of
 from modelless.controller.cli.screen import Json, emit, home_of, say, show_table
-from modelless.variants.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from modelless.controller.history.entries import Told, Wanted
@@ -64,7 +64,7 @@ def history(
     """
     from modelless.controller.history.entries import Wanted, loaded_at, read_entries
     from modelless.controller.history.kinds import check_kinds
-    from modelless.variants.registry import open_registry
+    from modelless.variants.registry.registry import open_registry
 
     if follow and at is not None:
         raise InvalidInputError.of("follow", at, "--follow or --at, not both")

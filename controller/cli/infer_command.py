@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from modelless.common.errors import InvalidInputError
 from modelless.controller.cli.arguments import LatencyMs, MaxCostUsd, MinAccuracy, TaskName, Url
 from modelless.controller.cli.screen import Json, emit, home_of, say, show_table
-from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import SLO, TensorSpec
 
 EPILOG = "Example: modelless infer cat.jpg --task imagenet --latency-ms 40 --min-accuracy 74"

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from modelless.common.errors import EnvironmentUnfitError, NoisyMachineError
 from modelless.controller.cli.arguments import DeviceClasses, batches_of, names_of, seconds_of
 from modelless.controller.cli.failures import Failed
 from modelless.controller.cli.screen import Json, emit, home_of, say
-from modelless.variants.errors import EnvironmentUnfitError, NoisyMachineError
 from modelless.variants.vocabulary import Precision
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from modelless.controller.cli.family import Family
-    from modelless.profiler.campaign import CampaignSettings
-    from modelless.profiler.device import DeviceFacts
-    from modelless.variants.registry import Registry
+    from modelless.profiler.devices.device import DeviceFacts
+    from modelless.profiler.measure.campaign import CampaignSettings
+    from modelless.variants.registry.registry import Registry
     from modelless.variants.vocabulary import DeviceClass
 
 EPILOG = (
@@ -140,10 +140,10 @@ def make(
     from modelless.controller.cli.family_summary import summarise
     from modelless.controller.cli.profile_command import pick_device_classes
     from modelless.controller.cli.profile_report_command import check_can_draw, draw
-    from modelless.profiler.campaign import CampaignSettings
-    from modelless.profiler.device import default_device_classes
-    from modelless.profiler.host import read_facts
-    from modelless.variants.registry import open_registry
+    from modelless.profiler.devices.device import default_device_classes
+    from modelless.profiler.devices.host import read_facts
+    from modelless.profiler.measure.campaign import CampaignSettings
+    from modelless.variants.registry.registry import open_registry
 
     settings = CampaignSettings(
         batches=batches_of(batches),
@@ -209,7 +209,7 @@ def _profile(
         NoisyMachineError: it is too noisy now. Nothing was measured.
     """
     from modelless.controller.cli.campaigns import jobs_of, measure_jobs
-    from modelless.profiler.records import Records
+    from modelless.profiler.measure.records import Records
 
     gc.collect()  # so that no variant is measured in the memory that making left behind
     variants = [member.variant for member in family.members]

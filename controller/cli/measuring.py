@@ -8,13 +8,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from modelless.common.intervals import FINEST_PERCENT, recommended_sample_size
 from modelless.controller.cli.screen import Steps
-from modelless.profiler.host import read_facts
-from modelless.variants.intervals import FINEST_PERCENT, recommended_sample_size
+from modelless.profiler.devices.host import read_facts
 from modelless.variants.metrics import Metric, Score, find_metric
 from modelless.variants.metrics.outputs import is_scores
-from modelless.variants.outcomes import details_of, note_measured
-from modelless.variants.registry import Registry
+from modelless.variants.registry.outcomes import details_of, note_measured
+from modelless.variants.registry.registry import Registry
 from modelless.variants.runtimes.base import LoadedVariant
 from modelless.variants.runtimes.engines import find_runtime
 from modelless.variants.validation import ValidationSet, open_validation_set

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, time, timedelta
 
-from modelless.variants.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError
 
 
 def moment_of(field: str, text: str, now: datetime) -> datetime:

@@ -6,11 +6,11 @@ import getpass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelless.variants.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError
 from modelless.variants.vocabulary import Model, Task
 
 if TYPE_CHECKING:
-    from modelless.variants.registry import Registry
+    from modelless.variants.registry.registry import Registry
 
 
 def described_task(path: Path, name: str | None) -> Task:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
 from modelless.variants.vocabulary import TensorSpec
 
 SHORTER_SIDE_PX: Final = 320

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from modelless.common.errors import (
+    InvalidInputError,
+)
 from modelless.controller.cli.arguments import (
     DeviceClasses,
     Scopes,
@@ -22,20 +25,17 @@ from modelless.controller.cli.arguments import (
 )
 from modelless.controller.cli.campaigns import jobs_of, measure_jobs
 from modelless.controller.cli.screen import Json, emit, home_of, say
-from modelless.variants.errors import (
-    InvalidInputError,
-)
 from modelless.variants.vocabulary import DeviceClass, Placement, Variant
 
 if TYPE_CHECKING:
-    from modelless.profiler.campaign import Agenda
-    from modelless.profiler.device import DeviceFacts
-    from modelless.profiler.device_records import DeviceRecords
-    from modelless.profiler.jobs import Job, MeasurementSink
-    from modelless.profiler.measurement import Measurement
-    from modelless.profiler.microbenchmark import DeviceRates
-    from modelless.variants.catalog import Catalog
-    from modelless.variants.registry import Registry
+    from modelless.profiler.devices.device import DeviceFacts
+    from modelless.profiler.devices.device_records import DeviceRecords
+    from modelless.profiler.devices.microbenchmark import DeviceRates
+    from modelless.profiler.measure.campaign import Agenda
+    from modelless.profiler.measure.jobs import Job, MeasurementSink
+    from modelless.profiler.measure.measurement import Measurement
+    from modelless.variants.registry.catalog import Catalog
+    from modelless.variants.registry.registry import Registry
 
 DEVICE_SHARE = 0.1
 """The part of a budget that measuring the device itself may take."""
@@ -114,14 +114,14 @@ def profile(
         _check_writable(csv_file)
 
     from modelless.controller.cli import profile_neighbours, profile_summary
-    from modelless.profiler.campaign import CampaignSettings
-    from modelless.profiler.device import default_device_classes
-    from modelless.profiler.device_records import DeviceRecords
-    from modelless.profiler.drift_history import drifted_placements
-    from modelless.profiler.host import read_facts
-    from modelless.profiler.pair_records import PairRecords
-    from modelless.profiler.records import Records
-    from modelless.variants.registry import open_registry
+    from modelless.profiler.cost_model.drift_history import drifted_placements
+    from modelless.profiler.devices.device import default_device_classes
+    from modelless.profiler.devices.device_records import DeviceRecords
+    from modelless.profiler.devices.host import read_facts
+    from modelless.profiler.measure.campaign import CampaignSettings
+    from modelless.profiler.measure.pair_records import PairRecords
+    from modelless.profiler.measure.records import Records
+    from modelless.variants.registry.registry import open_registry
 
     facts = read_facts()
     devices = pick_device_classes(class_names, default_device_classes(facts))
@@ -191,7 +191,7 @@ def in_scopes(catalog: Catalog, scopes: Sequence[str]) -> tuple[Variant, ...]:
     """
     names = list(scopes) or list(catalog.tasks)
     if not names:
-        from modelless.variants.errors import NotFoundError
+        from modelless.common.errors import NotFoundError
 
         raise NotFoundError(
             "nothing is registered yet: 'modelless zoo list' shows what can be added"
@@ -237,8 +237,8 @@ def _describe(
 
     Within a tight budget they are left as they are known: variants come first.
     """
-    from modelless.profiler.device_records import describe_devices
-    from modelless.profiler.microbenchmark import TYPICAL_S
+    from modelless.profiler.devices.device_records import describe_devices
+    from modelless.profiler.devices.microbenchmark import TYPICAL_S
 
     if budget_s is not None and budget_s < TYPICAL_S * len(devices) / DEVICE_SHARE:
         return records.current(devices, facts), 0.0
@@ -256,9 +256,9 @@ def _agenda(
     rates: Mapping[str, DeviceRates],
 ) -> Agenda:
     """Measures what tells most of all the jobs."""
-    from modelless.profiler.learning.agenda import InformedAgenda
-    from modelless.profiler.learning.prior import shipped_prior
-    from modelless.profiler.subjects import subjects_of
+    from modelless.profiler.cost_model.learned.agenda import InformedAgenda
+    from modelless.profiler.cost_model.learned.prior import shipped_prior
+    from modelless.profiler.cost_model.subjects import subjects_of
 
     variants = {job.variant.id: job.variant for job in jobs}
     devices = {job.device.name: job.device for job in jobs}

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from modelless.common.errors import NoisyMachineError
 from modelless.controller.cli.screen import Steps, show_table
-from modelless.profiler.device import DeviceFacts
-from modelless.profiler.jobs import Job
-from modelless.profiler.measured_model import best_points
-from modelless.profiler.measurement import Measurement
-from modelless.profiler.neighbours import pick_examples, run_pairs
-from modelless.profiler.pair_records import PairRecords
-from modelless.profiler.slowdowns import PairRun
-from modelless.variants.errors import NoisyMachineError
+from modelless.profiler.cost_model.measured_model import best_points
+from modelless.profiler.cost_model.slowdowns import PairRun
+from modelless.profiler.devices.device import DeviceFacts
+from modelless.profiler.measure.jobs import Job
+from modelless.profiler.measure.measurement import Measurement
+from modelless.profiler.measure.neighbours import pick_examples, run_pairs
+from modelless.profiler.measure.pair_records import PairRecords
 
 
 def measure_neighbours(

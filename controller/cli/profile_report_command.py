@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.controller.cli.arguments import Scopes, names_of
 from modelless.controller.cli.profile_command import in_scopes
 from modelless.controller.cli.screen import Json, Steps, emit, home_of, say
-from modelless.variants.errors import InvalidInputError, NotFoundError
 from modelless.variants.paths import not_found
 
 if TYPE_CHECKING:
-    from modelless.profiler.measurement import Measurement
+    from modelless.profiler.measure.measurement import Measurement
     from modelless.profiler.report.document import Report
-    from modelless.variants.registry import Registry
+    from modelless.variants.registry.registry import Registry
     from modelless.variants.vocabulary import Variant
 
 EPILOG = (
@@ -57,7 +57,7 @@ def report(
     seen. Nothing is measured. Profiles of other machines in the same store are shown too, each
     machine apart.
     """
-    from modelless.variants.registry import open_registry
+    from modelless.variants.registry.registry import open_registry
 
     classes = None if device_class is None else names_of("device-class", device_class)
     with closing(open_registry(home_of(ctx))) as registry:
@@ -108,16 +108,16 @@ def _report_on(
     Raises:
         NotFoundError: nothing is, or nothing on one of the device classes.
     """
-    from modelless.profiler.device import default_device_classes
-    from modelless.profiler.dominated import in_pairs
-    from modelless.profiler.host import read_facts
-    from modelless.profiler.learning.leave_out import leave_one_batch_out
-    from modelless.profiler.learning.prior import shipped_prior
-    from modelless.profiler.records import Records
+    from modelless.profiler.cost_model.dominated import in_pairs
+    from modelless.profiler.cost_model.learned.leave_out import leave_one_batch_out
+    from modelless.profiler.cost_model.learned.prior import shipped_prior
+    from modelless.profiler.cost_model.subjects import measured_subjects
+    from modelless.profiler.devices.device import default_device_classes
+    from modelless.profiler.devices.host import read_facts
+    from modelless.profiler.measure.records import Records
     from modelless.profiler.report.document import report_of
     from modelless.profiler.report.profiles import profiles_of
-    from modelless.profiler.subjects import measured_subjects
-    from modelless.variants.outcomes import latest_outcomes
+    from modelless.variants.registry.outcomes import latest_outcomes
 
     by_id = {variant.id: variant for variant in variants}
     measurements = _wanted(Records(registry.store).everything(), variants, classes)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from modelless.common.errors import InvalidInputError
 from modelless.controller.cli.device_command import rates_document
 from modelless.controller.cli.screen import (
     accuracy_fields,
@@ -15,12 +16,11 @@ from modelless.controller.cli.screen import (
     mebibytes,
     show_table,
 )
-from modelless.profiler.campaign import CampaignResult
-from modelless.profiler.measurement import Measurement
-from modelless.profiler.microbenchmark import DeviceRates
-from modelless.profiler.progress import SkipReason
-from modelless.profiler.table import rows_of, write_table
-from modelless.variants.errors import InvalidInputError
+from modelless.profiler.devices.microbenchmark import DeviceRates
+from modelless.profiler.measure.campaign import CampaignResult
+from modelless.profiler.measure.measurement import Measurement
+from modelless.profiler.measure.progress import SkipReason
+from modelless.profiler.measure.table import rows_of, write_table
 from modelless.variants.vocabulary import DeviceClass, Placement, Variant
 
 _SKIPPED = {

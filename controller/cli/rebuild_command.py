@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from modelless.common.errors import IntegrityError, InvalidInputError
 from modelless.controller.cli.screen import Json, emit, home_of, say
-from modelless.variants.errors import IntegrityError, InvalidInputError
 
 EPILOG = (
     "Examples: modelless rebuild imagenet/mynet/int8; "
@@ -33,9 +33,9 @@ def rebuild(
     A variant whose own file is missing or damaged gets it back. Exit code 5 if a tool, the kind of
     processor or what it was made of has changed, 3 if it was not made by 'modelless make'.
     """
-    from modelless.variants.artifacts import write_whole
+    from modelless.common.files import write_whole
     from modelless.variants.making.origins import rebuild_variant
-    from modelless.variants.registry import open_registry
+    from modelless.variants.registry.registry import open_registry
 
     with closing(open_registry(home_of(ctx))) as registry:
         found = registry.variant(variant)

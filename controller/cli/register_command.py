@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.controller.cli.make_command import make
 from modelless.controller.cli.named import check_resolution, described_task, known_model, who
 from modelless.controller.cli.screen import (
@@ -21,7 +22,6 @@ from modelless.controller.cli.screen import (
     home_of,
     say,
 )
-from modelless.variants.errors import InvalidInputError, NotFoundError
 from modelless.variants.vocabulary import (
     Accuracy,
     Engine,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from modelless.variants.metrics import Metric
-    from modelless.variants.registry import Registry
+    from modelless.variants.registry.registry import Registry
     from modelless.variants.validation.measuring import MeasuredAccuracy
 
 EPILOG = (
@@ -156,9 +156,9 @@ def register(
         remark_on_guessing,
         remark_on_precision,
     )
-    from modelless.variants.inspection import check_signature, inspect_onnx
-    from modelless.variants.outcomes import details_of, first_measured
-    from modelless.variants.registry import open_registry
+    from modelless.variants.graphs.inspection import check_signature, inspect_onnx
+    from modelless.variants.registry.outcomes import details_of, first_measured
+    from modelless.variants.registry.registry import open_registry
     from modelless.variants.store.history import record
 
     check_name("name", name)
@@ -245,7 +245,7 @@ def register(
 def _read(source: str, framework: str | None, task: Task, validation: Path | None) -> bytes:
     """The ONNX file, or what another framework's model was converted to."""
     from modelless.variants.conversion.sources import ONNX, framework_of, read_source
-    from modelless.variants.inspection import read_onnx
+    from modelless.variants.graphs.inspection import read_onnx
 
     kind = framework_of(source, framework)
     if kind == ONNX:
@@ -355,7 +355,7 @@ def _accuracy(
         raise InvalidInputError.of(
             "--accuracy-samples", samples, "1 or more", "They give what was measured its interval."
         )
-    from modelless.variants.intervals import wilson_percent
+    from modelless.common.intervals import wilson_percent
 
     low, high = wilson_percent(round(percent / 100.0 * samples), samples)
     return replace(stated, low_percent=low, high_percent=high, sample_count=samples)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from modelless.common.errors import ModellessError
 from modelless.controller.cli.screen import Json, emit, others_print_to_stderr, say, show_table
-from modelless.variants.errors import ModellessError
 
 if TYPE_CHECKING:
-    from modelless.controller.recording.replay import Replayed
+    from modelless.controller.replay.replay import Replayed
 
 EPILOG = (
     "Examples: modelless up --record run-1; modelless replay run-1; "
@@ -41,7 +41,7 @@ def replay(
     Exit code 0 if all are what they were, 1 with the first difference if not.
     """
     if as_world is not None:
-        from modelless.controller.recording.as_world import write_world
+        from modelless.controller.replay.as_world import write_world
 
         with others_print_to_stderr():
             told = write_world(folder, as_world)
@@ -54,8 +54,8 @@ def replay(
             if told["too_large"]:
                 say(f"note: {told['too_large']} queries are left out: more items than max_batch")
         return
-    from modelless.controller.recording.replay import replay as replay_tape
-    from modelless.controller.recording.replay import tapes_in
+    from modelless.controller.replay.replay import replay as replay_tape
+    from modelless.controller.replay.replay import tapes_in
 
     with others_print_to_stderr():
         found = [replay_tape(tape) for tape in tapes_in(folder)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from modelless.common.errors import InvalidInputError, ModellessError, NotFoundError
 from modelless.controller.cli.arguments import (
     ConfigFile,
     DeviceClasses,
@@ -29,7 +30,6 @@ from modelless.controller.cli.screen import (
     say,
     show_table,
 )
-from modelless.variants.errors import InvalidInputError, ModellessError, NotFoundError
 from modelless.variants.vocabulary import SLO, Variant
 
 if TYPE_CHECKING:
@@ -66,15 +66,15 @@ def select(
     from modelless.controller.cli.dry_run import DryRun
     from modelless.controller.cli.profile_command import pick_device_classes
     from modelless.controller.config import load_settings
-    from modelless.controller.core.limits import DispatchLimits
+    from modelless.controller.dispatch.limits import DispatchLimits
     from modelless.policies.discovery import build_policy
     from modelless.policies.scopes import in_scope
     from modelless.policies.seams import SelectionPolicy
-    from modelless.profiler.device import default_device_classes
-    from modelless.profiler.dominated import without_dominated
-    from modelless.profiler.host import read_facts
-    from modelless.profiler.host_model import cost_model_of, read_measurements
-    from modelless.variants.registry import open_registry
+    from modelless.profiler.cost_model.dominated import without_dominated
+    from modelless.profiler.cost_model.host_model import cost_model_of, read_measurements
+    from modelless.profiler.devices.device import default_device_classes
+    from modelless.profiler.devices.host import read_facts
+    from modelless.variants.registry.registry import open_registry
 
     settings = load_settings(config)
     limits = settings.limits
@@ -186,7 +186,7 @@ def _show(
 
 
 def _refusal(verdict: Verdict) -> ModellessError:
-    from modelless.controller.live.replies import error_of
+    from modelless.controller.live.front.replies import error_of
 
     if verdict.refusal is not None:
         return error_of(verdict.refusal)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from modelless.variants.errors import (
+from modelless.common.errors import (
     DeadlineExceededError,
     InfeasibleError,
     InvalidInputError,
@@ -43,7 +43,7 @@ def find_url(home: Path, url: str | None) -> str:
         written = url if "://" in url else f"http://{url}"
         _split(written)
         return written.rstrip("/")
-    from modelless.controller.live.cluster import read_state
+    from modelless.controller.live.cluster.cluster import read_state
 
     state = read_state(home)
     if state is None:

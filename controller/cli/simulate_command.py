@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from modelless.common.errors import EnvironmentUnfitError
 from modelless.controller.cli.compare_figures import plans_text
 from modelless.controller.cli.screen import (
     Json,
@@ -19,7 +20,6 @@ from modelless.controller.cli.screen import (
     say,
     show_table,
 )
-from modelless.variants.errors import EnvironmentUnfitError
 
 EPILOG = (
     "Examples: modelless simulate benchmarks/worlds/steady.yaml; "
@@ -54,7 +54,7 @@ def simulate(
     from modelless.controller.sim.log import log_kind
     from modelless.controller.sim.run import simulate as run
     from modelless.controller.sim.summary import Summary
-    from modelless.controller.sim.world import load_world
+    from modelless.controller.sim.worlds.world import load_world
 
     with others_print_to_stderr():
         file = load_world(world)

@@ -7,11 +7,11 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from modelless.variants.errors import InvalidInputError
-from modelless.variants.settings_files import problems
+from modelless.common.errors import InvalidInputError
+from modelless.common.settings_files import problems
+from modelless.common.yaml_files import read_yaml
 from modelless.variants.signature import DTYPES
 from modelless.variants.vocabulary import Task, TensorSpec
-from modelless.variants.yaml_files import read_yaml
 
 _MOST_LABELS = 100_000
 

@@ -13,7 +13,7 @@ from modelless.controller.cli.arguments import ConfigFile
 from modelless.controller.cli.screen import Json, duration, emit, home_of, say
 
 if TYPE_CHECKING:
-    from modelless.controller.live.upgrade import Upgraded
+    from modelless.controller.live.cluster.upgrade import Upgraded
 
 EPILOG = "Examples: modelless upgrade; modelless upgrade --config settings.yaml"
 
@@ -34,9 +34,9 @@ def upgrade(
     the settings too, except those that HAProxy and Ray Serve were started with. Processes that run
     the release already are left alone, so the command may be interrupted and run again.
     """
+    from modelless.common.errors import ModellessError
     from modelless.controller.config import load_settings
-    from modelless.controller.live.upgrade import upgrade as carry_out
-    from modelless.variants.errors import ModellessError
+    from modelless.controller.live.cluster.upgrade import upgrade as carry_out
 
     home = home_of(ctx)
     asked = load_settings(config) if config is not None else None
@@ -80,11 +80,11 @@ def _note(home: Path, reason: str, details: dict[str, Any]) -> None:
     """An entry in the history; it is not worth failing for."""
     from contextlib import closing
 
+    from modelless.common.errors import ModellessError
     from modelless.controller.config import HistorySettings
-    from modelless.controller.core.chronicle import Entry, EntryKind
+    from modelless.controller.control.decision_log import Entry, EntryKind
     from modelless.controller.history.entries import write_entries
-    from modelless.variants.errors import ModellessError
-    from modelless.variants.registry import open_registry
+    from modelless.variants.registry.registry import open_registry
 
     entry = Entry(EntryKind.UPGRADE, str(details.get("release", "modelless")), reason, details)
     try:

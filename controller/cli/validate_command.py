@@ -10,6 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from modelless.common.errors import (
+    EnvironmentUnfitError,
+    IntegrityError,
+    InvalidInputError,
+    ModellessError,
+)
 from modelless.controller.cli.screen import (
     Json,
     Steps,
@@ -21,20 +27,14 @@ from modelless.controller.cli.screen import (
     say,
     show_table,
 )
-from modelless.variants.errors import (
-    EnvironmentUnfitError,
-    IntegrityError,
-    InvalidInputError,
-    ModellessError,
-)
 from modelless.variants.vocabulary import Task, Variant
 
 if TYPE_CHECKING:
     from modelless.controller.cli.measuring import Effort
-    from modelless.variants.catalog import Catalog
     from modelless.variants.metrics import Metric
-    from modelless.variants.paired import PairedDifference
-    from modelless.variants.registry import Registry
+    from modelless.variants.metrics.paired import PairedDifference
+    from modelless.variants.registry.catalog import Catalog
+    from modelless.variants.registry.registry import Registry
     from modelless.variants.validation import ValidationSet
     from modelless.variants.validation.measuring import MeasuredAccuracy
 
@@ -85,7 +85,7 @@ def validate(
     from modelless.controller.cli.measuring import Effort, remark_on_guessing, remark_on_precision
     from modelless.controller.cli.profile_command import in_scopes
     from modelless.variants.metrics import find_metric
-    from modelless.variants.registry import open_registry
+    from modelless.variants.registry.registry import open_registry
 
     with closing(open_registry(home_of(ctx))) as registry, ExitStack() as loaded:
         catalog = registry.catalog()
@@ -230,7 +230,7 @@ def _measure(
 
 def _ranked(results: list[_Result], metric: Metric) -> list[_Result]:
     """The best first, the others held against it item by item."""
-    from modelless.variants.paired import compare_paired
+    from modelless.variants.metrics.paired import compare_paired
 
     ranked = sorted(results, key=lambda result: -result.found.score.percent)
     for result in ranked[1:]:

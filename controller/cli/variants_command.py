@@ -35,11 +35,11 @@ def variants(
     """
     from modelless.controller.cli.profile_command import in_scopes
     from modelless.controller.config import load_settings
-    from modelless.profiler.dominated import dominated_by_device, dominated_everywhere
-    from modelless.profiler.host import read_facts
-    from modelless.profiler.records import Records
-    from modelless.variants.outcomes import latest_outcomes
-    from modelless.variants.registry import open_registry
+    from modelless.profiler.cost_model.dominated import dominated_by_device, dominated_everywhere
+    from modelless.profiler.devices.host import read_facts
+    from modelless.profiler.measure.records import Records
+    from modelless.variants.registry.outcomes import latest_outcomes
+    from modelless.variants.registry.registry import open_registry
 
     settings = load_settings(config)
     with closing(open_registry(home_of(ctx))) as registry:

@@ -13,10 +13,10 @@ import typer
 from modelless.controller.cli.arguments import Url, seconds_of, share_of
 from modelless.controller.cli.named import who
 from modelless.controller.cli.screen import Json, duration, emit, home_of, say, show_table
-from modelless.variants.versions import Line, TrialRules
+from modelless.variants.registry.versions import Line, TrialRules
 
 if TYPE_CHECKING:
-    from modelless.variants.registry import Registry
+    from modelless.variants.registry.registry import Registry
 
 PROMOTE_EPILOG = "Example: modelless promote imagenet/mynet/int8-224@2"
 CANARY_EPILOG = "Example: modelless canary imagenet/mynet/int8-224@2 --share 5%"
@@ -51,8 +51,8 @@ def promote(
     A running cluster loads it within seconds and serves the current one until then. A canary of the
     version is over with this.
     """
-    from modelless.variants.promotion import promote as promote_version
-    from modelless.variants.registry import open_registry
+    from modelless.variants.registry.promotion import promote as promote_version
+    from modelless.variants.registry.registry import open_registry
 
     with closing(open_registry(home_of(ctx))) as registry:
         line = promote_version(registry.store, version, who(), reason or "by command")
@@ -71,8 +71,8 @@ def rollback(
     A running cluster gives the version no query more from a fraction of a second on; those that run
     on it end there.
     """
-    from modelless.variants.promotion import rollback as take_back
-    from modelless.variants.registry import open_registry
+    from modelless.variants.registry.promotion import rollback as take_back
+    from modelless.variants.registry.registry import open_registry
 
     with closing(open_registry(home_of(ctx))) as registry:
         line = take_back(registry.store, variant, who(), reason or "by command")
@@ -131,8 +131,8 @@ def canary(
     There is one canary a task at a time; of other tasks there may be others.
     """
     from modelless.variants.paths import parse_path
-    from modelless.variants.promotion import begin_trial
-    from modelless.variants.registry import open_registry
+    from modelless.variants.registry.promotion import begin_trial
+    from modelless.variants.registry.registry import open_registry
 
     rules = TrialRules(
         alpha=share_of("--alpha", alpha),
@@ -178,7 +178,7 @@ def canary_status(
     Reads the running cluster, or the store while nothing is up.
     """
     from modelless.controller.cli.server import find_url, get_json
-    from modelless.controller.live.cluster import read_state
+    from modelless.controller.live.cluster.cluster import read_state
 
     if url is None and read_state(home_of(ctx)) is None:
         trials = _kept_trials(home_of(ctx))
@@ -197,9 +197,9 @@ def canary_status(
 
 def _kept_trials(home: Path) -> list[dict[str, Any]]:
     """What the store knows of the trials that are on."""
-    from modelless.controller.core.verdict import TrialEvidence, status_of
-    from modelless.variants.promotion import read_evidence, read_lines
-    from modelless.variants.registry import open_registry
+    from modelless.controller.control.canary_verdict import TrialEvidence, status_of
+    from modelless.variants.registry.promotion import read_evidence, read_lines
+    from modelless.variants.registry.registry import open_registry
 
     with closing(open_registry(home)) as registry:
         store = registry.store
@@ -236,8 +236,8 @@ def _show(trial: Mapping[str, Any]) -> None:
 
 
 def _remark_on(registry: Registry, variant_id: str) -> None:
-    from modelless.profiler.host import read_facts
-    from modelless.profiler.records import Records
+    from modelless.profiler.devices.host import read_facts
+    from modelless.profiler.measure.records import Records
 
     rows = Records(registry.store).current(read_facts())
     if not any(row.variant_id == variant_id for row in rows):

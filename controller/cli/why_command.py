@@ -13,9 +13,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from modelless.common.errors import InvalidInputError, NotFoundError, StoreError
 from modelless.controller.cli.moments import clock_text, moment_of
 from modelless.controller.cli.screen import Json, emit, home_of, say, show_table
-from modelless.variants.errors import InvalidInputError, NotFoundError, StoreError
 
 EPILOG = "Examples: modelless why k2j5h8-17; modelless why; modelless why --at 18:30:05"
 _TIMEOUT_S: Final = 5.0
@@ -126,7 +126,7 @@ def _ask_gateway(door: Path, receipt_id: str) -> dict[str, Any] | None:
 
 def _context(home: Path, receipt: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
     from modelless.controller.history.why import context_of
-    from modelless.variants.registry import open_registry
+    from modelless.variants.registry.registry import open_registry
 
     try:
         with closing(open_registry(home)) as registry:

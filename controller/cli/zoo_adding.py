@@ -9,9 +9,9 @@ from typing import Final
 
 from sqlalchemy import select
 
-from modelless.variants.errors import IntegrityError, NotFoundError
-from modelless.variants.inspection import check_signature, inspect_onnx
-from modelless.variants.registry import Registry
+from modelless.common.errors import IntegrityError, NotFoundError
+from modelless.variants.graphs.inspection import check_signature, inspect_onnx
+from modelless.variants.registry.registry import Registry
 from modelless.variants.store import HistoryRow
 from modelless.variants.vocabulary import Provenance, Task, Variant
 from modelless.variants.zoo import BuiltVariant, ZooEntry

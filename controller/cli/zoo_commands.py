@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from modelless.common.errors import EnvironmentUnfitError
 from modelless.controller.cli.register_command import variant_fields
 from modelless.controller.cli.screen import (
     Json,
@@ -18,10 +19,9 @@ from modelless.controller.cli.screen import (
     say,
     show_table,
 )
-from modelless.variants.errors import EnvironmentUnfitError
 
 if TYPE_CHECKING:
-    from modelless.variants.registry import Registry
+    from modelless.variants.registry.registry import Registry
     from modelless.variants.zoo import ZooEntry
 
 app = typer.Typer(help="Models that come with modelless, or can be installed.")
@@ -30,7 +30,7 @@ app = typer.Typer(help="Models that come with modelless, or can be installed.")
 @app.command("list", epilog="Example: modelless zoo list --json")
 def list_entries(ctx: typer.Context, as_json: Json = False) -> None:
     """List the zoo's entries, and which of them are added."""
-    from modelless.variants.registry import open_registry
+    from modelless.variants.registry.registry import open_registry
     from modelless.variants.zoo import ENTRIES
 
     with closing(open_registry(home_of(ctx))) as registry:
@@ -68,7 +68,7 @@ def add(
     What is there already is left alone; damaged files are made again.
     """
     from modelless.controller.cli.zoo_adding import Added, add_entry
-    from modelless.variants.registry import open_registry
+    from modelless.variants.registry.registry import open_registry
     from modelless.variants.zoo import find_entry
 
     entries = [find_entry(name) for name in dict.fromkeys(names)]

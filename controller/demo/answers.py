@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from modelless.common.intervals import wilson_percent
 from modelless.controller.demo.slos import NamedSlo
 from modelless.controller.demo.v2_client import Client, InferReply, encode_infer
-from modelless.variants.intervals import wilson_percent
 from modelless.variants.vocabulary import Task
 
 LEAST_JUDGED_PX = 224

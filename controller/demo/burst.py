@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from modelless.common.errors import EnvironmentUnfitError
 from modelless.controller.demo.books import Books, Kind, Row
 from modelless.controller.demo.load import GRACE_S
 from modelless.controller.demo.load_spec import KindSpec, LoadSpec, StepSpec
@@ -25,7 +26,6 @@ from modelless.controller.demo.slos import (
     parameters_of,
     round_up,
 )
-from modelless.variants.errors import EnvironmentUnfitError
 from modelless.variants.vocabulary import SLO, DeviceClass
 
 STEPS = (0.3, 0.8, 1.6, 0.5)

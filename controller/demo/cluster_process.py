@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
 
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, UnavailableError
+from modelless.common.files import make_private_folder
 from modelless.controller.cli.detached import last_error
 from modelless.controller.demo.v2_client import Client
-from modelless.variants.artifacts import make_private_folder
-from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError, UnavailableError
 
 HOST = "127.0.0.1"
 STOP_S = 60.0

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from modelless.common.errors import EnvironmentUnfitError
 from modelless.controller.demo.answers import Photo
-from modelless.variants.errors import EnvironmentUnfitError
 
 PHOTO_PX = 224
 """Side of the squares that are sent: what variants are profiled with. They take any size, but a

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from modelless.controller.cli import zoo_adding
 from modelless.controller.cli.zoo_adding import Added, OnProgress
-from modelless.profiler.campaign import CampaignResult, CampaignSettings, run_campaign
-from modelless.profiler.device import default_device_classes
-from modelless.profiler.host import read_facts
-from modelless.profiler.inputs import sample_inputs
-from modelless.profiler.jobs import Job
-from modelless.profiler.progress import Progress
-from modelless.profiler.records import Records
-from modelless.variants.registry import open_registry
+from modelless.profiler.devices.device import default_device_classes
+from modelless.profiler.devices.host import read_facts
+from modelless.profiler.measure.campaign import CampaignResult, CampaignSettings, run_campaign
+from modelless.profiler.measure.inputs import sample_inputs
+from modelless.profiler.measure.jobs import Job
+from modelless.profiler.measure.progress import Progress
+from modelless.profiler.measure.records import Records
+from modelless.variants.registry.registry import open_registry
 from modelless.variants.runtimes.engines import runs_on
 from modelless.variants.zoo import find_entry
 

@@ -7,13 +7,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from modelless.profiler.device import default_device_classes
-from modelless.profiler.host import read_facts
-from modelless.profiler.measurement import Measurement
-from modelless.profiler.records import Records
+from modelless.common.errors import NotFoundError
+from modelless.profiler.devices.device import default_device_classes
+from modelless.profiler.devices.host import read_facts
+from modelless.profiler.measure.measurement import Measurement
+from modelless.profiler.measure.records import Records
 from modelless.profiler.report.tradeoffs import frontier as pareto_frontier
-from modelless.variants.errors import NotFoundError
-from modelless.variants.registry import open_registry
+from modelless.variants.registry.registry import open_registry
 from modelless.variants.vocabulary import DeviceClass, Task, Variant
 
 

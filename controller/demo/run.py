@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 
+from modelless.common.errors import EnvironmentUnfitError, ModellessError
 from modelless.controller.cli.screen import PIPED_WIDTH, Steps
 from modelless.controller.config import LimitSettings
 from modelless.controller.demo import farewell, pictures, prepare, tables
@@ -48,9 +49,8 @@ from modelless.controller.demo.profiles import read_profiles
 from modelless.controller.demo.report import Findings, document_of
 from modelless.controller.demo.slos import cost_slos, photo_slos
 from modelless.controller.demo.v2_client import Client
-from modelless.controller.live.cluster import read_state
-from modelless.profiler.progress import ProgressEvent
-from modelless.variants.errors import EnvironmentUnfitError, ModellessError
+from modelless.controller.live.cluster.cluster import read_state
+from modelless.profiler.measure.progress import ProgressEvent
 
 PHOTOS, CLOTHES = "imagenet", "fashion-mnist"
 DEVICE_CLASS = "cpu-1"

@@ -19,9 +19,9 @@ from urllib.parse import quote, urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
+from modelless.common.errors import InvalidInputError, UnavailableError
 from modelless.controller.api.v2_tensors import NUMBERS, datatype_of, to_binary
 from modelless.controller.demo.slos import parameters_of
-from modelless.variants.errors import InvalidInputError, UnavailableError
 from modelless.variants.vocabulary import SLO
 
 JSON_LENGTH = "inference-header-content-length"

@@ -8,9 +8,9 @@ from typing import Final
 
 from sqlalchemy import select
 
-from modelless.controller.core.chronicle import EntryKind
-from modelless.variants import promotion
-from modelless.variants.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError
+from modelless.controller.control.decision_log import EntryKind
+from modelless.variants.registry import promotion
 from modelless.variants.store import HistoryRow, Store
 
 SERVING_KINDS: Final = tuple(kind.value for kind in EntryKind)

@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from modelless.controller.core.receipts import Receipt
-from modelless.variants.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError
+from modelless.controller.dispatch.receipts import Receipt
 
 OLD_FILES_KEPT: Final = 32
 """Files of gateways that are gone: the newest stay."""

@@ -13,10 +13,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from modelless.common.errors import InvalidInputError
 from modelless.controller.config import Settings, default_home
-from modelless.controller.live.deployment import start_control
-from modelless.controller.live.serve_app import gateway_app, pool_app
-from modelless.variants.errors import InvalidInputError
+from modelless.controller.live.cluster.deployment import start_control
+from modelless.controller.live.cluster.serve_app import gateway_app, pool_app
 
 
 class Arguments(BaseModel):

@@ -10,21 +10,21 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.controller.config import Settings
 from modelless.controller.live.servable import Servable
 from modelless.policies.views import VariantFacts
-from modelless.profiler.device import default_device_classes
-from modelless.profiler.dominated import without_dominated
-from modelless.profiler.elsewhere import read_elsewhere
-from modelless.profiler.host import read_facts
-from modelless.profiler.host_model import CostInputs, cost_inputs_of, read_measurements
-from modelless.profiler.measured_model import MeasuredCostModel
-from modelless.profiler.records import Records
-from modelless.variants.catalog import Catalog
-from modelless.variants.errors import InvalidInputError, NotFoundError
+from modelless.profiler.cost_model.dominated import without_dominated
+from modelless.profiler.cost_model.host_model import CostInputs, cost_inputs_of, read_measurements
+from modelless.profiler.cost_model.measured_model import MeasuredCostModel
+from modelless.profiler.devices.device import default_device_classes
+from modelless.profiler.devices.elsewhere import read_elsewhere
+from modelless.profiler.devices.host import read_facts
+from modelless.profiler.measure.records import Records
 from modelless.variants.estimates import Load
-from modelless.variants.registry import open_registry
-from modelless.variants.versions import name_of
+from modelless.variants.registry.catalog import Catalog
+from modelless.variants.registry.registry import open_registry
+from modelless.variants.registry.versions import name_of
 from modelless.variants.vocabulary import DeviceClass, Placement
 
 

@@ -6,7 +6,7 @@ import logging
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from modelless.variants.artifacts import make_private_folder
+from modelless.common.files import make_private_folder
 
 RAY_LOGS = "/tmp/ray/session_latest/logs"  # noqa: S108  (where Ray writes, by its own choice)
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from modelless.controller.api.feedback import Feedback
-from modelless.controller.core.books import Kind
-from modelless.controller.core.changes import Change
-from modelless.controller.core.effects import PlanEffect
-from modelless.controller.core.meters import Meters
-from modelless.controller.core.roster import WorkerReport
-from modelless.controller.core.succession import Standing
-from modelless.controller.core.trials import TrialCounts
+from modelless.controller.control.succession import Standing
+from modelless.controller.device.changes import Change
+from modelless.controller.dispatch.counters import Meters
+from modelless.controller.dispatch.instances import WorkerReport
+from modelless.controller.dispatch.open_queries import Kind
+from modelless.controller.dispatch.trials import TrialCounts
+from modelless.controller.effects import PlanEffect
 from modelless.policies.views import WorkerState
-from modelless.profiler.measured_model import Drift
-from modelless.profiler.online.coverage import Coverage
+from modelless.profiler.cost_model.measured_model import Drift
+from modelless.profiler.cost_model.online.coverage import Coverage
 from modelless.variants.vocabulary import Placement
 
 

@@ -11,12 +11,12 @@ from typing import Any
 from modelless import __version__
 from modelless.controller.assembly import build_dispatcher, build_planner
 from modelless.controller.config import Settings
-from modelless.controller.core.dispatch import Dispatcher
-from modelless.controller.core.fleet import PlanLimits
+from modelless.controller.control.pool_moves import PlanLimits
+from modelless.controller.dispatch.dispatcher import Dispatcher
 from modelless.controller.live.knowledge import Knowledge
-from modelless.controller.recording.recorded import RecordedDispatcher, RecordedPlanner
-from modelless.controller.recording.snapshot import Snapshot
-from modelless.controller.recording.tape import SUFFIX, Tape, clock
+from modelless.controller.replay.recorded import RecordedDispatcher, RecordedPlanner
+from modelless.controller.replay.snapshot import Snapshot
+from modelless.controller.replay.tape import SUFFIX, Tape, clock
 
 
 def open_dispatcher(

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from modelless.variants.catalog import Catalog, Scope
-from modelless.variants.errors import ModellessError
+from modelless.common.errors import ModellessError
 from modelless.variants.estimates import CostModel, Load
+from modelless.variants.registry.catalog import Catalog, Scope
 from modelless.variants.vocabulary import Placement
 
 

@@ -11,9 +11,9 @@ import logging
 import time
 from collections.abc import Callable
 
-from modelless.controller.core.succession import Standing
+from modelless.controller.control.succession import Standing
+from modelless.controller.live.cluster.release import ProtocolError
 from modelless.controller.live.messages import Orders
-from modelless.controller.live.release import ProtocolError
 
 logger = logging.getLogger(__name__)
 

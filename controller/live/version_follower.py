@@ -6,9 +6,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from modelless.controller.core.service import Service
+from modelless.common.errors import ModellessError
+from modelless.controller.control.service import Service
 from modelless.controller.live.knowledge import Knowledge, Rereader
-from modelless.variants.errors import ModellessError
 
 logger = logging.getLogger(__name__)
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from modelless.controller.core.effects import (
+from modelless.controller.control.planner import Planner
+from modelless.controller.effects import (
     LoadInstance,
     Planned,
     ResizeWorker,
     ScalePool,
     UnloadInstance,
 )
-from modelless.controller.core.plan import Planner
 from modelless.controller.sim.floor import Floor
-from modelless.controller.sim.profiles import Fleet
 from modelless.controller.sim.recorder import Recorder
+from modelless.controller.sim.worlds.profiles import Fleet
 from modelless.policies.views import ClusterView, Demand
 from modelless.variants.vocabulary import Placement
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from modelless.controller.core.load_backoff import LoadBackoff
-from modelless.controller.core.resizing import Resident
-from modelless.controller.core.roster import WorkerReport
+from modelless.controller.device.load_backoff import LoadBackoff
+from modelless.controller.device.resizing import Resident
+from modelless.controller.dispatch.instances import WorkerReport
 from modelless.controller.sim.latencies import Normals, Spread
-from modelless.controller.sim.world import DeviceSettings
+from modelless.controller.sim.worlds.world import DeviceSettings
 from modelless.policies.views import Instance, VariantFacts, WorkerState
 
 

@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
 
-from modelless.controller.core.books import demands_of, missed
-from modelless.controller.core.dispatch import Dispatcher
-from modelless.controller.core.effects import Complete, DispatchEffect, Execute, Refuse, WakeAt
-from modelless.controller.core.limits import DispatchLimits
-from modelless.controller.core.plan import PlanLimits, Planner
-from modelless.controller.core.receipts import Receipt, ReceiptBook
-from modelless.controller.core.roster import Roster
-from modelless.controller.sim.arrivals import Asked
+from modelless.controller.control.planner import PlanLimits, Planner
+from modelless.controller.dispatch.dispatcher import Dispatcher
+from modelless.controller.dispatch.instances import Roster
+from modelless.controller.dispatch.limits import DispatchLimits
+from modelless.controller.dispatch.open_queries import demands_of, missed
+from modelless.controller.dispatch.receipts import Receipt, ReceiptBook
+from modelless.controller.effects import Complete, DispatchEffect, Execute, Refuse, WakeAt
 from modelless.controller.sim.control import ControlLoop
 from modelless.controller.sim.devices import Running, SimulatedWorker
 from modelless.controller.sim.events import Events
-from modelless.controller.sim.faults import Faults
 from modelless.controller.sim.floor import Floor
-from modelless.controller.sim.profiles import Fleet
 from modelless.controller.sim.randomness import stream
 from modelless.controller.sim.recorder import REFUSED, UNREACHABLE, Recorder
-from modelless.controller.sim.world import World
+from modelless.controller.sim.worlds.arrivals import Asked
+from modelless.controller.sim.worlds.faults import Faults
+from modelless.controller.sim.worlds.profiles import Fleet
+from modelless.controller.sim.worlds.world import World
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import (
     Clairvoyant,
@@ -36,8 +36,8 @@ from modelless.policies.seams import (
     SelectionPolicy,
 )
 from modelless.policies.views import Pool, QueryView
-from modelless.profiler.measured_model import MeasuredCostModel
-from modelless.profiler.online.settings import ResidualSettings
+from modelless.profiler.cost_model.measured_model import MeasuredCostModel
+from modelless.profiler.cost_model.online.settings import ResidualSettings
 from modelless.variants.estimates import Load
 
 Progress = Callable[[float, int], None]

@@ -6,13 +6,13 @@ from collections import Counter
 from fnmatch import fnmatchcase
 from typing import Protocol
 
-from modelless.controller.core.resizing import take_along
+from modelless.controller.device.resizing import take_along
 from modelless.controller.sim.devices import Host, SimulatedWorker
 from modelless.controller.sim.events import Events
 from modelless.controller.sim.latencies import Normals, Truth
-from modelless.controller.sim.profiles import Fleet
 from modelless.controller.sim.recorder import Recorder
-from modelless.controller.sim.world import DeviceSettings, LoadFails, World
+from modelless.controller.sim.worlds.profiles import Fleet
+from modelless.controller.sim.worlds.world import DeviceSettings, LoadFails, World
 from modelless.policies.views import Pool
 
 MIB = 1 << 20

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
 
 QUERY_COLUMNS: dict[str, type] = {
     "query_id": int,

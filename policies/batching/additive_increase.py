@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.batching.urgency import bound_queues
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy
 from modelless.policies.views import QueueView, Run, Wait, WorkerView
-from modelless.variants.errors import InvalidInputError
 
 _Key = tuple[str, str]  # variant and device class
 

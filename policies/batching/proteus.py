@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf, isfinite
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.batching.urgency import bound_queues
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy
@@ -24,7 +25,6 @@ from modelless.policies.views import (
     Wait,
     WorkerView,
 )
-from modelless.variants.errors import InvalidInputError
 
 _SLO_SHARE = 0.5  # a query may just miss a batch, and waits for that to end
 _SPELL_S = 10.0

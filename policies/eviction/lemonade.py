@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.eviction.worth import reload_s
 from modelless.policies.scopes import task_of
 from modelless.policies.seams import EvictionPolicy
 from modelless.policies.views import ClusterView, Instance
-from modelless.variants.errors import InvalidInputError
 
 _LEAST_S = 1e-3
 

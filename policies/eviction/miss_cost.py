@@ -17,12 +17,12 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.eviction.miss_cost_demand import MissDemand, Stake
 from modelless.policies.eviction.worth import Key, instances_of, key_of, reload_s, size_bytes
 from modelless.policies.scopes import in_scope, task_of
 from modelless.policies.seams import EvictionPolicy
 from modelless.policies.views import ClusterView, Instance
-from modelless.variants.errors import InvalidInputError
 
 _IN_TIME = 0.5
 

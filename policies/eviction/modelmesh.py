@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.seams import EvictionPolicy
 from modelless.policies.views import ClusterView, Instance
-from modelless.variants.errors import InvalidInputError
 
 
 class ModelMesh(EvictionPolicy):

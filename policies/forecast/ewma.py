@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.forecast.intake import Intake, newness
 from modelless.policies.seams import Forecaster
-from modelless.variants.errors import InvalidInputError
 
 
 class Ewma(Forecaster):

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import exp, expm1, inf, isfinite, log
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.forecast.intake import MAX_RATE_PER_S, Intake, newness
 from modelless.policies.seams import Forecaster
-from modelless.variants.errors import InvalidInputError
 
 _SEASONS_TO_HALF = 2.0
 

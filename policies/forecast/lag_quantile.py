@@ -12,10 +12,10 @@ from math import inf
 
 import numpy as np
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.forecast.intake import MAX_RATE_PER_S, Intake
 from modelless.policies.seams import Forecaster
 from modelless.policies.views import FloatArray
-from modelless.variants.errors import InvalidInputError
 
 _MOST_POINTS = 1024
 _FIRST_SPREAD = 1.0  # standard deviations above the mean, before anything was learned

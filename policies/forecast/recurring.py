@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from math import inf, isfinite
 from statistics import median
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.forecast.ewma import Ewma
 from modelless.policies.forecast.intake import MAX_RATE_PER_S, Intake
 from modelless.policies.seams import Forecaster
-from modelless.variants.errors import InvalidInputError
 
 _INTERVALS = 8  # of a scope, that are remembered
 _FEWEST = 3  # that say whether it is regular

@@ -19,12 +19,13 @@ from math import inf
 
 import numpy as np
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.plan_quality import PlanQuality
 from modelless.policies.reasons import Reason
-from modelless.policies.scaling.demand_value import DemandValue
-from modelless.policies.scaling.demand_value_offer import offer_of
-from modelless.policies.scaling.demand_value_rates import KindRate, KindRates
-from modelless.policies.scaling.demand_value_worth import worth_of
+from modelless.policies.scaling.demand_value.demand_value import DemandValue
+from modelless.policies.scaling.demand_value.offer import offer_of
+from modelless.policies.scaling.demand_value.rates import KindRate, KindRates
+from modelless.policies.scaling.demand_value.worth import worth_of
 from modelless.policies.scaling.elastic_program import (
     Plan,
     best_plan,
@@ -36,7 +37,6 @@ from modelless.policies.scaling.elastic_terms import Prices
 from modelless.policies.scaling.mixed_integer import Effort
 from modelless.policies.seams import ScalingPolicy
 from modelless.policies.views import ClusterView, Targets
-from modelless.variants.errors import InvalidInputError
 
 _GAP = 1e-6
 _MEMORY_S = 60.0

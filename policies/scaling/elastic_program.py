@@ -17,7 +17,7 @@ from math import inf, isfinite, nan
 import numpy as np
 
 from modelless.policies.plan_quality import PlanQuality, PlanSource
-from modelless.policies.scaling.demand_value_offer import Offer
+from modelless.policies.scaling.demand_value.offer import Offer
 from modelless.policies.scaling.elastic_greedy import greedy_counts
 from modelless.policies.scaling.elastic_terms import Prices, Terms
 from modelless.policies.scaling.mixed_integer import Effort, Found, Program

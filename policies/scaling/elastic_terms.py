@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from modelless.policies.scaling.demand_value_offer import Offer
+from modelless.policies.scaling.demand_value.offer import Offer
 from modelless.policies.views import FloatArray, Pool
 from modelless.variants.vocabulary import DeviceClass
 

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import inf, isfinite
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import ScalingPolicy
 from modelless.policies.views import ClusterView, Targets, VariantFacts
-from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import Placement
 
 

@@ -22,12 +22,12 @@ from dataclasses import dataclass, field
 from math import ceil, inf
 from typing import Final, Generic, TypeVar
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling.model_variants import ModelVariant, model_variants
 from modelless.policies.scopes import task_of
 from modelless.policies.seams import ScalingPolicy
 from modelless.policies.views import ClusterView, Demand, Targets
-from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import Placement
 
 _LOAD_SHARE_PER_S: Final = 0.2  # of an accelerator's capacity, kept for each second of loading

@@ -33,6 +33,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling.demand_mix import DemandKind
 from modelless.policies.scaling.replanning import ReplanningPolicy
@@ -47,7 +48,6 @@ from modelless.policies.scaling.worker_options import (
     worth,
 )
 from modelless.policies.views import ClusterView, FloatArray, Targets
-from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import Placement
 
 _MOST_PLANS = 100_000  # looked at for all scopes; where there are more, in coarser steps

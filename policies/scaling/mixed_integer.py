@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.views import FloatArray
-from modelless.variants.errors import InvalidInputError
 
 _TIME_LIMIT = 1  # SciPy's status
 

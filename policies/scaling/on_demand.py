@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling.demand_options import (
     ANYTHING,
@@ -21,7 +22,6 @@ from modelless.policies.scaling.demand_options import (
 from modelless.policies.scopes import task_of
 from modelless.policies.seams import ScalingPolicy
 from modelless.policies.views import ClusterView, Targets
-from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import Placement
 
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf, isfinite
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling.fixed import Fixed
 from modelless.policies.seams import ScalingPolicy
 from modelless.policies.views import ClusterView, Targets
-from modelless.variants.errors import InvalidInputError
 
 _MOST_LOOKS = 1024
 _MOST_WORKERS = 1_000_000

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil, inf, isfinite
 from typing import NamedTuple
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling.fixed import Fixed
 from modelless.policies.scopes import scopes_of
 from modelless.policies.seams import ScalingPolicy
 from modelless.policies.views import ClusterView, Demand, Targets, VariantFacts
-from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import Placement
 
 _MOST_PER_S = 1e9

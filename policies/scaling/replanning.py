@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import inf
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.scaling.demand_mix import DemandKind, DemandMix
 from modelless.policies.seams import ScalingPolicy
 from modelless.policies.views import ClusterView, Targets
-from modelless.variants.errors import InvalidInputError
 
 
 class ReplanningPolicy(ScalingPolicy):

@@ -12,12 +12,12 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from math import inf
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling.demand_options import cheapest, demands_of, options_of, under_way
 from modelless.policies.scaling.on_demand import OnDemand
 from modelless.policies.scopes import task_of
 from modelless.policies.views import ClusterView, Targets
-from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import Placement
 
 _ROUNDS = 8

@@ -13,10 +13,10 @@ from math import inf, isfinite
 
 import numpy as np
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.scaling.demand_mix import DemandKind
 from modelless.policies.scopes import in_scope
 from modelless.policies.views import ClusterView, FloatArray, VariantFacts
-from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import Placement
 
 _SLO_SHARE = 0.5  # the other half of the limit is for the wait, as in Proteus

@@ -13,10 +13,10 @@ batching (sec. 4.3.2) is left out: a batch is never held back for more queries.
 
 from __future__ import annotations
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.batching.additive_increase import AdditiveIncrease
 from modelless.policies.seams import BatchingPolicy
 from modelless.policies.selection.static import Static
-from modelless.variants.errors import InvalidInputError
 
 _VARIANTS = {"high-accuracy": "most-accurate", "high-throughput": "fastest"}
 

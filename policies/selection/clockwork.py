@@ -21,6 +21,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.batching.urgency import rank
 from modelless.policies.reasons import Reason
 from modelless.policies.selection.late_binding import (
@@ -31,7 +32,6 @@ from modelless.policies.selection.late_binding import (
     run_or_wait,
 )
 from modelless.policies.views import QueryView, QueueView, ResidentView, Run, Wait, WorkerView
-from modelless.variants.errors import InvalidInputError
 
 
 class Clockwork(LateBinding):

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Candidates, FloatArray, QueryView
-from modelless.variants.errors import InvalidInputError
 from modelless.variants.estimates import Estimates
 
 QUANTILES = ("p50", "p90", "p99")

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
@@ -43,7 +44,6 @@ from modelless.policies.views import (
     Wait,
     WorkerView,
 )
-from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import Placement
 
 _SEEN_S = 30.0

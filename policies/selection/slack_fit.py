@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.reasons import Reason
 from modelless.policies.selection.late_binding import (
     Head,
@@ -29,7 +30,6 @@ from modelless.policies.selection.late_binding import (
     run_or_wait,
 )
 from modelless.policies.views import QueueView, ResidentView, Run, Wait, WorkerView
-from modelless.variants.errors import InvalidInputError
 
 
 class SlackFit(LateBinding):

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.eligibility import look_at_all, only, why_never, within_limits
 from modelless.policies.selection.feasibility import Options, best
 from modelless.policies.views import Bind, Candidates, Choice, QueryView, Reject
-from modelless.variants.errors import InvalidInputError
 
 
 class Static(SelectionPolicy):

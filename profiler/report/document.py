@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from modelless.profiler.measured_model import MeasuredCostModel
-from modelless.profiler.measurement import Measurement
+from modelless.profiler.cost_model.measured_model import MeasuredCostModel
+from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.report.batch_curves import BatchFigure, batch_figure
 from modelless.profiler.report.prediction_errors import (
     PredictionFigure,
@@ -22,8 +22,8 @@ from modelless.profiler.report.tradeoffs import (
     frontier_figure,
     throughput_figure,
 )
-from modelless.variants.dominance import IsMoreAccurate, intervals_part
 from modelless.variants.estimates import CostModel
+from modelless.variants.registry.dominance import IsMoreAccurate, intervals_part
 
 SCHEMA: Final = "modelless-profile-report/1"
 

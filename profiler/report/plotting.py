@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from html import escape
 from typing import Any, Final
 
+from modelless.common.errors import EnvironmentUnfitError
 from modelless.profiler.report.page_style import STYLE
-from modelless.variants.errors import EnvironmentUnfitError
 
 Draw = Callable[[Any], None]
 """Draws on a ``matplotlib.figure.Figure``."""

@@ -14,8 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from modelless.profiler.measured_model import MeasuredCostModel
-from modelless.profiler.measurement import Measurement
+from modelless.profiler.cost_model.measured_model import MeasuredCostModel
+from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.report.profiles import Profile
 from modelless.variants.estimates import Load
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from modelless.profiler.measurement import Measurement
+from modelless.profiler.measure.measurement import Measurement
 from modelless.variants.vocabulary import DeviceClass, Variant
 
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from modelless.profiler.dominated import standing_of
-from modelless.profiler.measurement import Measurement
+from modelless.profiler.cost_model.dominated import standing_of
+from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.report.profiles import Profile
-from modelless.variants.dominance import IsMoreAccurate, find_dominated, intervals_part
+from modelless.variants.registry.dominance import IsMoreAccurate, find_dominated, intervals_part
 
 _T = TypeVar("_T")
 

@@ -23,9 +23,9 @@ import tritonclient.http as triton
 from onnx import numpy_helper
 from tritonclient.utils import InferenceServerException
 
-from modelless.profiler.host import read_facts
-from modelless.profiler.records import Records
-from modelless.variants.registry import open_registry
+from modelless.profiler.devices.host import read_facts
+from modelless.profiler.measure.records import Records
+from modelless.variants.registry.registry import open_registry
 from modelless.variants.zoo.fashion_mnist import FashionMnist
 
 from .running import Running, cluster, modelless

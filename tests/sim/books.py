@@ -16,10 +16,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from modelless.controller.sim.arrivals import queries
-from modelless.controller.sim.profiles import build_fleet
-from modelless.controller.sim.world import WorldFile
-from modelless.profiler.measured_model import MeasuredCostModel
+from modelless.controller.sim.worlds.arrivals import queries
+from modelless.controller.sim.worlds.profiles import build_fleet
+from modelless.controller.sim.worlds.world import WorldFile
+from modelless.profiler.cost_model.measured_model import MeasuredCostModel
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from modelless.common.errors import InvalidInputError
 from modelless.controller.sim.run import simulate
-from modelless.controller.sim.world import load_world, parse_world
-from modelless.variants.errors import InvalidInputError
+from modelless.controller.sim.worlds.world import load_world, parse_world
 
 from .worlds import EDGE, document, with_parts, world
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from modelless.controller.sim.run import simulate
-from modelless.controller.sim.world import WorldFile, load_world, parse_world
+from modelless.controller.sim.worlds.world import WorldFile, load_world, parse_world
 from modelless.policies.systems import systems
 
 from .books import Books

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelless.controller.sim.bound import Bound, clairvoyant_bound
-from modelless.controller.sim.bound_capacity import capacity, cut_times
-from modelless.controller.sim.bound_memory import measures_of
-from modelless.controller.sim.bound_service import (
+from modelless.controller.sim.bound.clairvoyant import Bound, clairvoyant_bound
+from modelless.controller.sim.bound.device_work import capacity, cut_times
+from modelless.controller.sim.bound.memory import measures_of
+from modelless.controller.sim.bound.service import (
     BatchFacts,
     Offer,
     best_offers,
@@ -21,10 +21,10 @@ from modelless.controller.sim.bound_service import (
     most_residual_s,
     offers_within,
 )
-from modelless.controller.sim.compare import with_policies
+from modelless.controller.sim.compare.compare import with_policies
 from modelless.controller.sim.latencies import Normals, spread
 from modelless.controller.sim.run import simulate
-from modelless.controller.sim.world import WorldFile, load_world
+from modelless.controller.sim.worlds.world import WorldFile, load_world
 from modelless.policies.systems import systems
 
 from .worlds import DRIFT, EDGE, FAULTS, WORLDS, document, world

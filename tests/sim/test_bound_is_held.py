@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from modelless.controller.sim.bound import Bound, clairvoyant_bound
-from modelless.controller.sim.compare import with_policies
+from modelless.controller.sim.bound.clairvoyant import Bound, clairvoyant_bound
+from modelless.controller.sim.compare.compare import with_policies
 from modelless.controller.sim.run import simulate
-from modelless.controller.sim.world import WorldFile, load_world
+from modelless.controller.sim.worlds.world import WorldFile, load_world
 from modelless.policies.systems import systems
 
 from .worlds import DRIFT, EDGE, FAULTS, world

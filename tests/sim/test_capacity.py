@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from modelless.controller.sim.capacity import demand_of
-from modelless.controller.sim.world import load_world
-from modelless.variants.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError
+from modelless.controller.sim.bound.capacity import demand_of
+from modelless.controller.sim.worlds.world import load_world
 
 from .worlds import SHIPPED, world
 

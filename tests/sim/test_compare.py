@@ -14,22 +14,21 @@ from typing import Any
 import pytest
 import yaml
 
-from modelless.controller.sim import jobs
-from modelless.controller.sim.compare import Scenario, compare, scenarios_of, with_policies
-from modelless.controller.sim.comparison import document_of, table
-from modelless.controller.sim.contenders import Contender, contenders_of
-from modelless.controller.sim.intervals import interval, t95
-from modelless.controller.sim.jobs import BOUND, Job, Run, run_all
-from modelless.controller.sim.kept import KeptRuns
-from modelless.controller.sim.sources import Sources, data_files, policy_modules
+from modelless.common.errors import InvalidInputError, NotFoundError
+from modelless.controller.sim.compare import jobs
+from modelless.controller.sim.compare.compare import Scenario, compare, scenarios_of, with_policies
+from modelless.controller.sim.compare.comparison import document_of, interval, t95, table
+from modelless.controller.sim.compare.contenders import Contender, contenders_of
+from modelless.controller.sim.compare.jobs import BOUND, Job, Run, run_all
+from modelless.controller.sim.compare.kept_runs import KeptRuns
+from modelless.controller.sim.compare.sources import Sources, data_files, policy_modules
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible
 from modelless.policies.systems import systems
-from modelless.variants.errors import InvalidInputError, NotFoundError
 
 from .worlds import world
 
 NAMES = ("most-accurate-feasible", "cheapest-feasible")
-BOUND_MODULE = "modelless.controller.sim.bound"
+BOUND_MODULE = "modelless.controller.sim.bound.clairvoyant"
 
 
 class Crashes(CheapestFeasible):

@@ -10,7 +10,7 @@ import pytest
 
 from modelless.controller.sim import engine
 from modelless.controller.sim.run import simulate
-from modelless.profiler.measured_model import MeasuredCostModel
+from modelless.profiler.cost_model.measured_model import MeasuredCostModel
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
 

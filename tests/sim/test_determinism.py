@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from modelless.controller.sim.run import simulate
-from modelless.controller.sim.world import load_world
+from modelless.controller.sim.worlds.world import load_world
 
 from .worlds import DRIFT, document
 
@@ -18,7 +18,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from modelless.controller.sim.run import simulate
-from modelless.controller.sim.world import load_world
+from modelless.controller.sim.worlds.world import load_world
 simulate(load_world(Path(sys.argv[1])), log=Path(sys.argv[2]))
 """
 

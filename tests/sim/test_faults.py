@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from modelless.controller.sim.run import simulate
-from modelless.controller.sim.world import parse_world
+from modelless.controller.sim.worlds.world import parse_world
 
 from .books import Books
 from .worlds import EDGE, document

@@ -9,7 +9,7 @@ import pytest
 
 from modelless.controller.sim.run import simulate
 from modelless.controller.sim.summary import Summary
-from modelless.controller.sim.world import WorldFile, parse_world
+from modelless.controller.sim.worlds.world import WorldFile, parse_world
 
 from .books import Books, Row
 

@@ -12,11 +12,11 @@ import pytest
 import typer.main
 import yaml
 
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, NotFoundError
 from modelless.controller.cli.app import app
 from modelless.controller.sim.log import CONTROL_COLUMNS, QUERY_COLUMNS, Log
 from modelless.controller.sim.run import simulate
 from modelless.controller.sim.summary import LatencySketch, Summary
-from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError, NotFoundError
 from tests.unit.cli.tiny import add_measurements, add_variants
 
 from .books import read

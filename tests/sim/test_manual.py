@@ -17,7 +17,7 @@ from pydantic_core import PydanticUndefined
 from modelless.controller.config import PolicySettings
 from modelless.controller.sim.log import QUERY_COLUMNS
 from modelless.controller.sim.run import simulate
-from modelless.controller.sim.world import World, parse_world
+from modelless.controller.sim.worlds.world import World, parse_world
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "simulator.md"

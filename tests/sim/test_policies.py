@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.controller.sim.run import simulate
 from modelless.controller.sim.summary import Summary
-from modelless.controller.sim.world import parse_world
-from modelless.variants.errors import InvalidInputError, NotFoundError
+from modelless.controller.sim.worlds.world import parse_world
 
 from . import policies
 from .books import Books, read

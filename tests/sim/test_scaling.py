@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from modelless.controller.sim.bound import clairvoyant_bound
+from modelless.common.errors import InvalidInputError
+from modelless.controller.sim.bound.clairvoyant import clairvoyant_bound
 from modelless.controller.sim.run import simulate
 from modelless.controller.sim.series import Series
 from modelless.controller.sim.summary import Summary
-from modelless.controller.sim.world import WorldFile, parse_world
-from modelless.variants.errors import InvalidInputError
+from modelless.controller.sim.worlds.world import WorldFile, parse_world
 
 from .books import Books, Row
 

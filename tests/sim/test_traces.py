@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from modelless.controller.sim.arrivals import Asked, queries
+from modelless.common.errors import InvalidInputError
 from modelless.controller.sim.randomness import stream
-from modelless.controller.sim.traces import Arrival, arrivals
-from modelless.controller.sim.world import parse_world
-from modelless.controller.sim.world_queries import ArrivalsSettings
+from modelless.controller.sim.worlds.arrivals import Asked, queries
+from modelless.controller.sim.worlds.queries import ArrivalsSettings
+from modelless.controller.sim.worlds.traces import Arrival, arrivals
+from modelless.controller.sim.worlds.world import parse_world
 from modelless.policies.views import QueryView
-from modelless.variants.errors import InvalidInputError
 
 from .worlds import world
 

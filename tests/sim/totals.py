@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from modelless.controller.sim.world import World
+from modelless.controller.sim.worlds.world import World
 
 Row = dict[str, Any]
 LEVELS = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from modelless.controller.sim.world import WorldFile, parse_world
+from modelless.controller.sim.worlds.world import WorldFile, parse_world
 
 WORLDS = Path(__file__).parents[2] / "benchmarks" / "worlds"
 SHIPPED = [pytest.param(path, id=path.stem) for path in sorted(WORLDS.glob("*.yaml"))] + [

@@ -10,16 +10,16 @@ from typing import Any, Final
 
 from onnx import ModelProto
 
-from modelless.variants.errors import (
+from modelless.common.errors import (
     FOREIGN_ERRORS,
     EnvironmentUnfitError,
     InvalidInputError,
     ModellessError,
     NotFoundError,
 )
-from modelless.variants.importing import import_object
+from modelless.common.importing import import_object
+from modelless.variants.graphs.canonical import write_model
 from modelless.variants.making.calibration import CalibrationData, Feed
-from modelless.variants.making.canonical import write_model
 from modelless.variants.making.fidelity import Outputs
 from modelless.variants.making.lineage import tool_versions
 from modelless.variants.making.verification import (

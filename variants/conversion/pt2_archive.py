@@ -12,8 +12,9 @@ import json
 import zipfile
 from typing import Any, Final
 
-from modelless.variants.artifacts import MAX_ARTIFACT_BYTES, ZIP_ERRORS
-from modelless.variants.errors import IntegrityError, InvalidInputError
+from modelless.common.errors import IntegrityError, InvalidInputError
+from modelless.common.files import ZIP_ERRORS
+from modelless.variants.artifacts import MAX_ARTIFACT_BYTES
 
 _PLAIN: Final = (
     ".data/",

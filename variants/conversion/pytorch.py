@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 from onnx import ModelProto
 
+from modelless.common.errors import InvalidInputError
 from modelless.variants.conversion.converted import (
     Converted,
     finish,
@@ -27,7 +28,6 @@ from modelless.variants.conversion.converted import (
     require,
 )
 from modelless.variants.conversion.pt2_archive import without_pickles
-from modelless.variants.errors import InvalidInputError
 from modelless.variants.making.calibration import CalibrationData, Feed
 from modelless.variants.making.fidelity import Outputs
 from modelless.variants.making.verification import DEFAULT_TOLERANCE, Tolerance

@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 from onnx import GraphProto
 
+from modelless.common.errors import InvalidInputError
 from modelless.variants.conversion.converted import Converted, finish, load_model, require
-from modelless.variants.errors import InvalidInputError
 from modelless.variants.making.calibration import CalibrationData, Feed
 from modelless.variants.making.fidelity import Outputs
 from modelless.variants.making.verification import DEFAULT_TOLERANCE, Tolerance

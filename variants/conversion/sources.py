@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from modelless.common.errors import InvalidInputError
+from modelless.common.importing import import_object
 from modelless.variants.conversion.converted import FRAMEWORKS, convert
-from modelless.variants.errors import InvalidInputError
-from modelless.variants.importing import import_object
-from modelless.variants.inspection import read_onnx
+from modelless.variants.graphs.inspection import read_onnx
 from modelless.variants.making.calibration import CalibrationData
 
 ONNX: Final = "onnx"

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from onnx import GraphProto
 
+from modelless.common.errors import InvalidInputError
 from modelless.variants.conversion.converted import (
     Converted,
     finish,
@@ -20,7 +21,6 @@ from modelless.variants.conversion.converted import (
     output_names,
     require,
 )
-from modelless.variants.errors import InvalidInputError
 from modelless.variants.making.calibration import CalibrationData, Feed
 from modelless.variants.making.fidelity import Outputs
 from modelless.variants.making.verification import DEFAULT_TOLERANCE, Tolerance

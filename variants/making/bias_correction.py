@@ -16,9 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
-from modelless.variants.making.activation_ranges import activations
-from modelless.variants.making.calibration import CalibrationData
-from modelless.variants.making.weights import (
+from modelless.variants.graphs.weights import (
     add_constant,
     attribute,
     constants,
@@ -26,6 +24,8 @@ from modelless.variants.making.weights import (
     replace,
     weights,
 )
+from modelless.variants.making.activation_ranges import activations
+from modelless.variants.making.calibration import CalibrationData
 
 _CHANNEL_AXIS = 1
 _INT32 = np.iinfo(np.int32)

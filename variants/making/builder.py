@@ -13,16 +13,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from modelless.variants.artifacts import ArtifactStore, write_whole
-from modelless.variants.errors import (
+from modelless.common.errors import (
     EnvironmentUnfitError,
     IntegrityError,
     InvalidInputError,
     ModellessError,
     StoreError,
 )
+from modelless.common.files import write_whole
+from modelless.variants.artifacts import ArtifactStore
+from modelless.variants.graphs.canonical import read_model, write_model
 from modelless.variants.making.calibration import CalibrationData
-from modelless.variants.making.canonical import read_model, write_model
 from modelless.variants.making.fidelity import Fidelity, compare, run_all
 from modelless.variants.making.lineage import Lineage, lineage_of
 from modelless.variants.making.recipe import Recipe, Step, parse_step

@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.variants.errors import IntegrityError, InvalidInputError
-from modelless.variants.npz import NPZ_ERRORS, read_arrays
+from modelless.common.errors import IntegrityError, InvalidInputError
+from modelless.common.npz import NPZ_ERRORS, read_arrays
 
 Feed = Mapping[str, NDArray[Any]]
 """One call's inputs by name, items along axis 0."""

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from modelless.variants.errors import InvalidInputError, NotFoundError
-from modelless.variants.importing import import_object
+from modelless.common.errors import InvalidInputError, NotFoundError
+from modelless.common.importing import import_object
+from modelless.common.settings_files import problems
 from modelless.variants.making.maker import Maker
-from modelless.variants.settings_files import problems
 
-_HOME: Final = "modelless.variants.making"
+_HOME: Final = "modelless.variants.making.makers"
 
 BUILT_IN: Final[Mapping[str, str]] = {
     "bf16": f"{_HOME}.bf16:Bf16",

@@ -12,8 +12,8 @@ from typing import Final
 
 from onnx import GraphProto, NodeProto, TensorProto
 
-from modelless.variants.making.canonical import reads
-from modelless.variants.making.weights import attribute, constants, readers
+from modelless.variants.graphs.canonical import reads
+from modelless.variants.graphs.weights import attribute, constants, readers
 
 _BY_CHANNEL: Final = frozenset(
     [

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 import modelless
-from modelless.variants.errors import IntegrityError
+from modelless.common.errors import IntegrityError
 from modelless.variants.making.recipe import Step
 
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from sqlalchemy import select
 
+from modelless.common.errors import IntegrityError, NotFoundError
 from modelless.variants.artifacts import ArtifactStore
-from modelless.variants.errors import IntegrityError, NotFoundError
 from modelless.variants.making.builder import rebuild
 from modelless.variants.making.calibration import CalibrationData, from_npz
 from modelless.variants.making.fidelity import Fidelity

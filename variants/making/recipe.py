@@ -18,11 +18,11 @@ from typing import Any, Final
 
 import yaml
 
-from modelless.variants.errors import InvalidInputError, NotFoundError
+from modelless.common.errors import InvalidInputError, NotFoundError
+from modelless.common.yaml_files import read_yaml
 from modelless.variants.making.catalog import build_maker
 from modelless.variants.making.maker import Maker
 from modelless.variants.vocabulary import check_name
-from modelless.variants.yaml_files import read_yaml
 
 _FIELDS: Final = ("description", "variants")
 _STEP: Final = "a maker's name, or a mapping of one maker's name to its settings"

@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
 
 
 class Session:

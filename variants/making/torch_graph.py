@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from modelless.variants.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError
+from modelless.variants.graphs.canonical import reads
+from modelless.variants.graphs.weights import constants, weights
 from modelless.variants.making.calibration import Feed
-from modelless.variants.making.canonical import reads
 from modelless.variants.making.session import Session
 from modelless.variants.making.torch_operators import OPERATORS, run_node
-from modelless.variants.making.weights import constants, weights
 
 _LEARNED_INPUTS: Final = {"BatchNormalization": (1, 2), "Conv": (2,), "Gemm": (2,)}
 """Inputs that are learned besides the weights: biases, and what normalisation multiplies by."""

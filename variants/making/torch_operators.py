@@ -14,8 +14,8 @@ import torch
 from onnx import NodeProto
 from torch.nn import functional
 
-from modelless.variants.errors import InvalidInputError
-from modelless.variants.making.weights import attribute
+from modelless.common.errors import InvalidInputError
+from modelless.variants.graphs.weights import attribute
 
 
 def _conv(node: NodeProto, x: Any, weight: Any, bias: Any = None) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.variants.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError
 from modelless.variants.metrics.metric import Metric, Proportion
 from modelless.variants.metrics.outputs import ClassOutput
 from modelless.variants.runtimes.base import Tensors

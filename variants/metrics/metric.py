@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.variants.errors import InvalidInputError
-from modelless.variants.intervals import Z_95, wilson_percent
+from modelless.common.errors import InvalidInputError
+from modelless.common.intervals import Z_95, wilson_percent
 from modelless.variants.runtimes.base import Tensors
 from modelless.variants.validation.expected import Expects
 

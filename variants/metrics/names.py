@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from modelless.variants.errors import NotFoundError
+from modelless.common.errors import NotFoundError
 from modelless.variants.metrics.classification import MacroF1, TopK
 from modelless.variants.metrics.detection import MeanAveragePrecision
 from modelless.variants.metrics.metric import Metric

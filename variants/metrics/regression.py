@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.variants.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError
 from modelless.variants.metrics.metric import Metric
 from modelless.variants.metrics.outputs import find_output, is_float, is_number
 from modelless.variants.runtimes.base import Tensors

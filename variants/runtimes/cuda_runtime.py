@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.variants.errors import EnvironmentUnfitError
+from modelless.common.errors import EnvironmentUnfitError
 
 _DEVICE: Final = 0
 _ELSE: Final = "Use an engine that runs on a cpu"

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from modelless.variants.artifacts import user_cache, write_whole
-from modelless.variants.errors import EnvironmentUnfitError
+from modelless.common.errors import EnvironmentUnfitError
+from modelless.common.files import user_cache, write_whole
 
 MAX_BYTES: Final = 4 * 2**30
 """Default bound of all compiled engines together."""

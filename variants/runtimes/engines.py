@@ -12,7 +12,7 @@ from importlib import import_module, metadata
 from types import MappingProxyType
 from typing import Final
 
-from modelless.variants.errors import EnvironmentUnfitError
+from modelless.common.errors import EnvironmentUnfitError
 from modelless.variants.runtimes.base import Runtime
 from modelless.variants.vocabulary import DeviceClass, Engine
 

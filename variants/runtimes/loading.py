@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
-from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError, ModellessError
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, ModellessError
 from modelless.variants.runtimes.base import Tensors
 from modelless.variants.runtimes.resident_memory import give_back_freed, resident_bytes
 from modelless.variants.signature import DATATYPES

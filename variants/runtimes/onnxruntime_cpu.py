@@ -87,6 +87,6 @@ def _refuse_external_data(data: bytes, variant: Variant) -> None:
     """
     if b"location" not in data:
         return
-    from modelless.variants.inspection import refuse_external_bytes
+    from modelless.variants.graphs.inspection import refuse_external_bytes
 
     refuse_external_bytes(data, variant.id)

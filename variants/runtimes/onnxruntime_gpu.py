@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 import onnxruntime as ort
 
+from modelless.common.errors import EnvironmentUnfitError
 from modelless.variants.artifacts import read_verified
-from modelless.variants.errors import EnvironmentUnfitError
-from modelless.variants.inspection import read_signature
+from modelless.variants.graphs.inspection import read_signature
 from modelless.variants.runtimes.base import Tensors
 from modelless.variants.runtimes.cuda_runtime import Cuda
 from modelless.variants.runtimes.engine_cache import EngineCache, EngineKey

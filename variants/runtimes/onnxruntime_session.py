@@ -10,7 +10,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
-from modelless.variants.errors import EnvironmentUnfitError, IntegrityError
+from modelless.common.errors import EnvironmentUnfitError, IntegrityError
 from modelless.variants.runtimes.base import Tensors
 from modelless.variants.runtimes.loading import MeasuredVariant
 from modelless.variants.runtimes.resident_memory import give_back_freed

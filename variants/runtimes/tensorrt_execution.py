@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.variants.errors import EnvironmentUnfitError
+from modelless.common.errors import EnvironmentUnfitError
 from modelless.variants.runtimes.base import Tensors
 from modelless.variants.runtimes.cuda_runtime import Cuda, Graph, Stream, TensorBuffer
 from modelless.variants.signature import dtype_of

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
+from modelless.common.errors import EnvironmentUnfitError, ModellessError
 from modelless.variants.artifacts import read_verified
-from modelless.variants.errors import EnvironmentUnfitError, ModellessError
-from modelless.variants.inspection import read_signature
+from modelless.variants.graphs.inspection import read_signature
 from modelless.variants.runtimes.base import Tensors
 from modelless.variants.runtimes.cuda_runtime import Cuda, Stream
 from modelless.variants.runtimes.engine_cache import EngineCache, EngineKey

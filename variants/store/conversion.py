@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from modelless.variants.errors import StoreError
+from modelless.common.errors import StoreError
+from modelless.variants.registry.versions import Line, Trial, TrialRules
 from modelless.variants.store.tables import ModelRow, TaskRow, VariantRow, VersionLineRow
-from modelless.variants.versions import Line, Trial, TrialRules
 from modelless.variants.vocabulary import (
     Accuracy,
     Engine,

@@ -18,7 +18,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
-from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError, StoreError
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, StoreError
 from modelless.variants.store.errors import store_error
 from modelless.variants.store.schema import ensure_schema
 

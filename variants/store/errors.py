@@ -7,7 +7,7 @@ from typing import Final
 
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
-from modelless.variants.errors import StoreError
+from modelless.common.errors import StoreError
 
 _ELSEWHERE: Final = "or name another store in MODELLESS_STORE_URL"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from modelless.variants.registry.versions import EARLIER_KEPT, Line
 from modelless.variants.store.conversion import line_of, variant_of
 from modelless.variants.store.tables import VariantRow, VersionLineRow
-from modelless.variants.versions import EARLIER_KEPT, Line
 from modelless.variants.vocabulary import Variant
 
 

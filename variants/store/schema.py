@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, func, insert, inspect, select, text
 from sqlalchemy.exc import SQLAlchemyError
 
 import modelless
-from modelless.variants.errors import StoreError
+from modelless.common.errors import StoreError
 from modelless.variants.store.tables import SchemaVersionRow, utc_now
 
 REVISIONS: Final[tuple[str, ...]] = ("0001", "0002", "0003", "0004")

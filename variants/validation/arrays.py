@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.variants.errors import InvalidInputError
-from modelless.variants.npz import NPZ_ERRORS, read_arrays
+from modelless.common.errors import InvalidInputError
+from modelless.common.npz import NPZ_ERRORS, read_arrays
 from modelless.variants.signature import check_inputs, dtype_of
 from modelless.variants.validation.expected import Boxes, Expects, LabelReader, bytes_of
 from modelless.variants.validation.table_file import Table, read_table

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
 from modelless.variants.signature import dtype_of
 from modelless.variants.validation.expected import Expects, LabelReader
 from modelless.variants.validation.pictures import PictureInput

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from modelless.variants.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError
 from modelless.variants.making.calibration import CalibrationData, read_calibration
 from modelless.variants.validation.measuring import random_order
 from modelless.variants.validation.validation_set import ValidationSet

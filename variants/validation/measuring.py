@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.variants.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError
 from modelless.variants.metrics.metric import Metric, Score, score
 from modelless.variants.metrics.outputs import ClassOutput
 from modelless.variants.runtimes.base import Tensors

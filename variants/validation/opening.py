@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from modelless.variants.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError
 from modelless.variants.validation.expected import Expects
 from modelless.variants.validation.validation_set import ValidationSet
 from modelless.variants.vocabulary import Task

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from modelless.variants.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError
 from modelless.variants.validation.expected import Boxes, Expects, LabelReader, bytes_of
 from modelless.variants.validation.pictures import SUFFIXES, PictureInput
 from modelless.variants.validation.table_file import Table, read_table

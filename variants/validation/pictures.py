@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
 from modelless.variants.vocabulary import Task
 
 if TYPE_CHECKING:

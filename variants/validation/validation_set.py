@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.variants.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError
 
 MOST_ITEMS: Final = 10_000_000
 """Most items that a set may have."""

@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from modelless.variants.errors import InvalidInputError
-from modelless.variants.intervals import wilson
+from modelless.common.errors import InvalidInputError
+from modelless.common.intervals import wilson
 from modelless.variants.making.session import Session
 from modelless.variants.vocabulary import Accuracy, Provenance
 from modelless.variants.zoo.graph import OUTPUT

@@ -12,7 +12,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Protocol
 
-from modelless.variants.errors import EnvironmentUnfitError, NotFoundError
+from modelless.common.errors import EnvironmentUnfitError, NotFoundError
 from modelless.variants.vocabulary import Accuracy, Engine, Model, Precision, Task
 
 Progress = Callable[[str, int, int], None]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.variants.errors import EnvironmentUnfitError, IntegrityError
+from modelless.common.errors import EnvironmentUnfitError, IntegrityError
 from modelless.variants.zoo.unpickle import read_state_dict
 
 Float = NDArray[np.float32]

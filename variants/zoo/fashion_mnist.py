@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from modelless.variants.errors import IntegrityError
+from modelless.common.errors import IntegrityError
 from modelless.variants.vocabulary import (
     Accuracy,
     Engine,

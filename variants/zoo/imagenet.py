@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from modelless.variants.errors import EnvironmentUnfitError
+from modelless.common.errors import EnvironmentUnfitError
 from modelless.variants.vocabulary import (
     Accuracy,
     Engine,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from modelless.common.errors import InvalidInputError
 from modelless.controller.api.feedback import MOST_AT_ONCE, Feedback, judge, parse_feedback
-from modelless.controller.core.trials import Answer
-from modelless.variants.errors import InvalidInputError
+from modelless.controller.dispatch.trials import Answer
 from modelless.variants.vocabulary import Task, TensorSpec
 
 TASK = Task(

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import modelless.controller.api.v2_errors  # noqa: F401  (its errors are walked below)
+from modelless.common.errors import ModellessError
 from modelless.controller.api.v2_headers import SLO_HEADERS
 from modelless.controller.api.v2_reply import REPLY_PARAMETERS
 from modelless.controller.api.v2_request import PROTOCOL_PARAMETERS, parse_infer
 from modelless.controller.api.v2_routes import Endpoint, route
 from modelless.controller.api.v2_tensors import DATATYPES
-from modelless.variants.errors import ModellessError
 from modelless.variants.vocabulary import SLO
 
 PAGE = (Path(__file__).parents[3] / "docs" / "api.md").read_text(encoding="utf-8")

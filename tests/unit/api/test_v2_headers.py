@@ -7,6 +7,7 @@ import zlib
 
 import pytest
 
+from modelless.common.errors import InvalidInputError
 from modelless.controller.api.v2_errors import PayloadTooLargeError, UnsupportedEncodingError
 from modelless.controller.api.v2_headers import (
     SLO_HEADERS,
@@ -15,7 +16,6 @@ from modelless.controller.api.v2_headers import (
     read_headers,
 )
 from modelless.controller.api.v2_limits import Limits
-from modelless.variants.errors import InvalidInputError
 
 
 def test_picks_what_concerns_it() -> None:

@@ -12,6 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput, InferResult
 
+from modelless.common.errors import (
+    InfeasibleError,
+    InvalidInputError,
+    NotFoundError,
+    OverloadedError,
+)
 from modelless.controller.api.v2_errors import MethodNotAllowedError, PayloadTooLargeError
 from modelless.controller.api.v2_reply import (
     REPLY_PARAMETERS,
@@ -22,12 +28,6 @@ from modelless.controller.api.v2_reply import (
     render_json,
 )
 from modelless.controller.api.v2_request import InferRequest, parse_infer
-from modelless.variants.errors import (
-    InfeasibleError,
-    InvalidInputError,
-    NotFoundError,
-    OverloadedError,
-)
 
 RNG = np.random.default_rng(11)
 SAID = {

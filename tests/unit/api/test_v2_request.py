@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 
+from modelless.common.errors import InvalidInputError
 from modelless.controller.api.v2_errors import PayloadTooLargeError
 from modelless.controller.api.v2_request import (
     SLO_PARAMETERS,
@@ -17,7 +18,6 @@ from modelless.controller.api.v2_request import (
     RequestedOutput,
     parse_infer,
 )
-from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import SLO
 
 RNG = np.random.default_rng(7)

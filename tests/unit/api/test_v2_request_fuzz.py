@@ -9,11 +9,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from modelless.common.errors import ModellessError
 from modelless.controller.api.v2_headers import decode_body, read_headers
 from modelless.controller.api.v2_reply import render_error
 from modelless.controller.api.v2_request import InferRequest, parse_infer
 from modelless.controller.api.v2_routes import route
-from modelless.variants.errors import ModellessError
 
 QUICK = settings(max_examples=300)
 

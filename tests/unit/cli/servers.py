@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from modelless.common.errors import ModellessError
 from modelless.controller.api.v2_reply import Reply, render_error, render_infer, render_json
 from modelless.controller.api.v2_request import InferRequest, parse_infer
-from modelless.variants.errors import ModellessError
 
 from .tiny import TASK
 

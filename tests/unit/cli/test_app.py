@@ -16,7 +16,7 @@ import typer
 import modelless
 from modelless.controller.cli.app import app
 from modelless.controller.cli.failures import globals_first
-from modelless.variants.registry import open_registry
+from modelless.variants.registry.registry import open_registry
 
 from .conftest import Run
 from .tiny import TASK, add_variants

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from modelless.common.errors import InvalidInputError
 from modelless.controller.cli.arguments import batches_of, names_of, policy_of, seconds_of
 from modelless.controller.cli.screen import duration
-from modelless.variants.errors import InvalidInputError
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ import pytest
 from modelless.controller.cli import detached
 from modelless.controller.cli.greeting import curl_line
 from modelless.controller.cli.stopping import Stopped, StopSignals
-from modelless.controller.live.cluster import began_ticks, read_state
-from modelless.controller.live.run_folder import only_one
+from modelless.controller.live.cluster.cluster import began_ticks, read_state
+from modelless.controller.live.cluster.run_folder import only_one
 from modelless.variants.vocabulary import Task, TensorSpec
 
 from .conftest import Run
@@ -88,7 +88,7 @@ class FakeCluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> type[FakeCluster]:
     """No Ray: ``up`` is told to stop as soon as it is up."""
-    monkeypatch.setattr("modelless.controller.live.cluster.Cluster", FakeCluster)
+    monkeypatch.setattr("modelless.controller.live.cluster.cluster.Cluster", FakeCluster)
 
     def wait(_: StopSignals) -> None:
         if FakeCluster.ending is not None:
@@ -147,7 +147,7 @@ def test_up_measures_the_devices_where_their_rates_are_served_by(
         asked.append(wanted)
         return {}
 
-    monkeypatch.setattr("modelless.profiler.device_records.describe_devices", describe)
+    monkeypatch.setattr("modelless.profiler.devices.device_records.describe_devices", describe)
     config = tmp_path / "settings.yaml"
     config.write_text(f"serve_unmeasured: {str(serve_unmeasured).lower()}\n")
     monkeypatch.setattr(cluster, "ending", Stopped())
@@ -461,7 +461,7 @@ def test_down_takes_down_what_is_up(run: Run, home: Path, monkeypatch: pytest.Mo
     assert run("down").out == "nothing was up\n"
     assert run("down", "--json").document == {"was_up": False, "url": None}
     is_up(home, "http://127.0.0.1:9")
-    monkeypatch.setattr("modelless.controller.live.cluster.take_down", lambda home: True)
+    monkeypatch.setattr("modelless.controller.live.cluster.cluster.take_down", lambda home: True)
     assert run("down").out == "http://127.0.0.1:9 is down\n"
     assert run("down", "--json").document == {"was_up": True, "url": "http://127.0.0.1:9"}
 

@@ -34,14 +34,14 @@ from modelless.controller.cli.compare_figures import (
     plans_text,
 )
 from modelless.controller.cli.compare_page import render_page
-from modelless.controller.sim import compare as comparing
-from modelless.controller.sim.jobs import Job
-from modelless.controller.sim.jobs import Run as Done
+from modelless.controller.sim.compare import compare as comparing
+from modelless.controller.sim.compare.jobs import Job
+from modelless.controller.sim.compare.jobs import Run as Done
 from tests.unit.balanced import Balanced
 
 from .conftest import Ran, Run
 
-BOUND_MODULE = "modelless.controller.sim.bound"
+BOUND_MODULE = "modelless.controller.sim.bound.clairvoyant"
 CHEAPEST = "modelless.policies.selection.cheapest_feasible"
 TWO = "most-accurate-feasible,cheapest-feasible"
 EVIL_NAME = '"><img onerror><script>&amp;'

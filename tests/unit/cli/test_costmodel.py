@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from modelless.profiler.learning import evaluation
-from modelless.profiler.learning import prior as prior_module
-from modelless.profiler.learning.baselines import BASELINES
-from modelless.profiler.learning.prior import shipped_prior
-from modelless.profiler.table import COLUMNS, TableRow, write_table
-from modelless.variants.errors import InvalidInputError
-from tests.unit.profiler.learning.worlds import BLANK_SIZES, multiples, one_thread, row
+from modelless.common.errors import InvalidInputError
+from modelless.profiler.cost_model.learned import evaluation
+from modelless.profiler.cost_model.learned import prior as prior_module
+from modelless.profiler.cost_model.learned.baselines import BASELINES
+from modelless.profiler.cost_model.learned.prior import shipped_prior
+from modelless.profiler.measure.table import COLUMNS, TableRow, write_table
+from tests.unit.profiler.cost_model.learned.worlds import BLANK_SIZES, multiples, one_thread, row
 
 from .conftest import Ran, Run
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from modelless.profiler.device import default_device_classes
-from modelless.profiler.microbenchmark import DeviceRates
+from modelless.profiler.devices.device import default_device_classes
+from modelless.profiler.devices.microbenchmark import DeviceRates
 
 from .conftest import Run
 from .tiny import host_facts, rates
@@ -49,7 +49,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         found = rates(trusted=False, noise=3.0) if not again else DeviceRates(threads=1)
         return {device.name: found for device in devices}
 
-    monkeypatch.setattr("modelless.profiler.device_records.describe_devices", describe)
+    monkeypatch.setattr("modelless.profiler.devices.device_records.describe_devices", describe)
     return calls
 
 

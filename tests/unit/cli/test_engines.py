@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from modelless.variants.registry import open_registry
+from modelless.variants.registry.registry import open_registry
 from modelless.variants.runtimes import openvino_cpu
 from modelless.variants.vocabulary import Accuracy, Engine, Precision, Provenance
 from tests.unit.variants.tiny_models import need

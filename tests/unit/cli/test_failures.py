@@ -10,9 +10,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from modelless.common import errors
+from modelless.common.errors import InfeasibleError, ModellessError, NotFoundError
 from modelless.controller.cli.failures import Failed, ReportingGroup, report
-from modelless.variants import errors
-from modelless.variants.errors import InfeasibleError, ModellessError, NotFoundError
 
 from .conftest import Run
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.controller.cli.moments import moment_of
-from modelless.controller.core.chronicle import Entry
+from modelless.controller.control.decision_log import Entry
 from modelless.controller.history.entries import write_entries
 from modelless.controller.history.kinds import NOTED_KINDS
 from modelless.controller.history.receipts import (
@@ -17,10 +18,9 @@ from modelless.controller.history.receipts import (
     receipt_document,
     receipts_folder,
 )
-from modelless.variants.errors import InvalidInputError, NotFoundError
-from modelless.variants.registry import open_registry
-from tests.unit.core.world import LADDER, World
-from tests.unit.recording.session import record_gateway, snapshot
+from modelless.variants.registry.registry import open_registry
+from tests.unit.dispatch.world import LADDER, World
+from tests.unit.replay.session import record_gateway, snapshot
 
 from .conftest import Run
 from .tiny import add_variants
@@ -91,9 +91,9 @@ def test_history_knows_tasks_that_are_registered_or_have_entries(run: Run, home:
 
 def test_every_kind_that_is_noted_can_be_asked_for() -> None:
     from modelless.controller.cli import register_command, zoo_adding
-    from modelless.profiler import drift_history
-    from modelless.variants import outcomes, promotion
+    from modelless.profiler.cost_model import drift_history
     from modelless.variants.making import origins
+    from modelless.variants.registry import outcomes, promotion
 
     noted = {outcomes.REVISED, outcomes.MEASURED, origins.MADE, drift_history.KIND, zoo_adding.KIND}
     assert noted | {register_command.REGISTERED} | set(promotion.KINDS) == set(NOTED_KINDS)
@@ -144,7 +144,7 @@ def test_replay_says_identical_or_shows_the_difference(
     assert done.code == 0
     assert "identical" in done.out
     monkeypatch.setattr(
-        "modelless.policies.selection.best_value.BestValue.on_arrival",
+        "modelless.policies.selection.best_value.best_value.BestValue.on_arrival",
         lambda self, query, candidates, rng: 1 / 0,
     )
     differs = run("replay", tmp_path / "rec")

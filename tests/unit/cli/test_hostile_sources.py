@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modelless.variants.registry import open_registry
+from modelless.variants.registry.registry import open_registry
 
 from . import made_models
 from .conftest import Run

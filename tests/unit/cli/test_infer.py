@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modelless.variants.errors import (
+from modelless.common.errors import (
     DeadlineExceededError,
     InfeasibleError,
     InvalidInputError,

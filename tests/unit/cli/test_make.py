@@ -18,12 +18,12 @@ import yaml
 from onnx import TensorProto, helper
 from sqlalchemy import select
 
+from modelless.common.locks import held
 from modelless.controller.cli import family as family_module
-from modelless.profiler.records import Records
-from modelless.variants.locks import held
+from modelless.profiler.measure.records import Records
 from modelless.variants.making.origins import MADE, find_origin
-from modelless.variants.outcomes import latest_outcomes
-from modelless.variants.registry import open_registry
+from modelless.variants.registry.outcomes import latest_outcomes
+from modelless.variants.registry.registry import open_registry
 from modelless.variants.runtimes.engines import engine_status
 from modelless.variants.store import HistoryRow
 from modelless.variants.vocabulary import Engine, Provenance

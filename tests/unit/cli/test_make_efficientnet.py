@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from modelless.variants.errors import EnvironmentUnfitError
+from modelless.common.errors import EnvironmentUnfitError
 from modelless.variants.making.origins import find_origin
-from modelless.variants.registry import open_registry
+from modelless.variants.registry.registry import open_registry
 from modelless.variants.runtimes.engines import engine_status
 from modelless.variants.vocabulary import Engine
 from modelless.variants.zoo.efficientnet_lite import ARCHITECTURES, load_network

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
 from modelless.controller.cli.photos import SHORTER_SIDE_PX, read_tensor
-from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError
 from modelless.variants.vocabulary import TensorSpec
 
 Image = pytest.importorskip("PIL.Image")

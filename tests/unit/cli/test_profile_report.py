@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from modelless.profiler.records import Records
-from modelless.variants.registry import open_registry
+from modelless.profiler.measure.records import Records
+from modelless.variants.registry.registry import open_registry
 
 from .conftest import Run
 from .tiny import measurement

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from modelless.variants.registry import open_registry
+from modelless.variants.registry.registry import open_registry
 from modelless.variants.vocabulary import Task
 
 from .conftest import Ran, Run

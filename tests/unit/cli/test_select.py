@@ -16,8 +16,8 @@ from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import QueueView, Wait, WorkerView
 from modelless.policies.views import Run as RunBatch
-from modelless.profiler.records import Records
-from modelless.variants.registry import open_registry
+from modelless.profiler.measure.records import Records
+from modelless.variants.registry.registry import open_registry
 
 from .conftest import Run
 from .tiny import measurement

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from modelless.controller.live.upgrade import Upgraded, upgrade
-from modelless.variants.errors import EnvironmentUnfitError
+from modelless.common.errors import EnvironmentUnfitError
+from modelless.controller.live.cluster.upgrade import Upgraded, upgrade
 
 from .conftest import Run
 from .test_cluster_commands import is_up
@@ -33,7 +33,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             raise how["error"]
         return Upgraded("http://127.0.0.1:1", NEW, (OLD, NEW), how["replaced"], 12.5)
 
-    monkeypatch.setattr("modelless.controller.live.upgrade.upgrade", fake)
+    monkeypatch.setattr("modelless.controller.live.cluster.upgrade.upgrade", fake)
     return how
 
 

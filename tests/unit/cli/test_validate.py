@@ -16,12 +16,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 from sqlalchemy import select
 
+from modelless.common.errors import NotFoundError
 from modelless.controller.config import Settings
 from modelless.controller.live.knowledge import read_knowledge
-from modelless.profiler.records import Records
-from modelless.variants.errors import NotFoundError
-from modelless.variants.outcomes import latest_outcomes
-from modelless.variants.registry import open_registry
+from modelless.profiler.measure.records import Records
+from modelless.variants.registry.outcomes import latest_outcomes
+from modelless.variants.registry.registry import open_registry
 from modelless.variants.store import HistoryRow
 from modelless.variants.validation import measuring
 from modelless.variants.vocabulary import Accuracy, Provenance

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from modelless.controller.api.v2_reply import render_json
-from modelless.variants.promotion import read_lines
-from modelless.variants.registry import open_registry
-from modelless.variants.versions import Line
+from modelless.variants.registry.promotion import read_lines
+from modelless.variants.registry.registry import open_registry
+from modelless.variants.registry.versions import Line
 from modelless.variants.vocabulary import Accuracy, Engine, Precision
 
 from .conftest import Run

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from modelless.variants.errors import EnvironmentUnfitError
-from modelless.variants.registry import open_registry
+from modelless.common.errors import EnvironmentUnfitError
+from modelless.variants.registry.registry import open_registry
 from modelless.variants.vocabulary import Accuracy, Engine, Precision, Provenance, Task
 from modelless.variants.zoo import BuiltVariant
 

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from modelless.profiler.device import DeviceFacts, default_device_classes
-from modelless.profiler.device_records import DeviceRecords
-from modelless.profiler.host import read_facts
-from modelless.profiler.measurement import Measurement
-from modelless.profiler.microbenchmark import DeviceRates
-from modelless.profiler.records import Records
-from modelless.variants.registry import open_registry
+from modelless.profiler.devices.device import DeviceFacts, default_device_classes
+from modelless.profiler.devices.device_records import DeviceRecords
+from modelless.profiler.devices.host import read_facts
+from modelless.profiler.devices.microbenchmark import DeviceRates
+from modelless.profiler.measure.measurement import Measurement
+from modelless.profiler.measure.records import Records
+from modelless.variants.registry.registry import open_registry
 from modelless.variants.vocabulary import (
     Accuracy,
     Engine,

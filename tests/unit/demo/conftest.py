@@ -17,7 +17,7 @@ from modelless.controller.demo.profiles import Profiled, Profiles
 from modelless.controller.demo.report import Findings
 from modelless.controller.demo.slos import NamedSlo
 from modelless.controller.demo.v2_client import InferReply
-from modelless.profiler.measurement import Measurement
+from modelless.profiler.measure.measurement import Measurement
 from modelless.variants.vocabulary import (
     SLO,
     Accuracy,

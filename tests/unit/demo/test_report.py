@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
+from modelless.common.errors import EnvironmentUnfitError
 from modelless.controller.demo import figures
 from modelless.controller.demo.page import percent, render_page
 from modelless.controller.demo.profiles import Profiles
 from modelless.controller.demo.report import SCHEMA, Findings, document_of
 from modelless.profiler.report.page_parts import table
 from modelless.profiler.report.page_style import STYLE
-from modelless.variants.errors import EnvironmentUnfitError
 from tests.unit.demo.conftest import CLOTHES, DEVICE, NOW, PHOTOS
 
 

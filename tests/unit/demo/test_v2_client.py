@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from modelless.common.errors import InfeasibleError, InvalidInputError, UnavailableError
 from modelless.controller.api.v2_reply import render_error, render_infer
 from modelless.controller.api.v2_request import parse_infer
 from modelless.controller.demo.v2_client import (
@@ -17,7 +18,6 @@ from modelless.controller.demo.v2_client import (
     encode_infer,
     read_class,
 )
-from modelless.variants.errors import InfeasibleError, InvalidInputError, UnavailableError
 from modelless.variants.vocabulary import SLO
 
 PHOTO = np.arange(2 * 4 * 4 * 3, dtype=np.uint8).reshape(2, 4, 4, 3)

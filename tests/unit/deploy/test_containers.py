@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from modelless.controller.live.loopback import HAPROXY
+from modelless.controller.live.cluster.loopback import HAPROXY
 
 from .files import DEPLOY, ROOT, SAFE, document
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from modelless.controller.live.metrics import FAMILIES
+from modelless.controller.live.control.metrics import FAMILIES
 
 from .files import DEPLOY, document
 

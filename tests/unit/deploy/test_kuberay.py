@@ -117,7 +117,8 @@ def pyproject() -> dict[str, Any]:
 def test_serve_takes_the_config_and_the_builders_their_arguments(config: Any) -> None:
     from ray.serve.schema import ServeDeploySchema
 
-    from modelless.controller.live import application, serve_app
+    from modelless.controller.live import application
+    from modelless.controller.live.cluster import serve_app
 
     parsed = ServeDeploySchema.model_validate(config)
     first, *pools = parsed.applications

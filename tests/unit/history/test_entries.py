@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from modelless.controller.core.chronicle import Entry, EntryKind
+from modelless.common.errors import StoreError
+from modelless.controller.control.decision_log import Entry, EntryKind
 from modelless.controller.history.entries import Wanted, loaded_at, read_entries, write_entries
 from modelless.controller.history.words import entry_text
-from modelless.controller.live import history_notes
-from modelless.controller.live.history_notes import HistoryNotes
-from modelless.variants.errors import StoreError
-from modelless.variants.registry import open_registry
+from modelless.controller.live.control import history_notes
+from modelless.controller.live.control.history_notes import HistoryNotes
+from modelless.variants.registry.registry import open_registry
 from modelless.variants.store import HistoryRow, Store, open_store
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from modelless.common.errors import InvalidInputError
 from modelless.controller.config import HistorySettings
-from modelless.controller.core.receipts import Receipt, ReceiptBook
-from modelless.controller.core.sampling import sample
+from modelless.controller.dispatch.receipts import Receipt, ReceiptBook
 from modelless.controller.history.receipts import (
     OLD_FILES_KEPT,
     ReceiptFiles,
@@ -22,9 +22,8 @@ from modelless.controller.history.receipts import (
     receipts_folder,
     receipts_until,
 )
-from modelless.controller.live.receipt_log import ReceiptLog
-from modelless.variants.errors import InvalidInputError
-from tests.unit.core.world import World, make_query
+from modelless.controller.live.front.receipt_log import ReceiptLog, sample
+from tests.unit.dispatch.world import World, make_query
 
 
 def closed(number: int, outcome: str = "served") -> Receipt:

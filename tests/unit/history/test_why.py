@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from modelless.controller.core.chronicle import Entry
+from modelless.controller.control.decision_log import Entry
 from modelless.controller.history.entries import write_entries
 from modelless.controller.history.receipts import receipt_document
 from modelless.controller.history.why import context_of, entry_lines, words
 from modelless.variants.store import open_store
-from tests.unit.core.world import LADDER, World
+from tests.unit.dispatch.world import LADDER, World
 
 INT8, FP32, LITE2 = LADDER
 

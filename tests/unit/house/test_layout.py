@@ -24,7 +24,7 @@ def test_link(root: Path, folder: str) -> None:
 
 def test_nothing_else_is_in_the_import_folder(root: Path) -> None:
     names = {path.name for path in (root / "src" / "modelless").iterdir()}
-    assert names - {"__pycache__"} == {"__init__.py", "py.typed", *FOLDERS}
+    assert names - {"__pycache__"} == {"__init__.py", "common", "py.typed", *FOLDERS}
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -24,13 +24,14 @@ BROUGHT_ALONG = {
     "scipy": "scikit-learn",  # which stands on it
 }
 
+MACHINES = tuple(f"modelless.controller.{name}" for name in ("dispatch", "control", "device"))
 
 Modules = list[Module]
 
 
 def test_modules_are_found(modules: Modules) -> None:
     names = {module.name for module in modules}
-    assert {"modelless", "modelless.policies", "modelless.controller.core.dispatch"} <= names
+    assert {"modelless", "modelless.policies", "modelless.controller.dispatch.dispatcher"} <= names
 
 
 def test_no_module_bears_a_standard_name(modules: Modules) -> None:
@@ -60,7 +61,7 @@ def test_nothing_prints(modules: Modules) -> None:
 
 def test_decisions_read_no_file_and_run_no_text(modules: Modules) -> None:
     doors = {"open", "input", "exec", "eval"}
-    decisions = ("modelless.policies", "modelless.controller.core")
+    decisions = ("modelless.policies", *MACHINES)
     found = [
         f"{m.name}:{line}"
         for m in modules
@@ -70,8 +71,8 @@ def test_decisions_read_no_file_and_run_no_text(modules: Modules) -> None:
     assert found == []
 
 
-def test_the_core_loads_no_code_by_name(modules: Modules) -> None:
-    core = [m for m in modules if m.name.startswith("modelless.controller.core")]
+def test_no_machine_loads_code_by_name(modules: Modules) -> None:
+    core = [m for m in modules if m.name.startswith(MACHINES)]
     imported = [
         (m.name, node.module)
         for m in core
@@ -79,7 +80,7 @@ def test_the_core_loads_no_code_by_name(modules: Modules) -> None:
         if isinstance(node, ast.ImportFrom)
     ]
     assert imported
-    assert [name for name, module in imported if module == "modelless.variants.importing"] == []
+    assert [name for name, module in imported if module == "modelless.common.importing"] == []
 
 
 def test_exported_names_exist_once(modules: Modules) -> None:

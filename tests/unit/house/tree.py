@@ -22,8 +22,10 @@ class Module:
 
 def read_modules() -> list[Module]:
     """Every module of the package, in order of name."""
-    inside = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
-    paths = [ROOT / "src" / "modelless" / "__init__.py", *inside]
+    package = ROOT / "src" / "modelless"
+    folders = [*(ROOT / folder for folder in FOLDERS), package / "common"]
+    inside = [path for folder in folders for path in folder.rglob("*.py")]
+    paths = [package / "__init__.py", *inside]
     # CPython 3.11 loses its place in a parse during which a finalizer formats a traceback,
     # because that parses, too: what other tests have left behind waits.
     gc.disable()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelless.controller.live.version_keeper import VersionKeeper
+from modelless.controller.live.control.version_keeper import VersionKeeper
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ import pytest
 
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import Reply
-from modelless.controller.live import asgi
-from modelless.controller.live.bodies import BodyBudget
+from modelless.controller.live.front import asgi
+from modelless.controller.live.front.bodies import BodyBudget
 
 SCOPE = {"type": "http", "method": "POST", "path": "/v2/models/t/infer", "headers": []}
 

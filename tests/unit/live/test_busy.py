@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modelless.controller.live.busy import BusyMeter
+from modelless.controller.live.worker.device_threads import BusyMeter
 
 
 class Clock:

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from modelless.controller.config import Settings, parse_settings
-from modelless.controller.core.effects import LoadInstance
-from modelless.controller.live import calls, control, pace
-from modelless.controller.live.calls import Calls
-from modelless.controller.live.control import ControlLoop
+from modelless.controller.effects import LoadInstance
+from modelless.controller.live import pace
+from modelless.controller.live.control import control_loop as calls
+from modelless.controller.live.control import control_loop as control
+from modelless.controller.live.control.control_loop import Calls, ControlLoop
+from modelless.controller.live.control.pools import GATEWAYS
+from modelless.controller.live.control.rates import Recent
 from modelless.controller.live.messages import Orders, Report
 from modelless.controller.live.pace import Pace
-from modelless.controller.live.pool_book import GATEWAYS
-from modelless.controller.live.rates import Recent
 from modelless.policies.views import Instance, WorkerState
 from tests.unit.cli.tiny import add_measurements, add_variants
 

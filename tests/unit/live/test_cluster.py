@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from modelless.common.errors import EnvironmentUnfitError
 from modelless.controller.config import Settings
-from modelless.controller.live.cluster import Cluster
-from modelless.variants.errors import EnvironmentUnfitError
+from modelless.controller.live.cluster.cluster import Cluster
 from tests.unit.cli.tiny import add_measurements, add_variants
 
 REFUSED = "being started, is up or is being taken down"

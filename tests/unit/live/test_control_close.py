@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from modelless.controller.config import parse_settings
-from modelless.controller.live import control
-from modelless.controller.live.control import ControlLoop
+from modelless.controller.live.control import control_loop as control
+from modelless.controller.live.control.control_loop import ControlLoop
+from modelless.controller.live.control.pools import GATEWAYS
 from modelless.controller.live.messages import Report
-from modelless.controller.live.pool_book import GATEWAYS
-from modelless.controller.recording.tape import SUFFIX, TapeReader
+from modelless.controller.replay.tape import SUFFIX, TapeReader
 from modelless.policies.views import WorkerState
 from tests.unit.cli.tiny import add_measurements, add_variants
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from modelless.controller.live import control_link
-from modelless.controller.live.control_link import ControlLink
+from modelless.controller.live.cluster.release import PROTOCOL
+from modelless.controller.live.control import control_link
+from modelless.controller.live.control.control_link import ControlLink
 from modelless.controller.live.messages import Orders, Report
-from modelless.controller.live.release import PROTOCOL
 
 
 class _Actor:

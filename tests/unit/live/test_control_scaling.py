@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from modelless.common.errors import InvalidInputError
 from modelless.controller.config import Settings, parse_settings
-from modelless.controller.core.effects import LoadInstance, ResizeWorker, ScalePool
-from modelless.controller.live import control
-from modelless.controller.live.control import ControlLoop
+from modelless.controller.effects import LoadInstance, ResizeWorker, ScalePool
+from modelless.controller.live.control import control_loop as control
+from modelless.controller.live.control.control_loop import ControlLoop
 from modelless.controller.live.messages import Orders, Report
 from modelless.policies.views import WorkerState
-from modelless.variants.errors import InvalidInputError
 from tests.unit.cli.tiny import add_measurements, add_variants
 
 

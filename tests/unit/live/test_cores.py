@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from modelless.controller.live.cores import cores_of
+from modelless.controller.live.front.gateway import cores_of
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity"), reason="cores can be kept to on Linux only"

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelless.controller.core import load_backoff
-from modelless.controller.core.effects import LoadInstance, UnloadInstance
-from modelless.controller.live import load_queue
-from modelless.controller.live.device import LocalDevice
+from modelless.common.errors import EnvironmentUnfitError, ModellessError
+from modelless.controller.device import load_backoff, load_queue
+from modelless.controller.effects import LoadInstance, UnloadInstance
+from modelless.controller.live.worker.device import LocalDevice
 from modelless.policies.reasons import Reason
-from modelless.variants.errors import EnvironmentUnfitError, ModellessError
 from modelless.variants.runtimes.onnxruntime_session import OnnxRuntimeVariant
 from modelless.variants.vocabulary import DeviceClass, Engine, Variant
 from tests.unit.variants.tiny_models import TASK, expected_scores, need, tiny_bytes, variant_of

@@ -8,8 +8,8 @@ import pytest
 
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import Reply
-from modelless.controller.live.bodies import BodyBudget
-from modelless.controller.live.door import DoorConnection
+from modelless.controller.live.front.bodies import BodyBudget
+from modelless.controller.live.front.http_server import DoorConnection
 
 
 class Wire:

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.controller.api.feedback import Feedback
-from modelless.controller.core.receipts import Receipt
-from modelless.controller.core.trials import TrialBook
-from modelless.controller.live.feedback_desk import GRACE_ORDERS, FeedbackDesk
+from modelless.controller.dispatch.receipts import Receipt
+from modelless.controller.dispatch.trials import TrialBook
+from modelless.controller.live.front.feedback import GRACE_ORDERS, FeedbackDesk
 from modelless.controller.live.messages import Orders
 from modelless.policies.views import QueryView
-from modelless.variants.errors import InvalidInputError, NotFoundError
-from modelless.variants.versions import Trial
+from modelless.variants.registry.versions import Trial
 from modelless.variants.vocabulary import Task, TensorSpec
 
 TASK = Task(

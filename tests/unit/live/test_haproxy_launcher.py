@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from modelless.controller.live import haproxy_keeper as keeper
-from modelless.controller.live import haproxy_launcher as launcher
-from modelless.controller.live.haproxy_keeper import stand_in
-from modelless.controller.live.haproxy_launcher import (
+from modelless.controller.live.cluster.ports import HeldPorts
+from modelless.controller.live.front import haproxy_keeper as keeper
+from modelless.controller.live.front import haproxy_launcher as launcher
+from modelless.controller.live.front.haproxy_keeper import stand_in
+from modelless.controller.live.front.haproxy_launcher import (
     UNANSWERED,
     Current,
     after,
@@ -33,7 +34,6 @@ from modelless.controller.live.haproxy_launcher import (
     say_unavailable,
     write_current,
 )
-from modelless.controller.live.ports import HeldPorts
 
 WRITTEN = """\
 global

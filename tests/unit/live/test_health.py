@@ -16,18 +16,18 @@ import pytest
 
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import Reply, render_text
-from modelless.controller.core.changes import ChangeKind
-from modelless.controller.core.effects import LoadInstance, UnloadInstance
-from modelless.controller.core.trials import TrialBook
-from modelless.controller.live import device as devices
-from modelless.controller.live.device import STALLED_S, LocalDevice
-from modelless.controller.live.feedback_desk import FeedbackDesk
-from modelless.controller.live.frontend import Respond, V2Frontend
+from modelless.controller.device.changes import ChangeKind
+from modelless.controller.dispatch.trials import TrialBook
+from modelless.controller.effects import LoadInstance, UnloadInstance
+from modelless.controller.live.front.feedback import FeedbackDesk
+from modelless.controller.live.front.frontend import Respond, V2Frontend
 from modelless.controller.live.servable import Servable
+from modelless.controller.live.worker import device as devices
+from modelless.controller.live.worker.device import STALLED_S, LocalDevice
 from modelless.policies.reasons import Reason
-from modelless.variants.catalog import Catalog
+from modelless.variants.registry.catalog import Catalog
 from modelless.variants.vocabulary import DeviceClass
-from tests.unit.core.world import FakeCostModel
+from tests.unit.dispatch.world import FakeCostModel
 from tests.unit.variants.tiny_models import TASK, tiny_bytes, variant_of
 
 CPU = DeviceClass("cpu-1", "cpu", 1, 1 << 30, 0.05, 8.0)

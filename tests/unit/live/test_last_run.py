@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from modelless.controller.live.last_run import (
+from modelless.controller.live.control.last_run import (
     HALF_LIFE_S,
     REGAINED_S,
     WRITE_EVERY_S,

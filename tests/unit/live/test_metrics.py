@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from modelless.controller.core.changes import Change, ChangeKind
-from modelless.controller.core.meters import Meters
+from modelless.controller.device.changes import Change, ChangeKind
+from modelless.controller.dispatch.counters import Meters
+from modelless.controller.live.control.metrics import FAMILIES, ClusterMetrics
 from modelless.controller.live.messages import Report
-from modelless.controller.live.metrics import FAMILIES, ClusterMetrics
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Instance, WorkerState
-from modelless.profiler.measured_model import Drift
-from modelless.profiler.online.coverage import Coverage
+from modelless.profiler.cost_model.measured_model import Drift
+from modelless.profiler.cost_model.online.coverage import Coverage
 from modelless.variants.vocabulary import DeviceClass, Placement
 
 CPU = DeviceClass("cpu-1", "cpu", 1, 1 << 30, 3.6, 8.0)

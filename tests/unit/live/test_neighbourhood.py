@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 
 import pytest
 
+from modelless.controller.live.control.neighbourhood import Neighbourhood, busy_neighbours
 from modelless.controller.live.messages import Report
-from modelless.controller.live.neighbourhood import Neighbourhood, busy_neighbours
 from modelless.policies.views import Instance, WorkerState
-from modelless.profiler.measured_model import MeasuredCostModel
-from modelless.profiler.slowdowns import Kind, PairRun
+from modelless.profiler.cost_model.measured_model import MeasuredCostModel
+from modelless.profiler.cost_model.slowdowns import Kind, PairRun
 from modelless.variants.vocabulary import Placement
 from tests.unit.cli.tiny import measurement
 

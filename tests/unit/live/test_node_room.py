@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from modelless.controller.config import parse_settings
-from modelless.controller.live.node_room import Node, cpus_for, nodes_of, without_room
+from modelless.controller.live.cluster.node_room import Node, cpus_for, nodes_of, without_room
 
 NODES = [
     Node({"CPU": 4.0, "GPU": 2.0}, {"site": "core"}),

@@ -14,10 +14,10 @@ with warnings.catch_warnings():
     from ray.serve._private.common import DeploymentHandleSource, DeploymentID, RequestMetadata
     from ray.serve.request_router import PendingRequest, ReplicaID
 
-    from modelless.controller.live.pool import FIND_WORKER_S, LOOK_S, PinnedRouter
+    from modelless.controller.live.worker.pool import FIND_WORKER_S, LOOK_S, PinnedRouter
 
-from modelless.controller.live.remote import WorkerGoneError
-from modelless.controller.live.routable import ROUTABLE
+from modelless.controller.live.front.remote_workers import WorkerGoneError
+from modelless.controller.live.front.routable import ROUTABLE
 
 T = TypeVar("T")
 APP = "test-pinned-router"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from modelless.common.errors import InvalidInputError
 from modelless.controller.config import parse_settings
-from modelless.controller.core.effects import ScalePool
-from modelless.controller.live.pool_book import AGAIN_S, FIRST_START_S, PoolBook
-from modelless.controller.live.routable import RoutableWorkers
+from modelless.controller.effects import ScalePool
+from modelless.controller.live.control.pools import AGAIN_S, FIRST_START_S, PoolBook
+from modelless.controller.live.front.routable import RoutableWorkers
 from modelless.policies.reasons import Reason
-from modelless.variants.errors import InvalidInputError
 
 SETTINGS = parse_settings(
     {

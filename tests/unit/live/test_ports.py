@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from modelless.controller.live.ports import HeldPorts, check_reachable
-from modelless.variants.errors import EnvironmentUnfitError
+from modelless.common.errors import EnvironmentUnfitError
+from modelless.controller.live.cluster.ports import HeldPorts, check_reachable
 
 HOST = "127.0.0.1"
 

@@ -12,17 +12,18 @@ import pytest
 from sqlalchemy import select
 
 from modelless.controller.config import Settings
-from modelless.controller.live import control, knowledge
-from modelless.controller.live.control import ControlLoop
+from modelless.controller.live import knowledge
+from modelless.controller.live.control import control_loop as control
+from modelless.controller.live.control.control_loop import ControlLoop
+from modelless.controller.live.control.predictions import DriftNotes
+from modelless.controller.live.control.version_keeper import VersionKeeper
 from modelless.controller.live.messages import Report
-from modelless.controller.live.predictions import DriftNotes
-from modelless.controller.live.version_keeper import VersionKeeper
 from modelless.policies.views import WorkerState
-from modelless.profiler.device import GpuFacts
-from modelless.profiler.drift_history import KIND, drifted_placements
-from modelless.profiler.measured_model import Drift
-from modelless.profiler.online.coverage import Coverage
-from modelless.variants.registry import open_registry
+from modelless.profiler.cost_model.drift_history import KIND, drifted_placements
+from modelless.profiler.cost_model.measured_model import Drift
+from modelless.profiler.cost_model.online.coverage import Coverage
+from modelless.profiler.devices.device import GpuFacts
+from modelless.variants.registry.registry import open_registry
 from modelless.variants.store import HistoryRow
 from modelless.variants.vocabulary import Placement
 from tests.unit.cli.tiny import add_measurements, add_variants, host_facts

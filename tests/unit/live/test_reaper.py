@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from modelless.controller.live import reaper
-from modelless.controller.live.reaper import GRACE_S, MARK, PATIENCE_S, end_all, members
+from modelless.controller.live.cluster import reaper
+from modelless.controller.live.cluster.reaper import GRACE_S, MARK, PATIENCE_S, end_all, members
 
 CLUSTER = "0123abcd"
 RAY = "/home/a/.modelless/run/ray"

@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
-from modelless.controller.live.frontend import RunBatch
-from modelless.controller.live.remote import FIRST_HOP_S, RemoteWorkers, WorkerGoneError
-from modelless.controller.live.routable import RoutableWorkers
-from modelless.controller.live.sharing import Ran, TurnedBack
+from modelless.controller.live.front.frontend import RunBatch
+from modelless.controller.live.front.remote_workers import (
+    FIRST_HOP_S,
+    RemoteWorkers,
+    WorkerGoneError,
+)
+from modelless.controller.live.front.routable import RoutableWorkers
+from modelless.controller.live.worker.sharing import Ran, TurnedBack
 
 
 class Handle:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from modelless.controller.core.changes import ChangeKind
-from modelless.controller.live.residency_log import ChangeBook, ChangeLog
+from modelless.controller.device.changes import ChangeKind
+from modelless.controller.live.worker.residency_log import ChangeBook, ChangeLog
 from modelless.policies.reasons import Reason
 
 A, B, C = "t/a/x@1", "t/b/x@1", "t/c/x@1"

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelless.controller.core.effects import LoadInstance, ResizeWorker
-from modelless.controller.live import load_queue
-from modelless.controller.live.device import LocalDevice
+from modelless.controller.device import load_queue
+from modelless.controller.effects import LoadInstance, ResizeWorker
+from modelless.controller.live.worker.device import LocalDevice
 from modelless.policies.reasons import Reason
 from modelless.variants.runtimes import onnxruntime_cpu
 from modelless.variants.vocabulary import DeviceClass, Engine, Variant

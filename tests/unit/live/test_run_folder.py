@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from modelless.controller.live.loopback import LOOPBACK, absolute_paths, ray_environment
-from modelless.controller.live.run_folder import (
+from modelless.controller.live.cluster.loopback import LOOPBACK, absolute_paths, ray_environment
+from modelless.controller.live.cluster.run_folder import (
     LONGEST_SOCKET,
     SOCKET,
     close_to_others,
@@ -25,7 +25,7 @@ from modelless.controller.live.run_folder import (
     remove_temporary,
     token_path,
 )
-from modelless.variants.registry import open_registry
+from modelless.variants.registry.registry import open_registry
 
 NODE = "f" * 56
 

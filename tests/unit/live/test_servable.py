@@ -12,21 +12,21 @@ from typing import Any
 
 import pytest
 
+from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import Reply
 from modelless.controller.config import Settings, parse_settings
-from modelless.controller.core.trials import TrialBook
-from modelless.controller.live import cluster as clusters
-from modelless.controller.live import control
-from modelless.controller.live.cluster import Cluster
-from modelless.controller.live.control import ControlLoop
-from modelless.controller.live.feedback_desk import FeedbackDesk
-from modelless.controller.live.frontend import V2Frontend
+from modelless.controller.dispatch.trials import TrialBook
+from modelless.controller.live.cluster import cluster as clusters
+from modelless.controller.live.cluster.cluster import Cluster
+from modelless.controller.live.control import control_loop as control
+from modelless.controller.live.control.control_loop import ControlLoop
+from modelless.controller.live.front.feedback import FeedbackDesk
+from modelless.controller.live.front.frontend import V2Frontend
 from modelless.controller.live.knowledge import Knowledge, read_knowledge
 from modelless.controller.live.messages import Report
-from modelless.profiler.records import Records
-from modelless.variants.errors import InvalidInputError, NotFoundError
-from modelless.variants.registry import open_registry
+from modelless.profiler.measure.records import Records
+from modelless.variants.registry.registry import open_registry
 from modelless.variants.vocabulary import Accuracy, Engine, Model, Precision, Provenance, Task
 from tests.unit.cli.tiny import TASK, add_measurements, add_variants, measurement, tiny_bytes
 

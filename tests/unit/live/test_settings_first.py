@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from modelless.common.errors import InvalidInputError, ModellessError, NotFoundError
 from modelless.controller.config import parse_settings
-from modelless.controller.live.cluster import Cluster
-from modelless.variants.errors import InvalidInputError, ModellessError, NotFoundError
+from modelless.controller.live.cluster.cluster import Cluster
 from tests.unit.cli.tiny import add_measurements, add_variants
 
 

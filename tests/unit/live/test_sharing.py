@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modelless.controller.live.sharing import MOST_WAITING, AcceptedWork, TurnedBack
+from modelless.controller.live.worker.sharing import MOST_WAITING, AcceptedWork, TurnedBack
 
 
 class Clock:

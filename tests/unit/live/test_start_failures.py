@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from modelless.controller.live.start_failures import DeploymentStatus, cause_of, last_error
+from modelless.controller.live.cluster.start_failures import DeploymentStatus, cause_of, last_error
 
 RAISED = """\
 The deployment failed to start 3 times in a row. This may be due to a problem with its constructor \
@@ -35,7 +35,7 @@ def deployments(status: str, message: str) -> dict[str, DeploymentStatus]:
     ("raised", "says"),
     [
         (
-            "modelless.variants.errors.StoreError: the store is\n  locked; try again.\n",
+            "modelless.common.errors.StoreError: the store is\n  locked; try again.\n",
             "StoreError: the store is locked; try again",
         ),
         ("FileExistsError: [Errno 17] File exists: '/a/run'", None),

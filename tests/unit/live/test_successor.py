@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from modelless.controller.config import Settings, parse_settings
-from modelless.controller.core.succession import Standing
-from modelless.controller.live import control
-from modelless.controller.live.control import ControlLoop
+from modelless.controller.control.succession import Standing
+from modelless.controller.live.cluster.release import PROTOCOL, ProtocolError, release_of
+from modelless.controller.live.control import control_loop as control
+from modelless.controller.live.control.control_loop import ControlLoop
 from modelless.controller.live.messages import Orders, Report
-from modelless.controller.live.release import PROTOCOL, ProtocolError, release_of
 from modelless.controller.live.successor import Successor
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Instance, WorkerState

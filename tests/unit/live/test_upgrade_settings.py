@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from modelless.common.errors import InvalidInputError
 from modelless.controller.config import parse_settings
-from modelless.controller.live.deployed import read_deployed, write_deployed
-from modelless.controller.live.upgrade_settings import (
+from modelless.controller.live.cluster.deployed import read_deployed, write_deployed
+from modelless.controller.live.cluster.upgrade import (
     available_bytes,
     has_resources,
     settings_to_be,
 )
-from modelless.variants.errors import InvalidInputError
 
 RUNNING = parse_settings(
     {"http": {"port": 8123}, "gateways": {"count": 3}, "pools": [{"device_class": "cpu-2"}]}

@@ -10,23 +10,24 @@ from typing import Any
 
 import pytest
 
+from modelless.common.errors import StoreError
 from modelless.controller.api.feedback import Feedback
 from modelless.controller.config import Settings
-from modelless.controller.core.service import Service
-from modelless.controller.core.trials import ArmCounts, TrialCounts
-from modelless.controller.live import control, version_follower
-from modelless.controller.live.control import ControlLoop
+from modelless.controller.control.service import Service
+from modelless.controller.dispatch.trials import ArmCounts, TrialCounts
+from modelless.controller.live import version_follower
+from modelless.controller.live.control import control_loop as control
+from modelless.controller.live.control.control_loop import ControlLoop
+from modelless.controller.live.control.version_keeper import KEEP_S, VersionKeeper
 from modelless.controller.live.knowledge import Knowledge, Rereader, read_knowledge
 from modelless.controller.live.messages import Report
 from modelless.controller.live.version_follower import VersionFollower
-from modelless.controller.live.version_keeper import KEEP_S, VersionKeeper
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Instance, WorkerState
-from modelless.profiler.records import Records
-from modelless.variants.errors import StoreError
-from modelless.variants.promotion import begin_trial, promote, read_lines, rollback
-from modelless.variants.registry import Registry, open_registry
-from modelless.variants.versions import Line, Trial, TrialRules
+from modelless.profiler.measure.records import Records
+from modelless.variants.registry.promotion import begin_trial, promote, read_lines, rollback
+from modelless.variants.registry.registry import Registry, open_registry
+from modelless.variants.registry.versions import Line, Trial, TrialRules
 from modelless.variants.vocabulary import Accuracy, Engine, Precision
 from tests.unit.cli.tiny import (
     MODEL,

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.batching.additive_increase import AdditiveIncrease
 from modelless.policies.batching.nexus import Nexus
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy
 from modelless.policies.views import QueryView, QueueView, ResidentView, Run, Wait, WorkerView
-from modelless.variants.errors import InvalidInputError
 
 VARIANT, OTHER = "t/m/v@1", "t/m/w@1"
 NOW_S = 100.0

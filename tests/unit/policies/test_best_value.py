@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
 from modelless.policies.reasons import Reason
-from modelless.policies.selection.best_value import BestValue
-from modelless.policies.selection.value_batches import Line, best_batch, best_for_now
-from modelless.policies.selection.value_classes import prices_of_classes
-from modelless.policies.selection.value_fleet import Fleet
-from modelless.policies.selection.value_left import look_again_s
-from modelless.policies.selection.value_menu import Menu, make_menu
-from modelless.policies.selection.value_price import Devices, Rates, price_of_time
-from modelless.policies.selection.value_table import Chances, ValueTable
+from modelless.policies.selection.best_value.batches import Line, best_batch, best_for_now
+from modelless.policies.selection.best_value.best_value import BestValue
+from modelless.policies.selection.best_value.classes import prices_of_classes
+from modelless.policies.selection.best_value.fleet import Fleet
+from modelless.policies.selection.best_value.left import look_again_s
+from modelless.policies.selection.best_value.menu import Menu, make_menu
+from modelless.policies.selection.best_value.price import Devices, Rates, price_of_time
+from modelless.policies.selection.best_value.table import Chances, ValueTable
 from modelless.policies.views import (
     Candidates,
     Defer,
@@ -31,7 +32,6 @@ from modelless.policies.views import (
     Wait,
     WorkerView,
 )
-from modelless.variants.errors import InvalidInputError
 from modelless.variants.estimates import Estimates
 from modelless.variants.vocabulary import Placement
 

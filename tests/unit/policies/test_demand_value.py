@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.reasons import Reason
-from modelless.policies.scaling.demand_value import DemandValue
-from modelless.policies.scaling.demand_value_loads import LoadsUnderWay
-from modelless.policies.scaling.demand_value_rates import KindKey, KindRates
-from modelless.policies.scaling.demand_value_workers import WorkerCounts
+from modelless.policies.scaling.demand_value.demand_value import DemandValue
+from modelless.policies.scaling.demand_value.loads import LoadsUnderWay
+from modelless.policies.scaling.demand_value.rates import KindKey, KindRates
+from modelless.policies.scaling.demand_value.workers import WorkerCounts
 from modelless.policies.scaling.fixed import Fixed
 from modelless.policies.views import (
     ClusterView,
@@ -21,7 +22,6 @@ from modelless.policies.views import (
     VariantFacts,
     WorkerState,
 )
-from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import DeviceClass, Placement
 
 CLASSES = {"gpu": DeviceClass("gpu", "gpu", 1, 100, 3.6, 250.0)}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
 from modelless.policies.discovery import BUILT_IN, build_policy, find_policy
 from modelless.policies.eviction.least_recently_used import LeastRecentlyUsed
@@ -22,7 +23,6 @@ from modelless.policies.seams import (
 )
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible
 from modelless.policies.selection.most_accurate_feasible import MostAccurateFeasible
-from modelless.variants.errors import InvalidInputError, NotFoundError
 
 OUTSIDE = '''
 from modelless.policies.eviction.least_recently_used import LeastRecentlyUsed

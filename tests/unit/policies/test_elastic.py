@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.reasons import Reason
-from modelless.policies.scaling.demand_value_offer import offer_of
-from modelless.policies.scaling.demand_value_rates import KindRates
+from modelless.policies.scaling.demand_value.offer import offer_of
+from modelless.policies.scaling.demand_value.rates import KindRates
 from modelless.policies.scaling.elastic import Elastic
 from modelless.policies.scaling.elastic_greedy import greedy_counts
 from modelless.policies.scaling.elastic_program import program_of
@@ -25,7 +26,6 @@ from modelless.policies.views import (
     VariantFacts,
     WorkerState,
 )
-from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import DeviceClass
 
 CLASSES = {

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.eviction.belady import Belady
 from modelless.policies.eviction.demand_driven import DemandDriven
 from modelless.policies.eviction.greedy_dual import GreedyDualSizeFrequency
@@ -21,7 +22,6 @@ from modelless.policies.eviction.modelmesh import ModelMesh
 from modelless.policies.eviction.popularity import Popularity
 from modelless.policies.seams import EvictionPolicy
 from modelless.policies.views import ClusterView, Demand, Instance, VariantFacts, WorkerState
-from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import DeviceClass
 
 GPU = DeviceClass("gpu", "gpu", 1, 1 << 40, 1.0, 300.0)

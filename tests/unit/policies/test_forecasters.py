@@ -9,13 +9,13 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.forecast.ewma import Ewma
 from modelless.policies.forecast.holt_winters import HoltWinters
 from modelless.policies.forecast.intake import FORGET_AFTER_S, MAX_SCOPES, Intake, newness
 from modelless.policies.forecast.lag_quantile import LagQuantile
 from modelless.policies.forecast.recurring import Recurring
 from modelless.policies.seams import Forecaster
-from modelless.variants.errors import InvalidInputError
 
 ALL = [Ewma, HoltWinters, lambda: HoltWinters(season_s=60.0), LagQuantile, Recurring]
 every = pytest.mark.parametrize(

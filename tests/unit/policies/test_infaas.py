@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling.infaas import InfaasScaling
 from modelless.policies.selection.infaas import Infaas
@@ -28,7 +29,6 @@ from modelless.policies.views import (
     WorkerState,
     WorkerView,
 )
-from modelless.variants.errors import InvalidInputError
 from modelless.variants.estimates import Estimates
 from modelless.variants.vocabulary import DeviceClass, Placement
 

@@ -9,10 +9,10 @@ from itertools import product
 
 import pytest
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling.infadapter import InfAdapter
 from modelless.policies.views import ClusterView, Demand, Instance, VariantFacts, WorkerState
-from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import DeviceClass, Placement
 
 LADDER = {"small": (60.0, 0.01, 1.0), "mid": (70.0, 0.02, 2.0), "large": (80.0, 0.05, 4.0)}

@@ -7,8 +7,8 @@ from math import inf
 import numpy as np
 import pytest
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.scaling.mixed_integer import Effort, Found, Program
-from modelless.variants.errors import InvalidInputError
 
 
 def knapsacks(items: int, rows: int, seed: int = 0) -> Program:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from modelless.controller.core.effects import LoadInstance, UnloadInstance
-from modelless.controller.core.plan import PlanLimits, Planner
+from modelless.common.errors import InvalidInputError
+from modelless.controller.control.planner import PlanLimits, Planner
+from modelless.controller.effects import LoadInstance, UnloadInstance
 from modelless.policies.eviction.least_frequently_used import LeastFrequentlyUsed
 from modelless.policies.eviction.least_recently_used import LeastRecentlyUsed
 from modelless.policies.forecast.last_value import LastValue
@@ -18,7 +19,6 @@ from modelless.policies.reasons import Reason
 from modelless.policies.scaling.on_demand import OnDemand
 from modelless.policies.seams import EvictionPolicy
 from modelless.policies.views import ClusterView, Demand, Instance, VariantFacts, WorkerState
-from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import DeviceClass
 
 GPU = DeviceClass("gpu", "gpu", 1, 1 << 40, 1.0, 300.0)

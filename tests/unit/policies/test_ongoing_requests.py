@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling.fixed import Fixed
 from modelless.policies.scaling.ongoing_requests import OngoingRequests
 from modelless.policies.testing.options import DEVICE_CLASSES, make_cluster
 from modelless.policies.views import ClusterView, WorkerState
-from modelless.variants.errors import InvalidInputError
 
 
 def cluster(now_s: float, open_queries: int, workers: Mapping[str, int]) -> ClusterView:

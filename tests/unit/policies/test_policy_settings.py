@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.discovery import build_policy
 from modelless.policies.eviction.least_recently_used import LeastRecentlyUsed
 from modelless.policies.policy_settings import misfits
 from modelless.policies.seams import EvictionPolicy
-from modelless.variants.errors import InvalidInputError
 
 
 class Colour(Enum):

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling.predictive import Predictive
 from modelless.policies.testing.options import DEVICE_CLASSES
 from modelless.policies.views import ClusterView, Demand, VariantFacts, WorkerState
-from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import Placement
 
 SMALL, LARGE = Placement("t/small/v@1", "cpu-1"), Placement("t/large/v@1", "cpu-1")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.plan_quality import PlanSource
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling import proteus
@@ -21,7 +22,6 @@ from modelless.policies.scaling.proteus import BETAS, Proteus
 from modelless.policies.scaling.proteus_program import ProteusProgram, Search
 from modelless.policies.scaling.worker_options import WorkerOption, worker_options
 from modelless.policies.views import ClusterView, Demand, Targets, VariantFacts, WorkerState
-from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import DeviceClass, Placement
 
 EFFORT = Effort(10_000, 1e-6, 60.0)

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import pytest
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.forecast.ewma import Ewma
 from modelless.policies.forecast.recurring import Recurring
-from modelless.variants.errors import InvalidInputError
 
 BURST_S, PER_S = 10, 4.0
 

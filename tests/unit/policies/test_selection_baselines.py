@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.batching.additive_increase import AdditiveIncrease
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
 from modelless.policies.reasons import Reason
@@ -34,7 +35,6 @@ from modelless.policies.views import (
     Wait,
     WorkerView,
 )
-from modelless.variants.errors import InvalidInputError
 from modelless.variants.estimates import Estimates
 from modelless.variants.vocabulary import Placement
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from modelless.common.errors import InvalidInputError, ModellessError, NotFoundError
 from modelless.policies.discovery import BUILT_IN
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.systems import find_system, parse_suite, parse_systems, systems
-from modelless.variants.errors import InvalidInputError, ModellessError, NotFoundError
 
 FIELDS: dict[str, Any] = {
     "description": "One line.",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from modelless.common.errors import InvalidInputError
 from modelless.policies.scaling.unserved_demand import UnservedDemand, left_over
 from modelless.policies.views import Demand, Instance, Targets
-from modelless.variants.errors import InvalidInputError
 from modelless.variants.vocabulary import Placement
 
 from .test_on_demand import MIDDLE, SMALL, loaded, view

@@ -8,11 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelless.policies.selection.best_value import BestValue
-from modelless.policies.selection.value_admission import EVERYONE, Admission, Demand, admission_of
-from modelless.policies.selection.value_crowd import Crowd
-from modelless.policies.selection.value_menu import make_menu
-from modelless.policies.selection.value_price import (
+from modelless.policies.selection.best_value.admission import (
+    EVERYONE,
+    Admission,
+    Demand,
+    admission_of,
+)
+from modelless.policies.selection.best_value.best_value import BestValue
+from modelless.policies.selection.best_value.crowd import Crowd
+from modelless.policies.selection.best_value.menu import make_menu
+from modelless.policies.selection.best_value.price import (
     Devices,
     Kind,
     Price,

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelless.profiler.device import DeviceFacts
-from modelless.profiler.jobs import Job, World
-from modelless.profiler.measurement import Measurement
-from modelless.profiler.noise import QUIET, Noise
+from modelless.profiler.devices.device import DeviceFacts
+from modelless.profiler.measure.jobs import Job, World
+from modelless.profiler.measure.measurement import Measurement
+from modelless.profiler.measure.noise import QUIET, Noise
 from modelless.variants.runtimes.base import Tensors
 from modelless.variants.vocabulary import (
     Accuracy,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from modelless.profiler.measurement import Measurement
+from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.report.profiles import Profile, profiles_of
 from modelless.variants.vocabulary import Accuracy, DeviceClass, Provenance, Variant
 

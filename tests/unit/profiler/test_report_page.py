@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from modelless.common.errors import EnvironmentUnfitError
 from modelless.profiler.report.document import Report, report_of
 from modelless.profiler.report.page import file_name, render
 from modelless.profiler.report.page_parts import count_of, table
 from modelless.profiler.report.page_style import STYLE
 from modelless.profiler.report.plotting import SERIES, css_variable, render_png, render_svg, spread
 from modelless.profiler.report.profiles import profiles_of
-from modelless.variants.errors import EnvironmentUnfitError
 from tests.unit.balanced import Balanced
 
 from .profiled import CPU, points, profiles, variant

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
 from modelless.variants.vocabulary import Provenance
 from modelless.variants.zoo.agreement import Agreement, Original, agreement, derive, top_1
 from modelless.variants.zoo.efficientnet_lite import ARCHITECTURES, load_network

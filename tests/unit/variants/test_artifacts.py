@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from modelless.common.errors import IntegrityError, InvalidInputError, StoreError
 from modelless.variants import artifacts
 from modelless.variants.artifacts import ArtifactStore, read_verified
-from modelless.variants.errors import IntegrityError, InvalidInputError, StoreError
 
 DATA = bytes(range(256)) * 40
 SHA256 = hashlib.sha256(DATA).hexdigest()

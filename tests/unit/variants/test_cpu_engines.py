@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from modelless.variants.errors import IntegrityError, InvalidInputError, ModellessError
+from modelless.common.errors import IntegrityError, InvalidInputError, ModellessError
 from modelless.variants.runtimes import LoadedVariant, Runtime, find_runtime
 from modelless.variants.runtimes.engines import ENGINES
 from modelless.variants.runtimes.resident_memory import resident_bytes

@@ -5,7 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modelless.variants.dominance import Standing, dominates, find_dominated, intervals_part
+from modelless.variants.registry.dominance import (
+    Standing,
+    dominates,
+    find_dominated,
+    intervals_part,
+)
 from modelless.variants.vocabulary import Accuracy, Provenance
 
 MIB = 1 << 20

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnx import shape_inference
 from PIL import Image
 
-from modelless.variants.errors import EnvironmentUnfitError, IntegrityError
+from modelless.common.errors import EnvironmentUnfitError, IntegrityError
 from modelless.variants.making.session import Session
 from modelless.variants.zoo.efficientnet_lite import (
     ARCHITECTURES,

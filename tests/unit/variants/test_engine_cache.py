@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from modelless.variants.errors import EnvironmentUnfitError
+from modelless.common.errors import EnvironmentUnfitError
 from modelless.variants.runtimes.engine_cache import EngineCache, EngineKey
 
 KEY = EngineKey("0" * 64, "A Card", "9.0", "tensorrt-10.13.0", "fp32", "batch 1 to 32")

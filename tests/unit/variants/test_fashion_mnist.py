@@ -14,7 +14,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from modelless.variants.errors import IntegrityError, InvalidInputError
+from modelless.common.errors import IntegrityError, InvalidInputError
 from modelless.variants.vocabulary import Engine, Precision, Provenance
 from modelless.variants.zoo.fashion_mnist import (
     DATA,

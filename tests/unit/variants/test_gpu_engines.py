@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modelless.variants.errors import InvalidInputError, ModellessError
+from modelless.common.errors import InvalidInputError, ModellessError
 from modelless.variants.runtimes import LoadedVariant, Runtime, find_runtime
 from modelless.variants.runtimes.engines import ENGINES
 from modelless.variants.zoo.fashion_mnist import FashionMnist

@@ -21,9 +21,9 @@ from onnxruntime.quantization import (
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
-from modelless.variants.graph_facts import INTENSITIES, GraphFacts, read_graph_facts
-from modelless.variants.item_graph import Tensor, read_item_graph
-from modelless.variants.multiply_adds import count_multiply_adds
+from modelless.variants.graphs.graph_facts import INTENSITIES, GraphFacts, read_graph_facts
+from modelless.variants.graphs.item_graph import Tensor, read_item_graph
+from modelless.variants.graphs.multiply_adds import count_multiply_adds
 from modelless.variants.vocabulary import Precision
 from modelless.variants.zoo.efficientnet_lite import ARCHITECTURES, load_network
 from modelless.variants.zoo.graph import write_graph

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modelless.variants.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.validation.arrays import ArraySet
 from modelless.variants.validation.inputs import arrays_of, first_inputs, held_out

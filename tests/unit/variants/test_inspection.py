@@ -12,8 +12,8 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from modelless.variants.errors import IntegrityError, InvalidInputError
-from modelless.variants.inspection import check_signature, inspect_onnx, read_onnx
+from modelless.common.errors import IntegrityError, InvalidInputError
+from modelless.variants.graphs.inspection import check_signature, inspect_onnx, read_onnx
 from modelless.variants.vocabulary import TensorSpec
 
 from .tiny_models import (

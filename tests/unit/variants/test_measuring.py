@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from modelless.profiler.dominated import in_pairs
-from modelless.variants.dominance import Standing, find_dominated
-from modelless.variants.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError
+from modelless.profiler.cost_model.dominated import in_pairs
 from modelless.variants.making.session import Session
 from modelless.variants.metrics import Score, find_metric
-from modelless.variants.outcomes import Outcomes, details_of, latest_outcomes
-from modelless.variants.paired import compare_paired, compare_right
-from modelless.variants.registry import Registry, open_registry
+from modelless.variants.metrics.paired import compare_paired, compare_right
+from modelless.variants.registry.dominance import Standing, find_dominated
+from modelless.variants.registry.outcomes import Outcomes, details_of, latest_outcomes
+from modelless.variants.registry.registry import Registry, open_registry
 from modelless.variants.runtimes.base import Tensors
 from modelless.variants.validation.arrays import ArraySet
 from modelless.variants.validation.measuring import (

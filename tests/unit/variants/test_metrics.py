@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.metrics import f1_score, top_k_accuracy_score
 
-from modelless.variants.errors import InvalidInputError, NotFoundError
-from modelless.variants.intervals import recommended_sample_size, wilson, wilson_percent
+from modelless.common.errors import InvalidInputError, NotFoundError
+from modelless.common.intervals import recommended_sample_size, wilson, wilson_percent
 from modelless.variants.metrics import Metric, find_metric, score
 from modelless.variants.metrics.detection import match, overlaps
 from modelless.variants.metrics.metric import standard_error

@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from modelless.variants.errors import EnvironmentUnfitError, IntegrityError
+from modelless.common.errors import EnvironmentUnfitError, IntegrityError
 from modelless.variants.runtimes import find_runtime, onnxruntime_cpu
 from modelless.variants.runtimes.onnxruntime_cpu import OnnxRuntimeCpu, session_options
 from modelless.variants.runtimes.onnxruntime_session import OnnxRuntimeVariant

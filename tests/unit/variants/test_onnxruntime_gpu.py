@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from modelless.variants.errors import EnvironmentUnfitError, IntegrityError
+from modelless.common.errors import EnvironmentUnfitError, IntegrityError
 from modelless.variants.runtimes import find_runtime
 from modelless.variants.runtimes.engine_cache import EngineCache
 from modelless.variants.runtimes.onnxruntime_gpu import (

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from modelless.variants.errors import EnvironmentUnfitError
+from modelless.common.errors import EnvironmentUnfitError
 from modelless.variants.runtimes import LoadedVariant, find_runtime, openvino_cpu
 from modelless.variants.runtimes.engine_cache import EngineCache
 from modelless.variants.runtimes.openvino_cpu import OpenVinoCpu

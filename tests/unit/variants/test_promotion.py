@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from modelless.variants import promotion
+from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.variants.artifacts import ArtifactStore
-from modelless.variants.errors import InvalidInputError, NotFoundError
-from modelless.variants.promotion import (
+from modelless.variants.registry import promotion
+from modelless.variants.registry.promotion import (
     begin_trial,
     end_trial,
     keep_evidence,
@@ -22,9 +22,9 @@ from modelless.variants.promotion import (
     read_lines,
     rollback,
 )
-from modelless.variants.registry import Registry
+from modelless.variants.registry.registry import Registry
+from modelless.variants.registry.versions import Line, Trial, TrialRules
 from modelless.variants.store import HistoryRow, open_store
-from modelless.variants.versions import Line, Trial, TrialRules
 from modelless.variants.vocabulary import Engine, Precision
 
 from .tiny_models import ACCURACY, MODEL, TASK, tiny_bytes

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text
 
-from modelless.variants.artifacts import ArtifactStore
-from modelless.variants.errors import (
+from modelless.common.errors import (
     IntegrityError,
     InvalidInputError,
     ModellessError,
     NotFoundError,
     StoreError,
 )
-from modelless.variants.graph_facts import GraphFacts, read_graph_facts
+from modelless.variants.artifacts import ArtifactStore
+from modelless.variants.graphs.graph_facts import GraphFacts, read_graph_facts
 from modelless.variants.paths import parse_path
-from modelless.variants.registry import Registry, open_registry
+from modelless.variants.registry.registry import Registry, open_registry
 from modelless.variants.store import HistoryRow, VariantRow, open_store
 from modelless.variants.vocabulary import Accuracy, Engine, Precision, Provenance, Variant
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelless.variants.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError
 from modelless.variants.signature import DATATYPES, DTYPES, check_inputs, dtype_of
 from modelless.variants.vocabulary import Task, TensorSpec
 

@@ -23,14 +23,14 @@ from sqlalchemy import event, select, text
 from sqlalchemy.exc import StatementError
 
 import modelless
-from modelless.variants.artifacts import ArtifactStore
-from modelless.variants.errors import (
+from modelless.common.errors import (
     EnvironmentUnfitError,
     InvalidInputError,
     ModellessError,
     StoreError,
 )
-from modelless.variants.registry import Registry
+from modelless.variants.artifacts import ArtifactStore
+from modelless.variants.registry.registry import Registry
 from modelless.variants.store import (
     Base,
     HistoryRow,

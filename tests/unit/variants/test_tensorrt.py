@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelless.variants.errors import (
+from modelless.common.errors import (
     EnvironmentUnfitError,
     IntegrityError,
     InvalidInputError,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from modelless.variants.errors import IntegrityError
+from modelless.common.errors import IntegrityError
 from modelless.variants.zoo.unpickle import read_state_dict
 
 MAGIC = 0x1950A86A20F9469CFC6C

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
 from modelless.variants.validation import ValidationSet, open_validation_set
 from modelless.variants.validation.expected import Boxes, Expects
 from modelless.variants.validation.pictures import PictureInput

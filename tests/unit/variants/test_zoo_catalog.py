@@ -7,7 +7,7 @@ from itertools import islice
 
 import pytest
 
-from modelless.variants.errors import EnvironmentUnfitError, NotFoundError
+from modelless.common.errors import EnvironmentUnfitError, NotFoundError
 from modelless.variants.vocabulary import Precision, Provenance
 from modelless.variants.zoo import ENTRIES, find_entry
 

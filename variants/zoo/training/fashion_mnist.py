@@ -31,8 +31,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError, ModellessError
-from modelless.variants.intervals import wilson_percent
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, ModellessError
+from modelless.common.intervals import wilson_percent
 from modelless.variants.vocabulary import Precision
 from modelless.variants.zoo import fashion_mnist as shipped
 from modelless.variants.zoo.training import fashion_mnist_graph as graph

@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, NotFoundError
 from modelless.variants.conversion.converted import FRAMEWORKS, convert
-from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError, NotFoundError
 from modelless.variants.making.calibration import CalibrationData
 
 DATA = CalibrationData.of({"x": np.zeros((2, 3), np.float32)})

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from modelless.common.errors import IntegrityError, InvalidInputError
 from modelless.variants.conversion.converted import convert
 from modelless.variants.conversion.pt2_archive import without_pickles
-from modelless.variants.errors import IntegrityError, InvalidInputError
-from modelless.variants.inspection import inspect_onnx
+from modelless.variants.graphs.inspection import inspect_onnx
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.session import Session
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.variants.conversion.converted import Converted, convert
-from modelless.variants.errors import InvalidInputError, NotFoundError
-from modelless.variants.inspection import inspect_onnx
+from modelless.variants.graphs.inspection import inspect_onnx
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.session import Session
 from modelless.variants.making.verification import Tolerance

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from modelless.common.errors import InvalidInputError
 from modelless.variants.conversion.converted import convert
-from modelless.variants.errors import InvalidInputError
-from modelless.variants.inspection import inspect_onnx
+from modelless.variants.graphs.inspection import inspect_onnx
 from modelless.variants.making.calibration import CalibrationData
 
 from . import models

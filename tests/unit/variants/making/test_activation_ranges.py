@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from modelless.variants.graphs.canonical import read_model
 from modelless.variants.making.activation_ranges import (
     BINS,
     ActivationRange,
@@ -16,7 +17,6 @@ from modelless.variants.making.activation_ranges import (
     measure_ranges,
     percentile_bins,
 )
-from modelless.variants.making.canonical import read_model
 
 from .networks import FASHION, pictures
 

@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from modelless.variants.graphs.canonical import read_model
 from modelless.variants.making.builder import run_step
 from modelless.variants.making.calibration import CalibrationData
-from modelless.variants.making.canonical import read_model
 from modelless.variants.making.recipe import parse_step
 from modelless.variants.making.session import Session
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from modelless.variants.errors import IntegrityError, InvalidInputError, StoreError
+from modelless.common.errors import IntegrityError, InvalidInputError, StoreError
 from modelless.variants.making.builder import Builder, MadeVariant, RefusedVariant, rebuild
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.lineage import Lineage

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modelless.variants.errors import IntegrityError, InvalidInputError
+from modelless.common.errors import IntegrityError, InvalidInputError
 from modelless.variants.making.calibration import (
     CalibrationData,
     from_npz,

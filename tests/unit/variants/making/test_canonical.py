@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from modelless.variants.errors import IntegrityError
-from modelless.variants.making.canonical import read_model, write_model
+from modelless.common.errors import IntegrityError
+from modelless.variants.graphs.canonical import read_model, write_model
 
 from .networks import FASHION, node, random_weights, run, write
 

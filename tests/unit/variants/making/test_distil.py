@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modelless.variants.errors import EnvironmentUnfitError, InvalidInputError
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.catalog import build_maker
 from modelless.variants.making.fidelity import compare, run_all

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from onnx import NodeProto
 
-from modelless.variants.errors import EnvironmentUnfitError, IntegrityError, InvalidInputError
+from modelless.common.errors import EnvironmentUnfitError, IntegrityError, InvalidInputError
+from modelless.variants.graphs.canonical import read_model
+from modelless.variants.graphs.weights import weights
 from modelless.variants.making.builder import (
     Builder,
     MadeVariant,
@@ -19,12 +21,10 @@ from modelless.variants.making.builder import (
     with_answers,
 )
 from modelless.variants.making.calibration import CalibrationData
-from modelless.variants.making.canonical import read_model
 from modelless.variants.making.catalog import build_maker
 from modelless.variants.making.recipe import parse_recipe, parse_step
 from modelless.variants.making.session import Session
 from modelless.variants.making.telling import tell, telling
-from modelless.variants.making.weights import weights
 from modelless.variants.zoo.fashion_mnist import FashionMnist
 
 from .networks import FASHION, Arrays, made, node, pictures, random_weights, run, write

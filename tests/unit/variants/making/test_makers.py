@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 from onnx import TensorProto, numpy_helper
 
-from modelless.variants.errors import InvalidInputError, NotFoundError
-from modelless.variants.inspection import inspect_onnx
+from modelless.common.errors import InvalidInputError, NotFoundError
+from modelless.variants.graphs.canonical import read_model
+from modelless.variants.graphs.inspection import inspect_onnx
+from modelless.variants.graphs.weights import weights
 from modelless.variants.making.calibration import CalibrationData
-from modelless.variants.making.canonical import read_model
 from modelless.variants.making.catalog import BUILT_IN, build_maker, find_maker
 from modelless.variants.making.fidelity import Fidelity, compare, run_all
 from modelless.variants.making.maker import Maker
-from modelless.variants.making.prune_magnitude import lamp_scores
+from modelless.variants.making.makers.prune_magnitude import lamp_scores
 from modelless.variants.making.session import Session
-from modelless.variants.making.weights import weights
 
 from .networks import FASHION, made, node, pictures, random_weights, run, write
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from modelless.variants.errors import InvalidInputError
-from modelless.variants.inspection import inspect_onnx
+from modelless.common.errors import InvalidInputError
+from modelless.variants.graphs.canonical import read_model
+from modelless.variants.graphs.inspection import inspect_onnx
+from modelless.variants.graphs.weights import weights
 from modelless.variants.making.calibration import CalibrationData
-from modelless.variants.making.canonical import read_model
 from modelless.variants.making.chains import find_chains
-from modelless.variants.making.weights import weights
 
 from .networks import Arrays, made, node, random_weights, run, write
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from modelless.variants.errors import InvalidInputError, NotFoundError
+from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.variants.making.lineage import tool_versions
 from modelless.variants.making.recipe import default_recipe, load_recipe, parse_recipe
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from onnx import NodeProto, TensorProto
 
-from modelless.variants.errors import InvalidInputError
-from modelless.variants.inspection import inspect_onnx
+from modelless.common.errors import InvalidInputError
+from modelless.variants.graphs.inspection import inspect_onnx
 
 from .networks import Arrays, made, node, random_weights, run, write
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modelless.variants.errors import InvalidInputError
+from modelless.common.errors import InvalidInputError
 from modelless.variants.making.calibration import CalibrationData, Feed
 from modelless.variants.making.fidelity import Fidelity, Outputs, compare
 from modelless.variants.making.verification import Tolerance, verify_conversion

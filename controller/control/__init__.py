@@ -1,0 +1,1 @@
+"""The control machine: what to load where, how many workers, which versions. No I/O, no clock."""

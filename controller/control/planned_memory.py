@@ -1,0 +1,212 @@
+"""What the workers hold, as the effects decided so far will leave it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Container
+from dataclasses import replace
+
+from modelless.policies.scopes import in_scope
+from modelless.policies.views import ClusterView, Instance, VariantFacts, WorkerState
+from modelless.variants.vocabulary import Placement
+
+# What variants take, as measured: a load that ended here says more than any profile.
+
+
+class Footprints:
+    """Memory and load time of each placement that was seen loaded, in place of what was declared.
+
+    Of several workers of a class the largest figure counts: it must fit in each. What has left is
+    remembered as it was last, for when it is to come back; and by each worker of the view, or one
+    that it was too large for would have it loaded again for what it took elsewhere. One entry a
+    placement of the view, and one a worker that held it.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, dict[Placement, int]] = {}  # by worker, bytes
+        self._measured: dict[Placement, tuple[int, float]] = {}
+
+    def applied(self, view: ClusterView) -> ClusterView:
+        """The view, its variants' figures replaced by what was measured so far, it included."""
+        self._learn(view)
+        of_variant: defaultdict[str, dict[str, tuple[int, float]]] = defaultdict(dict)
+        for placement, figures in self._measured.items():
+            of_variant[placement.variant_id][placement.device_class] = figures
+        variants = tuple(
+            _with(facts, of_variant[facts.variant_id]) if facts.variant_id in of_variant else facts
+            for facts in view.variants
+        )
+        if all(new is old for new, old in zip(variants, view.variants, strict=True)):
+            return view
+        return replace(view, variants=variants)
+
+    def _learn(self, view: ClusterView) -> None:
+        now: dict[Placement, tuple[int, float]] = {}
+        known = {facts.variant_id for facts in view.variants}
+        before, self._sizes = self._sizes, {}
+        for worker in view.workers:
+            sizes = before.get(worker.worker_id, {})
+            if len(sizes) > len(worker.instances):
+                own = worker.device_class  # it may have been resized
+                sizes = {
+                    p: size
+                    for p, size in sizes.items()
+                    if p.device_class == own and p.variant_id in known
+                }
+            self._sizes[worker.worker_id] = sizes
+            for instance in worker.instances:
+                if instance.memory_bytes > 0:  # else it is still loading
+                    placement = Placement(instance.variant_id, worker.device_class)
+                    sizes[placement] = instance.memory_bytes
+                    size_bytes, load_s = now.get(placement, (0, 0.0))
+                    now[placement] = (
+                        max(size_bytes, instance.memory_bytes),
+                        max(load_s, instance.load_s if instance.load_s >= 0.0 else 0.0),
+                    )
+        for sizes in self._sizes.values():
+            for placement, size_bytes in sizes.items():
+                if placement in now and size_bytes > now[placement][0]:
+                    now[placement] = (size_bytes, now[placement][1])
+        self._measured.update(now)
+        if len(self._measured) > len(now):
+            self._measured = {p: f for p, f in self._measured.items() if p.variant_id in known}
+
+
+def _with(facts: VariantFacts, measured: dict[str, tuple[int, float]]) -> VariantFacts:
+    """The facts with measured figures; itself where those are what it says already."""
+    memory = {name: size for name, (size, _) in measured.items() if name in facts.memory_bytes}
+    loads = {name: load_s for name, (_, load_s) in measured.items() if name in facts.load_s}
+    if all(_ceil(facts.memory_bytes[name]) == size for name, size in memory.items()) and all(
+        facts.load_s[name] == load_s for name, load_s in loads.items()
+    ):
+        return facts
+    return replace(
+        facts,
+        memory_bytes={**facts.memory_bytes, **memory},
+        load_s={**facts.load_s, **loads},
+    )
+
+
+def _ceil(size: float) -> float:
+    return math.ceil(size) if math.isfinite(size) else size
+
+
+class Stock:
+    """A copy of a view's workers that changes as a plan is made.
+
+    An instance that is still loading may report no memory yet; what it is expected to take counts.
+    A worker that is being resized counts as what it becomes, and is given nothing until it is.
+    """
+
+    def __init__(self, view: ClusterView) -> None:
+        self._facts = {variant.variant_id: variant for variant in view.variants}
+        self._now_s = view.now_s
+        self._workers: dict[str, WorkerState] = {}
+        self._held: dict[str, set[str]] = {}
+        self._of_class: dict[str, list[str]] = {}
+        self._counts: Counter[Placement] = Counter()
+        self._copies: Counter[str] = Counter()
+        self._ready = {
+            each.variant_id
+            for worker in view.workers
+            for each in worker.instances
+            if not each.is_loading
+        }
+        for worker in view.workers:
+            if any(each.memory_bytes <= 0 for each in worker.instances):
+                weighed = tuple([self._weighed(i, worker.device_class) for i in worker.instances])
+                worker = replace(worker, instances=weighed)
+            self._workers[worker.worker_id] = worker
+            if not worker.resizing_to:
+                self._of_class.setdefault(worker.device_class, []).append(worker.worker_id)
+            self._held[worker.worker_id] = held = {i.variant_id for i in worker.instances}
+            self._counts.update([Placement(name, worker.size) for name in held])
+            self._copies.update(held)
+
+    def needed_bytes(self, placement: Placement) -> int | None:
+        """Memory an instance takes; None if it cannot run there or that is unknown."""
+        facts = self._facts.get(placement.variant_id)
+        size = facts.memory_bytes.get(placement.device_class) if facts is not None else None
+        return math.ceil(size) if size is not None and math.isfinite(size) else None
+
+    def count(self, placement: Placement) -> int:
+        """How many workers of the class hold the variant, or are loading it."""
+        return self._counts[placement]
+
+    def without(self, placement: Placement, full: Container[str]) -> tuple[WorkerState, ...]:
+        """The workers of the class that neither hold the variant, nor bar it, nor are ``full``."""
+        return tuple(
+            [
+                self._workers[worker_id]
+                for worker_id in self._of_class.get(placement.device_class, ())
+                if worker_id not in full
+                and placement.variant_id not in self._held[worker_id]
+                and placement.variant_id not in self._workers[worker_id].barred
+            ]
+        )
+
+    def worker(self, worker_id: str) -> WorkerState:
+        """The worker as it will be."""
+        return self._workers[worker_id]
+
+    def out_of_reach(
+        self, home: WorkerState, scope: str, min_accuracy_percent: float
+    ) -> list[Placement]:
+        """What could serve the scope's queries but is only held, or being loaded, by the others of
+        the worker's pool: the most accurate first. Nothing while something in reach could.
+        """
+        held: dict[str, bool] = {}
+        for worker_id, names in self._held.items():
+            is_near = worker_id == home.worker_id or self._workers[worker_id].pool != home.pool
+            for name in names:
+                held[name] = held.get(name, False) or is_near
+        able = {
+            name: facts.accuracy_percent
+            for name in held
+            if in_scope(name, scope)
+            and (facts := self._facts.get(name)) is not None
+            and facts.accuracy_percent >= min_accuracy_percent
+        }
+        if home.resizing_to or any(held[name] for name in able):
+            return []
+        ranked = sorted(able, key=lambda name: (-able[name], name))
+        return [Placement(name, home.device_class) for name in ranked if name not in home.barred]
+
+    def newcomer(self, placement: Placement, worker_id: str) -> Instance:
+        """The variant as it would be on the worker if it were loaded."""
+        load_s = self._facts[placement.variant_id].load_s.get(placement.device_class, 0.0)
+        needed_bytes = self.needed_bytes(placement) or 0
+        return Instance(worker_id, placement.variant_id, needed_bytes, load_s, self._now_s, 0)
+
+    def copies(self, scope: str) -> int:
+        """How many instances of the scope's variants there are anywhere, loading ones too."""
+        return sum(n for name, n in self._copies.items() if in_scope(name, scope))
+
+    def is_ready(self, variant_id: str) -> bool:
+        """Whether the variant served anywhere when the plan was begun."""
+        return variant_id in self._ready
+
+    def load(self, worker_id: str, variant_id: str, memory_bytes: int) -> None:
+        """The variant will be loaded there, and in use from now on."""
+        worker = self._workers[worker_id]
+        arriving = Instance(worker_id, variant_id, memory_bytes, 0.0, self._now_s, 0, in_use=True)
+        self._workers[worker_id] = replace(worker, instances=(*worker.instances, arriving))
+        self._held[worker_id].add(variant_id)
+        self._counts[Placement(variant_id, worker.device_class)] += 1
+        self._copies[variant_id] += 1
+
+    def unload(self, worker_id: str, variant_id: str) -> None:
+        """The variant will be unloaded there."""
+        worker = self._workers[worker_id]
+        left = tuple(i for i in worker.instances if i.variant_id != variant_id)
+        self._workers[worker_id] = replace(worker, instances=left)
+        self._held[worker_id].discard(variant_id)
+        self._counts[Placement(variant_id, worker.device_class)] -= 1
+        self._copies[variant_id] -= 1
+
+    def _weighed(self, instance: Instance, device_class: str) -> Instance:
+        if instance.memory_bytes > 0:
+            return instance
+        expected = self.needed_bytes(Placement(instance.variant_id, device_class))
+        return replace(instance, memory_bytes=expected or 0)

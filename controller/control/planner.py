@@ -1,0 +1,453 @@
+"""The way of a decision: what should be loaded where, and how many workers there should be.
+
+Asks the policies what they want, and holds what no policy may break: memory, one copy a worker,
+nothing in use is ever unloaded, bounds on the number of workers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from modelless.common.errors import FOREIGN_ERRORS
+from modelless.controller.control.planned_memory import Footprints, Stock
+from modelless.controller.control.pool_moves import Fleet, PlanLimits
+from modelless.controller.control.prefetch import Due, Foresight
+from modelless.controller.effects import Advise, LoadInstance, PlanEffect, Planned, UnloadInstance
+from modelless.policies.plan_quality import PlanQuality
+from modelless.policies.reasons import Reason
+from modelless.policies.scopes import in_scope
+from modelless.policies.seams import EvictionPolicy, Forecaster, PlacementPolicy, ScalingPolicy
+from modelless.policies.views import ClusterView, Instance, Targets, WorkerState
+from modelless.variants.vocabulary import Placement
+
+# Who leaves for the sake of room.
+
+
+def leavers(ranked: Iterable[Instance], lacking_bytes: float) -> list[Instance]:
+    """Those that leave, in order, so that as many bytes become free; all, if that is too few.
+
+    Down the ranking until there is room; then, from the dearest back, whoever need not have left
+    after all stays: a large one may have been taken last that makes room enough without the small.
+
+    Args:
+        ranked: the cheapest to lose first.
+        lacking_bytes: nobody leaves if it is 0 or less.
+    """
+    leaving: list[Instance] = []
+    for instance in ranked:
+        if lacking_bytes <= 0:
+            break
+        leaving.append(instance)
+        lacking_bytes -= instance.memory_bytes
+    for instance in leaving[::-1]:
+        if lacking_bytes + instance.memory_bytes <= 0:
+            lacking_bytes += instance.memory_bytes
+            leaving.remove(instance)
+    return leaving
+
+
+# The plan's shares for the gateways' selection policies: what makes sense of them, when new.
+
+
+class Adviser:
+    """One control loop's advice."""
+
+    def __init__(self) -> None:
+        self._told: tuple[tuple[str, tuple[tuple[Placement, float], ...]], ...] = ()
+
+    def advice(
+        self,
+        view: ClusterView,
+        given: Mapping[str, Mapping[Placement, float]],
+        complain: Callable[[str], None],
+    ) -> list[Advise]:
+        """The shares, if they are others than before; those that make no sense are left out.
+
+        Args:
+            view: what there is.
+            given: ``Targets.shares``.
+            complain: is told what makes no sense.
+        """
+        known = {variant.variant_id for variant in view.variants}
+        advice = []
+        for scope, shares in given.items():
+            sound = []
+            for placement, share in shares.items():
+                if (
+                    isinstance(placement, Placement)
+                    and placement.variant_id in known
+                    and isinstance(share, (int, float))
+                    and 0.0 <= share < math.inf
+                ):
+                    sound.append((placement, float(share)))
+                else:
+                    complain(f"shared {share!r:.80} to {placement!r:.80}")
+            advice.append((scope, tuple(sound)))
+        advised = tuple(advice)
+        if advised == self._told:
+            return []
+        self._told = advised
+        return [Advise(advised)]
+
+
+__all__ = ["PlanLimits", "Planner"]
+
+_Answer = TypeVar("_Answer")
+_Key = TypeVar("_Key", bound=Hashable)
+_NOTHING = Targets({}, {}, Reason.POLICY_FAILED)
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A plan in the making."""
+
+    view: ClusterView
+    wanted: Mapping[Placement, int]
+    stock: Stock
+    on_demand: bool
+    effects: list[PlanEffect] = field(default_factory=list)
+
+    def is_asked_in_vain(self, variant_id: str) -> bool:
+        """Whether clients ask for what is served nowhere and what the variant could serve."""
+        return any(self.stock.copies(scope) == 0 for scope in self._unmet_by(variant_id))
+
+    def is_last_answer(self, variant_id: str, replacement_id: str) -> bool:
+        """Whether clients who just asked in vain would do so again with the replacement."""
+        return any(
+            self.stock.copies(scope) == 1 and not in_scope(replacement_id, scope)
+            for scope in self._unmet_by(variant_id)
+        )
+
+    def _unmet_by(self, variant_id: str) -> list[str]:
+        """The scopes that clients asked for in vain and that the variant could serve."""
+        unmet = self.view.unmet_per_s
+        return [
+            scope for scope, rate in unmet.items() if rate > 0.0 and in_scope(variant_id, scope)
+        ]
+
+    def is_spare(self, instance: Instance, worker: WorkerState) -> bool:
+        """Whether there are more copies of it than anybody wants."""
+        placement = Placement(instance.variant_id, worker.device_class)
+        return self.stock.count(placement) > self.wanted.get(placement, 0)
+
+    def load(self, worker_id: str, variant_id: str, memory_bytes: int, reason: Reason) -> None:
+        """Load the variant."""
+        self.stock.load(worker_id, variant_id, memory_bytes)
+        self.effects.append(LoadInstance(worker_id, variant_id, reason))
+
+    def unload(
+        self, worker_id: str, variant_id: str, reason: Reason, for_variant_id: str = ""
+    ) -> None:
+        """Unload the variant, for another's sake or because too much is held."""
+        self.stock.unload(worker_id, variant_id)
+        self.effects.append(UnloadInstance(worker_id, variant_id, reason, for_variant_id))
+
+
+class Planner:
+    """One control loop's decisions.
+
+    Args:
+        scaling, placement, eviction, forecaster: the policies.
+        limits: bounds on the workers.
+
+    Attributes:
+        problems: what policies did wrong in the last tick, for the log: one that raises or answers
+            nonsense is done without.
+        scaled: device classes whose number of workers the scaling policy decided on last.
+        declined: variants wanted on demand in the last tick that the eviction policy found not
+            worth what would have left for them.
+    """
+
+    def __init__(
+        self,
+        scaling: ScalingPolicy,
+        placement: PlacementPolicy,
+        eviction: EvictionPolicy,
+        forecaster: Forecaster,
+        limits: PlanLimits,
+    ) -> None:
+        self.scaling = scaling
+        self.placement = placement
+        self.eviction = eviction
+        self.forecaster = forecaster
+        self.limits = limits
+        self.problems: list[str] = []
+        self.scaled: frozenset[str] = frozenset()
+        self._fleet = Fleet(limits)
+        self.declined: list[str] = []
+        self._footprints = Footprints()
+        self._foresight = Foresight(forecaster)
+        self._adviser = Adviser()
+        self._quality: PlanQuality | None = None
+
+    def tick(self, view: ClusterView) -> list[PlanEffect]:
+        """Decide on one view. Effects are to be carried out in order, each worker's one by one."""
+        self.problems = []
+        self.declined = []
+        view = self._footprints.applied(view)
+        self._ask(self.eviction, lambda: self.eviction.observe(view), None)
+        no_forecast: Mapping[str, float] = {}
+        forecast_per_s = self._ask(self.forecaster, lambda: self._forecast(view), no_forecast)
+        targets: object = self._ask(
+            self.scaling, lambda: self.scaling.targets(view, forecast_per_s), _NOTHING
+        )
+        if not isinstance(targets, Targets):
+            self._complain(self.scaling, f"returned {targets!r:.80}; allowed: Targets")
+            targets = _NOTHING
+        instances = self._counts(targets.instances, Placement)
+        workers = self._counts(targets.workers, str)
+        self.scaled = frozenset(workers)
+        effects = self._fleet.effects(view, workers, targets.reason)
+        effects += self._place(view, instances, targets.on_demand)
+        return effects + self._advise(view, targets)
+
+    def _forecast(self, view: ClusterView) -> Mapping[str, float]:
+        self.forecaster.observe(view.now_s, view.arrivals_per_s)
+        return self.forecaster.forecast(self.limits.forecast_horizon_s)
+
+    def _advise(self, view: ClusterView, targets: Targets) -> list[PlanEffect]:
+        """What gateways are told of the plan, and what is known of it, if it is a new one."""
+        nothing: dict[str, dict[Placement, float]] = {}
+        shares = self._ask(
+            self.scaling,
+            lambda: {scope: dict(shares) for scope, shares in targets.shares.items()},
+            nothing,
+        )
+        complain = partial(self._complain, self.scaling)
+        effects: list[PlanEffect] = [*self._adviser.advice(view, shares, complain)]
+        quality = targets.quality
+        if isinstance(quality, PlanQuality) and quality is not self._quality:
+            effects.append(Planned(targets.reason, quality))
+        self._quality = quality
+        return effects
+
+    # -- instances ----------------------------------------------------------------------------
+
+    def _place(
+        self, view: ClusterView, wanted: Mapping[Placement, int], on_demand: bool
+    ) -> list[PlanEffect]:
+        draft = _Draft(view, wanted, Stock(view), on_demand is True)
+        missing: list[Due] = []
+        if draft.on_demand:  # else all that is to be held is planned
+            missing = self._ask(self.forecaster, lambda: self._foresight.missing(view), missing)
+        self._relieve(draft)
+        for placement, count in wanted.items():
+            if count > 0 and draft.is_asked_in_vain(placement.variant_id):
+                self._add(placement, 1, draft, set(), in_vain=True)
+        self._bring_home(draft)
+        for due in missing:
+            if draft.stock.copies(due.scope) == 0:
+                self._ask(self.forecaster, partial(self._put_ahead, due, draft), None)
+        full: set[str] = set()  # later, less important instances do not overtake one without room
+        for placement, count in wanted.items():
+            self._add(placement, count - draft.stock.count(placement), draft, full, in_vain=False)
+        return draft.effects
+
+    def _bring_home(self, draft: _Draft) -> None:
+        """Load on a gateway's own device what its clients asked for and others' devices hold."""
+        for worker in draft.view.workers:
+            for scope, min_accuracy_percent in worker.unmet.items():
+                for placement in draft.stock.out_of_reach(worker, scope, min_accuracy_percent):
+                    needed_bytes = draft.stock.needed_bytes(placement)
+                    home = draft.stock.worker(worker.worker_id)
+                    if needed_bytes is not None and self._put(
+                        placement, home, needed_bytes, draft, in_vain=True
+                    ):
+                        break
+
+    def _relieve(self, draft: _Draft) -> None:
+        """Evict where loads took more than they were expected to, spare instances first."""
+        for worker in draft.view.workers:
+            if worker.free_bytes >= 0:
+                continue
+            movable = [i for i in worker.instances if not (i.in_use or i.pinned)]
+            for instance in leavers(self._in_order(movable, worker, draft), -worker.free_bytes):
+                draft.unload(worker.worker_id, instance.variant_id, Reason.OVER_BUDGET)
+
+    def _add(
+        self, placement: Placement, missing: int, draft: _Draft, full: set[str], *, in_vain: bool
+    ) -> None:
+        """Load the variant into as many workers more as are ``missing``, room allowing.
+
+        Workers in ``full`` are left out; those that have no room now, but may one day, are added,
+        but for the sake of what was declined nobody else waits.
+        """
+        needed_bytes = draft.stock.needed_bytes(placement)
+        if needed_bytes is None or missing <= 0:
+            return
+        without_room = []
+        for worker in self._ranked(placement, needed_bytes, draft.stock, full):
+            if self._put(placement, worker, needed_bytes, draft, in_vain):
+                missing -= 1
+                if missing == 0:
+                    return
+            elif needed_bytes <= _most_bytes(worker) and placement.variant_id not in self.declined:
+                without_room.append(worker.worker_id)
+        full.update(without_room)
+
+    def _put(
+        self,
+        placement: Placement,
+        worker: WorkerState,
+        needed_bytes: int,
+        draft: _Draft,
+        in_vain: bool,
+    ) -> bool:
+        """Load the variant into the worker, after evictions if need be; False if it does not fit.
+
+        Only spare instances leave, unless clients ask in vain for what is to be loaded: then any
+        idle one may that is not itself all that others have just asked for. They leave in the
+        eviction policy's order, but spare ones before others.
+        """
+        lacking_bytes = needed_bytes - worker.free_bytes
+        victims: list[Instance] = []
+        if lacking_bytes > 0:
+            movable = [
+                instance
+                for instance in worker.instances
+                if not (instance.in_use or instance.pinned)
+                and (in_vain or draft.is_spare(instance, worker))
+                and not draft.is_last_answer(instance.variant_id, placement.variant_id)
+            ]
+            victims = leavers(self._in_order(movable, worker, draft), lacking_bytes)
+        if sum(victim.memory_bytes for victim in victims) < lacking_bytes:
+            return False
+        if victims and draft.on_demand and not self._admits(placement, worker, victims, draft):
+            return False
+        for victim in victims:
+            draft.unload(
+                worker.worker_id, victim.variant_id, Reason.ROOM_NEEDED, placement.variant_id
+            )
+        if placement.variant_id in self.declined:  # on another worker
+            self.declined.remove(placement.variant_id)
+        is_ready = draft.stock.is_ready(placement.variant_id)
+        unasked = Reason.ANOTHER_COPY if is_ready else Reason.WANTED
+        reason = Reason.DEMAND if in_vain else unasked
+        draft.load(worker.worker_id, placement.variant_id, needed_bytes, reason)
+        return True
+
+    def _put_ahead(self, due: Due, draft: _Draft) -> None:
+        """Load what is due into a worker that loads nothing else, if it is worth what leaves."""
+        needed_bytes = draft.stock.needed_bytes(due.placement)
+        if needed_bytes is None:
+            return
+        for worker in self._ranked(due.placement, needed_bytes, draft.stock, set()):
+            if any(each.is_loading for each in worker.instances):
+                continue
+            movable = [each for each in worker.instances if not (each.in_use or each.pinned)]
+            ranked = self._ranked_for_eviction(movable, draft.view) if movable else []
+            victims: list[Instance] = []
+            free_bytes, queries = worker.free_bytes, 0.0
+            for instance in ranked:
+                if free_bytes >= needed_bytes:
+                    break
+                cost = self._foresight.cost(instance, due.until_s)
+                if queries + cost < due.queries:
+                    victims.append(instance)
+                    free_bytes += instance.memory_bytes
+                    queries += cost
+            if free_bytes < needed_bytes:
+                continue
+            name = due.placement.variant_id
+            for victim in leavers(victims, needed_bytes - worker.free_bytes):
+                draft.unload(worker.worker_id, victim.variant_id, Reason.ROOM_NEEDED, name)
+            draft.load(worker.worker_id, name, needed_bytes, Reason.FORECAST)
+            return
+
+    def _admits(
+        self,
+        placement: Placement,
+        worker: WorkerState,
+        victims: Sequence[Instance],
+        draft: _Draft,
+    ) -> bool:
+        """Whether the load is worth what leaves for it: to clients who soon want that, and to the
+        eviction policy."""
+        newcomer = draft.stock.newcomer(placement, worker.worker_id)
+        spoiled = self._ask(
+            self.forecaster, lambda: self._foresight.spoils(newcomer, victims, draft.view), False
+        )
+        admitted = not spoiled and self._ask(
+            self.eviction,
+            lambda: bool(self.eviction.admits(newcomer, tuple(victims), draft.view)),
+            True,
+        )
+        if not admitted and placement.variant_id not in self.declined:
+            self.declined.append(placement.variant_id)
+        return admitted
+
+    def _ranked(
+        self, placement: Placement, needed: int, stock: Stock, full: Container[str]
+    ) -> list[WorkerState]:
+        """The workers as the placement policy ranks them, without what it made up."""
+        given = stock.without(placement, full)
+        if not given:
+            return []
+        answer = self._ask(
+            self.placement,
+            lambda: list(self.placement.rank(placement.variant_id, needed, given)),
+            list(given),
+        )
+        left = {worker.worker_id: worker for worker in given}
+        ranked = [
+            left.pop(worker.worker_id)
+            for worker in answer
+            if isinstance(worker, WorkerState) and worker.worker_id in left
+        ]
+        if len(ranked) != len(answer):
+            self._complain(self.placement, "ranked workers that it was not given, or twice")
+        return ranked
+
+    def _in_order(
+        self, movable: list[Instance], worker: WorkerState, draft: _Draft
+    ) -> list[Instance]:
+        """In the eviction policy's order, but spare ones before others."""
+        ranked = self._ranked_for_eviction(movable, draft.view) if movable else []
+        return sorted(ranked, key=lambda instance: not draft.is_spare(instance, worker))
+
+    def _ranked_for_eviction(self, movable: list[Instance], view: ClusterView) -> list[Instance]:
+        """A permutation of ``movable``: the eviction policy's, made good where it is none."""
+        answer = self._ask(
+            self.eviction, lambda: list(self.eviction.rank(tuple(movable), view)), movable
+        )
+        left = {instance.variant_id: instance for instance in movable}
+        ranked = [
+            left.pop(instance.variant_id)
+            for instance in answer
+            if isinstance(instance, Instance) and instance.variant_id in left
+        ]
+        if left or len(ranked) != len(answer):
+            self._complain(self.eviction, "did not return a permutation of what it was given")
+        return ranked + list(left.values())
+
+    # -- policies' mistakes -------------------------------------------------------------------
+
+    def _ask(self, policy: object, ask: Callable[[], _Answer], otherwise: _Answer) -> _Answer:
+        try:
+            return ask()
+        except FOREIGN_ERRORS as error:  # whatever a policy raises, the plan goes on
+            self._complain(policy, f"raised {type(error).__name__}: {error!s:.200}")
+            return otherwise
+
+    def _counts(self, counts: Mapping[_Key, int], key_type: type[_Key]) -> dict[_Key, int]:
+        """The entries of ``counts`` that can be carried out."""
+        sound: dict[_Key, int] = {}
+        nothing: list[tuple[_Key, int]] = []
+        for key, count in self._ask(self.scaling, lambda: list(counts.items()), nothing):
+            if isinstance(key, key_type) and type(count) is int and count >= 0:
+                sound[key] = count
+            else:
+                self._complain(self.scaling, f"wanted {count!r:.80} of {key!r:.80}")
+        return sound
+
+    def _complain(self, policy: object, problem: str) -> None:
+        self.problems.append(f"{type(policy).__qualname__} {problem}")
+
+
+def _most_bytes(worker: WorkerState) -> int:
+    """What could be free on the worker one day."""
+    return worker.memory_bytes - sum(i.memory_bytes for i in worker.instances if i.pinned)

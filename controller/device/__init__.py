@@ -1,0 +1,1 @@
+"""The device machine: what one worker holds, loads, frees and runs. No I/O, no clock."""

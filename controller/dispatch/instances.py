@@ -1,0 +1,512 @@
+"""Who can serve what: the ready instances, and what each is expected to cost.
+
+Turns the workers' reports and the cost model's estimates into the views that policies read. What
+does not change from query to query is computed once and kept until the roster changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelless.controller.dispatch.backlog import Outlook, ReadyCandidates, Snapshot
+from modelless.controller.dispatch.servers import Servers
+from modelless.controller.dispatch.worker_groups import Outfit, Outfits, Shelves
+from modelless.policies.reasons import Reason
+from modelless.policies.scopes import in_scope
+from modelless.policies.views import Candidates, FloatArray, QueryView, ResidentView
+from modelless.variants.estimates import CostModel, Estimates, Load
+from modelless.variants.vocabulary import DeviceClass, Placement, Variant
+
+# Which rows can ever be the best choice: with them, a choice among thousands is as quick as any.
+#
+# A row is left out if another row *with the same workers* is at least as accurate, as cheap and as
+# quick at every quantile: such a row waits as long, so it loses whatever the queues are. Computed
+# once for each set of estimates, not for each query.
+
+WORTHWHILE_ROWS = 128
+"""Below this many rows, looking at all of them costs no more."""
+
+
+def find_shortlist(
+    accuracy_percent: FloatArray,
+    cost_usd: FloatArray,
+    estimates: Estimates,
+    workers_of: NDArray[np.intp],
+) -> NDArray[np.intp] | None:
+    """The rows worth looking at, ascending, or None for all of them.
+
+    Args:
+        accuracy_percent, cost_usd: shape (n,), float64.
+        estimates: n rows; those of which no quantile is known are of no use and left out.
+        workers_of: shape (n,): rows with equal numbers are ready on the same workers.
+    """
+    if len(accuracy_percent) < WORTHWHILE_ROWS:
+        return None
+    latency_s = np.stack([estimates.p50_s, estimates.p90_s, estimates.p99_s])
+    known = np.isfinite(latency_s).any(axis=0)
+    columns = np.concatenate([[-accuracy_percent, cost_usd], latency_s])
+    columns[np.isnan(columns)] = np.inf
+    kept = [
+        _undominated(columns, np.flatnonzero(known & (workers_of == number)))
+        for number in np.unique(workers_of)
+    ]
+    rows: NDArray[np.intp] = np.sort(np.concatenate(kept))
+    rows.flags.writeable = False
+    return rows
+
+
+def _undominated(columns: FloatArray, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Those of ``rows`` that no other one equals or betters in all columns (less is better).
+
+    Of rows that are equal in all columns the first is kept.
+    """
+    rows = rows[np.lexsort(columns[:, rows])]  # nothing later can dominate what comes first
+    kept = []
+    while len(rows):
+        first, rest = rows[0], rows[1:]
+        kept.append(first)
+        better_somewhere = (columns[:, rest] < columns[:, first, None]).any(axis=0)
+        rows = rest[better_somewhere]
+    return np.array(kept, dtype=np.intp)
+
+
+# What one worker holds, as policies see it: each variant's times by the items of a batch.
+
+
+def build_residents(
+    variants: Sequence[Variant],
+    device_class: str,
+    hop_s: float,
+    cost_model: CostModel,
+    load: Load,
+    max_batch: int,
+) -> Mapping[str, ResidentView]:
+    """The views of these variants on a device class, by id; read-only.
+
+    Args:
+        variants: what a worker holds.
+        device_class: what it is.
+        hop_s: price of reaching it, a batch.
+        cost_model: whom to ask.
+        load: under which.
+        max_batch: most items of a batch.
+    """
+    # A tuple is looked up once for all batches.
+    placements = tuple([Placement(variant.id, device_class) for variant in variants])
+    p50_s, p99_s = [np.zeros(len(variants))], [np.zeros(len(variants))]
+    for batch in range(1, max_batch + 1):
+        estimates = cost_model.estimate(placements, batch, load)
+        p50_s.append(estimates.p50_s + hop_s)
+        p99_s.append(estimates.p99_s + hop_s)
+    columns = zip(variants, np.stack(p50_s, axis=1), np.stack(p99_s, axis=1), strict=True)
+    return MappingProxyType(
+        {
+            variant.id: ResidentView(
+                variant.id,
+                variant.accuracy.percent,
+                tuple(typical.tolist()),
+                tuple(upper.tolist()),
+            )
+            for variant, typical, upper in columns
+        }
+    )
+
+
+# Read-only columns of the views that policies get.
+
+
+def column(values: Iterable[float]) -> FloatArray:
+    """The values as a read-only float64 column."""
+    made = np.fromiter(values, dtype=np.float64)
+    made.flags.writeable = False
+    return made
+
+
+def plus(estimates: Estimates, hop_s: FloatArray) -> Estimates:
+    """The estimates with a hop of ``hop_s`` seconds, shape (n,), on the way; read-only."""
+    columns = (
+        estimates.p50_s + hop_s,
+        estimates.p90_s + hop_s,
+        estimates.p99_s + hop_s,
+        estimates.memory_bytes.view(),  # of the cost model's own arrays: theirs stay as they are
+        estimates.load_s.view(),
+    )
+    for each in columns:
+        each.flags.writeable = False
+    return Estimates(*columns)
+
+
+_ANSWERS_KEPT = 4096
+
+
+class WorkerReport(NamedTuple):
+    """What a worker says it is and holds.
+
+    Attributes:
+        worker_id, device_class: who and what.
+        variant_ids: ready to run.
+        hop_s: price of reaching it from here, a batch: 0 for the device in this process.
+    """
+
+    worker_id: str
+    device_class: str
+    variant_ids: tuple[str, ...]
+    hop_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _ScopeTable:
+    """The rows of one scope: everything that does not depend on the queues.
+
+    Rows that are ready on the same workers wait alike; ``workers_of`` numbers these sets, and
+    ``holders`` and ``detour_s`` tell of the sets, one after the other, where ``begins`` says: the
+    workers' indices, and how much further away each is than the nearest of its set.
+    """
+
+    placements: tuple[Placement, ...]
+    accuracy_percent: FloatArray  # (n,)
+    price_usd_per_s: FloatArray  # (n,)
+    hop_s: FloatArray  # (n,): to the nearest holder
+    workers_of: NDArray[np.intp]  # (n,)
+    holders: NDArray[np.intp]  # (m,)
+    detour_s: FloatArray | None  # (m,); None if all are 0
+    begins: NDArray[np.intp]  # (sets,)
+    by_items: dict[int, _Predicted] = field(default_factory=dict)
+
+    def free_at_s(self, outlook: Snapshot, rank: int) -> FloatArray:
+        """When the least busy worker of each row could begin with a query of this rank, (n,)."""
+        free_at_s = outlook.starts_s(rank).take(self.holders)
+        if self.detour_s is not None:
+            free_at_s += self.detour_s
+        if len(self.begins) < len(self.holders):
+            free_at_s = np.minimum.reduceat(free_at_s, self.begins)
+        return free_at_s.take(self.workers_of)
+
+
+class _Predicted(NamedTuple):
+    estimates: Estimates
+    cost_usd: FloatArray
+    shortlist: NDArray[np.intp] | None
+    least_us: dict[float, int]  # by minimum accuracy; see ``Roster.work_us``
+
+
+class _Holders(NamedTuple):
+    names: tuple[str, ...]
+    indices: NDArray[np.intp]
+    hop_s: FloatArray | None  # None if all are equally far away
+
+
+class Roster:
+    """Ready instances by scope, and their estimates.
+
+    Args:
+        variants: every variant that may be served, by id.
+        device_classes: by name.
+        cost_model: what predicts.
+        max_batch: the largest batch that will be asked about.
+
+    Attributes:
+        outfits: what each worker is and holds.
+        servers: by scope, who holds a ready variant of it.
+    """
+
+    def __init__(
+        self,
+        variants: Mapping[str, Variant],
+        device_classes: Mapping[str, DeviceClass],
+        cost_model: CostModel,
+        max_batch: int,
+    ) -> None:
+        self.variants = variants
+        self.cost_model = cost_model
+        self.max_batch = max_batch
+        self._device_classes = device_classes
+        self._reports: dict[str, WorkerReport] = {}
+        self._index: dict[str, int] = {}
+        self._scopes: dict[str, _ScopeTable] = {}
+        self.outfits = Outfits()
+        self._residents: dict[Outfit, Mapping[str, ResidentView]] = {}
+        self.servers = Servers(self._find_servers, _ANSWERS_KEPT)
+        self._best: dict[str, float] = {}  # the best accuracy that is ready, by scope
+        self._holders: dict[Placement, _Holders] = {}
+        self._loadable: dict[str, tuple[FloatArray, FloatArray]] = {}
+        self._starting_s: Mapping[str, float] = {}
+        self._outlook = Outlook(np.zeros(0))  # in the order of ``_index``
+        self._load = Load()
+
+    @property
+    def reports(self) -> Mapping[str, WorkerReport]:
+        """The workers by id."""
+        return self._reports
+
+    @property
+    def load(self) -> Load:
+        """The load that estimates are made for."""
+        return self._load
+
+    def update(self, report: WorkerReport) -> bool:
+        """Take in a worker's report; True if it changed anything."""
+        before = self._reports.get(report.worker_id)
+        if before == report:
+            return False
+        self._reports[report.worker_id] = report
+        worn, outfit = self.outfits.get(report.worker_id), self.outfits.put(*report)
+        if before is not None and before._replace(variant_ids=report.variant_ids) == report:
+            self._forget(report, set(before.variant_ids) ^ set(report.variant_ids))
+            if worn is not None:
+                self.outfits.carry_over(worn, outfit, self.servers.values())
+        else:
+            self._rebuild()
+        return True
+
+    def remove(self, worker_id: str) -> None:
+        """Forget a worker."""
+        if self._reports.pop(worker_id, None) is not None:
+            del self.outfits[worker_id]
+            self._rebuild()
+
+    def refresh(self, load: Load) -> None:
+        """Ask the cost model anew: it has learned since, and the load is another."""
+        self._load = load
+        self._residents.clear()
+        for table in self._scopes.values():
+            table.by_items.clear()
+
+    def doubt(self, scope: str, reason: Reason, now_s: float) -> None:
+        """A query of the scope was refused: if for what is predicted, that may hold no more."""
+        if reason is Reason.TOO_SLOW and scope in self._scopes:
+            self.cost_model.doubt(self._scopes[scope].placements, now_s)
+
+    def renew(self, variants: Mapping[str, Variant], cost_model: CostModel) -> None:
+        """Know more variants, and what they cost; those that workers hold must be among them."""
+        self.variants, self.cost_model = variants, cost_model
+        self._rebuild()
+
+    def set_busy(self, worker_id: str, busy_until_s: float, backlog_s: Mapping[int, float]) -> None:
+        """What a worker has to do: until when its batch runs, and how long what waits, by rank."""
+        index = self._index.get(worker_id)
+        if index is not None:
+            self._outlook.put(index, busy_until_s, backlog_s)
+
+    def soonest(self, placement: Placement, now_s: float, rank: int = 0) -> str:
+        """Of the workers that hold the placement, the one to begin soonest, hop and all.
+
+        There must be one. Of equals it is the first by id. ``rank``: of the query to begin with.
+        """
+        holders = self._holders.get(placement)
+        if holders is None:
+            holders = self._holders[placement] = self._find_holders(placement)
+        if len(holders.names) == 1:
+            return holders.names[0]
+        starts_s = self._outlook.at(now_s).starts_s(rank).take(holders.indices)
+        if holders.hop_s is not None:
+            starts_s += holders.hop_s
+        return holders.names[int(starts_s.argmin())]
+
+    def residents(self, worker_id: str) -> Mapping[str, ResidentView]:
+        """The worker's ready variants with their predicted latency by batch size."""
+        outfit = self.outfits[worker_id]
+        known = self._residents.get(outfit)
+        if known is None:
+            known = self._residents[outfit] = self._build_residents(outfit)
+        return known
+
+    def is_served(self, scope: str) -> bool:
+        """Whether any worker holds a ready variant of the scope."""
+        return bool(self.servers[scope])
+
+    def is_served_beside(self, worker_id: str, scope: str) -> bool:
+        """Whether a worker other than this one holds a ready variant of the scope."""
+        shelves = self.servers[scope]
+        return any(o in shelves for name, o in self.outfits.items() if name != worker_id)
+
+    def candidates(self, scope: str, items: int, now_s: float, rank: int = 0) -> Candidates:
+        """The rows for a query of ``items`` items; no rows if nothing is ready.
+
+        ``rank``: the query's; what goes behind it does not keep it waiting.
+        """
+        table = self._scopes.get(scope)
+        if table is None:
+            table = self._build_scope(scope)
+            if table.placements:  # an unheard-of scope must not grow the cache
+                self._scopes[scope] = table
+        known = table.by_items.get(items)
+        if known is None:
+            known = self._predict(table, items)
+            if len(table.by_items) < 64:
+                table.by_items[items] = known
+        return ReadyCandidates(
+            table.placements,
+            table.accuracy_percent,
+            known.cost_usd,
+            known.estimates,
+            partial(table.free_at_s, self._outlook.at(now_s), rank),
+            now_s,
+            known.shortlist,
+        )
+
+    def expect_workers(self, starting_s: Mapping[str, float]) -> None:
+        """Take in how soon a worker can be there, by device class: of those that are started when
+        they are needed."""
+        if starting_s != self._starting_s:
+            self._starting_s = dict(starting_s)
+            self._loadable.clear()
+
+    def work_us(self, query: QueryView) -> int:
+        """The least device time for the query, microseconds: of what is ready and accurate enough.
+
+        Whole, so that what was added up can be taken away. 0 if it is unknown, or if ``candidates``
+        was not asked about such a query.
+        """
+        table = self._scopes.get(query.scope)
+        known = table.by_items.get(query.items) if table is not None else None
+        if table is None or known is None:
+            return 0
+        minimum = query.min_accuracy_percent
+        least_us = known.least_us.get(minimum)
+        if least_us is None:
+            accurate_s = known.estimates.p50_s[table.accuracy_percent >= minimum]
+            least_s = float(np.fmin.reduce(accurate_s, initial=np.inf))
+            least_us = int(least_s * 1e6) if least_s < np.inf else 0
+            if len(known.least_us) < _ANSWERS_KEPT:
+                known.least_us[minimum] = least_us
+        return least_us
+
+    def is_accurate_enough(self, scope: str, min_accuracy_percent: float) -> bool:
+        """Whether any worker holds a ready variant of the scope that is as accurate."""
+        best = self._best.get(scope)
+        if best is None:
+            ready = set[str]().union(*[report.variant_ids for report in self._reports.values()])
+            held = [self.variants[name] for name in self._ids_in(scope) & ready]
+            best = max([variant.accuracy.percent for variant in held], default=-np.inf)
+            if len(self._best) < _ANSWERS_KEPT:
+                self._best[scope] = best
+        return min_accuracy_percent <= best
+
+    def soonest_if_loaded_s(self, query: QueryView) -> float:
+        """Seconds until a variant for the query could have answered it, were its load begun now.
+
+        The quickest to load and run of those that the query allows and that the device class of
+        some worker, or of one that would be started for it, can run; inf if there are none.
+        """
+        known = self._loadable.get(query.scope)
+        if known is None:
+            known = self._find_loadable(query.scope)
+            if len(self._loadable) < _ANSWERS_KEPT:
+                self._loadable[query.scope] = known
+        accuracy_percent, answer_s = known
+        return float(
+            answer_s.min(where=accuracy_percent >= query.min_accuracy_percent, initial=np.inf)
+        )
+
+    def _find_loadable(self, scope: str) -> tuple[FloatArray, FloatArray]:
+        present = {report.device_class for report in self._reports.values()}
+        classes = sorted(present | set(self._starting_s))
+        start_s = [0.0 if name in present else self._starting_s[name] for name in classes]
+        variants = [v for v in self.variants.values() if in_scope(v.id, scope)]
+        placements = [Placement(variant.id, name) for variant in variants for name in classes]
+        estimates = self.cost_model.estimate(placements, 1, self._load)
+        return (
+            column(v.accuracy.percent for v in variants for _ in classes),
+            np.nan_to_num(estimates.load_s + estimates.p50_s, nan=np.inf, posinf=np.inf)
+            + np.tile(start_s, len(variants)),
+        )
+
+    def _in_order(self) -> list[WorkerReport]:
+        return [self._reports[name] for name in self._index]
+
+    def _find_holders(self, placement: Placement) -> _Holders:
+        reports = [
+            report
+            for report in self._in_order()
+            if report.device_class == placement.device_class
+            and placement.variant_id in report.variant_ids
+        ]
+        names = tuple(report.worker_id for report in reports)
+        indices = np.array([self._index[name] for name in names], dtype=np.intp)
+        hop_s = column(report.hop_s for report in reports)
+        return _Holders(names, indices, hop_s if len(set(hop_s.tolist())) > 1 else None)
+
+    def _rebuild(self) -> None:
+        before = {name: self._outlook.of(number) for name, number in self._index.items()}
+        self._index = {name: i for i, name in enumerate(sorted(self._reports))}
+        self._outlook = Outlook(np.full(len(self._index), -np.inf))
+        for name, number in self._index.items():
+            if name in before:
+                self._outlook.put(number, *before[name])
+        for cache in (
+            self._scopes,
+            self._residents,
+            self.servers,
+            self._best,
+            self._holders,
+            self._loadable,
+        ):
+            cache.clear()
+
+    def _forget(self, report: WorkerReport, changed: set[str]) -> None:
+        """Forget what was true while the worker held what it did: ``changed`` came or went."""
+        for variant_id in changed:
+            self._holders.pop(Placement(variant_id, report.device_class), None)
+        variants = [self.variants[name] for name in changed if name in self.variants]
+        for cache in (self._scopes, self.servers, self._best):
+            for scope in [s for s in cache if any(in_scope(v.id, s) for v in variants)]:
+                del cache[scope]
+
+    def _ids_in(self, scope: str) -> frozenset[str]:
+        """The variants of a scope."""
+        return frozenset(v.id for v in self.variants.values() if in_scope(v.id, scope))
+
+    def _find_servers(self, scope: str) -> Shelves:
+        """Who holds a ready variant of the scope."""
+        return self.outfits.shelves(self._ids_in(scope))
+
+    def _build_scope(self, scope: str) -> _ScopeTable:
+        ids = self._ids_in(scope)
+        rows: dict[Placement, list[str]] = {}
+        for report in self._in_order():
+            for variant_id in report.variant_ids:
+                if variant_id in ids:
+                    placement = Placement(variant_id, report.device_class)
+                    rows.setdefault(placement, []).append(report.worker_id)
+        placements = tuple(rows)
+        sets: dict[tuple[str, ...], int] = {}
+        workers_of = [sets.setdefault(tuple(workers), len(sets)) for workers in rows.values()]
+        holders = [self._index[name] for workers in sets for name in workers]
+        hops_s = [[self._reports[name].hop_s for name in workers] for workers in sets]
+        nearest_s = [min(hops) for hops in hops_s]
+        detour_s = column(
+            hop - nearest for hops, nearest in zip(hops_s, nearest_s, strict=True) for hop in hops
+        )
+        sizes = [len(workers) for workers in sets]
+        return _ScopeTable(
+            placements,
+            column(self.variants[p.variant_id].accuracy.percent for p in placements),
+            column(self._device_classes[p.device_class].cost_usd(1.0) for p in placements),
+            column(nearest_s[number] for number in workers_of),
+            np.array(workers_of, dtype=np.intp),
+            np.array(holders, dtype=np.intp),
+            detour_s if detour_s.any() else None,
+            np.cumsum([0, *sizes], dtype=np.intp)[:-1],
+        )
+
+    def _predict(self, table: _ScopeTable, items: int) -> _Predicted:
+        raw = self.cost_model.estimate(table.placements, items, self._load)
+        cost_usd = table.price_usd_per_s * raw.p50_s
+        cost_usd.flags.writeable = False
+        estimates = plus(raw, table.hop_s)
+        shortlist = find_shortlist(table.accuracy_percent, cost_usd, estimates, table.workers_of)
+        return _Predicted(estimates, cost_usd, shortlist, {})
+
+    def _build_residents(self, outfit: Outfit) -> Mapping[str, ResidentView]:
+        held = [self.variants[name] for name in outfit.variant_ids if name in self.variants]
+        return build_residents(
+            held, outfit.device_class, outfit.hop_s, self.cost_model, self._load, self.max_batch
+        )

@@ -1,0 +1,240 @@
+"""Asking the selection policy: the one place that does, and where its answers are checked.
+
+A policy is somebody else's code. If it raises, or answers what cannot be carried out, that costs
+the queries it was asked about and nobody else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from modelless.common.errors import FOREIGN_ERRORS
+from modelless.controller.dispatch.instances import Roster
+from modelless.controller.dispatch.queues import Queue, WaitingRoom, Worker
+from modelless.policies.batching.urgency import urgency
+from modelless.policies.reasons import Reason
+from modelless.policies.scopes import in_scope
+from modelless.policies.seams import SelectionPolicy
+from modelless.policies.views import (
+    Bind,
+    Candidates,
+    Choice,
+    Defer,
+    QueryView,
+    QueueView,
+    Reject,
+    Run,
+    Wait,
+    WorkerView,
+)
+from modelless.variants.vocabulary import Placement
+
+_CHOICES = (Bind, Defer, Reject)
+
+
+class PolicyFailure(NamedTuple):
+    """A policy raised, or answered nonsense.
+
+    Attributes:
+        problem: which policy did what, for people.
+        query_ids: waiting queries it happened with; at least one.
+    """
+
+    problem: str
+    query_ids: tuple[int, ...]
+
+
+def ask_on_query(
+    selection: SelectionPolicy,
+    query: QueryView,
+    candidates: Candidates,
+    rng: np.random.Generator,
+    *,
+    late: bool,
+) -> Choice | PolicyFailure:
+    """What the policy chooses for one query: on arrival, or because it would be late."""
+    hook = selection.on_late if late else selection.on_arrival
+    try:
+        choice: object = hook(query, candidates, rng)
+        problem = _problem_of_choice(choice, len(candidates.placements))
+    except FOREIGN_ERRORS as error:  # whatever a policy raises, the gateway goes on
+        problem = _raised(error)
+    if problem is not None:
+        return PolicyFailure(f"{_name(hook)} {problem}", (query.query_id,))
+    return choice  # type: ignore[return-value]  # checked above
+
+
+def ask_on_idle(
+    selection: SelectionPolicy,
+    worker: Worker,
+    waiting: WaitingRoom,
+    roster: Roster,
+    max_batch: int,
+    now_s: float,
+    rng: np.random.Generator,
+) -> Run | Wait | PolicyFailure | None:
+    """What the policy gives an idle worker; None if nothing it could run is waiting.
+
+    Where the queues' heads differ in rank, the policy is shown those of the first rank alone, and
+    the others only if it has nothing to run of them: so priorities hold across queues, whatever
+    the policy.
+    """
+    outfit, servers = worker.outfit, roster.servers
+    residents = roster.residents(worker.worker_id)
+    lead_s = worker.lead_s if worker.is_ours else 0.0
+    view = WorkerView(worker.worker_id, worker.device_class, residents, max_batch, lead_s)
+    if not waiting.is_mixed:
+        shown = waiting.displays.to(outfit, servers)
+        if worker.queues:
+            shown = [queue.view for queue in worker.queues.values()] + shown
+        if not shown:
+            return None
+        return _ask_on_idle(selection, worker, view, shown, waiting, now_s, rng)
+    queues = [*worker.queues.values()]
+    queues += [q for key, q in waiting.deferred.items() if outfit in servers[key[0]]]
+    if not queues:
+        return None
+    ranks = {queue.rank for queue in queues}
+    decision: Run | Wait | PolicyFailure | None = None
+    until_s = math.inf
+    for rank in sorted(ranks):
+        shown = [queue.view for queue in queues if queue.rank == rank]
+        decision = _ask_on_idle(selection, worker, view, shown, waiting, now_s, rng)
+        if not isinstance(decision, Wait) or decision.dropped:
+            return decision
+        until_s = min(until_s, decision.until_s)
+        if decision.reason is Reason.FILLING_BATCH:  # what goes behind would be in its way
+            break
+    return Wait(decision.reason, until_s) if isinstance(decision, Wait) else decision
+
+
+def _ask_on_idle(
+    selection: SelectionPolicy,
+    worker: Worker,
+    view: WorkerView,
+    queues: Sequence[QueueView],
+    waiting: WaitingRoom,
+    now_s: float,
+    rng: np.random.Generator,
+) -> Run | Wait | PolicyFailure:
+    ids: tuple[int, ...] = ()
+    try:
+        decision: object = selection.on_idle(view, queues, now_s, rng)
+        if isinstance(decision, Run):
+            ids = tuple([query.query_id for query in decision.queries])
+            problem = _problem_of_run(decision, ids, view, waiting)
+            if problem is None and decision.dropped:
+                problem = _problem_of_dropped(decision.dropped, ids, queues)
+        elif isinstance(decision, Wait):
+            problem = _problem_of_reason(decision.reason)
+            if problem is None and decision.dropped:
+                problem = _problem_of_dropped(decision.dropped, (), queues)
+            float(decision.until_s)
+        else:
+            problem = f"returned {decision!r:.80}; allowed: a Run or a Wait"
+    except FOREIGN_ERRORS as error:  # whatever a policy raises, the gateway goes on
+        problem = _raised(error)
+    if problem is not None:
+        blamed = _within_reach(ids, worker, waiting) or (_most_urgent(queues).query_id,)
+        return PolicyFailure(f"{_name(selection.on_idle)} {problem}", blamed)
+    return decision  # type: ignore[return-value]  # checked above
+
+
+def tell_plan(
+    selection: SelectionPolicy, shares: Mapping[str, Mapping[Placement, float]]
+) -> str | None:
+    """Tell the policy the plan's shares; what it did wrong, if anything."""
+    try:
+        selection.on_plan(shares)
+    except FOREIGN_ERRORS as error:  # whatever a policy raises, the gateway goes on
+        return f"{_name(selection.on_plan)} {_raised(error)}"
+    return None
+
+
+def _within_reach(
+    query_ids: Sequence[object], worker: Worker, waiting: WaitingRoom
+) -> tuple[int, ...]:
+    """Those of the queries that wait for the worker or for anyone, each once."""
+    reached: dict[int, None] = {}
+    for query_id in query_ids:
+        place = waiting.place(query_id) if isinstance(query_id, int) else None
+        if place is not None and place.worker in (None, worker):
+            reached[place.query.query_id] = None
+    return tuple(reached)
+
+
+def _problem_of_choice(choice: object, rows: int) -> str | None:
+    if not isinstance(choice, _CHOICES):
+        return f"returned {choice!r:.80}; allowed: a Bind, a Defer or a Reject"
+    if isinstance(choice, Bind):
+        row: object = choice.row
+        if not isinstance(row, (int, np.integer)) or not 0 <= row < rows:
+            return f"bound row {row!r:.80}; allowed: 0 to {rows - 1}"
+    return None if isinstance(choice.reason, Reason) else _problem_of_reason(choice.reason)
+
+
+def _problem_of_run(
+    run: Run, query_ids: Sequence[int], worker: WorkerView, waiting: WaitingRoom
+) -> str | None:
+    """What keeps the batch from being run on the worker as it is; None if nothing does."""
+    if run.variant_id not in worker.residents:
+        return f"chose {run.variant_id!r:.80}, which is not ready on {worker.worker_id!r}"
+    if not query_ids or len(set(query_ids)) != len(query_ids):
+        return f"gave a batch of the queries {query_ids!r:.80}; allowed: 1 or more, each once"
+    items = 0
+    checked: dict[Queue, Hashable] = {}
+    for query_id in query_ids:
+        place = waiting.place(query_id)
+        if place is None:
+            return f"named query {query_id!r:.80}, which is not waiting"
+        if place.queue not in checked:
+            scope, bound_to, checked[place.queue] = place.queue.key
+            if place.worker is not None:
+                fits = (place.worker.worker_id, bound_to) == (worker.worker_id, run.variant_id)
+            else:
+                fits = in_scope(run.variant_id, scope)
+            if not fits:
+                return (
+                    f"named query {query_id}, which may not be served by {run.variant_id!r} on "
+                    f"{worker.worker_id!r}"
+                )
+        items += place.query.items
+    if len(set(checked.values())) != 1:
+        return f"put queries of different shapes in one batch: {query_ids!r:.80}"
+    if items > worker.max_batch:
+        return f"gave a batch of {items} items; allowed: 1 to {worker.max_batch}"
+    return _problem_of_reason(run.reason)
+
+
+def _problem_of_dropped(
+    dropped: Sequence[QueryView], run: Sequence[int], queues: Sequence[QueueView]
+) -> str | None:
+    ids = tuple([query.query_id for query in dropped])
+    if len(set(ids)) != len(ids) or not set(ids).isdisjoint(run):
+        return f"dropped the queries {ids!r:.80}; allowed: each once, and none that it runs"
+    shown = {query.query_id for queue in queues for query in queue.queries}
+    if not shown.issuperset(ids):
+        return f"dropped the queries {ids!r:.80}; allowed: those that it was shown"
+    return None
+
+
+def _problem_of_reason(reason: object) -> str | None:
+    if isinstance(reason, Reason):
+        return None
+    return f"gave the reason {reason!r:.80}; allowed: a member of Reason"
+
+
+def _most_urgent(queues: Sequence[QueueView]) -> QueryView:
+    return min((queue.queries[0] for queue in queues), key=urgency)
+
+
+def _raised(error: BaseException) -> str:
+    return f"raised {type(error).__name__}: {error!s:.200}"
+
+
+def _name(hook: object) -> str:
+    return getattr(hook, "__qualname__", repr(hook))

@@ -1,0 +1,237 @@
+"""Trials in a gateway: which queries try the new version, and what became of both kinds.
+
+The queries that the version on trial or the current one could serve are dealt out to two arms, by a
+hash: one sees only the version on trial of that variant, the other only the current one, and both
+see all other variants alike. So the arms differ in the version and in nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from modelless.controller.dispatch.receipts import Receipt
+from modelless.policies.reasons import Reason
+from modelless.policies.scopes import arm_of, base_of, in_scope, task_of
+from modelless.variants.registry.versions import Trial
+from modelless.variants.vocabulary import Placement
+
+ANSWERS_KEPT: Final = 65_536
+"""Answers of a gateway that feedback may still come for; older ones are forgotten."""
+
+_FAILED: Final = (Reason.EXECUTION_FAILED, Reason.WORKER_LOST)
+_FINEST_S: Final = 1e-4
+_STEP: Final = 1.1  # of the sketch: quantiles are exact to 10 %
+
+Shares = Mapping[str, Mapping[Placement, float]]
+
+
+def latency_step(latency_s: float) -> int:
+    """The step of the latency sketch that a latency falls into: steps grow by a tenth."""
+    return max(math.ceil(math.log(max(latency_s, _FINEST_S) / _FINEST_S, _STEP)), 0)
+
+
+def step_s(step: int) -> float:
+    """The longest latency of a step, seconds."""
+    return float(_FINEST_S * _STEP**step)
+
+
+@dataclass(slots=True)
+class ArmCounts:
+    """What became of one arm's queries, over some time.
+
+    Attributes:
+        queries: that are over, answered or refused; those that their clients gave up do not count.
+        latencies: answered ones by step of latency; the rest of ``queries`` were refused.
+        answered, failed: those that the arm's version answered, or failed on.
+        labelled, wrong: items it answered that feedback came for, and those it got wrong.
+    """
+
+    queries: int = 0
+    latencies: dict[int, int] = field(default_factory=dict)
+    answered: int = 0
+    failed: int = 0
+    labelled: int = 0
+    wrong: int = 0
+
+
+class TrialCounts(NamedTuple):
+    """Both arms' counts of one trial.
+
+    Attributes:
+        number: the trial's.
+    """
+
+    number: int
+    tried: ArmCounts
+    standing: ArmCounts
+
+
+class Answer(NamedTuple):
+    """What is remembered of an answer until feedback comes.
+
+    Attributes:
+        number, task: the trial's.
+        classes: that it put first, an item each; None where the task has none.
+    """
+
+    number: int
+    task: str
+    on_trial: bool
+    items: int
+    classes: tuple[int, ...] | None
+
+
+Judge = Callable[[Answer], Sequence[bool]]
+"""Which of an answer's items are right."""
+
+
+class TrialBook:
+    """One gateway's trials.
+
+    Args:
+        seed, gateway_id: with the trial's number, they decide which queries are in the share.
+        is_served: whether anything is ready for a scope; a version that is not has no share yet.
+    """
+
+    def __init__(self, seed: int, gateway_id: str, is_served: Callable[[str], bool]) -> None:
+        self._salt = f"{seed}/{gateway_id}"
+        self._is_served = is_served
+        self._since: dict[int, int] = {}  # the first query that counts, by trial
+        self._trials: dict[str, Trial] = {}  # by task: there is one a task
+        self._counts: dict[int, TrialCounts] = {}
+        self._answers: OrderedDict[int, Answer] = OrderedDict()
+
+    def set(self, trials: Iterable[Trial]) -> None:
+        """These are on from now on; what belongs to others is forgotten."""
+        self._trials = {trial.task: trial for trial in trials}
+        numbers = {trial.number for trial in self._trials.values()}
+        self._counts = {n: counts for n, counts in self._counts.items() if n in numbers}
+        self._since = {n: first for n, first in self._since.items() if n in numbers}
+        for query_id in [i for i, a in self._answers.items() if a.number not in numbers]:
+            del self._answers[query_id]
+
+    def deal(self, scope: str, query_id: int, tenant: str) -> str:
+        """The scope that a query is served in: an arm of ``scope``, if a trial touches it.
+
+        Args:
+            scope: what the client asked for; who names a version gets that version.
+            query_id: larger than all before.
+            tenant: who asks.
+        """
+        if not self._trials or "@" in scope:
+            return scope
+        trial = self._trials.get(task_of(scope))
+        if trial is None or not in_scope(trial.variant_id, scope):
+            return scope
+        is_ready = self._is_served(trial.variant_id)
+        if is_ready:
+            self._since.setdefault(trial.number, query_id)
+        on_trial = is_ready and is_in_share(trial, self._salt, query_id, tenant)
+        return arm_of(scope, trial.variant_id, on_trial=on_trial)
+
+    def answered(self, receipt: Receipt, classes: Callable[[], tuple[int, ...] | None]) -> None:
+        """A query was answered; ``classes`` is asked for only where it matters."""
+        arm = self._arm(receipt)
+        if arm is None:
+            return
+        trial, on_trial, counts = arm
+        counts.queries += 1
+        step = latency_step(receipt.observed_latency_s or 0.0)
+        counts.latencies[step] = counts.latencies.get(step, 0) + 1
+        if receipt.variant_id != _version_of(trial, on_trial):
+            return
+        counts.answered += 1
+        answer = Answer(trial.number, trial.task, on_trial, receipt.query.items, classes())
+        self._answers[receipt.query.query_id] = answer
+        if len(self._answers) > ANSWERS_KEPT:
+            self._answers.popitem(last=False)
+
+    def refused(self, receipt: Receipt) -> None:
+        """A query was refused, or failed."""
+        arm = self._arm(receipt)
+        if arm is None:
+            return
+        trial, on_trial, counts = arm
+        counts.queries += 1
+        if receipt.reason in _FAILED and receipt.variant_id == _version_of(trial, on_trial):
+            counts.failed += 1
+
+    def feedback(self, query_id: int, judge: Judge) -> bool:
+        """Feedback on an answer; False if it is not that of a trial, too old, or told already.
+
+        Raises:
+            Whatever ``judge`` raises; the answer is then kept.
+        """
+        answer = self._answers.get(query_id)
+        if answer is None:
+            return False
+        right = judge(answer)
+        del self._answers[query_id]
+        pair = self._counts_of(answer.number)
+        counts = pair.tried if answer.on_trial else pair.standing
+        counts.labelled += len(right)
+        counts.wrong += len(right) - sum(right)
+        return True
+
+    def take(self) -> tuple[TrialCounts, ...]:
+        """What was counted since the last call."""
+        taken, self._counts = self._counts, {}
+        return tuple(taken.values())
+
+    def with_arms(self, shares: Shares) -> Shares:
+        """A plan's shares, said of the arms' scopes, too."""
+        told = dict(shares)
+        for scope, of_scope in shares.items():
+            trial = self._trials.get(task_of(scope))
+            if trial is None or "@" in scope or not in_scope(trial.variant_id, scope):
+                continue
+            for on_trial in (True, False):
+                arm = arm_of(scope, trial.variant_id, on_trial=on_trial)
+                told[arm] = {
+                    _standing_in(placement, trial) if on_trial else placement: share
+                    for placement, share in of_scope.items()
+                }
+        return told
+
+    def _arm(self, receipt: Receipt) -> tuple[Trial, bool, ArmCounts] | None:
+        """The trial that the query is in, whether with the new version, and where to count it."""
+        scope = (receipt.standing or receipt.query).scope  # of an arm that is gone: no arm
+        if not self._trials or " " not in scope:
+            return None
+        trial = self._trials.get(task_of(scope))
+        if trial is None or not scope.endswith(f" {trial.variant_id}"):
+            return None
+        if receipt.query.query_id < self._since.get(trial.number, math.inf):
+            return None  # before both versions were ready: nothing to compare it with
+        on_trial = scope == arm_of(base_of(scope), trial.variant_id, on_trial=True)
+        pair = self._counts_of(trial.number)
+        return trial, on_trial, pair.tried if on_trial else pair.standing
+
+    def _counts_of(self, number: int) -> TrialCounts:
+        found = self._counts.get(number)
+        if found is None:
+            found = self._counts[number] = TrialCounts(number, ArmCounts(), ArmCounts())
+        return found
+
+
+def is_in_share(trial: Trial, *key: object) -> bool:
+    """Whether a query tries the new version: for a share of all keys, and always for the same."""
+    text = "/".join(map(str, (trial.number, trial.variant_id, *key))).encode()
+    drawn = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
+    return drawn < trial.share * 2.0**64
+
+
+def _version_of(trial: Trial, on_trial: bool) -> str:
+    return trial.variant_id if on_trial else trial.against_id
+
+
+def _standing_in(placement: Placement, trial: Trial) -> Placement:
+    """What takes the placement's part among the queries that try the new version."""
+    if placement.variant_id != trial.against_id:
+        return placement
+    return Placement(trial.variant_id, placement.device_class)

@@ -1,0 +1,353 @@
+"""The workers, what is bound to them and what they run: one batch at a time each, and at most one
+that was handed to them a hop early (``openings``).
+
+A worker of a pool is shared with other gateways. While it has their batches before it, it runs
+nothing of ours and is not asked: it is *taken*, until when they are expected to be done.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from heapq import heappop, heappush
+
+from modelless.controller.dispatch.idle_workers import IdleWorkers
+from modelless.controller.dispatch.instances import Roster, WorkerReport
+from modelless.controller.dispatch.limits import DispatchLimits
+from modelless.controller.dispatch.queues import Batch, WaitingRoom, Worker
+from modelless.controller.dispatch.receipts import Receipt
+from modelless.controller.dispatch.tenants import Share
+from modelless.policies.batching.urgency import rank
+from modelless.policies.views import QueryView, Run
+
+# A hop early: which busy workers may be given their next batch already, and from when on.
+#
+# A worker in another process would idle while the answer of its batch travels here and the next
+# batch
+# travels there. So it is given the next one when the one that runs is expected back within its
+# *lead*, which is the price of the hop: that batch arrives as the device falls idle, and nothing
+# is
+# decided sooner than that takes. Not later than the batch is expected either: when one that is
+# late
+# will be back nobody knows, and what waits may find a better place.
+#
+# Only a worker that no other gateway uses just now has openings: others' batches keep a device
+# from
+# idling as well, and the place beside the batch that runs is theirs then.
+
+
+class Openings:
+    """The workers that run a batch of ours and could take another beside it."""
+
+    def __init__(self) -> None:
+        self._coming: list[tuple[float, int, Worker]] = []  # heap: from when on, and beside what
+        self._open: dict[int, Worker] = {}  # by the batch that they run
+
+    def expect(self, worker: Worker) -> None:
+        """The worker begins the batch that it runs."""
+        running = worker.running
+        if worker.lead_s > 0.0 and running is not None and running.ends_s < math.inf:
+            heappush(self._coming, (running.ends_s - worker.lead_s, running.batch_id, worker))
+
+    def at(self, now_s: float) -> list[Worker]:
+        """Who may be given the next batch now."""
+        coming = self._coming
+        while coming and coming[0][0] <= now_s:
+            _, batch_id, worker = heappop(coming)
+            self._open[batch_id] = worker
+        if self._open:
+            self._open = {
+                batch_id: worker
+                for batch_id, worker in self._open.items()
+                if _is_beside(worker, batch_id, now_s)
+            }
+        return list(self._open.values())
+
+    @property
+    def next_s(self) -> float:
+        """When the next opening comes; inf if none does."""
+        coming = self._coming
+        while coming and not _is_beside(coming[0][2], coming[0][1]):
+            heappop(coming)
+        return coming[0][0] if coming else math.inf
+
+
+def _is_beside(worker: Worker, batch_id: int, now_s: float = -math.inf) -> bool:
+    """Whether the worker runs this batch and could take another beside it."""
+    running = worker.running
+    return (
+        running is not None
+        and running.batch_id == batch_id
+        and now_s <= running.ends_s
+        and worker.next is None
+        and worker.is_ours
+    )
+
+
+class Crew:
+    """The workers of one dispatcher.
+
+    Args:
+        roster: is told how long each is busy.
+        waiting: where queries are bound to workers, and whence batches are taken.
+        idle: is told who is idle.
+        limits: when a batch hangs, and when it is given up.
+
+    Attributes:
+        openings: who could take the next batch before the one that runs is back.
+    """
+
+    def __init__(
+        self, roster: Roster, waiting: WaitingRoom, idle: IdleWorkers, limits: DispatchLimits
+    ) -> None:
+        self._roster = roster
+        self._waiting = waiting
+        self._idle = idle
+        self._limits = limits
+        self.openings = Openings()
+        self._workers: dict[str, Worker] = {}
+        self._batches: dict[int, Worker] = {}
+        self._next_batch_id = 0
+        self._next_worker = 0
+
+    def __getitem__(self, worker_id: str) -> Worker:
+        return self._workers[worker_id]
+
+    def __iter__(self) -> Iterator[Worker]:
+        return iter(list(self._workers.values()))
+
+    def get(self, worker_id: str) -> Worker | None:
+        """The worker, if it is there."""
+        return self._workers.get(worker_id)
+
+    def meet(self, report: WorkerReport) -> Worker:
+        """The worker that reports, who may be new."""
+        worker = self._workers.get(report.worker_id)
+        if worker is None:
+            worker = Worker(report.worker_id, report.device_class, self._next_worker)
+            self._next_worker += 1
+            self._workers[report.worker_id] = worker
+            self._idle.add(worker)
+        return worker
+
+    def lose(self, worker_id: str) -> tuple[QueryView, ...] | None:
+        """Forget the worker; returns what it was given and what waited for it, None if unknown."""
+        worker = self._workers.pop(worker_id, None)
+        if worker is None:
+            return None
+        self._roster.remove(worker_id)
+        homeless = [query for queue in worker.queues.values() for query in queue]
+        if worker.running is None:
+            self._idle.remove(worker)
+        return (*homeless, *self._strip(worker))
+
+    def without_home(self, worker: Worker, report: WorkerReport) -> list[QueryView]:
+        """The worker is what it reports now: what waits for it that must be chosen for anew.
+
+        That is what waits for variants that it does not hold any more; and all that does, if it has
+        become another device class.
+        """
+        is_resized = worker.device_class != report.device_class
+        worker.device_class = report.device_class
+        return [
+            query
+            for key, queue in worker.queues.items()
+            if is_resized or key[1] not in report.variant_ids
+            for query in queue
+        ]
+
+    def bind(self, receipt: Receipt, query: QueryView, row: int, now_s: float) -> None:
+        """Let a query wait for the worker that begins soonest of those of ``row``.
+
+        Args:
+            receipt: the query's, with the candidates that it was chosen from.
+            query: as it waits.
+            row: the chosen one of the candidates.
+            now_s: when it was chosen.
+        """
+        candidates = receipt.candidates
+        assert candidates is not None  # noqa: S101  (it was chosen from them)
+        placement = candidates.placements[row]
+        worker = self._workers[self._roster.soonest(placement, now_s, rank(query))]
+        receipt.row = row
+        receipt.variant_id, receipt.device_class = placement.variant_id, placement.device_class
+        receipt.worker_id = worker.worker_id
+        finish_s = candidates.free_at_s[row] + candidates.estimates.p50_s[row]
+        receipt.predicted_latency_s = float(finish_s) - query.arrival_s
+        resident = self._roster.residents(worker.worker_id)[placement.variant_id]
+        service_s, work_us = resident.p50_s[query.items], self._roster.work_us(query)
+        self._waiting.bind(query, worker, placement.variant_id, service_s, work_us)
+        self.publish(worker)
+        if worker.running is None:
+            self._idle.tell(worker)
+
+    def demote_beyond(self, share: Share | None, receipts: Mapping[int, Receipt]) -> None:
+        """Let tenants' queries that are far beyond their shares stand behind the others."""
+        for query, worker in self._waiting.demote_beyond(share):
+            receipts[query.query_id].standing = query
+            if worker is not None:
+                self.publish(worker)
+
+    # -- batches ------------------------------------------------------------------------------
+
+    def running(self, batch_id: int) -> tuple[Worker, Batch] | None:
+        """The batch and who has it, to run it now or next; None if it does not run (any more)."""
+        worker = self._batches.get(batch_id)
+        if worker is None:
+            return None
+        return next((worker, batch) for batch in worker.batches if batch.batch_id == batch_id)
+
+    def start(
+        self, worker: Worker, run: Run, receipts: Mapping[int, Receipt], now_s: float
+    ) -> Batch:
+        """Hand the batch, which was checked, to the worker, which is idle or has an opening.
+
+        Args:
+            worker: runs the batch after this.
+            run: what the policy wants.
+            receipts: of the open queries, by id.
+            now_s: when it begins, as soon as its way there allows.
+        """
+        limits, take = self._limits, self._waiting.take
+        places = [take(query.query_id) for query in run.queries]
+        queries = tuple([place.query for place in places])
+        items = sum([query.items for query in queries])
+        resident = self._roster.residents(worker.worker_id)[run.variant_id]
+        p50_s, p99_s = resident.p50_s[items], resident.p99_s[items]
+        expected_s = p50_s if p50_s == p50_s else math.inf
+        own = [receipts[query.query_id] for query in queries]
+        may_retry = max([receipt.attempts for receipt in own]) + 1 < limits.max_attempts
+        batch = Batch(
+            self._next_batch_id,
+            run.variant_id,
+            worker.device_class,
+            queries,
+            items,
+            now_s,
+            expected_s,
+            now_s + limits.suspect_factor * p99_s + limits.suspect_s if may_retry else math.inf,
+            now_s + limits.overdue_factor * p99_s + limits.overdue_s,
+            sum([place.work_us for place in places]),
+        )
+        self._next_batch_id += 1
+        self._batches[batch.batch_id] = worker
+        if worker.running is None:
+            worker.running = batch
+            self._idle.remove(worker)
+            self.openings.expect(worker)
+        else:
+            worker.next = batch
+        worker.busy_until_s = batch.ends_s
+        self.publish(worker)
+        for query, receipt in zip(queries, own, strict=True):
+            if receipt.row is None:  # chosen only now
+                receipt.predicted_latency_s = worker.busy_until_s - query.arrival_s
+                receipt.reason = run.reason
+            receipt.start(run.variant_id, worker.device_class, worker.worker_id, items, now_s)
+        return batch
+
+    def stop(self, worker: Worker, batch: Batch, now_s: float, others_s: float = math.inf) -> None:
+        """The worker has the batch no more; what was handed to it after that runs now.
+
+        Args:
+            worker, batch: who had it, and what.
+            now_s: when it was back.
+            others_s: for how long the worker is taken, as it says; inf if it says nothing.
+        """
+        self._batches.pop(batch.batch_id, None)
+        if batch is worker.next:
+            worker.next = None
+            worker.is_ours = worker.is_ours and others_s < math.inf
+            worker.busy_until_s = worker.running.ends_s if worker.running is not None else now_s
+        else:
+            self._run_next(worker, now_s, others_s)
+        self.publish(worker)
+
+    def _run_next(self, worker: Worker, now_s: float, others_s: float) -> None:
+        """What the worker ran is back: it runs the batch that it has beside that, if any."""
+        own_s = self._limits.min_wait_s
+        worker.running, worker.next = worker.next, None
+        if worker.running is None:
+            self._idle.add(worker)
+            worker.busy_until_s = now_s
+        else:
+            # As if handed over just in time to be there when the one before was done.
+            worker.running.put_off(max(now_s - worker.lead_s - worker.running.started_s, 0.0))
+            worker.busy_until_s = worker.running.ends_s
+            own_s = max(own_s, worker.running.expected_s - worker.lead_s)
+            self.openings.expect(worker)
+        worker.is_ours = others_s <= own_s
+
+    def give_up(self, worker: Worker, now_s: float) -> list[QueryView]:
+        """The worker hangs and counts as idle; returns the queries of what it was given."""
+        lost = self._strip(worker)
+        self._idle.add(worker)
+        worker.busy_until_s = now_s
+        self.publish(worker)
+        return lost
+
+    def _strip(self, worker: Worker) -> list[QueryView]:
+        """The worker has no batch any more; returns the queries of those that it had."""
+        batches = worker.batches
+        for batch in batches:
+            self._batches.pop(batch.batch_id, None)
+        worker.running = worker.next = None
+        worker.is_ours = False
+        return [query for batch in batches for query in batch.queries]
+
+    def take(self, worker: Worker, now_s: float, until_s: float) -> None:
+        """Others' batches keep the worker, which is idle, until then.
+
+        They are none of ours to suspect: they never hang.
+        """
+        worker.running = Batch(
+            -1,
+            "",
+            worker.device_class,
+            (),
+            0,
+            now_s,
+            until_s - now_s,
+            suspect_at_s=math.inf,
+            overdue_at_s=math.inf,
+        )
+        self._idle.remove(worker)
+        worker.busy_until_s = until_s
+        self.publish(worker)
+
+    def publish(self, worker: Worker) -> None:
+        """Tell the roster what the worker has to do."""
+        self._roster.set_busy(worker.worker_id, worker.busy_until_s, worker.backlog_s)
+
+    # -- reports ------------------------------------------------------------------------------
+
+    def members(self, batch_id: int) -> tuple[int, ...]:
+        """The queries of a running batch, in order; none if it does not run (any more)."""
+        found = self.running(batch_id)
+        return tuple([query.query_id for query in found[1].queries]) if found else ()
+
+    def patience(self, batch_id: int, now_s: float) -> tuple[float, float]:
+        """How long a running batch is expected to take, and may be kept waiting, seconds.
+
+        So long that, at the median, all its queries are in time; and at most half as long as would
+        make it look hanging here, where nothing is heard of it before it is back: the other half
+        is for others' batches that take longer than was expected. At least 0; and if it was handed
+        over early, at least what the way back and another way there would take.
+        """
+        found = self.running(batch_id)
+        if found is None:
+            return 0.0, 0.0
+        worker, batch = found
+        due_s = min([query.deadline_s for query in batch.queries])
+        ends_s = batch.ends_s
+        unsuspected_s = (min(batch.suspect_at_s, batch.overdue_at_s) - ends_s) / 2.0
+        least_s = worker.lead_s if batch is worker.next else 0.0
+        return ends_s - now_s, max(min(due_s - ends_s, unsuspected_s), least_s)
+
+    def in_use(self, worker_id: str) -> set[str]:
+        """Variants of the worker that run or are queued for: these must not be unloaded."""
+        worker = self._workers.get(worker_id)
+        if worker is None:
+            return set()
+        used = {key[1] for key in worker.queues if key[1] is not None}
+        return used | {batch.variant_id for batch in worker.batches if not batch.is_others}

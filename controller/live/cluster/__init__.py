@@ -1,0 +1,1 @@
+"""The cluster: start, stop, deploy and upgrade on Ray."""

@@ -1,0 +1,437 @@
+"""Bringing the cluster up on this machine, and down again, leaving nothing behind.
+
+One process, the supervisor, owns everything: Ray's daemons and workers end with it, however it
+ends. Its process id and address stand in ``run/up.json`` for the other commands.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from http.client import HTTPException
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from modelless.common.errors import EnvironmentUnfitError, ModellessError, NotFoundError
+from modelless.controller.assembly import check_policies
+from modelless.controller.config import Settings
+from modelless.controller.live.cluster import reaper
+from modelless.controller.live.cluster.deployed import write_deployed
+from modelless.controller.live.cluster.loopback import (
+    absolute_paths,
+    check_authentication,
+    joining_environment,
+    ray_environment,
+    set_environment,
+    write_haproxy_launcher,
+)
+from modelless.controller.live.cluster.node_room import cpus_for, nodes_of, without_room
+from modelless.controller.live.cluster.ports import HeldPorts, check_reachable
+from modelless.controller.live.cluster.run_folder import (
+    RAY,
+    close_to_others,
+    current_folder,
+    empty_doors,
+    empty_folder,
+    only_one,
+    remove_temporary,
+    token_path,
+)
+from modelless.controller.live.front.haproxy_keeper import HAProxyKeeper
+from modelless.controller.live.logs import RAY_LOGS
+
+# The supervisor's signals: the first one takes everything down, those after it do nothing.
+
+
+class FirstSignal:
+    """The first Ctrl-C or SIGTERM raises KeyboardInterrupt; those that follow do nothing.
+
+    Works in the main thread only, the one that Python gives signals to; elsewhere it does nothing.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[signal.Signals, Any] = {}
+        self._muted = False
+
+    def install(self) -> None:
+        """Take the signals over, or back from whoever took them since."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before = signal.signal(number, self._on_signal)
+            self._before.setdefault(number, before)
+
+    def mute(self) -> None:
+        """From now on they do nothing."""
+        self._muted = True
+
+    def restore(self) -> None:
+        """Give the signals back."""
+        while self._before:
+            signal.signal(*self._before.popitem())
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        del number, frame
+        if not self._muted:
+            self._muted = True
+            raise KeyboardInterrupt
+
+
+logger = logging.getLogger(__name__)
+
+OnStage = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class UpState:
+    """What ``run/up.json`` says of a running modelless.
+
+    Attributes:
+        pid: of the supervisor.
+        url: where clients go.
+        started_at: seconds since the epoch.
+        began_ticks: when the process began, as the kernel counts: process ids are used again; 0
+            where it does not say.
+        awaits: nodes that have room for what, if not every task is served for want of it.
+    """
+
+    pid: int
+    url: str
+    started_at: float
+    began_ticks: int = 0
+    awaits: str = ""
+
+
+def read_state(home: Path) -> UpState | None:
+    """The running modelless of this home, or None."""
+    try:
+        state = UpState(**json.loads((home / "run" / "up.json").read_text()))
+        os.kill(state.pid, 0)
+    except (OSError, ValueError, TypeError):
+        return None
+    is_another = state.began_ticks and began_ticks(state.pid) not in (0, state.began_ticks)
+    return None if is_another else state
+
+
+def began_ticks(process_id: int) -> int:
+    """When the process began, in the kernel's ticks since it booted; 0 where it does not say.
+
+    -1 for one that has ended, and whose parent has not asked how.
+    """
+    try:
+        status = Path(f"/proc/{process_id}/stat").read_bytes()
+    except OSError:
+        return 0
+    fields = status.rpartition(b")")[2].split()
+    return -1 if fields[0] == b"Z" else int(fields[19])
+
+
+class Cluster:
+    """A cluster on this machine. Use as a context manager: leaving it takes everything down.
+
+    Args:
+        home: store, artifacts and run files.
+        settings: checked settings.
+        on_stage: told what is being done, for people.
+        address: a Ray cluster to join, as ``ray.init`` takes it; None for one of its own. One that
+            was joined goes on afterwards, and its Ray Serve listens where it listens.
+
+    Attributes:
+        not_served: tasks that are left out, once it is entered, and why.
+
+    Raises (on entering):
+        EnvironmentUnfitError: the port is taken, modelless is up already or being started, this
+            process is connected to Ray, RAY_AUTH_MODE is not ``token``, or Ray does not start.
+        NotFoundError: nothing is registered or profiled.
+        StoreError: the store cannot be read.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        settings: Settings,
+        on_stage: OnStage | None = None,
+        address: str | None = None,
+    ) -> None:
+        self._home = home.resolve()
+        self._settings = settings
+        self._on_stage = on_stage or (lambda _: None)
+        self._address = address
+        self._run = self._home / "run"
+        self._signals = FirstSignal()
+        self._reaper: subprocess.Popen[bytes] | None = None
+        self._keeper: HAProxyKeeper | None = None
+        self._ports = HeldPorts()
+        self._lacking: Mapping[str, str] = {}
+        self._began_at = time.time()
+        self._lock = ExitStack()
+        self._connects = False
+        self.not_served: Mapping[str, str] = {}
+
+    @property
+    def url(self) -> str:
+        """Where clients go."""
+        return f"http://{self._settings.http.host}:{self._settings.http.port}"
+
+    def __enter__(self) -> Cluster:
+        from modelless.controller.live.knowledge import read_knowledge
+
+        _check_unconnected()
+        check_authentication(self._address)
+        running = read_state(self._home)
+        if running is not None:
+            raise EnvironmentUnfitError(
+                f"modelless is already up at {running.url} (process {running.pid}); "
+                "'modelless down' takes it down"
+            )
+        # Built and read here too, to fail with a clear error, and not in a worker.
+        check_policies(self._settings)
+        knowledge = read_knowledge(self._home, self._settings)
+        self.not_served = knowledge.servable().not_served
+        if self.not_served.keys() == knowledge.catalog.tasks.keys():
+            raise NotFoundError("nothing can be served: " + "; ".join(self.not_served.values()))
+        if knowledge.catalog.left_out:
+            names = ", ".join(sorted(knowledge.catalog.left_out))
+            self._on_stage(f"leaving out what is dominated (see 'modelless variants'): {names}")
+        self._lock.enter_context(only_one(self._home))
+        try:
+            self._signals.install()
+            self._start()
+        except BaseException as error:
+            self._stop()
+            if isinstance(error, Exception) and not isinstance(error, ModellessError):
+                raise EnvironmentUnfitError(
+                    f"Ray could not be started: {error}. Its logs are in "
+                    f"{RAY_LOGS if self._address else self._run / RAY}, modelless's in "
+                    f"{self._run / 'logs'}"
+                ) from error
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop()
+
+    def wait_ready(self, most_s: float = 120.0) -> bool:
+        """Wait until every task that can be served is.
+
+        Returns:
+            Whether they are; if not, nodes are awaited that have room for what serves the others.
+
+        Raises:
+            EnvironmentUnfitError: they are not, after ``most_s``.
+        """
+        end_s = time.monotonic() + most_s
+        while time.monotonic() < end_s:
+            if _is_ready(self.url):
+                return True
+            time.sleep(0.05)
+        if self._lacking:
+            awaits = "; ".join(self._lacking.values())
+            self._on_stage(
+                f"not every task is served yet: {awaits}. What else may be missing is in "
+                f"{self.url}/modelless/status"
+            )
+            self._note_up(awaits)
+            return False
+        raise EnvironmentUnfitError(
+            f"modelless did not become ready within {most_s:.0f} s; "
+            f"GET {self.url}/modelless/status says what could not be loaded"
+        )
+
+    # -- parts --------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        settings = self._settings
+        shutil.rmtree(self._run / "logs", ignore_errors=True)
+        if self._address is None:
+            self._ports.hold(settings.http.host, settings.http.port)
+            short = close_to_others(self._run)
+            doors = empty_doors(self._run)
+            self._reaper = _start_reaper(empty_folder(self._run / RAY))
+            self._on_stage("starting Ray")
+            self._start_ray(doors, short)
+        else:
+            doors = None  # HAProxy and the gateways may be on different machines
+            self._on_stage(f"joining the Ray cluster at {self._address}")
+            check_reachable(self._address)
+            self._join_ray(self._address)
+        import ray
+        from ray import serve
+
+        from modelless.controller.live.cluster import deployment
+
+        count = settings.gateways.count or _cores()
+        self._lacking = without_room(settings, count, nodes_of(ray.nodes()))
+        if self._lacking and self._address is None:
+            raise EnvironmentUnfitError(
+                f"{'; '.join(self._lacking.values())} in the Ray of one node that 'modelless up' "
+                "starts; ask for less, or join a cluster whose nodes have that, with --address"
+            )
+        # Noted first: what was begun can be upgraded, to be seen through.
+        address: str = ray.get_runtime_context().gcs_address
+        write_deployed(self._home, address, settings, is_own=self._address is None)
+        self._on_stage("starting the control loop")
+        deployment.start_control(self._home, settings)
+        self._on_stage("starting Ray Serve")
+        serve.start(
+            http_options={"host": settings.http.host, "port": settings.http.port},
+            logging_config={"log_level": "WARNING", "enable_access_log": False},
+        )
+        for number, pool in enumerate(settings.pools):
+            self._on_stage(f"starting the pool of {pool.device_class}")
+            no_room = self._lacking.get(f"pools[{number}]")
+            if no_room is not None:
+                self._on_stage(f"{no_room} now; not waiting for nodes that have more")
+            deployment.start_pool(self._home, settings, pool, waits=no_room is None)
+        self._on_stage("starting the gateways")
+        if "gateways" in self._lacking:
+            self._on_stage(f"{self._lacking['gateways']} now; waiting for nodes that have more")
+        deployment.start_gateways(self._home, settings, doors, count)
+        self._note_up()
+
+    def _note_up(self, awaits: str = "") -> None:
+        ticks = began_ticks(os.getpid())
+        state = UpState(os.getpid(), self.url, self._began_at, ticks, awaits)
+        temporary = self._run / "up.json.new"
+        temporary.write_text(json.dumps(asdict(state)))
+        temporary.replace(self._run / "up.json")
+
+    def _start_ray(self, doors: Path, short: Path) -> None:
+        host = self._settings.http.host
+        launcher = files = None
+        if self._settings.ingress == "haproxy":
+            launcher, binary = write_haproxy_launcher(self._run, host, doors)
+            self._keeper = HAProxyKeeper(doors, binary, self._ports, self._settings.http.port)
+            self._keeper.start()
+            files = short / empty_folder(self._run / "serve").name
+        environment = ray_environment(host, token_path(self._run), haproxy=launcher, files=files)
+        for name in ("RAY_SERVE_HAPROXY_STATS_PORT", "RAY_SERVE_HAPROXY_METRICS_PORT"):
+            environment[name] = str(self._ports.hold(host))
+        set_environment(environment | absolute_paths(os.environ))
+        self._connect(
+            address="local",
+            _temp_dir=str(short / RAY),
+            num_cpus=cpus_for(self._settings, self._settings.gateways.count or _cores()),
+            include_dashboard=False,
+            object_store_memory=128 * 2**20,
+        )
+
+    def _join_ray(self, address: str) -> None:
+        os.environ.update(joining_environment(address))
+        self._connect(address=address)
+
+    def _connect(self, **arguments: Any) -> None:
+        import ray
+
+        _check_unconnected()
+        self._connects = True
+        with current_folder(self._run):
+            ray.init(
+                log_to_driver=False, logging_level=logging.ERROR, namespace="modelless", **arguments
+            )
+        self._signals.install()  # Ray has put its own handler in place
+
+    def _stop(self) -> None:
+        with self._lock:
+            self._take_all_down()
+
+    def _take_all_down(self) -> None:
+        self._signals.mute()  # a second Ctrl-C must not leave half of it behind
+        if self._keeper is not None:
+            self._keeper.stop()
+        (self._run / "up.json").unlink(missing_ok=True)
+        if self._connects:  # else it is somebody else's, if there is any
+            ray_module: Any = sys.modules["ray"]
+            if ray_module.is_initialized():
+                joined = self._address is not None
+                self._on_stage("draining the gateways")
+                try:
+                    from modelless.controller.live.cluster import deployment
+
+                    deployment.take_away(self._settings.pools if joined else ())
+                except Exception as error:  # noqa: BLE001  (Ray itself goes down next, whatever)
+                    logger.warning("the gateways did not drain cleanly: %s", error)
+                self._on_stage("leaving Ray" if joined else "stopping Ray")
+            ray_module.shutdown()
+            self._connects = False
+        if self._keeper is not None:
+            self._keeper.close()
+        if self._reaper is not None:
+            self._reaper.communicate()  # closes the pipe: what is left of the cluster ends now
+            os.environ.pop(reaper.MARK, None)
+        remove_temporary(self._run)
+        self._ports.close()
+        self._signals.restore()
+
+
+def _check_unconnected() -> None:
+    ray_module: Any = sys.modules.get("ray")
+    if ray_module is not None and ray_module.is_initialized():
+        raise EnvironmentUnfitError(
+            "this process is already connected to a Ray cluster; modelless connects to one itself: "
+            "call ray.shutdown() first, or run 'modelless up' as a process of its own"
+        )
+
+
+def _start_reaper(ray_folder: Path) -> subprocess.Popen[bytes]:
+    """Mark this process and all that it starts from here on, and have the mark watched."""
+    cluster_id = uuid.uuid4().hex
+    command = [sys.executable, "-I", "-S", reaper.__file__, cluster_id, str(ray_folder.resolve())]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    os.environ[reaper.MARK] = cluster_id
+    return process
+
+
+def take_down(home: Path, most_s: float = 60.0) -> bool:
+    """Ask the running supervisor to stop and wait for it; False if nothing was up.
+
+    Raises:
+        EnvironmentUnfitError: it did not stop in time.
+    """
+    state = read_state(home)
+    if state is None:
+        return False
+    os.kill(state.pid, signal.SIGTERM)
+    end_s = time.monotonic() + most_s
+    while time.monotonic() < end_s:
+        try:
+            os.kill(state.pid, 0)
+        except ProcessLookupError:
+            return True
+        if began_ticks(state.pid) < 0:
+            return True
+        time.sleep(0.05)
+    raise EnvironmentUnfitError(
+        f"process {state.pid} did not stop within {most_s:.0f} s; 'kill -9 {state.pid}' ends it "
+        "and everything it started"
+    )
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/v2/health/ready", timeout=2.0) as reply:  # noqa: S310
+            return bool(reply.status == 200)
+    except (OSError, HTTPException):
+        return False

@@ -1,0 +1,206 @@
+"""What runs inside a Ray cluster, put there: the control loop, and the size of the pools.
+
+``modelless up`` and the application builders of a Serve config file both come through here.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import serve
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+
+from modelless.common.errors import EnvironmentUnfitError
+from modelless.controller.config import PoolSettings, Settings
+from modelless.controller.effects import ScalePool
+from modelless.controller.live.cluster.release import release_of
+from modelless.controller.live.cluster.serve_app import (
+    GATEWAY_APP,
+    POOL_DEPLOYMENT,
+    POOL_HEAD,
+    gateway_app,
+    pool_app,
+    pool_app_name,
+)
+from modelless.controller.live.cluster.start_failures import told_by_replicas
+from modelless.controller.live.control.control_link import CONTROL_NAME, NAMESPACE
+from modelless.controller.live.control.control_loop import ControlLoop
+from modelless.controller.live.control.ray_metrics import RayMetrics
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_S = 60.0
+CLOSE_S = 5.0
+_TRIES = 10
+
+
+def start_control(home: Path, settings: Settings) -> None:
+    """Have a control loop of this release with these settings; another one is replaced.
+
+    Nothing is lost with the old one: it holds only what the members report anew each second.
+
+    Raises:
+        EnvironmentUnfitError: it does not start.
+    """
+    problem: Exception | None = None
+    release = release_of(settings)
+    for _ in range(_TRIES):
+        handle = _new_control(home, settings)
+        try:
+            if ray.get(handle.is_for.remote(home, settings, release), timeout=PATIENCE_S):
+                return
+        except RayTaskError:  # one of a release that is asked otherwise
+            logger.debug("the control loop is of another release", exc_info=True)
+        except (RayActorError, GetTimeoutError) as error:
+            if problem is not None:  # the first may have been another's that was dying
+                raise EnvironmentUnfitError(f"the control loop does not start: {error}") from error
+            problem = error
+        _end(handle)
+        time.sleep(0.2)  # its name is free a moment later
+    raise EnvironmentUnfitError(
+        f"whenever {CONTROL_NAME!r} is replaced, another comes back: is modelless being deployed "
+        "twice into this Ray cluster?"
+    )
+
+
+def _new_control(home: Path, settings: Settings) -> Any:
+    """The control loop that is there, else a new one."""
+    return (
+        ray.remote(ControlLoop)
+        .options(
+            name=CONTROL_NAME,
+            namespace=NAMESPACE,
+            get_if_exists=True,
+            lifetime="detached",  # nobody here keeps its handle
+            max_restarts=-1,
+            max_task_retries=0,
+            num_cpus=0,
+            max_concurrency=1024,
+        )
+        .remote(home, settings, scale_pool, RayMetrics().tell)
+    )
+
+
+def start_pool(home: Path, settings: Settings, pool: PoolSettings, *, waits: bool = True) -> None:
+    """Run the application of one pool, and wait until it does.
+
+    Args:
+        home, settings, pool: what runs.
+        waits: else it is left to itself: its workers come when a node does that they can run on.
+
+    Raises:
+        EnvironmentUnfitError: its workers do not start.
+    """
+    name = pool_app_name(pool.device_class)
+    with told_by_replicas(name, f"the pool of {pool.device_class}"):
+        target = _pool_target(pool, pool_app(home, settings, pool))
+        serve.run_many([target], wait_for_applications_running=waits)
+        if not waits:
+            _wait_known(name)
+    trim_pool(pool, pool.workers)
+
+
+def _wait_known(app: str, most_s: float = PATIENCE_S) -> None:
+    """Wait until Serve knows an application's deployments, so that these can be scaled."""
+    end_s = time.monotonic() + most_s
+    while time.monotonic() < end_s:
+        application = serve.status().applications.get(app)
+        if application is not None and POOL_HEAD in application.deployments:
+            return
+        time.sleep(0.05)
+    raise EnvironmentUnfitError(f"Ray Serve did not take {app!r} in within {most_s:.0f} s")
+
+
+def deploy_pool(
+    home: Path, settings: Settings, pool: PoolSettings, count: int, *, surge: bool
+) -> None:
+    """Have Serve replace a pool's workers, which takes its time; then ``trim_pool``."""
+    app = pool_app(home, settings, pool, count, surge=surge)
+    serve.run_many([_pool_target(pool, app)], wait_for_applications_running=False)
+
+
+def trim_pool(pool: PoolSettings, count: int) -> None:
+    """Take away of a pool what was started only because Serve begins with one."""
+    name = pool_app_name(pool.device_class)
+    _scale(name, POOL_HEAD, 0)
+    if count == 0:
+        _scale(name, POOL_DEPLOYMENT, 0)
+
+
+def start_gateways(home: Path, settings: Settings, doors: Path | None, count: int) -> None:
+    """Run the gateways, and wait until they do.
+
+    Raises:
+        EnvironmentUnfitError: they do not start.
+    """
+    with told_by_replicas(GATEWAY_APP, "the gateways"):
+        serve.run(gateway_app(home, settings, doors, count), name=GATEWAY_APP, route_prefix="/")
+
+
+def deploy_gateways(
+    home: Path, settings: Settings, doors: Path | None, count: int, *, surge: bool
+) -> None:
+    """Have Serve replace the gateways, which takes its time."""
+    app = gateway_app(home, settings, doors, count, surge=surge)
+    target = serve.RunTarget(app, GATEWAY_APP, "/")
+    serve.run_many([target], wait_for_applications_running=False)
+
+
+def _pool_target(pool: PoolSettings, app: Any) -> serve.RunTarget:
+    return serve.RunTarget(
+        app, pool_app_name(pool.device_class), route_prefix=None, external_scaler_enabled=True
+    )
+
+
+def control_status() -> dict[str, Any]:
+    """What the control loop says, as plain data; empty while there is none."""
+    try:
+        handle = ray.get_actor(CONTROL_NAME, namespace=NAMESPACE)
+        status: dict[str, Any] = ray.get(handle.status.remote(), timeout=PATIENCE_S)
+    except (ValueError, RayActorError):
+        return {}
+    return status
+
+
+def end_control() -> None:
+    """End the control loop, if there is one; what it records is written to its end before."""
+    try:
+        handle = ray.get_actor(CONTROL_NAME, namespace=NAMESPACE)
+    except ValueError:  # there is none
+        return
+    _end(handle)
+
+
+def _end(handle: Any) -> None:
+    try:
+        ray.get(handle.close.remote(), timeout=CLOSE_S)
+    except (AttributeError, RayError) as error:  # another release's, dead already, or hanging
+        logger.debug("the control loop did not close: %s", error)
+    ray.kill(handle)
+
+
+def take_away(pools: Iterable[PoolSettings]) -> None:
+    """Take everything of modelless out of a Ray cluster that goes on without it."""
+    serve.delete(GATEWAY_APP)
+    for pool in pools:
+        serve.delete(pool_app_name(pool.device_class))
+    end_control()
+
+
+def scale_pool(effect: ScalePool) -> None:
+    """Bring a pool to a number of workers."""
+    _scale(pool_app_name(effect.device_class), POOL_DEPLOYMENT, effect.workers)
+
+
+def _scale(app: str, deployment: str, replicas: int) -> None:
+    """Set a number of replicas through Serve's external scaler, which has no public Python call."""
+    from ray.serve._private.common import DeploymentID
+    from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
+
+    controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
+    controller.update_deployment_replicas.remote(DeploymentID(deployment, app), replicas)

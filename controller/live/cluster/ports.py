@@ -1,0 +1,98 @@
+"""Ports that stay ours from the moment they are chosen until their listener has them.
+
+Ray starts dozens of servers that take whatever port the system gives them. One of them can be given
+the very port that clients were told of, between the check that it is free and HAProxy's start.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from modelless.common.errors import EnvironmentUnfitError
+
+BACKLOG = 1024
+"""Connections that may wait to be accepted; the kernel allows 4,096 unless told otherwise."""
+
+
+def check_reachable(address: str, most_s: float = 5.0) -> None:
+    """Whether anybody listens at ``HOST:PORT`` or ``ray://HOST:PORT``; ``auto`` and such pass.
+
+    Ray itself would try for a minute and more.
+
+    Raises:
+        EnvironmentUnfitError: nobody does.
+    """
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), most_s).close()
+    except (OSError, OverflowError) as error:
+        raise EnvironmentUnfitError(
+            f"--address: got {address!r}; nobody answers there ({error}). Allowed: auto, HOST:PORT "
+            "or ray://HOST:PORT of a Ray cluster that is up; 'ray status' shows one"
+        ) from None
+
+
+class HeldPorts:
+    """Ports bound, and not listened on, by this process.
+
+    The system gives such a port to nobody who asks for any. Who asks for this very one and says
+    that it may be used again (``SO_REUSEADDR``, ``SO_REUSEPORT``: HAProxy and Serve's proxies do)
+    gets it, and only who listens gets connections.
+    """
+
+    def __init__(self) -> None:
+        self._sockets: list[socket.socket] = []
+
+    def hold(self, host: str, port: int = 0) -> int:
+        """Hold ``port``, or any that is free; returns which.
+
+        Raises:
+            EnvironmentUnfitError: somebody else listens there.
+        """
+        # Who listens and shares would share with us, too: so ask without first.
+        try:
+            with _bound(host, port, shared=False) as probe:
+                chosen: int = probe.getsockname()[1]
+            self._sockets.append(_bound(host, chosen, shared=True))
+        except OSError as error:
+            raise EnvironmentUnfitError(
+                f"http.port: {host}:{port} cannot be listened on ({error.strerror}); "
+                "free it, or choose another with --port or http.port"
+            ) from None
+        return chosen
+
+    def listen(self, port: int) -> socket.socket:
+        """Listen on a held port now, and hold it anew; for another process to accept from.
+
+        Connections wait in the socket from here on. Close it once that process has it.
+
+        Raises:
+            OSError: the port is not held, or somebody took it without sharing.
+        """
+        for place, held in enumerate(self._sockets):
+            host, held_port = held.getsockname()
+            if held_port == port:
+                self._sockets[place] = _bound(host, port, shared=True)
+                held.listen(BACKLOG)
+                return held
+        raise OSError(f"port {port} is not held")
+
+    def close(self) -> None:
+        """Let go of them all."""
+        while self._sockets:
+            self._sockets.pop().close()
+
+
+def _bound(host: str, port: int, *, shared: bool) -> socket.socket:
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.bind((host, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound

@@ -1,0 +1,93 @@
+"""Why an application of ours did not start, in the words of what its replicas raised.
+
+Serve says of the application only which deployments failed. The cause stands in the deployment's
+status message, as the traceback of a traceback.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from modelless.common.errors import EnvironmentUnfitError
+from modelless.controller.live.logs import RAY_LOGS
+
+_MOST_CHARACTERS = 600
+_FAILED = ("DEPLOY_FAILED", "UNHEALTHY")
+_ERROR = "Error:\n"
+_FRAME = '  File "'
+_MODULE = re.compile(r"^(?:\w+\.)+(?=\w+(?::|$))")
+
+
+class DeploymentStatus(Protocol):
+    """What is read of Serve's ``DeploymentStatusOverview``."""
+
+    @property
+    def status(self) -> str:
+        """The name of the status."""
+
+    @property
+    def message(self) -> str:
+        """What Serve has to say of it."""
+
+
+@contextmanager
+def told_by_replicas(app: str, what: str) -> Iterator[None]:
+    """Run what deploys ``app`` and waits for it, and tell its failure by the cause.
+
+    Args:
+        app: the Serve application.
+        what: it is, for people: ``the gateways``.
+
+    Raises:
+        EnvironmentUnfitError: its replicas do not start, and why.
+    """
+    from ray import serve
+
+    try:
+        yield
+    except RuntimeError as error:  # Serve's word for an application that failed
+        application = serve.status().applications.get(app)
+        cause = cause_of(application.deployments) if application is not None else ""
+        if not cause:
+            raise
+        raise EnvironmentUnfitError(
+            f"{what} did not start: {cause}. The whole of it is in "
+            f"{_logs()}/serve/controller_*.log, on the node of Serve's controller. Mend that, "
+            "then 'modelless up' once more"
+        ) from error
+
+
+def _logs() -> str:
+    """Where this Ray writes: where several run, the latest session is another's."""
+    import ray
+
+    node: Any = ray._private.worker.global_worker.node
+    return RAY_LOGS if node is None else str(Path(node.get_logs_dir_path()).resolve())
+
+
+def cause_of(deployments: Mapping[str, DeploymentStatus]) -> str:
+    """``deployment: error`` of those that failed; empty if none did."""
+    return "; ".join(
+        f"{name}: {last_error(deployment.message)}"
+        for name, deployment in deployments.items()
+        if deployment.status in _FAILED
+    )
+
+
+def last_error(message: str) -> str:
+    """What was raised last, as Serve's status message has it: in one line, without its traceback.
+
+    The whole message in one line where there is no traceback in it.
+    """
+    lines = message.partition(_ERROR)[2].strip().splitlines() or message.strip().splitlines()
+    frames = [number for number, line in enumerate(lines) if line.startswith(_FRAME)]
+    if frames:
+        lines = lines[frames[-1] + 1 :]
+        while lines and lines[0].startswith(" "):  # the frame's own line of code, and its carets
+            del lines[0]
+    text = _MODULE.sub("", " ".join(" ".join(lines).split())).rstrip(".")
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 3]}..."

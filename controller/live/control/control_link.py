@@ -1,0 +1,65 @@
+"""The way to the control loop from any process of the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import replace
+from typing import Any
+
+import ray
+
+from modelless.controller.control.service import Service
+from modelless.controller.live.cluster.release import PROTOCOL
+from modelless.controller.live.messages import Orders, Report
+
+NAMESPACE = "modelless"
+CONTROL_NAME = "modelless-control"
+PATIENCE_S = 5.0
+
+GOODBYE_S = 1.0
+"""Patience with a goodbye: without one the control loop notices the silence, some seconds later."""
+
+
+class ControlLink:
+    """Calls the control loop, and finds it anew after it was restarted under another handle."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    async def exchange(self, report: Report) -> Orders:
+        """See ``ControlLoop.exchange``."""
+        orders: Orders = await self._call("exchange", report)
+        return orders
+
+    async def say_goodbye(self, report: Report) -> None:
+        """Send the last report; whoever says goodbye ends, whether it arrives or not."""
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(self.exchange(replace(report, is_leaving=True)), GOODBYE_S)
+
+    async def versions(self, token: str) -> Service:
+        """See ``ControlLoop.versions``."""
+        service: Service = await self._call("versions", token)
+        return service
+
+    async def called(self, member_id: str) -> bool:
+        """See ``ControlLoop.called``."""
+        is_called: bool = await self._call("called", member_id)
+        return is_called
+
+    async def metrics(self) -> str:
+        """See ``ControlLoop.metrics``."""
+        text: str = await self._call("metrics")
+        return text
+
+    async def _call(self, method: str, *arguments: object) -> Any:
+        if self._handle is None:
+            self._handle = await asyncio.to_thread(  # it waits for Ray's head, which may be busy
+                ray.get_actor, CONTROL_NAME, namespace=NAMESPACE
+            )
+        try:
+            call = self._handle.answer.remote(PROTOCOL, method, *arguments)
+            return await asyncio.wait_for(call, PATIENCE_S)
+        except Exception:
+            self._handle = None
+            raise

@@ -1,0 +1,283 @@
+"""The cluster in Prometheus' terms: what the control loop has been told, as metric families.
+
+Names and units follow Prometheus' conventions (https://prometheus.io/docs/practices/naming/):
+base units, ``_total`` for what only grows. Counters begin at 0 when the control loop does, which
+Prometheus' ``rate`` expects of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
+
+import modelless
+from modelless.controller.device.changes import ChangeKind
+from modelless.controller.dispatch.counters import BATCH_BOUNDS, LATENCY_BOUNDS_S, Meters
+from modelless.controller.live.messages import Report
+from modelless.profiler.cost_model.online.coverage import merge_coverage
+from modelless.variants.vocabulary import DeviceClass
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+Labels = Sequence[str]
+Scalars = Mapping[str, Mapping[tuple[str, ...], float]]
+"""Values of counters and gauges by name and by their labels' values."""
+
+
+class Family(NamedTuple):
+    """One metric family.
+
+    Attributes:
+        kind: ``counter``, ``gauge`` or ``histogram``.
+        labels: names of its labels.
+        help: what it is, for people.
+    """
+
+    kind: str
+    labels: tuple[str, ...]
+    help: str
+
+
+FAMILIES: Mapping[str, Family] = {
+    "modelless_up": Family("gauge", (), "1 while the control loop answers."),
+    "modelless_build_info": Family("gauge", ("version",), "1; the version is in the label."),
+    "modelless_start_time_seconds": Family(
+        "gauge", (), "Unix time at which the control loop started."
+    ),
+    "modelless_queries_total": Family(
+        "counter",
+        ("task", "outcome"),
+        "Finished queries: served (in time), served-late, refused or cancelled.",
+    ),
+    "modelless_refusals_total": Family(
+        "counter", ("task", "reason"), "Refused queries, by reason."
+    ),
+    "modelless_unmet_queries_total": Family(
+        "counter", ("task",), "Queries for which no suitable variant was loaded."
+    ),
+    "modelless_query_latency_seconds": Family(
+        "histogram", ("task",), "Latency of served queries, from arrival to answer."
+    ),
+    "modelless_queries_open": Family("gauge", ("task",), "Queries waiting or running now."),
+    "modelless_queries_waiting": Family("gauge", ("worker",), "Queries in a gateway's queue now."),
+    "modelless_batch_items": Family(
+        "histogram", ("variant", "device_class"), "Items in a batch that ran."
+    ),
+    "modelless_device_busy_seconds_total": Family(
+        "counter", ("variant", "device_class"), "Device time that batches took."
+    ),
+    "modelless_query_cost_usd_total": Family(
+        "counter", ("task", "device_class"), "Price of the device time that batches took."
+    ),
+    "modelless_device_cost_usd_total": Family(
+        "counter", ("device_class",), "Price of the devices for the time they were present."
+    ),
+    "modelless_workers": Family(
+        "gauge", ("role", "device_class"), "Gateways and pool workers that report."
+    ),
+    "modelless_instances": Family(
+        "gauge", ("variant", "device_class"), "Workers that have the variant loaded."
+    ),
+    "modelless_loads_total": Family("counter", ("variant", "reason"), "Loads started, by reason."),
+    "modelless_load_failures_total": Family("counter", ("variant",), "Loads that failed."),
+    "modelless_evictions_total": Family("counter", ("variant", "reason"), "Evictions, by reason."),
+    "modelless_memory_used_bytes": Family(
+        "gauge", ("worker", "device_class"), "Measured memory of loaded variants."
+    ),
+    "modelless_memory_budget_bytes": Family(
+        "gauge", ("worker", "device_class"), "Memory budget for variants."
+    ),
+    "modelless_process_resident_bytes": Family(
+        "gauge", ("worker",), "Resident memory of the worker's process."
+    ),
+    "modelless_device_busy_ratio": Family(
+        "gauge",
+        ("worker", "device_class"),
+        "Share of the last second in which the device was busy.",
+    ),
+    "modelless_prediction_within_ratio": Family(
+        "gauge",
+        ("device_class", "quantile"),
+        "Share of batches that took no longer than the predicted quantile; ideally the quantile "
+        "itself.",
+    ),
+    "modelless_prediction_error_ratio": Family(
+        "gauge",
+        ("device_class",),
+        "Recent median of the absolute relative error of the predicted p50.",
+    ),
+    "modelless_profile_drift_ratio": Family(
+        "gauge", ("variant", "device_class"), "Observed over profiled latency, where it drifted."
+    ),
+}
+"""Every family that is exported, by name."""
+
+
+class ClusterMetrics:
+    """Sums of what members report, and their state now; a collector of ``prometheus_client``.
+
+    Args:
+        device_classes: by name, for their prices.
+        reports: the members' last reports.
+    """
+
+    def __init__(
+        self,
+        device_classes: Mapping[str, DeviceClass],
+        reports: Callable[[], Iterable[Report]],
+    ) -> None:
+        self._device_classes = device_classes
+        self._reports = reports
+        self._started_s = time.time()
+        self._meters = Meters()
+        self._changes: Counter[tuple[str, str, str]] = Counter()
+        self._unmet: Counter[str] = Counter()
+        self._device_s: dict[str, float] = {}
+
+    def take(self, report: Report) -> None:
+        """Add what a member counted since its last report."""
+        self._meters.add(report.meters)
+        self._changes.update((c.kind, c.variant_id, c.reason.value) for c in report.changes)
+        for scope, queries in report.unmet.items():
+            self._unmet[_task(scope)] += queries
+        if report.state is not None:
+            name = report.state.device_class
+            self._device_s[name] = self._device_s.get(name, 0.0) + report.interval_s
+
+    def render(self) -> str:
+        """The families in Prometheus' text format, version 0.0.4."""
+        from prometheus_client.exposition import generate_latest
+
+        text: bytes = generate_latest(self)
+        return text.decode()
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family with its samples now."""
+        from prometheus_client.core import (
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            HistogramMetricFamily,
+        )
+
+        scalars, histograms = self.scalars(), self.histograms()
+        for name, (kind, labels, text) in FAMILIES.items():
+            if kind == "histogram":
+                histogram = HistogramMetricFamily(name, text, labels=labels)
+                for values, (bounds, counts, total) in histograms[name].items():
+                    names = [*map(str, bounds), "+Inf"]
+                    buckets = list(zip(names, accumulate(counts), strict=True))
+                    histogram.add_metric(values, buckets, total)
+                yield histogram
+                continue
+            make = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
+            family = make(name, text, labels=labels)
+            for values, value in scalars.get(name, {}).items():
+                family.add_metric(values, value)
+            yield family
+
+    def scalars(self) -> Scalars:
+        """The values of counters and gauges now."""
+        found: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in FAMILIES}
+
+        def add(name: str, labels: tuple[str, ...], value: float) -> None:
+            values = found[name]
+            values[labels] = values.get(labels, 0.0) + value
+
+        add("modelless_up", (), 1.0)
+        add("modelless_build_info", (modelless.__version__,), 1.0)
+        add("modelless_start_time_seconds", (), self._started_s)
+        for (scope, outcome), queries in self._meters.ends.items():
+            add("modelless_queries_total", (_task(scope), outcome), queries)
+        for (scope, reason), queries in self._meters.refusals.items():
+            add("modelless_refusals_total", (_task(scope), reason), queries)
+        for task, queries in self._unmet.items():
+            add("modelless_unmet_queries_total", (task,), queries)
+        for (variant_id, device_class), counts in self._meters.batches.items():
+            busy_s = counts[-1]
+            add("modelless_device_busy_seconds_total", (variant_id, device_class), busy_s)
+            cost_usd = self._cost_usd(device_class, busy_s)
+            add("modelless_query_cost_usd_total", (_task(variant_id), device_class), cost_usd)
+        for device_class, there_s in self._device_s.items():
+            cost_usd = self._cost_usd(device_class, there_s)
+            add("modelless_device_cost_usd_total", (device_class,), cost_usd)
+        for (change, variant_id, reason), times in self._changes.items():
+            if change == ChangeKind.LOAD_FAILED:
+                add("modelless_load_failures_total", (variant_id,), times)
+            else:
+                loaded = change == ChangeKind.LOADED
+                name = "modelless_loads_total" if loaded else "modelless_evictions_total"
+                add(name, (variant_id, reason), times)
+        reports = list(self._reports())
+        for report in reports:
+            _add_member(add, report)
+        for row in merge_coverage(coverage for report in reports for coverage in report.coverage):
+            for quantile, percent in (
+                ("0.5", row.within_p50_percent),
+                ("0.9", row.within_p90_percent),
+                ("0.99", row.within_p99_percent),
+            ):
+                if percent is not None:
+                    share = percent / 100.0
+                    add("modelless_prediction_within_ratio", (row.device_class, quantile), share)
+            if row.median_error_percent is not None:
+                error = row.median_error_percent / 100.0
+                add("modelless_prediction_error_ratio", (row.device_class,), error)
+        for drift in {d.placement: d for report in reports for d in report.drifts}.values():
+            labels = (drift.placement.variant_id, drift.placement.device_class)
+            add("modelless_profile_drift_ratio", labels, drift.factor)
+        return found
+
+    def histograms(
+        self,
+    ) -> Mapping[str, Mapping[tuple[str, ...], tuple[Labels, Sequence[float], float]]]:
+        """By name and labels' values: the buckets' bounds, their counts and the sum."""
+        latencies: dict[tuple[str, ...], list[float]] = {}
+        for scope, counts in self._meters.latencies.items():
+            before = latencies.get((_task(scope),), [0.0] * len(counts))
+            latencies[_task(scope),] = [a + b for a, b in zip(before, counts, strict=True)]
+        latency_bounds = [str(bound) for bound in LATENCY_BOUNDS_S]
+        batch_bounds = [str(float(bound)) for bound in BATCH_BOUNDS]
+        return {
+            "modelless_query_latency_seconds": {
+                labels: (latency_bounds, counts[:-1], counts[-1])
+                for labels, counts in latencies.items()
+            },
+            "modelless_batch_items": {
+                labels: (batch_bounds, counts[:-2], counts[-2])
+                for labels, counts in self._meters.batches.items()
+            },
+        }
+
+    def _cost_usd(self, device_class: str, seconds: float) -> float:
+        known = self._device_classes.get(device_class)
+        return known.cost_usd(seconds) if known is not None else 0.0
+
+
+def _add_member(add: Callable[[str, tuple[str, ...], float], None], report: Report) -> None:
+    member_id, state = report.member_id, report.state
+    device_class = state.device_class if state is not None else ""
+    role = "gateway" if report.is_gateway else "worker"
+    add("modelless_workers", (role, device_class), 1.0)
+    add("modelless_process_resident_bytes", (member_id,), report.resident_bytes)
+    if report.is_gateway:
+        add("modelless_queries_waiting", (member_id,), report.queued)
+    for scope, queries in report.open_queries.items():
+        add("modelless_queries_open", (_task(scope),), queries)
+    if state is None:
+        return
+    labels = (member_id, device_class)
+    ready = [instance for instance in state.instances if instance.memory_bytes]
+    add("modelless_memory_used_bytes", labels, sum(instance.memory_bytes for instance in ready))
+    add("modelless_memory_budget_bytes", labels, state.memory_bytes)
+    add("modelless_device_busy_ratio", labels, state.busy_share)
+    for instance in ready:
+        add("modelless_instances", (instance.variant_id, device_class), 1.0)
+
+
+def _task(name: str) -> str:
+    """The task of a scope or of a variant's id."""
+    return name.partition("/")[0]

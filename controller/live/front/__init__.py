@@ -1,0 +1,1 @@
+"""The live gateway: HTTP in, the dispatcher, remote workers, replies."""

@@ -1,0 +1,66 @@
+"""The way in through Serve's own HTTP server, for where a gateway has no door.
+
+A module of its own: Serve pickles a deployment's class with copies of its module's globals, and
+what is reached through an import is shared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from modelless.common.errors import ModellessError
+from modelless.controller.api.v2_reply import Reply, render_error
+from modelless.controller.live.front.bodies import BodyBudget
+from modelless.controller.live.front.http_server import Frontend
+
+_here: list[tuple[Frontend, BodyBudget]] = []
+"""The frontend of this process, and its budget: a replica has a process to itself."""
+
+
+def answer_with(frontend: Frontend, budget: BodyBudget) -> None:
+    """From now on the frontend answers, with so much memory for bodies."""
+    _here[:] = [(frontend, budget)]
+
+
+async def asgi_app(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
+    """The way in through Serve's own HTTP server: the same frontend, for where there is no door."""
+    if scope["type"] != "http":
+        return
+    frontend, budget = _here[0]
+    loop = asyncio.get_running_loop()
+    arrival_s = time.monotonic()
+    body = bytearray()
+    answered: asyncio.Future[Reply] = loop.create_future()
+
+    def respond(reply: Reply) -> None:
+        if not answered.done():
+            answered.set_result(reply)
+
+    query_id: int | None = None
+    try:
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            part = message.get("body", b"")
+            frontend.limits.check_body_bytes(len(body) + len(part))
+            budget.take(len(part))
+            body += part
+            if not message.get("more_body"):
+                break
+        raw_path = scope.get("raw_path") or scope["path"].encode()
+        query_id = frontend.on_request(
+            scope["method"], raw_path, list(scope["headers"]), memoryview(body), arrival_s, respond
+        )
+        reply = await answered
+    except ModellessError as error:
+        reply = render_error(error)
+    finally:
+        budget.give(len(body))
+        if query_id is not None and (not answered.done() or answered.cancelled()):
+            frontend.on_abandoned(query_id)
+    await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
+    await send({"type": "http.response.body", "body": reply.body})

@@ -1,0 +1,126 @@
+"""Where feedback comes in: on a gateway's own answers, and on others', which is passed on."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+from modelless.common.errors import InvalidInputError, ModellessError, NotFoundError
+from modelless.controller.api.feedback import Feedback, judge, parse_feedback
+from modelless.controller.dispatch.receipts import Receipt
+from modelless.controller.dispatch.trials import Answer, TrialBook
+from modelless.controller.live.messages import Orders
+from modelless.variants.metrics.outputs import ClassOutput
+from modelless.variants.vocabulary import Task
+
+logger = logging.getLogger(__name__)
+
+ELSEWHERE_KEPT: Final = 10_000
+"""Entries for other gateways that wait for the next report; the oldest are dropped first."""
+GRACE_ORDERS: Final = 60
+"""So many orders long, a minute when it is calm, a gateway of which none tells counts as there: it
+may only have been silent."""
+_MOST_NAMED: Final = 8
+
+
+class FeedbackDesk:
+    """A gateway's feedback on versions that are on trial.
+
+    Args:
+        gateway_id: begins the receipt ids of this gateway's answers.
+        book: its trials.
+        tasks: by name.
+    """
+
+    def __init__(self, gateway_id: str, book: TrialBook, tasks: Mapping[str, Task]) -> None:
+        self.book = book
+        self._gateway_id = gateway_id
+        self._tasks = tasks
+        self._outputs: dict[str, ClassOutput | None] = {}
+        self._elsewhere: deque[Feedback] = deque(maxlen=ELSEWHERE_KEPT)
+        self._gateways: dict[str, int] = {}  # by id, the number of the last orders that told of it
+        self._orders = 0
+        self._knows_all = False  # once the control loop does
+
+    def answered(self, receipt: Receipt, outputs: Mapping[str, NDArray[Any]], task: Task) -> None:
+        """A query of the task was answered with these outputs."""
+        self.book.answered(receipt, partial(self._classes, outputs, task))
+
+    def take(self, body: bytes) -> dict[str, int]:
+        """A client's feedback, counted: what becomes of its entries.
+
+        Raises:
+            InvalidInputError: the body is malformed, or an entry does not fit its answer; those
+                before it have counted.
+            NotFoundError: some are on answers of gateways that are not there; none counts.
+        """
+        feedback = parse_feedback(body)
+        self._check_gateways(feedback)
+        became = {"counted": 0, "passed_on": 0, "ignored": 0}
+        for told in feedback:
+            if told.gateway_id != self._gateway_id:
+                self._elsewhere.append(told)
+                became["passed_on"] += 1
+            else:
+                became["counted" if self._count(told) else "ignored"] += 1
+        return became
+
+    def obey(self, orders: Orders) -> None:
+        """Take in who the gateways are, and what others were told of this one's answers."""
+        members = orders.status.get("members", ())
+        self._orders += 1
+        self._gateways |= {
+            each["id"]: self._orders for each in members if each["role"] == "gateway"
+        }
+        if orders.is_settled:
+            self._knows_all = True
+            oldest = self._orders - GRACE_ORDERS
+            self._gateways = {id_: last for id_, last in self._gateways.items() if last >= oldest}
+        for told in orders.feedback:
+            try:
+                self._count(told)
+            except ModellessError as error:  # the client has its answer already
+                logger.warning("feedback on %s-%d: %s", told.gateway_id, told.query_id, error)
+
+    def for_others(self) -> tuple[Feedback, ...]:
+        """What is to be passed on, since the last call."""
+        taken = tuple(self._elsewhere)
+        self._elsewhere.clear()
+        return taken
+
+    def _check_gateways(self, feedback: Sequence[Feedback]) -> None:
+        if not self._knows_all:
+            return
+        known = {*self._gateways, self._gateway_id}
+        unknown = [
+            f"feedback.{number}.receipt_id: '{told.gateway_id}-{told.query_id}'"
+            for number, told in enumerate(feedback)
+            if told.gateway_id not in known
+        ]
+        if unknown:
+            more = f" and {len(unknown) - _MOST_NAMED} more" * (len(unknown) > _MOST_NAMED)
+            raise NotFoundError(
+                f"{', '.join(unknown[:_MOST_NAMED])}{more}: got a receipt of a gateway that is not "
+                "known here, or no more; its answers are forgotten. Leave "
+                f"{'it' if len(unknown) == 1 else 'these'} out; none of the others has counted yet."
+            )
+
+    def _count(self, told: Feedback) -> bool:
+        def of_answer(answer: Answer) -> tuple[bool, ...]:
+            return judge(answer, told, self._tasks[answer.task])
+
+        return self.book.feedback(told.query_id, of_answer)
+
+    def _classes(self, outputs: Mapping[str, NDArray[Any]], task: Task) -> tuple[int, ...] | None:
+        if task.name not in self._outputs:
+            try:
+                self._outputs[task.name] = ClassOutput(task, task.accuracy_metric)
+            except InvalidInputError:
+                self._outputs[task.name] = None
+        output = self._outputs[task.name]
+        return None if output is None else tuple(output.first(outputs).tolist())

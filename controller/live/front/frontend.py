@@ -1,0 +1,398 @@
+"""From HTTP to the core and back: resolves names, checks tensors, turns effects into replies."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from modelless.common.errors import ModellessError, NotFoundError
+from modelless.controller.api import v2_metadata as metadata
+from modelless.controller.api.v2_errors import MethodNotAllowedError, NoSuchPathError
+from modelless.controller.api.v2_headers import decode_body, read_headers
+from modelless.controller.api.v2_limits import Limits
+from modelless.controller.api.v2_reply import (
+    Headers,
+    Reply,
+    render_error,
+    render_infer,
+    render_json,
+)
+from modelless.controller.api.v2_request import InferRequest, parse_infer
+from modelless.controller.api.v2_routes import Endpoint, Route, route
+from modelless.controller.api.v2_signature import check_outputs
+from modelless.controller.control.service import Service
+from modelless.controller.dispatch.dispatcher import Dispatcher
+from modelless.controller.effects import (
+    AskForLoad,
+    Complete,
+    DispatchEffect,
+    Execute,
+    Refuse,
+    WakeAt,
+)
+from modelless.controller.history.receipts import receipt_document
+from modelless.controller.live.front.feedback import FeedbackDesk
+from modelless.controller.live.front.replies import error_of, reply_parameters
+from modelless.controller.live.servable import Servable
+from modelless.policies.reasons import Reason
+from modelless.policies.views import QueryView
+from modelless.variants.registry.catalog import Catalog, Scope
+from modelless.variants.signature import check_inputs
+
+logger = logging.getLogger(__name__)
+
+Tensors = Mapping[str, NDArray[Any]]
+Respond = Callable[[Reply], None]
+RECEIPTS_PATH = b"/modelless/receipts/"
+
+
+class RunBatch(NamedTuple):
+    """A batch for a worker, tensors and all."""
+
+    batch_id: int
+    worker_id: str
+    variant_id: str
+    inputs: Sequence[Tensors]
+
+
+@dataclass(slots=True)
+class _Open:
+    request: InferRequest
+    scope: Scope
+    model_name: str
+    tensors: Tensors
+    respond: Respond
+
+
+class V2Frontend:
+    """The Open Inference Protocol on top of a dispatcher.
+
+    Args:
+        catalog: what is registered.
+        servable: what of it can be served; kept up to date from outside, as the catalog is.
+        dispatcher: the core.
+        run_batch: hands a batch to a worker.
+        clock: seconds, the dispatcher's time.
+        limits: bounds on requests.
+        default_latency_s: deadline of queries that name none.
+        gateway_id: begins receipt ids.
+        desk: deals queries out to versions on trial, and takes feedback.
+        status: what ``GET /modelless/status`` answers.
+        wake_at: asks for ``dispatcher.on_tick`` at a time, the clock's.
+        answer_metrics: answers ``GET /metrics``, now or later.
+        check_health: raises if the process cannot serve any more.
+
+    Attributes:
+        is_at_rest: no worker is kept just now; the first query starts one.
+        is_draining: the process is about to end: it is not ready, but answers what it has.
+        on_load_wanted: called when a query begins to wait for a load that no other waits for.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        servable: Servable,
+        dispatcher: Dispatcher,
+        run_batch: Callable[[RunBatch], None],
+        clock: Callable[[], float],
+        limits: Limits,
+        default_latency_s: float,
+        gateway_id: str,
+        desk: FeedbackDesk,
+        status: Callable[[], Mapping[str, Any]],
+        wake_at: Callable[[float], None],
+        answer_metrics: Callable[[Respond], None],
+        check_health: Callable[[], None],
+    ) -> None:
+        self.limits = limits
+        self.is_at_rest = False
+        self.is_draining = False
+        self.on_load_wanted: Callable[[], None] = lambda: None
+        self._answer_metrics = answer_metrics
+        self._check_health = check_health
+        self._catalog = catalog
+        self.servable = servable
+        self._dispatcher = dispatcher
+        self._run_batch = run_batch
+        self._clock = clock
+        self._default_latency_s = default_latency_s
+        self._gateway_id = gateway_id
+        self._status = status
+        self._wake_at = wake_at
+        self._scopes: dict[tuple[str, str | None], Scope] = {}
+        self._open: dict[int, _Open] = {}
+        self._outputs: dict[int, Tensors] = {}
+        self._next_query_id = 0
+        self._service = Service()
+        self._desk = desk
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def on_request(
+        self,
+        method: str,
+        path: bytes,
+        headers: Headers,
+        body: bytes | memoryview,
+        arrival_s: float,
+        respond: Respond,
+    ) -> int | None:
+        """Answer one HTTP request; see ``door.Frontend``."""
+        try:
+            found = route(method, path)
+            if found.endpoint is Endpoint.INFER:
+                return self._infer(found, headers, body, arrival_s, respond)
+            if found.endpoint is Endpoint.FEEDBACK:
+                self.limits.check_body_bytes(len(body))
+                respond(render_json(self._desk.take(bytes(body))))
+                return None
+            if found.endpoint is Endpoint.METRICS:
+                self._answer_metrics(respond)
+                return None
+            respond(self._describe(found, method, path))
+        except ModellessError as error:
+            respond(render_error(error))
+        except Exception as error:
+            logger.exception("a request could not be answered")
+            respond(render_error(error))
+        return None
+
+    def on_abandoned(self, query_id: int) -> None:
+        """The client went away before its answer."""
+        if self._open.pop(query_id, None) is not None:
+            self._dispatcher.on_cancel(query_id, self._clock())
+
+    def _infer(
+        self,
+        found: Route,
+        headers: Headers,
+        body: bytes | memoryview,
+        arrival_s: float,
+        respond: Respond,
+    ) -> int:
+        said = read_headers(headers, self.limits)
+        if said.content_encoding is not None:
+            body = decode_body(bytes(body), said.content_encoding, self.limits)
+        request = parse_infer(body, said.json_length, self.limits, said.parameters)
+        scope = self._resolve(found)
+        if not self._is_served(scope.name):
+            self.servable.check(scope)
+        check_outputs(request, scope.task)
+        tensors, items = check_inputs(scope.task, request.tensors)
+        slo = request.slo
+        latency_s = slo.latency_ms / 1e3 if slo.latency_ms is not None else self._default_latency_s
+        self._next_query_id += 1
+        tenant = request.tenant or ""
+        query = QueryView(
+            query_id=self._next_query_id,
+            scope=self._desk.book.deal(scope.name, self._next_query_id, tenant),
+            arrival_s=arrival_s,
+            deadline_s=arrival_s + latency_s,
+            min_accuracy_percent=slo.min_accuracy or 0.0,
+            max_cost_usd=slo.max_cost_usd if slo.max_cost_usd is not None else float("inf"),
+            priority=slo.priority,
+            items=items,
+            batch_key=tuple(array.shape[1:] for array in tensors.values()),
+            tenant=tenant,
+            serve_late=slo.serves_late,
+            has_default_deadline=slo.latency_ms is None,
+        )
+        self._open[query.query_id] = _Open(request, scope, found.name, tensors, respond)
+        try:
+            effects = self._dispatcher.on_query(query, self._clock())
+        except Exception:
+            self._open.pop(query.query_id, None)
+            raise
+        self.carry_out(effects)
+        return query.query_id
+
+    def _resolve(self, found: Route) -> Scope:
+        key = (found.name, found.version)
+        scope = self._scopes.get(key)
+        if scope is None:
+            scope = self._look_up(*key)
+            if len(self._scopes) < 4096:
+                self._scopes[key] = scope
+        return scope
+
+    def _look_up(self, name: str, version: str | None) -> Scope:
+        if version is not None and name.count("/") < 2:
+            if version != "1":  # of the interface, which is all that a task or a model has
+                raise NotFoundError(
+                    f"No version of {name!r} is called {version!r}. There is: 1. "
+                    "Variants have versions: name task/model/variant."
+                )
+            version = None
+        scope = self._catalog.resolve(name, version)
+        if "@" in scope.name:
+            self._service.check(scope.name)
+        return scope
+
+    def serve(self, service: Service, catalog: Catalog) -> None:
+        """These versions are in service from now on."""
+        self._service = service
+        current = {line.name: line.current for line in service.lines.values()}
+        self._catalog = catalog.with_current(current)
+        self._scopes.clear()
+        self._desk.book.set(service.trials)
+
+    def _describe(self, found: Route, method: str, path: bytes) -> Reply:
+        endpoint = found.endpoint
+        if endpoint is Endpoint.SERVER_METADATA:
+            return metadata.server_metadata()
+        if endpoint is Endpoint.HEALTH_LIVE:
+            return metadata.server_live(self._health_problem())
+        if endpoint is Endpoint.HEALTH_READY:
+            not_served = self.servable.not_served
+            return metadata.server_ready(self.is_ready and not self.is_draining, not_served)
+        if endpoint is Endpoint.METHOD_NOT_ALLOWED:
+            raise MethodNotAllowedError(method, found.allow)
+        if endpoint is Endpoint.REPOSITORY_INDEX:
+            return metadata.repository_index(
+                metadata.ModelEntry(
+                    name, "", self._is_served(name), self.servable.not_served.get(name, "")
+                )
+                for name in self._catalog.tasks
+            )
+        if endpoint is Endpoint.NOT_FOUND:
+            asked = path.partition(b"?")[0]
+            if asked == b"/modelless/status" and method == "GET":
+                return render_json(dict(self._status()))
+            if asked.startswith(RECEIPTS_PATH) and method == "GET":
+                return render_json(self._tell(asked[len(RECEIPTS_PATH) :].decode("latin-1")))
+            raise NoSuchPathError(path)
+        scope = self._resolve(found)
+        if endpoint is Endpoint.MODEL_READY:
+            problem = self.servable.problem(scope)
+            return metadata.model_ready(found.name, self._is_served(scope.name), problem)
+        if endpoint is Endpoint.MODEL_CONFIG:
+            return metadata.model_config(found.name, scope.task, self._dispatcher.limits.max_batch)
+        narrowed = scope.name.count("/") == 2
+        versions = [str(variant.version) for variant in scope.variants] if narrowed else ["1"]
+        return metadata.model_metadata(found.name, scope.task, versions)
+
+    def _tell(self, receipt_id: str) -> dict[str, Any]:
+        """The receipt of one of this gateway's queries, as plain JSON."""
+        gateway_id, _, number = receipt_id.rpartition("-")
+        known = gateway_id == self._gateway_id and number.isascii() and number.isdigit()
+        receipt = self._dispatcher.receipt(int(number)) if known else None
+        if receipt is None:
+            raise NotFoundError(f"gateway {self._gateway_id} has no receipt {receipt_id!r:.80}")
+        return receipt_document(self._gateway_id, receipt, self._clock())
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every task that can be served has something ready, or gets it when asked for."""
+        wanted = self._catalog.tasks.keys() - self.servable.not_served.keys()
+        return self.is_at_rest or all(self._is_served(name) for name in wanted)
+
+    def _health_problem(self) -> str:
+        try:
+            self._check_health()
+        except RuntimeError as error:
+            return str(error)
+        return ""
+
+    def _is_served(self, scope: str) -> bool:
+        return self._dispatcher.roster.is_served(scope)
+
+    # -- effects ------------------------------------------------------------------------------
+
+    def carry_out(self, effects: Sequence[DispatchEffect]) -> None:
+        """Carry out what was decided: batches first, devices should not wait for replies."""
+        for effect in effects:
+            if isinstance(effect, Execute):
+                inputs = [self._open[query_id].tensors for query_id in effect.query_ids]
+                self._run_batch(
+                    RunBatch(effect.batch_id, effect.worker_id, effect.variant_id, inputs)
+                )
+        for effect in effects:
+            try:
+                if isinstance(effect, Complete):
+                    self._complete(effect)
+                elif isinstance(effect, Refuse):
+                    self._refuse(effect)
+                elif isinstance(effect, WakeAt):
+                    self._wake_at(effect.at_s)
+                elif isinstance(effect, AskForLoad):
+                    self.on_load_wanted()
+            except Exception:  # one client's reply must not cost the others theirs
+                logger.exception("%r could not be carried out", effect)
+
+    def on_batch_returned(self, batch_id: int, others_s: float) -> None:
+        """A worker that is shared did not take a batch; see ``Dispatcher.on_batch_returned``."""
+        effects = self._dispatcher.on_batch_returned(batch_id, self._clock(), others_s)
+        self.carry_out(effects)
+
+    def on_batch_done(
+        self,
+        batch_id: int,
+        busy_s: float,
+        result: Sequence[Tensors] | Exception,
+        *,
+        lost: bool,
+        others_s: float = 0.0,
+        waited_s: float = 0.0,
+    ) -> None:
+        """A worker has finished a batch, or failed to (``lost``: the worker itself is gone).
+
+        ``others_s``, ``waited_s``: see ``Dispatcher.on_batch_done``.
+        """
+        now_s = self._clock()
+        if isinstance(result, Exception):
+            logger.error("batch %d failed: %s", batch_id, result)
+            self.carry_out(self._dispatcher.on_batch_failed(batch_id, now_s, worker_lost=lost))
+            return
+        members = self._dispatcher.members(batch_id)
+        outputs = dict(zip(members, result, strict=True)) if members else {}
+        self._outputs.update(outputs)
+        try:
+            self.carry_out(
+                self._dispatcher.on_batch_done(batch_id, now_s, busy_s, others_s, waited_s)
+            )
+        finally:
+            for query_id in members:
+                self._outputs.pop(query_id, None)
+
+    def _complete(self, effect: Complete) -> None:
+        found = self._open.pop(effect.query_id, None)
+        receipt = self._dispatcher.receipt(effect.query_id)
+        if found is None or receipt is None:
+            return
+        variant = self._catalog.versions[receipt.variant_id]
+        try:
+            body, headers = render_infer(
+                found.request,
+                self._outputs[effect.query_id],
+                model_name=found.model_name,
+                model_version=str(variant.version),
+                parameters=reply_parameters(
+                    receipt, variant.accuracy, self._receipt_id(effect.query_id)
+                ),
+                labels=found.scope.task.labels,
+            )
+            reply = Reply(200, body, headers)
+        except ModellessError as error:
+            reply = render_error(error)
+        except Exception as error:
+            logger.exception("a reply could not be rendered")
+            reply = render_error(error)
+        found.respond(reply)
+        self._desk.answered(receipt, self._outputs[effect.query_id], found.scope.task)
+
+    def _receipt_id(self, query_id: int) -> str:
+        return f"{self._gateway_id}-{query_id}"
+
+    def _refuse(self, effect: Refuse) -> None:
+        if effect.reason is Reason.POLICY_FAILED:
+            logger.error("query %d: %s", effect.query_id, effect.message)
+        found = self._open.pop(effect.query_id, None)
+        if found is not None:
+            found.respond(render_error(error_of(effect), self._receipt_id(effect.query_id)))
+        receipt = self._dispatcher.receipt(effect.query_id)
+        if receipt is not None:
+            self._desk.book.refused(receipt)

@@ -1,0 +1,451 @@
+"""A gateway: where queries come in and are dispatched, and whose own device runs most of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import platform
+import sys
+import time
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import Any
+
+from modelless.common.errors import UnavailableError
+from modelless.controller.api.v2_limits import Limits
+from modelless.controller.api.v2_reply import render_error, render_text
+from modelless.controller.config import Settings
+from modelless.controller.control.service import Service
+from modelless.controller.dispatch.instances import WorkerReport
+from modelless.controller.dispatch.trials import TrialBook
+from modelless.controller.live.control.control_link import ControlLink
+from modelless.controller.live.control.pools import GATEWAYS
+from modelless.controller.live.front.feedback import FeedbackDesk
+from modelless.controller.live.front.frontend import Respond, RunBatch, V2Frontend
+from modelless.controller.live.front.overhead import Overhead
+from modelless.controller.live.front.receipt_log import ReceiptLog
+from modelless.controller.live.front.remote_workers import RemoteWorkers
+from modelless.controller.live.knowledge import Knowledge, Rereader
+from modelless.controller.live.messages import Orders, Report
+from modelless.controller.live.pace import EXCHANGE_S, Pace
+from modelless.controller.live.recordings import open_dispatcher
+from modelless.controller.live.successor import Successor
+from modelless.controller.live.version_follower import VersionFollower
+from modelless.controller.live.worker.device import LocalDevice
+from modelless.controller.live.worker.sharing import Ran, TurnedBack
+from modelless.policies.views import WorkerState
+from modelless.variants.estimates import Load
+from modelless.variants.runtimes.resident_memory import resident_bytes
+from modelless.variants.vocabulary import DeviceClass, Placement
+
+# Scrapes of a gateway: it answers with what the control loop knows of the whole cluster.
+
+
+class Scrapes:
+    """Fetches the metrics off the way of queries.
+
+    Args:
+        control: knows them.
+    """
+
+    def __init__(self, control: ControlLink) -> None:
+        self._control = control
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def answer(self, respond: Respond) -> None:
+        """Answer one scrape, as soon as the control loop has."""
+        task = asyncio.get_running_loop().create_task(self._answer(respond))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, respond: Respond) -> None:
+        try:
+            reply = render_text(await self._control.metrics())
+        except Exception as error:  # noqa: BLE001  (a scrape that fails says it by its status)
+            problem = UnavailableError(f"the control loop does not answer: {error}", 1.0)
+            reply = render_error(problem)
+        respond(reply)
+
+
+# Which of the machine's CPU cores a device keeps to.
+
+
+def cores_of(rank: int, threads: int, devices: int) -> frozenset[int]:
+    """The CPU cores of one of several like devices: its own, or none if there are too few for all.
+
+    A model that always runs on one core finds its weights in that core's cache, and is not moved
+    on top of another that runs.
+
+    Args:
+        rank: which of the devices, from 0.
+        threads: cores that each takes.
+        devices: how many there are.
+    """
+    if not hasattr(os, "sched_getaffinity"):  # not Linux
+        return frozenset()
+    cores = sorted(os.sched_getaffinity(0))
+    if not 0 <= rank < devices or devices * threads > len(cores):
+        return frozenset()
+    return frozenset(cores[rank * threads : (rank + 1) * threads])
+
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.02
+OWN_TIME_LEARNT = 0.02
+OWN_TIME_STEP_S = 0.0003
+IDLE_TICK_S = 0.1
+"""How soon a tick comes after the first query since a quiet time: a refusal may be this late."""
+
+
+class Gateway:
+    """Everything in a gateway's process but the way in.
+
+    Args:
+        gateway_id: its name, also its device's.
+        settings: as given to ``modelless up``.
+        knowledge: tasks, variants, profiles: read once from the store.
+        remote: sends batches to other workers.
+        control: takes a report once a second and answers with orders, and tells which versions are
+            in service.
+        reread: reads the store anew, for versions registered or profiled since.
+        rank: which of the gateways this is, from 0; None if unknown.
+        count: how many gateways there are.
+        receipt_log: where receipts are kept for later; None: nowhere.
+        successor: whose place it may be taking.
+    """
+
+    def __init__(
+        self,
+        gateway_id: str,
+        settings: Settings,
+        knowledge: Knowledge,
+        remote: RemoteWorkers,
+        control: ControlLink,
+        reread: Rereader,
+        rank: int | None = None,
+        count: int = 1,
+        receipt_log: ReceiptLog | None = None,
+        successor: Successor | None = None,
+    ) -> None:
+        self.gateway_id = gateway_id
+        self._settings = settings
+        self._knowledge = knowledge
+        self._remote = remote
+        self._control = control
+        self._loop = asyncio.get_running_loop()
+        self._dispatcher, self._tape = open_dispatcher(gateway_id, settings, knowledge)
+        self._device = self._open_device(rank, count)
+        self._desk = FeedbackDesk(
+            gateway_id,
+            TrialBook(settings.seed, gateway_id, self._dispatcher.roster.is_served),
+            knowledge.catalog.tasks,
+        )
+        self.frontend = V2Frontend(
+            knowledge.catalog,
+            knowledge.servable(),
+            self._dispatcher,
+            self._run_batch,
+            time.monotonic,
+            Limits(max_body_bytes=settings.http.max_body_bytes),
+            settings.limits.default_latency_ms / 1e3,
+            gateway_id,
+            self._desk,
+            self.status,
+            self._wake_at,
+            Scrapes(control).answer,
+            self.check_health,
+        )
+        self._pace = Pace()
+        self.frontend.on_load_wanted = partial(self._pace.hurry, urgent=True)
+        self._receipt_log = receipt_log
+        self._successor = successor or Successor()
+        self._reported_s = self._handed_s = time.monotonic()
+        self._own, self._told_own_s = Overhead(0.0, OWN_TIME_LEARNT, time.monotonic), 0.0
+        self._busy_neighbours = 0.0
+        self._wake: asyncio.TimerHandle | None = None
+        self._wake_s = 0.0
+        self._status: Mapping[str, Any] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._directory: dict[str, WorkerReport] = {}
+        self._shares: Mapping[str, Mapping[Placement, float]] = {}
+        self._starting_s: Mapping[str, float] = {}
+        self._service = Service()
+        self._follower = VersionFollower(
+            knowledge, reread, control.versions, self._on_service, self._on_knowledge
+        )
+
+    def start(self) -> None:
+        """Begin to tick and to talk to the control loop."""
+        self._on_device_change()  # an empty device can be loaded: queries may wait for that
+        self._remote.start(self._tell_of_others)
+        sys.setswitchinterval(0.0005)  # a finished batch must not wait for the loop's 5 ms
+        self._tasks = [
+            self._loop.create_task(self._tick_forever()),
+            self._loop.create_task(self._exchange_forever()),
+            self._loop.create_task(
+                self._pace.heed_forever(partial(self._control.called, self.gateway_id))
+            ),
+            self._loop.create_task(self._follower.follow_forever()),
+        ]
+
+    def check_health(self) -> None:
+        """Raise if this gateway cannot serve any more."""
+        if self._device is not None:
+            self._device.check_health(time.monotonic())
+        for task in self._tasks:
+            if task.done():
+                raise RuntimeError(f"a loop of the gateway has ended: {task}")
+
+    async def drain(self, most_s: float) -> None:
+        """Let what runs or waits finish, for at most ``most_s`` seconds; then refuse and leave."""
+        self.frontend.is_draining = True
+        end_s = time.monotonic() + most_s
+        while self._dispatcher.open_queries and time.monotonic() < end_s:
+            await asyncio.sleep(0.01)
+        self.close()
+        await self._control.say_goodbye(self._report())  # with what it has counted since the last
+
+    def close(self) -> None:
+        """Refuse what waits and stop."""
+        for task in self._tasks:
+            task.cancel()
+        if self._wake is not None:
+            self._wake.cancel()
+        self.frontend.carry_out(self._dispatcher.shut_down(time.monotonic()))
+        if self._receipt_log is not None:
+            self._receipt_log.close(self._dispatcher.receipts)
+        if self._tape is not None:
+            self._tape.close()
+        if self._device is not None:
+            self._device.close()
+
+    def status(self) -> Mapping[str, Any]:
+        """The cluster in a few figures, as the control loop last told."""
+        return self._status
+
+    # -- batches ------------------------------------------------------------------------------
+
+    def _run_batch(self, batch: RunBatch) -> None:
+        if self._device is not None and batch.worker_id == self.gateway_id:
+            self._handed_s = time.monotonic()
+            self._device.run(batch.batch_id, batch.variant_id, batch.inputs, self._on_local_batch)
+        else:
+            allowed = self._dispatcher.patience(batch.batch_id, time.monotonic())
+            self._remote.run(batch, *allowed, self._on_remote_batch)
+
+    def _on_local_batch(self, batch_id: int, busy_s: float, result: Any) -> None:
+        # The device runs one batch at a time: whatever is not its time is this process's own.
+        self._own.learn(time.monotonic() - self._handed_s - busy_s)
+        self.frontend.on_batch_done(batch_id, busy_s, result, lost=False)
+
+    def _on_remote_batch(
+        self, batch_id: int, result: Ran | TurnedBack | Exception, lost: bool
+    ) -> None:
+        if isinstance(result, TurnedBack):
+            if result.holds is not None and result.holds.worker_id in self._directory:
+                self._directory[result.holds.worker_id] = result.holds
+                self._tell_of_others()  # else the batch would be sent there again
+            self.frontend.on_batch_returned(batch_id, result.others_s)
+        elif isinstance(result, Ran):
+            self.frontend.on_batch_done(
+                batch_id,
+                result.busy_s,
+                result.outputs,
+                lost=False,
+                others_s=result.others_s,
+                waited_s=result.waited_s,
+            )
+        else:
+            self.frontend.on_batch_done(batch_id, 0.0, result, lost=lost)
+
+    # -- time ---------------------------------------------------------------------------------
+
+    async def _tick_forever(self) -> None:
+        refreshed_s = time.monotonic()
+        while True:
+            await asyncio.sleep(TICK_S if self._dispatcher.open_queries else IDLE_TICK_S)
+            now_s = time.monotonic()
+            try:
+                if self._dispatcher.open_queries or self._dispatcher.quarantine.signs:
+                    self.frontend.carry_out(self._dispatcher.on_tick(now_s))
+                if now_s - refreshed_s >= 1.0:
+                    refreshed_s = now_s
+                    self._dispatcher.refresh(Load(self._busy_neighbours, now_s), self._starting_s)
+                    if self._receipt_log is not None:
+                        self._receipt_log.take(self._dispatcher.receipts)
+            except Exception:  # the gateway must outlive whatever a policy does
+                logger.exception("a tick failed")
+
+    def _wake_at(self, at_s: float) -> None:
+        """Tick at a time of the policy's wish; of several the first, which asks for the next."""
+        if self._wake is not None and not self._wake.cancelled():
+            if self._wake_s <= at_s:
+                return
+            self._wake.cancel()
+        self._wake_s = at_s
+        self._wake = self._loop.call_later(max(at_s - time.monotonic(), 0.0), self._on_wake)
+
+    def _on_wake(self) -> None:
+        self._wake = None
+        self.frontend.carry_out(self._dispatcher.on_tick(time.monotonic()))
+
+    async def _exchange_forever(self) -> None:
+        silent = False
+        while True:
+            try:
+                orders = await self._control.exchange(self._report())
+                self._obey(orders)
+                self._successor.on_orders(orders)
+                silent = False
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # serving goes on without a control loop
+                self._successor.on_failure(error)
+                if not silent:
+                    logger.warning("the control loop does not answer: %s", error, exc_info=True)
+                silent = True
+            is_empty = self._device is None or self._device.is_empty
+            is_woken = self.frontend.is_at_rest and self._dispatcher.open_queries > 0
+            settled = (self.frontend.is_ready or not is_empty) and not is_woken
+            await self._pace.pause(EXCHANGE_S if settled else 0.1)
+
+    def _open_device(self, rank: int | None, count: int) -> LocalDevice | None:
+        settings = self._settings.gateways
+        if settings.device_class is None:
+            return None
+        device_class = self._knowledge.device_class(settings.device_class)
+        return LocalDevice(
+            self.gateway_id,
+            device_class,
+            settings.memory_bytes or device_class.memory_bytes,
+            self._knowledge.fetch,
+            self._knowledge.catalog.tasks,
+            self._on_device_change,
+            self._cores_of(device_class, rank, count),
+            [self._knowledge.device_class(name) for name in settings.sizes],
+            self._settings.residency.pinned,
+            partial(self._knowledge.load_s, device_class.name),
+            self._settings.limits.max_batch,
+        )
+
+    def take_rank(self, rank: int, count: int) -> None:
+        """It is this one of so many gateways from now on."""
+        if self._device is not None:
+            self._device.keep_to(self._cores_of(self._device.device_class, rank, count))
+
+    def _cores_of(self, owned: DeviceClass, rank: int | None, count: int) -> Collection[int]:
+        if rank is None or not self._settings.gateways.pin:
+            return ()
+        return cores_of(rank, owned.threads, count)
+
+    def _state(self) -> WorkerState | None:
+        if self._device is None:
+            return None
+        return self._device.state(self._dispatcher.in_use(self.gateway_id))
+
+    def _report(self) -> Report:
+        now_s = time.monotonic()
+        interval_s, self._reported_s = now_s - self._reported_s, now_s
+        counters = self._dispatcher.take_counters()
+        return Report(
+            member_id=self.gateway_id,
+            is_gateway=True,
+            state=self._state(),
+            failed_loads=dict(self._device.failed_loads) if self._device is not None else {},
+            interval_s=interval_s,
+            arrivals=counters.arrivals,
+            unmet=counters.unmet,
+            outcomes=counters.outcomes,
+            served=counters.served,
+            kinds=counters.kinds,
+            open_queries=self._dispatcher.open_by_scope(),
+            queued=self._dispatcher.queued,
+            resident_bytes=resident_bytes(),
+            tasks=len(asyncio.all_tasks()),
+            host=platform.node(),
+            coverage=self._knowledge.cost_model.coverage(),
+            drifts=self._knowledge.cost_model.drifts(),
+            trials=self._desk.book.take(),
+            feedback=self._desk.for_others(),
+            pool=GATEWAYS,
+            changes=self._device.take_changes() if self._device is not None else (),
+            meters=counters.meters,
+            quarantined={n: str(sign) for n, sign in self._dispatcher.quarantine.signs.items()},
+            is_urgent=self._pace.take_urgency(),
+            standing=self._successor.standing,
+        )
+
+    def _obey(self, orders: Orders) -> None:
+        self._status = orders.status
+        self._busy_neighbours = orders.busy_neighbours
+        if abs(self._own.seconds - self._told_own_s) > OWN_TIME_STEP_S:
+            self._on_device_change()
+        if self._device is not None:
+            in_use = self._dispatcher.in_use(self.gateway_id)
+            self._device.obey(orders.effects, in_use, self._knowledge.catalog.versions)
+        if orders.shares != self._shares and (orders.shares or orders.is_settled):
+            self._shares = orders.shares
+            self._advise()
+        self._desk.obey(orders)
+        now_s = time.monotonic()
+        directory = {report.worker_id: report for report in orders.directory}
+        if orders.starting_s != self._starting_s:  # before it is ready for want of work
+            self._starting_s = orders.starting_s
+            self._dispatcher.refresh(Load(self._busy_neighbours, now_s), self._starting_s)
+        self.frontend.is_at_rest = orders.is_at_rest
+        if not orders.is_settled:
+            directory = self._directory | directory
+        for gone in directory.keys() - self._remote.still_there(directory):
+            del directory[gone]
+        for gone in self._directory.keys() - directory.keys():
+            self.frontend.carry_out(self._dispatcher.on_worker_lost(gone, now_s))
+        self._directory = directory
+        self._tell_of_others()
+
+    def _tell_of_others(self) -> None:
+        """Tell the dispatcher of the pools' workers: what they serve, and what a hop costs.
+
+        Of one that is out of reach: that it holds nothing.
+        """
+        for report in self._directory.values():
+            worker_id = report.worker_id
+            if not self._remote.reaches(worker_id):
+                report = report._replace(variant_ids=())
+            hop_s = self._remote.hop_s(worker_id)
+            self._tell(report, hop_s, lead_s=hop_s)
+
+    def _tell(self, report: WorkerReport, hop_s: float, lead_s: float = 0.0) -> None:
+        serving = self._service.serving(report.variant_ids)
+        told = report._replace(variant_ids=serving, hop_s=hop_s), time.monotonic(), lead_s
+        self.frontend.carry_out(self._dispatcher.on_worker_report(*told))
+
+    def _advise(self) -> None:
+        problem = self._dispatcher.advise(self._desk.book.with_arms(self._shares))
+        if problem is not None:
+            logger.error("a policy failed: %s", problem)
+
+    def _on_service(self, service: Service) -> None:
+        """Serve these versions from now on; what runs on others ends there."""
+        self._service = service
+        self.frontend.serve(service, self._knowledge.catalog)
+        self._on_device_change()
+        self._tell_of_others()
+        if self._shares:
+            self._advise()
+
+    def _on_knowledge(self, knowledge: Knowledge) -> None:
+        """Versions were registered or profiled since the start; none of them is loaded yet."""
+        self._knowledge = knowledge
+        if self._tape is not None:
+            self._tape.cut("versions were registered or profiled that it did not begin with")
+        self._dispatcher.roster.renew(knowledge.catalog.versions, knowledge.cost_model)
+        self.frontend.servable = knowledge.servable()
+        self.frontend.serve(self._service, knowledge.catalog)
+
+    def _on_device_change(self) -> None:
+        """Tell the dispatcher of the device, and what handing it a batch costs here."""
+        if self._device is not None:
+            self._told_own_s = self._own.seconds
+            self._tell(self._device.report(), self._told_own_s)

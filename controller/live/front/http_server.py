@@ -1,0 +1,342 @@
+"""The gateway's door: HTTP/1.1 straight onto the frontend, with nothing in between.
+
+Ray Serve's own path to a replica's code costs about 0.5 ms of CPU a request (identifiers, metrics,
+tasks, contexts); the door costs 0.03. It listens on a Unix socket that only HAProxy is told of.
+Parsing is httptools' (llhttp). One request at a time a connection: pipelined ones wait, and while
+too many do, or the client does not read its answers, nothing more is read from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, cast
+
+import httptools
+import numpy as np
+
+from modelless.common.errors import InvalidInputError, ModellessError
+from modelless.controller.api.v2_limits import Limits
+from modelless.controller.api.v2_reply import Headers, Reply, render_error
+from modelless.controller.live.front.bodies import BodyBudget
+
+Respond = Callable[[Reply], None]
+
+
+class Frontend(Protocol):
+    """What answers requests."""
+
+    limits: Limits
+
+    def on_request(
+        self,
+        method: str,
+        path: bytes,
+        headers: Headers,
+        body: memoryview,
+        arrival_s: float,
+        respond: Respond,
+    ) -> int | None:
+        """Answer by calling ``respond`` once, now or later; if later, return the query's id."""
+        ...
+
+    def on_abandoned(self, query_id: int) -> None:
+        """The client of an unanswered query went away."""
+        ...
+
+
+_REASONS = {
+    200: b"OK",
+    400: b"Bad Request",
+    404: b"Not Found",
+    405: b"Method Not Allowed",
+    413: b"Content Too Large",
+    415: b"Unsupported Media Type",
+    422: b"Unprocessable Content",
+    429: b"Too Many Requests",
+    500: b"Internal Server Error",
+    503: b"Service Unavailable",
+    504: b"Gateway Timeout",
+}
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_READ_BYTES = 1 << 16
+_MOST_WAITING = 16
+"""Pipelined requests of a connection from which on nothing is read; one read may bring more."""
+_NO_ROOM = memoryview(bytearray())
+
+
+class _Request(NamedTuple):
+    method: str
+    path: bytes
+    headers: Headers
+    body: memoryview
+    arrival_s: float
+    keep_alive: bool
+    room_bytes: int
+
+
+class DoorConnection(asyncio.BufferedProtocol):
+    """One connection.
+
+    A body of known length, which is nearly every one, is read from the socket straight into the
+    memory that its tensors will be views of: the parser sees the head, and what came with it.
+
+    Args:
+        frontend: what answers.
+        clock: seconds; finer than the event loop's, which may be as coarse as 1 ms.
+        connections: those that are open, so that a closing server can close them.
+        max_connections: how many of those there may be; one more is closed at once.
+        budget: of the memory for bodies.
+    """
+
+    def __init__(
+        self,
+        frontend: Frontend,
+        clock: Callable[[], float],
+        connections: set[DoorConnection],
+        max_connections: int,
+        budget: BodyBudget,
+    ) -> None:
+        self._budget = budget
+        self._taken_bytes = 0
+        self._frontend = frontend
+        self._clock = clock
+        self._connections = connections
+        self._max_connections = max_connections
+        self._transport: asyncio.Transport | None = None
+        self._received = memoryview(bytearray(_READ_BYTES))
+        self._waiting: deque[_Request] = deque()
+        self._busy = False
+        self._is_going = False
+        self._is_stalled = self._is_paused = False
+        self._query_id: int | None = None
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._method = ""
+        self._keep_alive = True
+        self._length: int | None = None
+        self._room = _NO_ROOM
+        self._filled = 0
+        self._begin()
+
+    def close(self) -> None:
+        """Close the connection; what is being answered is abandoned."""
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- asyncio's side -----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are none by inheritance
+        if len(self._connections) >= self._max_connections:
+            self._transport.abort()
+            return
+        self._connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._connections.discard(self)
+        self._transport = None
+        self._waiting.clear()
+        self._take_bytes(-self._taken_bytes)
+        if self._query_id is not None:
+            self._frontend.on_abandoned(self._query_id)
+            self._query_id = None
+
+    def pause_writing(self) -> None:
+        """The client does not read: answer, and read, no more until it does."""
+        self._is_stalled = True
+        self._pause()
+
+    def resume_writing(self) -> None:
+        """The client has read."""
+        self._is_stalled = False
+        self._go_on()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        del sizehint
+        return self._room[self._filled :] if self._is_direct else self._received
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if not self._is_direct:
+            self._parse(bytes(self._received[:nbytes]))
+            return
+        self._filled += nbytes
+        if self._filled == len(self._room):
+            self._parser = httptools.HttpRequestParser(self)  # the old one waits for the body
+            self.on_message_complete()
+
+    def _parse(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._fail(InvalidInputError("upgrade: not offered; speak HTTP/1.1."))
+        except httptools.HttpParserCallbackError as error:
+            cause = error.__context__
+            self._fail(cause if isinstance(cause, ModellessError) else error)
+        except httptools.HttpParserError as error:
+            self._fail(InvalidInputError(f"not an HTTP/1.1 request: {error}."))
+        else:
+            self._is_direct = self._length is not None
+
+    # -- the parser's side --------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._path += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self._method = self._parser.get_method().decode("ascii")
+        self._keep_alive = self._parser.should_keep_alive()
+        for name, value in self._headers:
+            if name == b"content-length":
+                self._length = int(value)
+                self._frontend.limits.check_body_bytes(self._length)
+                self._take_bytes(self._length)
+                # Not zeroed: pages that the client never fills are never touched.
+                self._room = np.empty(self._length, np.uint8).data
+            elif name == b"expect" and value.lower() == b"100-continue" and self._transport:
+                self._transport.write(_CONTINUE)
+
+    def on_body(self, body: bytes) -> None:
+        end = self._filled + len(body)
+        self._frontend.limits.check_body_bytes(end)
+        if end > len(self._room):  # chunked: the length is known when the last chunk is there
+            self._take_bytes(max(2 * end, _READ_BYTES) - len(self._room))
+            room = np.empty(max(2 * end, _READ_BYTES), np.uint8).data
+            room[: self._filled] = self._room[: self._filled]
+            self._room = room
+        self._room[self._filled : end] = body
+        self._filled = end
+
+    def on_message_complete(self) -> None:
+        request = _Request(
+            self._method,
+            self._path,
+            self._headers,
+            self._room[: self._filled],
+            self._arrival_s,
+            self._keep_alive,
+            len(self._room),
+        )
+        self._begin()
+        self._waiting.append(request)
+        if len(self._waiting) >= _MOST_WAITING:
+            self._pause()
+        self._go_on()
+
+    # -- answering ----------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._arrival_s = self._clock()
+        self._path = b""
+        self._headers: Headers = []
+        self._length = None
+        self._is_direct = False
+        self._room = _NO_ROOM
+        self._filled = 0
+
+    def _go_on(self) -> None:
+        """Answer what waits, one after the other, until an answer takes its time.
+
+        A loop, as answers that are there at once would else nest as deep as requests wait.
+        """
+        if self._is_going:
+            return
+        self._is_going = True
+        try:
+            while self._waiting and not self._busy and not self._is_stalled:
+                self._answer(self._waiting.popleft())
+        finally:
+            self._is_going = False
+        is_ready = len(self._waiting) < _MOST_WAITING and not self._is_stalled
+        if self._is_paused and is_ready and self._transport is not None:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    def _pause(self) -> None:
+        if not self._is_paused and self._transport is not None:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def _answer(self, request: _Request) -> None:
+        self._busy = True
+
+        def respond(reply: Reply) -> None:
+            self._query_id = None
+            self._take_bytes(-min(request.room_bytes, self._taken_bytes))
+            self._write(reply, request.keep_alive, with_body=request.method != "HEAD")
+
+        query_id = self._frontend.on_request(
+            request.method,
+            request.path,
+            request.headers,
+            request.body,
+            request.arrival_s,
+            respond,
+        )
+        if self._busy:  # not answered yet
+            self._query_id = query_id
+
+    def _write(self, reply: Reply, keep_alive: bool, *, with_body: bool = True) -> None:
+        self._busy = False
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        lines = [b"HTTP/1.1 %d %s" % (reply.status, _REASONS.get(reply.status, b"Status"))]
+        lines += [name + b": " + value for name, value in reply.headers]
+        if not keep_alive:
+            lines.append(b"connection: close")
+        head = b"\r\n".join(lines) + b"\r\n\r\n"
+        transport.writelines((head, reply.body) if with_body else (head,))
+        if not keep_alive:
+            self._waiting.clear()
+            transport.close()
+        else:
+            self._go_on()
+
+    def _take_bytes(self, size_bytes: int) -> None:
+        """Set memory aside for a body, or give it back if it is less than 0."""
+        if size_bytes > 0:
+            self._budget.take(size_bytes)
+        else:
+            self._budget.give(-size_bytes)
+        self._taken_bytes += size_bytes
+
+    def _fail(self, error: Exception) -> None:
+        """The connection cannot be understood any further: say why, and close it."""
+        if not self._busy:
+            self._write(render_error(error), keep_alive=False)
+        elif self._transport is not None:
+            self._transport.close()
+
+
+def door_path(folder: Path, replica_id: str) -> Path:
+    """Where the gateway of this replica opens its door; the launcher finds it by its name."""
+    return folder / f"{replica_id}.door"
+
+
+async def open_door(
+    frontend: Frontend, path: str, max_connections: int, budget: BodyBudget
+) -> tuple[asyncio.AbstractServer, set[DoorConnection]]:
+    """Listen on the Unix socket ``path``; returns the server and its open connections.
+
+    Args:
+        frontend: what answers.
+        path: where to listen.
+        max_connections: open at a time.
+        budget: of the memory for bodies.
+    """
+    loop = asyncio.get_running_loop()
+    connections: set[DoorConnection] = set()
+    server = await loop.create_unix_server(
+        lambda: DoorConnection(frontend, time.monotonic, connections, max_connections, budget), path
+    )
+    return server, connections

@@ -1,0 +1,136 @@
+"""A gateway's receipts on their way to its files: a sample, off the path of queries."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from modelless.controller.config import HistorySettings
+from modelless.controller.dispatch.receipts import Receipt, ReceiptBook
+from modelless.controller.history.receipts import (
+    ReceiptFiles,
+    drop_old_files,
+    receipt_document,
+    receipts_folder,
+)
+
+# Which receipts are worth writing down, when there are too many to write them all.
+
+_TELLING_SHARE = 0.75
+_FAR_OFF = 2.0
+
+
+def is_telling(receipt: Receipt) -> bool:
+    """Whether someone may ask about it: refused, late, moved, or far from what was predicted."""
+    if receipt.outcome != "served" or receipt.attempts > 1 or receipt.rebinds or receipt.problem:
+        return True
+    observed_s = receipt.observed_latency_s or 0.0
+    predicted_s = receipt.predicted_latency_s
+    return observed_s > _FAR_OFF * predicted_s
+
+
+def sample(receipts: Sequence[Receipt], most: int) -> list[Receipt]:
+    """At most ``most`` of the receipts, in their order.
+
+    Of telling ones up to three quarters, evenly spread, and of the others the rest: so a flood of
+    refusals leaves room for what was served, and the other way round.
+    """
+    if len(receipts) <= most:
+        return list(receipts)
+    telling = [number for number, receipt in enumerate(receipts) if is_telling(receipt)]
+    told = set(telling)
+    others = [number for number in range(len(receipts)) if number not in told]
+    for_telling = min(len(telling), max(round(most * _TELLING_SHARE), most - len(others)))
+    chosen = _spread(telling, for_telling) + _spread(others, most - for_telling)
+    return [receipts[number] for number in sorted(chosen)]
+
+
+def _spread(numbers: Sequence[int], count: int) -> list[int]:
+    """``count`` of the numbers, evenly spread."""
+    if count <= 0:
+        return []
+    step = len(numbers) / count
+    return [numbers[int(place * step)] for place in range(min(count, len(numbers)))]
+
+
+logger = logging.getLogger(__name__)
+
+LAST_KEPT = 500
+"""Receipts that are written when a gateway ends, whatever the sample was."""
+
+_MOST_SEEN = 20_000
+
+
+class ReceiptLog:
+    """Writes what closed since the last call, a sample of it, in a thread.
+
+    Args:
+        home: where the files go.
+        gateway_id: whose receipts they are.
+        settings: how many a second, how many bytes.
+    """
+
+    def __init__(self, home: Path, gateway_id: str, settings: HistorySettings) -> None:
+        self._folder = receipts_folder(home)
+        self._gateway_id = gateway_id
+        self._per_s = settings.receipts_per_s
+        self._files = ReceiptFiles(self._folder, gateway_id, settings.receipts_max_bytes)
+        self._is_tidy = False
+        self._last: Receipt | None = None
+        self._taken_s = time.monotonic()
+        self._may = 0.0
+        self._unwritten: list[Receipt] = []
+        self._writing: asyncio.Task[None] | None = None
+        self._is_failing = False
+
+    def take(self, book: ReceiptBook) -> None:
+        """Begin to write what is new; once a second is enough. Does nothing while it writes."""
+        if not self._per_s or (self._writing is not None and not self._writing.done()):
+            return
+        now_s = time.monotonic()
+        self._may = min(self._may + self._per_s * (now_s - self._taken_s), 10.0 * self._per_s)
+        self._taken_s = now_s
+        fresh = book.newest(self._last, _MOST_SEEN)
+        if not fresh:
+            return
+        chosen = sample(fresh, int(self._may))
+        self._may -= len(chosen)
+        self._last = fresh[-1]
+        told = {id(receipt) for receipt in chosen}
+        rest = [receipt for receipt in fresh if id(receipt) not in told]
+        self._unwritten = (self._unwritten + rest)[-LAST_KEPT:]
+        self._writing = asyncio.get_running_loop().create_task(self._write_aside(chosen))
+
+    async def finish(self) -> None:
+        """Wait until nothing is being written."""
+        if self._writing is not None:
+            await self._writing
+
+    def close(self, book: ReceiptBook) -> None:
+        """Write the last receipts, those that were not in the sample, too."""
+        if not self._per_s:
+            return
+        fresh = book.newest(self._last, LAST_KEPT)
+        self._write((self._unwritten + fresh)[-LAST_KEPT:])
+        self._unwritten = []
+
+    async def _write_aside(self, receipts: Sequence[Receipt]) -> None:
+        await asyncio.to_thread(self._write, receipts)
+
+    def _write(self, receipts: Sequence[Receipt]) -> None:
+        now_s = time.monotonic()
+        documents = (receipt_document(self._gateway_id, each, now_s) for each in receipts)
+        try:
+            if not self._is_tidy:
+                drop_old_files(self._folder, time.time())
+                self._is_tidy = True
+            self._files.write(documents)
+        except OSError as error:
+            if not self._is_failing:
+                logger.warning("receipts are not kept: %s", error)
+            self._is_failing = True
+        else:
+            self._is_failing = False

@@ -1,0 +1,66 @@
+"""What replies say beside the outputs: how a query was served, or why it was not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from modelless.common.errors import (
+    DeadlineExceededError,
+    InfeasibleError,
+    ModellessError,
+    OverloadedError,
+    UnavailableError,
+)
+from modelless.controller.dispatch.nearest_limits import is_infeasible
+from modelless.controller.dispatch.receipts import Receipt
+from modelless.controller.effects import Refuse
+from modelless.policies.reasons import Reason
+from modelless.variants.vocabulary import Accuracy
+
+_TRY_AGAIN_ELSEWHERE = {Reason.NOTHING_READY, Reason.SHUTTING_DOWN, Reason.WORKER_LOST}
+
+
+def reply_parameters(receipt: Receipt, accuracy: Accuracy, receipt_id: str) -> dict[str, Any]:
+    """The parameters of the answer to a query that was served.
+
+    Args:
+        receipt: the query's.
+        accuracy: of the variant that served it.
+        receipt_id: as clients name it.
+    """
+    cost_usd = None
+    if receipt.candidates is not None:
+        row = receipt.row
+        if row is None:  # chosen only when a device fell idle
+            row = receipt.candidates.row_of(receipt.variant_id, receipt.device_class)
+        if row is not None:
+            cost_usd = float(receipt.candidates.cost_usd[row])
+    parameters = {
+        "variant": receipt.variant_id,
+        "device": receipt.device_class,
+        "predicted_latency_ms": _ms(receipt.predicted_latency_s),
+        "observed_latency_ms": _ms(receipt.observed_latency_s or 0.0),
+        "accuracy": accuracy.percent,
+        "accuracy_provenance": accuracy.provenance.value,
+        "receipt_id": receipt_id,
+    }
+    if cost_usd is not None:
+        parameters["cost_usd"] = cost_usd
+    return parameters
+
+
+def error_of(refusal: Refuse) -> ModellessError:
+    """The error a client gets for a refusal."""
+    if is_infeasible(refusal.reason):
+        return InfeasibleError(refusal.message)
+    if refusal.reason in (Reason.QUEUE_TOO_LONG, Reason.QUEUE_FULL):
+        return OverloadedError(refusal.message, refusal.retry_after_s or 1.0)
+    if refusal.reason is Reason.DEADLINE_PASSED:
+        return DeadlineExceededError(refusal.message, refusal.retry_after_s)
+    if refusal.reason in _TRY_AGAIN_ELSEWHERE:
+        return UnavailableError(refusal.message, refusal.retry_after_s or 1.0)
+    return ModellessError(refusal.message)
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1e3, 3)

@@ -1,0 +1,1 @@
+"""The live worker: the device in this process, its threads, and pool replicas."""

@@ -1,0 +1,228 @@
+"""A recording as a world: its arrivals, limits, devices, profiles and policies, to be simulated.
+
+Nothing of what happened goes in: latencies come from the profiles that the cluster began with, and
+what was loaded follows from the policies. So a simulated run beside the recorded one says how true
+the simulator is, and one with other policies says what they would have done.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, NotFoundError
+from modelless.controller.config import Settings
+from modelless.controller.replay.codec import decode
+from modelless.controller.replay.queries import Arrival, arrivals_in, gateways_in
+from modelless.controller.replay.snapshot import Snapshot, read_snapshot
+from modelless.controller.replay.tape import SUFFIX, TapeReader
+from modelless.policies.views import ClusterView, QueryView
+from modelless.profiler.cost_model.measured_model import Figures, best_points
+
+_COLUMNS: Final = (
+    "arrival_s", "task", "latency_ms", "min_accuracy", "max_cost_usd", "tenant", "priority",
+    "items", "when_late",
+)  # fmt: skip
+_MIB: Final = 1 << 20
+
+MOST_LETTERS: Final = 100
+MOST_QUEUED: Final = 1_000_000
+MOST_WORKERS: Final = 100_000
+"""What a world may say at most, where a cluster's settings have no bound."""
+
+
+def write_world(recording: Path, world: Path) -> dict[str, Any]:
+    """Write the world and, beside it, its trace; says where and how much.
+
+    Queries of more items than a batch may have were refused as they came, and are left out.
+
+    Raises:
+        NotFoundError: no gateway or no query was recorded.
+        InvalidInputError: a tape cannot be read, or a query that no world can hold.
+        EnvironmentUnfitError: a file cannot be written.
+    """
+    import yaml
+
+    gateways = gateways_in(recording)
+    if not gateways:
+        raise NotFoundError(
+            f"no gateway's recording in {recording}: 'modelless up --record {recording}' makes one"
+        )
+    known = read_snapshot(TapeReader(gateways[0]).header)
+    max_batch = known.settings.limits.max_batch
+    asked = arrivals_in(recording)
+    arrivals = [arrival for arrival in asked if arrival.query.items <= max_batch]
+    if not arrivals:
+        raise NotFoundError(f"no query was recorded in {recording}")
+    trace = world.with_suffix(".trace.csv")
+    start_s = arrivals[0].at_s
+    document = {
+        "name": world.stem[:MOST_LETTERS],
+        "description": f"recorded on {len(gateways)} gateways; profiles as they were then",
+        "duration_s": round(arrivals[-1].at_s - start_s + 1.0, 3),
+        "devices": _devices(known.settings, recording, len(gateways), known),
+        "network": {"worker_hop_ms": round(_hop_s(gateways) * 500.0, 4)},
+        "tasks": _tasks(known),
+        "queries": [
+            {
+                "tasks": sorted({arrival.query.scope.partition("/")[0] for arrival in arrivals}),
+                "arrivals": {"kind": "trace", "path": trace.name},
+            }
+        ],
+        "policies": known.settings.policies.model_dump(mode="json"),
+        "limits": {
+            "default_latency_ms": known.settings.limits.default_latency_ms,
+            "max_queued": min(known.settings.limits.max_queued, MOST_QUEUED),
+            "max_batch": max_batch,
+        },
+    }
+    try:
+        _write_trace(trace, arrivals, start_s)
+        world.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentUnfitError(f"{world} cannot be written: {error}") from None
+    span_s = arrivals[-1].at_s - start_s
+    return {
+        "world": str(world),
+        "trace": str(trace),
+        "queries": len(arrivals),
+        "too_large": len(asked) - len(arrivals),
+        "span_s": span_s,
+    }
+
+
+def _write_trace(path: Path, arrivals: Sequence[Arrival], start_s: float) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(_COLUMNS)
+        for at_s, query in arrivals:
+            writer.writerow(
+                (
+                    f"{at_s - start_s:.6f}",
+                    query.scope,
+                    _latency_ms(query),
+                    f"{query.min_accuracy_percent:g}" if query.min_accuracy_percent else "",
+                    query.max_cost_usd if query.max_cost_usd < math.inf else "",
+                    query.tenant,
+                    query.priority or "",
+                    query.items,
+                    "serve" if query.serve_late else "",
+                )
+            )
+
+
+def _latency_ms(query: QueryView) -> str:
+    """The client's own; blank where it named none: the world's default is the server's of then."""
+    latency_s = query.deadline_s - query.arrival_s
+    is_own = latency_s < math.inf and not query.has_default_deadline
+    return f"{latency_s * 1e3:.6g}" if is_own else ""
+
+
+def _devices(
+    settings: Settings, recording: Path, gateways: int, known: Snapshot
+) -> list[dict[str, Any]]:
+    memory_bytes = _memory_bytes(recording)
+    counts: Counter[str] = Counter({pool.device_class: pool.workers for pool in settings.pools})
+    bounds = {pool.device_class: pool for pool in settings.pools}
+    own = settings.gateways.device_class
+    if own is not None:
+        counts[own] += gateways
+    spare = max(0, MOST_WORKERS - sum(counts.values())) // max(len(counts), 1)
+    devices = []
+    for name, count in counts.items():
+        device = known.device_classes[name]
+        there = memory_bytes.get(name, device.memory_bytes)
+        entry: dict[str, Any] = {
+            "name": name,
+            "kind": device.kind,
+            "count": count,
+            "threads": device.threads,
+            "memory_mib": there / _MIB,
+            "price_usd_per_hour": device.price_usd_per_hour,
+            "power_w": device.power_w,
+            "per_host": max(sum(counts.values()), 1),
+            "contention": round(_contention(known, name), 4),
+        }
+        if name in bounds:
+            entry["min_workers"] = min(bounds[name].min_workers, count)
+            entry["max_workers"] = max(min(bounds[name].max_workers, count + spare), count)
+        devices.append(entry)
+    return devices
+
+
+def _memory_bytes(recording: Path) -> dict[str, int]:
+    """What variants may fill in each worker, by device class, as the control loop saw it."""
+    found: dict[str, int] = {}
+    for path in sorted(recording.glob(f"control-*{SUFFIX}")):
+        for name, arguments, _ in TapeReader(path).items():
+            if name == "tick":
+                for worker in decode(ClusterView, arguments[0]).workers:
+                    found[worker.device_class] = worker.memory_bytes
+    return found
+
+
+def _hop_s(gateways: Sequence[Path]) -> float:
+    """What handing over a batch cost besides the device's time, there and back: the median."""
+    hops = [
+        float(arguments[0][3])
+        for path in gateways
+        for name, arguments, _ in TapeReader(path).items()
+        if name == "on_worker_report"
+    ]
+    return median([hop for hop in hops if hop > 0.0] or [0.0])
+
+
+def _contention(known: Snapshot, device_class: str) -> float:
+    """By how much a busy neighbour slows, by the pairs that were measured together; 0 if none."""
+    slowed = [
+        run.slowdown - 1.0
+        for run in known.cost_inputs.pair_runs
+        if run.placement.device_class == device_class
+    ]
+    return median(slowed) if slowed else 0.0
+
+
+def _tasks(known: Snapshot) -> list[dict[str, Any]]:
+    settings = known.settings
+    points: dict[str, list[Figures]] = {}
+    for placement, rows in best_points(known.cost_inputs.measurements).items():
+        if placement.device_class in settings.device_classes:
+            points.setdefault(placement.variant_id, []).extend(rows)
+    tasks: dict[str, list[dict[str, Any]]] = {}
+    for variant in known.variants.values():
+        measured = points.get(variant.id, [])
+        if not measured:
+            continue
+        tasks.setdefault(variant.task, []).append(
+            {
+                "model": variant.model,
+                "name": variant.name,
+                "accuracy": variant.accuracy.percent,
+                "memory_mib": max(row.memory_bytes for row in measured) / _MIB,
+                "load_s": median(row.load_s for row in measured),
+                "points": [
+                    {
+                        "device": row.placement.device_class,
+                        "batch": row.batch,
+                        "p50_ms": row.p50_s * 1e3,
+                        "p90_ms": row.p90_s * 1e3,
+                        "p99_ms": row.p99_s * 1e3,
+                    }
+                    for row in measured
+                ],
+            }
+        )
+    if not tasks:
+        raise InvalidInputError("recording: nothing was profiled on the devices it ran on")
+    return [
+        {"name": name, "variants": {"kind": "written", "measured": True, "variants": variants}}
+        for name, variants in tasks.items()
+    ]
+
+
+__all__ = ["write_world"]

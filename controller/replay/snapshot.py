@@ -1,0 +1,64 @@
+"""What a gateway knew when it began, as data that makes the same cost model anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from modelless.controller.config import Settings, parse_settings
+from modelless.controller.replay.codec import decode
+from modelless.profiler.cost_model.host_model import CostInputs
+from modelless.profiler.cost_model.learned.supposed import Supposed
+from modelless.profiler.cost_model.slowdowns import PairRun
+from modelless.profiler.measure.measurement import Measurement
+from modelless.variants.vocabulary import DeviceClass, Variant
+
+
+class Snapshot(NamedTuple):
+    """What decisions rest on, before anything was seen.
+
+    Attributes:
+        settings: as given to ``modelless up``.
+        variants: by id, in their order.
+        device_classes: by name.
+        cost_inputs: see there.
+    """
+
+    settings: Settings
+    variants: Mapping[str, Variant]
+    device_classes: Mapping[str, DeviceClass]
+    cost_inputs: CostInputs
+
+    def document(self) -> dict[str, Any]:
+        """As data that ``codec.encode`` takes."""
+        inputs = self.cost_inputs
+        return {
+            "settings": self.settings.model_dump(mode="json"),
+            "variants": list(self.variants.values()),
+            "device_classes": list(self.device_classes.values()),
+            "measurements": list(inputs.measurements),
+            "pair_runs": list(inputs.pair_runs),
+            "supposed": list(inputs.supposed),
+        }
+
+
+def read_snapshot(document: Mapping[str, Any]) -> Snapshot:
+    """The snapshot in a tape's header.
+
+    Raises:
+        InvalidInputError: settings that this version does not know.
+    """
+    variants = decode(tuple[Variant, ...], document["variants"])
+    classes = decode(tuple[DeviceClass, ...], document["device_classes"])
+    settings = parse_settings(document["settings"], "the recording's settings")
+    return Snapshot(
+        settings,
+        {variant.id: variant for variant in variants},
+        {device.name: device for device in classes},
+        CostInputs(
+            decode(tuple[Measurement, ...], document["measurements"]),
+            decode(tuple[PairRun, ...], document["pair_runs"]),
+            decode(tuple[Supposed, ...], document["supposed"]),
+            settings.learn_online,
+        ),
+    )

@@ -1,0 +1,179 @@
+"""A tape: lines of JSON in a compressed file, written by a thread from a bounded queue.
+
+A recording with a hole cannot be replayed, so a tape that cannot keep up, or is full, is cut there
+and says so: a last line ``["cut", why, items]``. One that was closed ends with ``["end", items]``.
+One without either belongs to a process that ended in between: what was flushed counts.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import threading
+import time
+import zlib
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from modelless.common.errors import InvalidInputError
+from modelless.controller.replay.codec import encode, encode_item
+
+logger = logging.getLogger(__name__)
+
+FORMAT: Final = 1
+SUFFIX: Final = ".tape.gz"
+MOST_QUEUED: Final = 50_000
+"""Items that wait for the thread; some seconds of a gateway at its limit."""
+
+_WRITE_EVERY_S: Final = 0.25
+_END_BYTES: Final = 4096
+
+
+class Tape:
+    """Where a core's inputs and effects go. ``put`` costs a fraction of a microsecond.
+
+    Args:
+        path: a new file.
+        header: what the reader must know before anything else.
+        max_bytes: of the file; there the tape is cut.
+        most_queued: items that may wait for the thread.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        header: Mapping[str, Any],
+        max_bytes: int,
+        most_queued: int = MOST_QUEUED,
+    ) -> None:
+        self.path = path
+        self._max_bytes = max_bytes
+        self._most_queued = most_queued
+        self._queue: deque[tuple[str, Sequence[Any], object]] = deque()
+        self._cut = ""
+        self._count = 0
+        self._closing = threading.Event()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._raw: BinaryIO = path.open("xb")
+        self._file = gzip.GzipFile(filename="", mode="wb", compresslevel=1, fileobj=self._raw)
+        self._file.write(encode({"format": FORMAT, **header}).encode() + b"\n")
+        self._file.flush()
+        self._thread = threading.Thread(target=self._run, name="modelless-tape", daemon=True)
+        self._thread.start()
+
+    def put(self, item: tuple[str, Sequence[Any], object]) -> None:
+        """Keep (input, arguments, answer), none of which may change any more.
+
+        Does nothing once the tape is cut.
+        """
+        if self._cut:
+            return
+        if len(self._queue) >= self._most_queued:
+            self._cut = f"{self._most_queued} items waited to be written"
+            return
+        self._queue.append(item)
+
+    def cut(self, why: str) -> None:
+        """End it here: what follows could not be replayed."""
+        self._cut = self._cut or why
+
+    def close(self) -> None:
+        """Write what waits, and the end."""
+        self._closing.set()
+        self._thread.join()
+        self._cut = self._cut or "closed"  # what comes now comes too late
+
+    def _run(self) -> None:
+        try:
+            while not self._closing.wait(_WRITE_EVERY_S) and not self._cut:
+                self._drain()
+            self._drain()
+            last = ["cut", self._cut, self._count] if self._cut else ["end", self._count]
+            self._file.write(encode(last).encode() + b"\n")
+            self._file.close()
+        except (OSError, TypeError, ValueError) as error:
+            self._cut = str(error) or type(error).__name__
+        finally:
+            self._raw.close()
+        if self._cut:
+            self._queue.clear()
+            logger.error("the recording %s is cut: %s", self.path, self._cut)
+
+    def _drain(self) -> None:
+        queue, pending_bytes = self._queue, 0
+        room_bytes = self._max_bytes - _END_BYTES
+        while queue:
+            items = [queue.popleft() for _ in range(min(len(queue), 256))]
+            lines = b"".join([encode_item(*item).encode() + b"\n" for item in items])
+            pending_bytes += len(lines)  # compressed they take less, but how much is known later
+            if self._raw.tell() + pending_bytes > room_bytes:
+                self._file.flush()
+                pending_bytes = len(lines)
+            if self._raw.tell() + pending_bytes > room_bytes:
+                self._cut = f"it is full: {self._max_bytes} bytes (record.max_bytes)"
+                break
+            self._file.write(lines)
+            self._count += len(items)
+        if pending_bytes:
+            self._file.flush()  # so that what a killed process leaves can be read up to here
+
+
+class TapeReader:
+    """Reads a tape once, from its beginning.
+
+    Args:
+        path: of the tape.
+
+    Attributes:
+        header: see ``Tape``.
+        ending: once all was read: ``end``, ``unfinished``, or why it was cut.
+
+    Raises:
+        InvalidInputError: it is no tape, or of another format.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.ending = "unfinished"
+        self._lines = _lines(path)
+        header = json.loads(next(self._lines, "null"))
+        if not isinstance(header, dict) or header.get("format") != FORMAT:
+            raise InvalidInputError.of(
+                str(path), header if not isinstance(header, dict) else header.get("format"),
+                f"a recording of format {FORMAT}",
+            )  # fmt: skip
+        self.header: Mapping[str, Any] = header
+
+    def items(self) -> Iterator[list[Any]]:
+        """What was put in, as parsed JSON."""
+        for line in self._lines:
+            item = json.loads(line)
+            if item[0] == "end":
+                self.ending = "end"
+                return
+            if item[0] == "cut":
+                self.ending = str(item[1])
+                return
+            yield item
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Whole lines, up to where the file breaks off."""
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            for line in file:
+                if not line.endswith("\n"):
+                    return
+                yield line
+    except (EOFError, zlib.error):
+        return
+    except OSError as error:
+        raise InvalidInputError.of("recording", str(path), "a readable tape", str(error)) from None
+
+
+def clock() -> dict[str, float]:
+    """The driver's clock and the time of day at one moment, to tell one from the other."""
+    return {"monotonic_s": time.monotonic(), "time_s": time.time()}

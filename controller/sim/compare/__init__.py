@@ -1,0 +1,1 @@
+"""Comparing systems on the same worlds, paired by seed."""

@@ -1,0 +1,1 @@
+"""The scaling policy ``demand-value``."""

@@ -1,0 +1,1 @@
+"""The selection policy ``best-value``."""

@@ -1,0 +1,1 @@
+"""The cost model: measured, learned, and corrected by what is observed."""

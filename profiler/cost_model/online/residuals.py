@@ -1,0 +1,265 @@
+"""What was seen against what was measured: where a placement's latencies lie now, under load.
+
+Sans-I/O, bounded, and hard to spoil: a single observation moves a known placement by about 5 %
+at most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelless.profiler.cost_model.online.columns import FloatArray, column
+from modelless.profiler.cost_model.online.settings import ResidualSettings
+
+# What busy neighbours cost on one device class, as a curve that learns.
+
+KNOTS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0)
+"""Where the slope may change: idle cores are used up first, then shared caches and bandwidth fill,
+then cores themselves are shared. Beyond the last knot the last slope goes on."""
+
+_SEGMENTS = tuple(pairwise((*KNOTS, float("inf"))))
+
+
+@lru_cache(maxsize=256)
+def reach_of(busy_neighbours: float) -> tuple[float, ...]:
+    """How far so many busy neighbours, 0 or more, reach into each segment that they reach."""
+    return tuple(
+        min(busy_neighbours, end) - start for start, end in _SEGMENTS if busy_neighbours > start
+    )
+
+
+@lru_cache(maxsize=256)
+def energy_of(busy_neighbours: float) -> float:
+    """The squared length of ``reach_of``, for normalised least mean squares."""
+    return sum(reach * reach for reach in reach_of(busy_neighbours))
+
+
+class ContentionCurve:
+    """The log of the slowdown over busy neighbours: from 0, never falling, with several slopes.
+
+    A segment of which nothing is known goes on as steeply as the one before it.
+
+    Args:
+        prior: slope before anything was seen, log latency per neighbour; what fades, fades to it.
+        most: bound of every slope and of the prior.
+    """
+
+    __slots__ = ("_most", "_prior", "_seen", "_slopes")
+
+    def __init__(self, prior: float, most: float) -> None:
+        self._most = most
+        self._prior = min(max(prior, 0.0), most)
+        self._slopes = [self._prior] * len(_SEGMENTS)
+        self._seen = 1  # segments from the left that something is known of
+
+    def at(self, busy_neighbours: float) -> float:
+        """The log of the slowdown by so many busy neighbours, 0 or more."""
+        total = 0.0
+        for slope, reach in zip(self._slopes, reach_of(busy_neighbours), strict=False):
+            total += slope * reach
+        return total
+
+    def learn(self, busy_neighbours: float, step: float) -> None:
+        """Move the curve at ``busy_neighbours`` by ``step`` times ``energy_of`` them.
+
+        Slopes stay between 0 and the bound, which keeps the curve from falling.
+        """
+        slopes, most = self._slopes, self._most
+        reaches = reach_of(busy_neighbours)
+        self._seen = max(self._seen, len(reaches))
+        for number, reach in enumerate(reaches):
+            slope = slopes[number] + step * reach
+            slopes[number] = 0.0 if slope < 0.0 else min(slope, most)
+        self._go_on()
+
+    def fade(self, keep: float) -> None:
+        """Forget all but the share ``keep`` of what was learned."""
+        self._slopes = [self._prior + keep * (slope - self._prior) for slope in self._slopes]
+
+    def _go_on(self) -> None:
+        """Let the segments of which nothing is known follow the last that is."""
+        for number in range(self._seen, len(_SEGMENTS)):
+            self._slopes[number] = self._slopes[self._seen - 1]
+
+
+IntArray = NDArray[np.intp]
+
+_MOST_NEIGHBOURS = 64.0
+_REMEMBERED = 20.0
+"""Outcomes, over those that the mean reaches back, beyond which a row is known no better."""
+_AFTER_SHIFT = 2.0
+"""Outcomes that a placement's residual is worth once it is known to have shifted."""
+_OWN_LOAD_SHARE = 0.25
+"""How fast a placement's own part of the contention learns beside its class's curve."""
+
+
+class Residuals:
+    """The log of seen over measured latency, for n rows, each of one of several groups.
+
+    Groups are device classes. A row's residual on an idle host is a mean, exponentially weighted,
+    of its outcomes; it is shrunk towards its group's, which is the mean of its rows shrunk towards
+    0 (the empirical Bayes estimate of a random effect; Efron and Morris, JASA 1975). So a row never
+    seen has its group's residual, one seen often its own. Under load come the group's
+    ``ContentionCurve`` and the row's own deviation from it. All follow the error by clipped,
+    normalised steps (NLMS).
+
+    Args:
+        groups: for each row the index of its group.
+        settings: see ResidualSettings.
+        contention: what is known beforehand: for each row the log of its slowdown by one busy
+            neighbour; None for nothing.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[int],
+        settings: ResidualSettings,
+        contention: Sequence[float] | None = None,
+    ) -> None:
+        count, group_count = len(groups), max(groups, default=-1) + 1
+        self._settings = settings
+        self._groups = list(groups)
+        self._group_of_row = np.asarray(self._groups, dtype=np.intp)
+        self._rate = settings.rate
+        self._most_outcomes = _REMEMBERED / settings.rate
+        self._most_log = math.log(settings.most)
+        self._most_neighbour_log = math.log(settings.most_per_neighbour)
+        self._mean, self._means = column(count)
+        self._outcomes, self._outcome_counts = column(count)
+        self._weighted = [0.0] * group_count
+        self._weight = [0.0] * group_count
+        # For ``locations``: own share of the estimate, and the group's share in it.
+        self._own, self._owns = column(count)
+        self._shared, self._shares = column(count)
+        self._shares += 1.0
+        known = list(contention or [0.0] * count)
+        priors = [0.0] * group_count
+        for group in set(self._groups):
+            members = [known[row] for row, its in enumerate(self._groups) if its == group]
+            priors[group] = sum(members) / len(members)
+        bound = self._most_neighbour_log
+        self._curves = [ContentionCurve(prior, bound) for prior in priors]
+        at_one = _saturation(1.0)
+        self._load_prior = np.array(
+            [
+                min(max((log - priors[group]) / at_one, -bound), bound)
+                for log, group in zip(known, self._groups, strict=True)
+            ]
+        )
+        self._own_load, self._own_loads = column(count)
+        self._own_loads += self._load_prior
+
+    def location(self, row: int, busy_neighbours: float) -> float:
+        """The log of the expected ratio of one row at a load."""
+        return self.idle(row) + self.contention(row, busy_neighbours)
+
+    def idle(self, row: int) -> float:
+        """``location`` on an idle host."""
+        weight = self._outcomes[row] / (self._outcomes[row] + self._settings.own_weight)
+        return weight * self._mean[row] + (1.0 - weight) * self._group_mean(self._groups[row])
+
+    def contention(self, row: int, busy_neighbours: float) -> float:
+        """The log of the row's slowdown by its busy neighbours; 0 or more."""
+        load = _bounded(busy_neighbours)
+        if not load:
+            return 0.0
+        log = self._curves[self._groups[row]].at(load) + _saturation(load) * self._own_load[row]
+        return min(max(log, 0.0), self._most_log)
+
+    def locations(self, rows: IntArray, busy_neighbours: float) -> FloatArray:
+        """``location`` of many rows, shape (n,)."""
+        groups = self._group_of_row.take(rows)
+        logs: FloatArray = self._shares.take(rows)
+        logs *= np.array([self._group_mean(g) for g in range(len(self._weight))]).take(groups)
+        logs += self._owns.take(rows)
+        load = _bounded(busy_neighbours)
+        if load:
+            slowed = np.array([curve.at(load) for curve in self._curves]).take(groups)
+            slowed += _saturation(load) * self._own_loads.take(rows)
+            np.clip(slowed, 0.0, self._most_log, out=slowed)
+            logs += slowed
+        return logs
+
+    def learn(self, row: int, ratio_log: float, contention_log: float, load: float) -> None:
+        """Learn from one outcome.
+
+        Args:
+            row: whose.
+            ratio_log: log of seen over measured median.
+            contention_log: ``contention(row, load)``.
+            load: busy neighbours, as they were meant by ``contention``.
+        """
+        settings, group = self._settings, self._groups[row]
+        load = _bounded(load)
+        outcomes = self._outcomes[row]
+        mean = self._mean[row] if outcomes else self._group_mean(group)
+        error = ratio_log - contention_log - mean
+        if not -settings.clip < error < settings.clip:
+            error = math.copysign(settings.clip, error)
+        if load:
+            share = _saturation(load)
+            error /= 1.0 + _OWN_LOAD_SHARE * share * share + energy_of(load)
+            step = self._rate * error
+            self._curves[group].learn(load, step)
+            limit = self._most_neighbour_log
+            own = self._own_load[row] + _OWN_LOAD_SHARE * step * share
+            self._own_load[row] = max(-limit, min(limit, own))
+        outcomes += 1.0
+        rate = 1.0 / outcomes
+        mean += (rate if rate > self._rate else self._rate) * error
+        bound = self._most_log
+        if not -bound < mean < bound:
+            mean = math.copysign(bound, mean)
+        if outcomes > self._most_outcomes:
+            outcomes = self._most_outcomes
+        self._keep(row, mean, outcomes)
+
+    def forget(self, row: int) -> None:
+        """Let the next outcomes of a row that has shifted weigh more than those before."""
+        self._keep(row, self._mean[row], min(self._outcomes[row], _AFTER_SHIFT))
+
+    def fade(self, keep: FloatArray, shared: FloatArray) -> None:
+        """Forget all but a share of what was learned; touches every row.
+
+        Args:
+            keep: of each row, shape (rows,).
+            shared: of what each group has in common, shape (groups,).
+        """
+        self._outcome_counts *= keep
+        weights = self._outcome_counts / (self._outcome_counts + self._settings.own_weight)
+        self._owns[:] = weights * self._means
+        self._shares[:] = 1.0 - weights
+        groups = len(self._weight)
+        self._weight = np.bincount(self._group_of_row, weights, groups).tolist()
+        self._weighted = np.bincount(self._group_of_row, self._owns, groups).tolist()
+        self._own_loads[:] = self._load_prior + keep * (self._own_loads - self._load_prior)
+        for curve, share in zip(self._curves, shared.tolist(), strict=True):
+            curve.fade(share)
+
+    def _keep(self, row: int, mean: float, outcomes: float) -> None:
+        """Keep what is known of a row now, in its group's sums and for ``locations`` too."""
+        group, weight = self._groups[row], self._settings.own_weight
+        before = self._outcomes[row] / (self._outcomes[row] + weight)
+        after = outcomes / (outcomes + weight)
+        self._weighted[group] += after * mean - before * self._mean[row]
+        self._weight[group] += after - before
+        self._mean[row], self._outcomes[row] = mean, outcomes
+        self._own[row], self._shared[row] = after * mean, 1.0 - after
+
+    def _group_mean(self, group: int) -> float:
+        return self._weighted[group] / (self._weight[group] + self._settings.class_weight)
+
+
+def _bounded(busy_neighbours: float) -> float:
+    return min(busy_neighbours, _MOST_NEIGHBOURS) if busy_neighbours > 0.0 else 0.0
+
+
+def _saturation(load: float) -> float:
+    """How far a placement's own deviation under load has come out, 0 to 1."""
+    return load / (1.0 + load)

@@ -1,0 +1,94 @@
+"""How corrections learn, and how change is told from noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from modelless.common.errors import InvalidInputError
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftSettings:
+    """A two-sided CUSUM (Page, Biometrika 1954) on log residuals in units of their deviation.
+
+    With known mean and deviation, normal and independent residuals, Siegmund's approximation
+    (Sequential Analysis, 1985; threshold + 1.166) puts one false alarm in 10^13 outcomes. Mean and
+    deviation come from ``warm_up`` outcomes instead, and real residuals are neither normal nor
+    independent: simulated, there is none in a million normal, exponential or Student-t(3) ones, and
+    50 in a million where neighbouring ones are correlated by 0.5. A shift of two deviations is
+    found after 17 outcomes at the median, one of three after 10.
+
+    Attributes:
+        settle: a row's first outcomes, which are passed over: meanwhile it is learned what part
+            of them was contention.
+        warm_up: outcomes from which the level to compare with is taken; also after each alarm.
+        slack: deviations per outcome that count as no change.
+        threshold: deviations, summed beyond the slack, at which it is an alarm.
+        clip: most deviations that one outcome counts for, so that no single one is an alarm.
+        least_deviation: of log latency, what a change is at least compared with: smaller ones are
+            not worth measuring again for.
+    """
+
+    settle: int = 50
+    warm_up: int = 50
+    slack: float = 1.0
+    threshold: float = 15.0
+    clip: float = 3.0
+    least_deviation: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.settle < 0:
+            raise InvalidInputError.of("settle", self.settle, "0 or more")
+        if self.warm_up < 2:
+            raise InvalidInputError.of("warm_up", self.warm_up, "2 or more")
+        for name in ("slack", "threshold", "clip", "least_deviation"):
+            if not getattr(self, name) > 0.0:
+                raise InvalidInputError.of(name, getattr(self, name), "more than 0")
+
+
+@dataclass(frozen=True, slots=True)
+class ResidualSettings:
+    """How residuals learn.
+
+    Attributes:
+        rate: weight of a new log ratio; the first few weigh more (1/n).
+        clip: most that a log ratio may surprise; more is taken as this.
+        absurd_ratio: an observation so many times longer or shorter than the measured median is
+            ignored: a stopped process, a clock that jumped, a wrong unit.
+        most: bound of a placement's factor; it stays within 1/most to most.
+        most_per_neighbour: bound of the factor for one busy neighbour, 1 to this.
+        own_weight: outcomes of a placement that weigh as much as what its class shows.
+        class_weight: placements that weigh as much, for their class, as the profile itself.
+        half_life: observations, of all placements together, after which half of what is not
+            refreshed is forgotten.
+        half_life_s: seconds after which the same is so.
+        shift: how change is found.
+        learns: False leaves every prediction as profiled; outcomes are only counted then, so that
+            what learning is worth can be measured.
+    """
+
+    rate: float = 0.1
+    clip: float = 0.5
+    absurd_ratio: float = 50.0
+    most: float = 10.0
+    most_per_neighbour: float = 3.0
+    own_weight: float = 2.0
+    class_weight: float = 2.0
+    half_life: int = 20_000
+    half_life_s: float = 3600.0
+    shift: ShiftSettings = field(default_factory=ShiftSettings)
+    learns: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.rate <= 1.0:
+            raise InvalidInputError.of("rate", self.rate, "more than 0, up to 1")
+        if not 0.0 < self.clip < 10.0:
+            raise InvalidInputError.of("clip", self.clip, "more than 0, below 10")
+        for name in ("absurd_ratio", "most", "most_per_neighbour"):
+            if not getattr(self, name) >= 1.0:
+                raise InvalidInputError.of(name, getattr(self, name), "1 or more")
+        for name in ("own_weight", "class_weight", "half_life_s"):
+            if not getattr(self, name) > 0.0:
+                raise InvalidInputError.of(name, getattr(self, name), "more than 0")
+        if self.half_life < 1:
+            raise InvalidInputError.of("half_life", self.half_life, "1 or more")

@@ -1,0 +1,144 @@
+"""Quantiles that keep their promise: adaptive conformal offsets around the expected latency.
+
+Source: Gibbs and Candes, "Adaptive Conformal Inference Under Distribution Shift" (NeurIPS 2021):
+after a miss a quantile is moved up, after a hit a little down, in such proportion that it stands
+still exactly when it covers what it should, whatever the distribution. Here the quantile's offset
+itself is stepped, in units of the residuals' spread, as in Angelopoulos, Candes and Tibshirani,
+"Conformal PID Control for Time Series Prediction" (NeurIPS 2023), section 2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelless.profiler.cost_model.online.columns import FloatArray, column
+
+IntArray = NDArray[np.intp]
+
+LEVELS = (0.50, 0.90, 0.99)
+
+_STEPS = (0.05, 0.1, 0.3)
+"""Of a level, in deviations: rarer events need longer steps to be followed as fast."""
+_AFTER_MISS = tuple(step * level for step, level in zip(_STEPS, LEVELS, strict=True))
+_AFTER_HIT = tuple(step * (level - 1.0) for step, level in zip(_STEPS, LEVELS, strict=True))
+_GROUP_SHARE = 0.25
+"""Of a step, what the whole group takes, and so also those of it that were never seen."""
+_SCALE_RATE = 0.05
+_LEAST_SCALE = 0.005
+_MOST_ERROR = 1.0
+_Z99 = 2.3263478740408408
+_PEAK_DECAY = 1.0 - 1.0 / 200.0
+_PEAK_ROOM = 1.5
+_NORMAL_MAD = 1.2533141373155  # deviation over mean absolute deviation of a normal distribution
+_MOST_OFFSET = math.log(10.0)
+_LEVEL_NUMBERS = range(len(LEVELS))
+
+
+class Tails:
+    """Offsets of the log of p50, p90 and p99 from where profile and residuals put them.
+
+    An upper offset reaches at most half as far again as the largest error lately seen: a burst of
+    misses while everything moved would otherwise take p99 thousands of outcomes to come back from.
+
+    Args:
+        groups: for each row the index of its group.
+    """
+
+    def __init__(self, groups: Sequence[int]) -> None:
+        count, group_count = len(groups), max(groups, default=-1) + 1
+        self._groups = list(groups)
+        self._group_of_row = np.asarray(self._groups, dtype=np.intp)
+        self._own, flat = column(3 * count)  # a row's three side by side
+        self._owns = flat.reshape(count, 3)
+        self._group = [[0.0] * 3 for _ in range(group_count)]
+        self._scale = [0.0] * count  # 0: nothing seen
+        self._peak = [0.0] * count
+
+    def quantiles(self, row: int, spread: tuple[float, float]) -> tuple[float, float, float]:
+        """Logs of p50, p90 and p99 of one row, over its expected latency, ascending.
+
+        Args:
+            row: whose.
+            spread: the profile's logs of p90 and p99 over p50, ascending.
+        """
+        own, first, group = self._own, 3 * row, self._group[self._groups[row]]
+        p50 = own[first] + group[0]
+        p90 = max(spread[0] + own[first + 1] + group[1], p50)
+        return p50, p90, max(spread[1] + own[first + 2] + group[2], p90)
+
+    def offsets(self, rows: IntArray) -> FloatArray:
+        """Offsets of many rows, shape (3, n); the quantiles they give may still need ordering."""
+        groups = self._group_of_row.take(rows)
+        offsets = self._owns.take(rows, axis=0)
+        offsets += np.array(self._group).take(groups, axis=0)
+        return np.ascontiguousarray(offsets.T)
+
+    def learn(
+        self,
+        row: int,
+        spread: tuple[float, float],
+        error: float,
+        given: tuple[float, float, float],
+    ) -> None:
+        """Learn from one outcome.
+
+        Args:
+            row: whose.
+            spread: as for ``quantiles``.
+            error: log of seen over expected latency.
+            given: what ``quantiles`` answered, before this.
+        """
+        # Comparisons instead of min and max, here and below: this runs once a batch served.
+        error_now = error if error < _MOST_ERROR else _MOST_ERROR
+        size = error_now if error_now > 0.0 else min(-error, _MOST_ERROR)
+        scale, peak = self._scale[row], self._peak[row]
+        if scale == 0.0:
+            scale, peak = spread[1] / _Z99 / _NORMAL_MAD, spread[1]
+        scale += _SCALE_RATE * (size - scale)
+        if scale < _LEAST_SCALE:
+            scale = _LEAST_SCALE
+        peak *= _PEAK_DECAY
+        if peak < error_now:
+            peak = error_now
+        self._scale[row], self._peak[row] = scale, peak
+        deviation = scale * _NORMAL_MAD
+        own, first, group = self._own, 3 * row, self._group[self._groups[row]]
+        bases = (0.0, spread[0], spread[1])
+        # What is beyond its reach cannot come from what was seen; below the quantile before it an
+        # offset would be without effect, and wind up.
+        floor, reach, highest = -deviation, deviation, _PEAK_ROOM * peak
+        for level in _LEVEL_NUMBERS:
+            steps = _AFTER_MISS if error > given[level] else _AFTER_HIT
+            step = deviation * steps[level]
+            shared = group[level] + _GROUP_SHARE * step
+            if not -_MOST_OFFSET < shared < _MOST_OFFSET:
+                shared = _clamp(shared)
+            group[level] = shared
+            elsewhere = bases[level] + shared
+            quantile = elsewhere + own[first + level] + (1.0 - _GROUP_SHARE) * step
+            if quantile > reach:
+                quantile = reach
+            if quantile < floor:
+                quantile = floor
+            floor = quantile
+            reach = quantile if quantile > highest else highest
+            offset = quantile - elsewhere
+            own[first + level] = offset if -_MOST_OFFSET < offset < _MOST_OFFSET else _clamp(offset)
+
+    def fade(self, keep: FloatArray, shared: FloatArray) -> None:
+        """Forget all but a share of what was learned: of each row, and of each group."""
+        self._owns *= keep[:, np.newaxis]
+        self._group = [
+            [share * offset for offset in offsets]
+            for share, offsets in zip(shared.tolist(), self._group, strict=True)
+        ]
+
+
+def _clamp(offset: float) -> float:
+    if offset > _MOST_OFFSET:
+        return _MOST_OFFSET
+    return offset if offset > -_MOST_OFFSET else -_MOST_OFFSET

@@ -1,0 +1,1 @@
+"""Device facts, device classes, and how fast a device computes."""

@@ -1,0 +1,381 @@
+"""A device describes itself: a short benchmark of what models are made of, about a second a class.
+
+What is measured is written down in ``probe_graphs``. Each rate is the median of several short runs;
+beside it stands how much they varied, and the whole says how noisy the machine was meanwhile.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from statistics import median
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from modelless.common.errors import EnvironmentUnfitError, IntegrityError
+from modelless.profiler.devices.device import DeviceFacts
+from modelless.profiler.measure.noise import HostNoise, NoiseGauge, NoiseLimits, spread_of
+from modelless.variants.vocabulary import DeviceClass, Engine
+
+# Tiny graphs whose work is known, by which a device is told apart from others.
+#
+# They are what models are made of: tensors copied, matrices multiplied, filters slid over one
+# channel
+# each, operators started. Each is run by the engine that runs variants, so that the rates are
+# those a
+# variant meets, the engine's own kernels included. The roofline model (Williams, Waterman and
+# Patterson, CACM 2009) needs the first two; the others are where it is known to be too hopeful.
+
+_OPSET, _IR_VERSION = 17, 8
+
+MEMORY_BYTES: Final = 64 << 20
+"""What a copy in memory is measured with: larger than most last-level caches, and where it is not,
+larger than the part of a shared cache that one of many tenants can count on."""
+
+_CACHE_BYTES: Final = {"L2": 1 << 20, "L3": 8 << 20}  # where the host does not say
+_MOST_CACHE_BYTES: Final = 32 << 20
+_COPIES: Final = 4
+_SIDE: Final = 384  # of the matrices: three of them fill an ordinary second-level cache
+_CHANNELS, _PICTURE_PX, _KERNEL_PX = 96, 56, 3
+_FILTERS: Final = 4
+_CHAIN: Final = 256
+
+
+class Quantity(StrEnum):
+    """What a probe measures."""
+
+    COPY = "copy"
+    PRODUCT = "product"
+    DEPTHWISE = "depthwise"
+    RUN = "run"
+    CHAIN = "chain"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Probe:
+    """One graph.
+
+    Attributes:
+        quantity: what it measures.
+        of: which kind of it: a cache level or ``memory``; a precision; empty if there is but one.
+        model: the ONNX file.
+        feeds: its input.
+        work: of one run: bytes read and written; multiply-adds; operators.
+    """
+
+    quantity: Quantity
+    of: str
+    model: bytes
+    feeds: Mapping[str, NDArray[Any]]
+    work: int
+
+    @property
+    def name(self) -> str:
+        """``product fp32``."""
+        return f"{self.quantity.value} {self.of}".rstrip()
+
+
+def probes(cache_bytes: Mapping[str, int]) -> list[Probe]:
+    """Every probe, for a device whose caches are of those sizes by level (``L2``, ``L3``)."""
+    found = [_copy("memory", MEMORY_BYTES, 1)]
+    for level, otherwise in _CACHE_BYTES.items():
+        size_bytes = min(cache_bytes.get(level, otherwise), _MOST_CACHE_BYTES)
+        found.append(
+            _copy(level, size_bytes // 4, _COPIES)
+        )  # the rest is for whoever else is in it
+    found += [_product("fp32", np.float32), _product("fp16", np.float16), _int8_product()]
+    found += [_depthwise(), _int8_depthwise()]
+    found += [_chain(Quantity.RUN, 1), _chain(Quantity.CHAIN, _CHAIN)]
+    return found
+
+
+def _copy(level: str, size_bytes: int, times: int) -> Probe:
+    """Negation, so many times in a row: an operator that does nothing but read and write."""
+    x = np.ones(size_bytes // 4, np.float32)
+    work = 2 * times * x.nbytes
+    return _probe(Quantity.COPY, level, _in_a_row("Neg", times), [], x, work)
+
+
+def _chain(quantity: Quantity, length: int) -> Probe:
+    x = np.ones(1, np.float32)
+    return _probe(quantity, "", _in_a_row("Neg", length), [], x, length)
+
+
+def _product(precision: str, dtype: DTypeLike) -> Probe:
+    x = np.ones((_SIDE, _SIDE), dtype)
+    nodes = [helper.make_node("MatMul", ["x0", "w"], ["x1"])]
+    weights = [numpy_helper.from_array(x, "w")]
+    return _probe(Quantity.PRODUCT, precision, nodes, weights, x, _SIDE**3)
+
+
+def _int8_product() -> Probe:
+    """uint8 activations by int8 weights, as static quantisation writes them."""
+    x = np.ones((_SIDE, _SIDE), np.uint8)
+    node = helper.make_node("QLinearMatMul", _quantised("x0"), ["x1"])
+    weights = _quantised_weight(np.ones((_SIDE, _SIDE), np.int8))
+    return _probe(Quantity.PRODUCT, "int8", [node], weights, x, _SIDE**3)
+
+
+def _depthwise() -> Probe:
+    weight = np.ones((_CHANNELS, 1, _KERNEL_PX, _KERNEL_PX), np.float32)
+    nodes = [
+        helper.make_node("Conv", [f"x{step}", "w"], [f"x{step + 1}"], **_FILTER_ATTRIBUTES)
+        for step in range(_FILTERS)
+    ]
+    return _filters("fp32", nodes, [numpy_helper.from_array(weight, "w")], np.float32)
+
+
+def _int8_depthwise() -> Probe:
+    weight = np.ones((_CHANNELS, 1, _KERNEL_PX, _KERNEL_PX), np.int8)
+    nodes = [
+        helper.make_node(
+            "QLinearConv", _quantised(f"x{step}"), [f"x{step + 1}"], **_FILTER_ATTRIBUTES
+        )
+        for step in range(_FILTERS)
+    ]
+    return _filters("int8", nodes, _quantised_weight(weight), np.uint8)
+
+
+_FILTER_ATTRIBUTES: Final[dict[str, Any]] = {"group": _CHANNELS, "pads": [_KERNEL_PX // 2] * 4}
+
+
+def _filters(
+    precision: str, nodes: Sequence[NodeProto], weights: Sequence[TensorProto], dtype: DTypeLike
+) -> Probe:
+    x = np.ones((1, _CHANNELS, _PICTURE_PX, _PICTURE_PX), dtype)
+    work = _FILTERS * x.size * _KERNEL_PX**2
+    return _probe(Quantity.DEPTHWISE, precision, nodes, weights, x, work)
+
+
+def _quantised(x: str) -> list[str]:
+    return [x, "scale", "x_zero", "w", "scale", "w_zero", "scale", "x_zero"]
+
+
+def _quantised_weight(weight: NDArray[Any]) -> list[TensorProto]:
+    return [
+        numpy_helper.from_array(weight, "w"),
+        numpy_helper.from_array(np.array(0.01, np.float32), "scale"),
+        numpy_helper.from_array(np.array(0, np.uint8), "x_zero"),
+        numpy_helper.from_array(np.array(0, np.int8), "w_zero"),
+    ]
+
+
+def _in_a_row(operator: str, times: int) -> list[NodeProto]:
+    return [helper.make_node(operator, [f"x{i}"], [f"x{i + 1}"]) for i in range(times)]
+
+
+def _probe(
+    quantity: Quantity,
+    of: str,
+    nodes: Sequence[NodeProto],
+    weights: Sequence[TensorProto],
+    x: NDArray[Any],
+    work: int,
+) -> Probe:
+    """A probe of nodes from ``x0`` to the last one's output, both of ``x``'s shape and type."""
+    kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+    graph = helper.make_graph(
+        nodes,
+        quantity.value,
+        [helper.make_tensor_value_info("x0", kind, x.shape)],
+        [helper.make_tensor_value_info(nodes[-1].output[0], kind, x.shape)],
+        weights,
+    )
+    opsets = [helper.make_opsetid("", _OPSET)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
+    return Probe(quantity, of, model.SerializeToString(), {"x0": x}, work)
+
+
+BENCHMARK: Final = 1
+"""Rises when rates come to mean something else; those of another benchmark are measured anew."""
+
+TYPICAL_S: Final = 2.0
+"""What a benchmark takes at most on an ordinary machine, a device class."""
+
+SAMPLES: Final = 9
+SAMPLE_S: Final = 0.008
+"""A sample repeats its run for about so long: a stray interrupt then matters little."""
+
+Run = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRates:
+    """What a device class does in a second, as its engine uses it. What was not measured is absent.
+
+    Attributes:
+        threads: intra-op threads it was measured with.
+        engine: what ran the probes, ``onnxruntime-cpu-1.20.1``; empty if none is installed.
+        copy_bytes_per_s: bytes read and written by an elementwise operator, by where its data lies:
+            ``L2``, ``L3``, ``memory``.
+        product_multiply_adds_per_s: of a matrix product, by precision. Where a processor has no
+            arithmetic of a precision, the engine converts, and the rate is what is left of it.
+        depthwise_multiply_adds_per_s: of a depthwise 3x3 convolution, by precision.
+        operator_s: an operator more in a graph, its work aside.
+        run_s: a call of the engine with a graph of one tiny operator.
+        spread: p90 / p10 - 1 of the runs behind each rate, by the probe's name.
+        noise: how noisy it was, as a multiple of what is still quiet enough.
+        trusted: whether it was quiet enough.
+        elapsed_s: what the benchmark took.
+        measured_at: when, ISO 8601, UTC.
+    """
+
+    threads: int
+    engine: str = ""
+    copy_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
+    product_multiply_adds_per_s: Mapping[str, float] = field(default_factory=dict)
+    depthwise_multiply_adds_per_s: Mapping[str, float] = field(default_factory=dict)
+    operator_s: float | None = None
+    run_s: float | None = None
+    spread: Mapping[str, float] = field(default_factory=dict)
+    noise: float = 0.0
+    trusted: bool = True
+    elapsed_s: float = 0.0
+    measured_at: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """The rates as plain data for JSON."""
+        return {"benchmark": BENCHMARK, **dataclasses.asdict(self)}
+
+    @classmethod
+    def of_document(cls, document: Mapping[str, Any]) -> DeviceRates | None:
+        """The rates that a document holds; None if another benchmark measured them."""
+        if document.get("benchmark") != BENCHMARK:
+            return None
+        return cls(**{each.name: document[each.name] for each in dataclasses.fields(cls)})
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What the benchmark needs of the world.
+
+    Attributes:
+        open_probe: makes one ready to run with so many threads; EnvironmentUnfitError if the engine
+            cannot run it. None if no engine is installed.
+        clock: seconds, monotonic.
+        gauge: how noisy it is.
+        now: the time of day.
+    """
+
+    open_probe: Callable[[Probe, int], Run] | None
+    clock: Callable[[], float]
+    gauge: NoiseGauge
+    now: Callable[[], datetime]
+
+
+def host_bench() -> Bench:
+    """The real world, and the engine if it is installed."""
+    open_probe: Callable[[Probe, int], Run] | None = _open_with_onnx_runtime
+    try:
+        import modelless.variants.runtimes.onnxruntime_cpu  # noqa: F401 (is it there?)
+    except ImportError:
+        open_probe = None
+    return Bench(open_probe, time.perf_counter, HostNoise(), lambda: datetime.now(UTC))
+
+
+def measure_rates(
+    device: DeviceClass,
+    facts: DeviceFacts,
+    *,
+    bench: Bench | None = None,
+    wanted: Sequence[Probe] | None = None,
+) -> DeviceRates:
+    """Measure what ``device`` does in a second.
+
+    Args:
+        device: a class of this machine's.
+        facts: of this machine: its caches and its engines' versions.
+        bench: another world, in tests.
+        wanted: these probes only, in tests.
+    """
+    bench = bench or host_bench()
+    started_s = bench.clock()
+    engine = Engine.ONNXRUNTIME_CPU
+    runs: dict[Probe, Run] = {}
+    if bench.open_probe is not None and device.kind == "cpu":
+        for probe in probes(facts.cache_bytes) if wanted is None else wanted:
+            try:
+                runs[probe] = bench.open_probe(probe, device.threads)
+            except (EnvironmentUnfitError, IntegrityError):
+                continue  # the engine has no such operator
+    durations = sample_in_turn(runs, bench.clock)
+    spread = {probe.name: spread_of(found) for probe, found in durations.items()}
+    limits = NoiseLimits()
+    noise = bench.gauge.since(
+        started_s, device.threads, median(spread.values()) if spread else 0.0
+    ).level(limits)
+    run_s, operator_s = _overheads(durations)
+    version = facts.engines.get(engine.value)
+    return DeviceRates(
+        threads=device.threads,
+        engine=f"{engine.value}-{version}" if durations and version else "",
+        copy_bytes_per_s=_rates(durations, Quantity.COPY),
+        product_multiply_adds_per_s=_rates(durations, Quantity.PRODUCT),
+        depthwise_multiply_adds_per_s=_rates(durations, Quantity.DEPTHWISE),
+        operator_s=operator_s,
+        run_s=run_s,
+        spread=spread,
+        noise=noise,
+        trusted=noise <= 1.0,
+        elapsed_s=bench.clock() - started_s,
+        measured_at=bench.now().isoformat(),
+    )
+
+
+def sample_in_turn(
+    runs: Mapping[Probe, Run], clock: Callable[[], float]
+) -> dict[Probe, list[float]]:
+    """Seconds a run, ``SAMPLES`` of each, each the mean over ``SAMPLE_S`` or one run.
+
+    They take turns, so that a neighbour's burst spoils a sample or two of each and no median.
+    """
+    repeats: dict[Probe, int] = {}
+    for probe, run in runs.items():
+        run()  # the first allocates
+        started_s = clock()
+        run()
+        once_s = clock() - started_s
+        repeats[probe] = max(1, round(SAMPLE_S / once_s)) if once_s > 0.0 else 1
+    found: dict[Probe, list[float]] = {probe: [] for probe in runs}
+    for _ in range(SAMPLES):
+        for probe, run in runs.items():
+            started_s = clock()
+            for _ in range(repeats[probe]):
+                run()
+            found[probe].append((clock() - started_s) / repeats[probe])
+    return found
+
+
+def _rates(durations: Mapping[Probe, Sequence[float]], quantity: Quantity) -> dict[str, float]:
+    return {
+        probe.of: probe.work / median(found)
+        for probe, found in durations.items()
+        if probe.quantity is quantity and median(found) > 0.0
+    }
+
+
+def _overheads(
+    durations: Mapping[Probe, Sequence[float]],
+) -> tuple[float | None, float | None]:
+    """(a run, an operator more): from a graph of one tiny operator and one of a long chain."""
+    by_quantity = {probe.quantity: (probe, median(found)) for probe, found in durations.items()}
+    short, long = by_quantity.get(Quantity.RUN), by_quantity.get(Quantity.CHAIN)
+    if short is None or long is None:
+        return None, None
+    more_s = (long[1] - short[1]) / (long[0].work - short[0].work)
+    return short[1], max(0.0, more_s)
+
+
+def _open_with_onnx_runtime(probe: Probe, threads: int) -> Run:
+    from modelless.variants.runtimes.onnxruntime_cpu import open_on_cpu
+
+    session = open_on_cpu(probe.model, threads, f"the probe '{probe.name}'")
+    outputs = [output.name for output in session.get_outputs()]
+    return lambda: session.run(outputs, probe.feeds)

@@ -1,0 +1,400 @@
+"""Measuring many placements: which points, in what order, for how long; resumed where it was left.
+
+Points are written as they are measured, so an interruption loses one point at most; what is in the
+records for this machine already, and trusted, is not measured again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+from modelless.common.errors import InvalidInputError, ModellessError
+from modelless.profiler.devices.device import DeviceFacts
+from modelless.profiler.measure.jobs import Job, MeasurementSink, World
+from modelless.profiler.measure.measurement import Measurement
+from modelless.profiler.measure.noise import (
+    PROBE_ATTEMPTS,
+    PROBE_RUNS,
+    Noise,
+    NoiseLimits,
+    require_quiet,
+)
+from modelless.profiler.measure.progress import (
+    EventKind,
+    Progress,
+    ProgressEvent,
+    SkipReason,
+    TimeLeft,
+    point_weight,
+    silent,
+)
+from modelless.profiler.measure.timing import FEWEST_REPEATS, Effort, Timing, measure_point
+from modelless.variants.vocabulary import Placement
+
+BATCHES = (1, 2, 4, 8)
+_PLACEMENT_PROBE_RUNS = 20  # about 50 ms before each placement
+
+
+class Chosen(NamedTuple):
+    """What to measure next: a placement at some batches, ascending."""
+
+    placement: Placement
+    batches: tuple[int, ...]
+
+
+class Agenda(Protocol):
+    """Chooses what is worth measuring."""
+
+    def choose(
+        self, left: Mapping[Placement, Sequence[int]], known: Sequence[Measurement]
+    ) -> Chosen | None:
+        """The next to measure; None if what is known is enough.
+
+        Args:
+            left: batches by placement that may be measured.
+            known: what was measured, in this campaign and before.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignSettings:
+    """How a campaign is run.
+
+    Attributes:
+        batches: to measure, ascending.
+        effort: for each point; under a budget the least of its time limit and the point's share.
+        latency_cap_s: a placement whose median exceeds this is not measured at larger batches: the
+            cost model extrapolates.
+        budget_s: time for everything. Without an agenda it is split equally over the placements
+            that have something left to measure; what one leaves goes to those after it, and each
+            gets its smallest batch measured even past its share. With one, whatever it chooses
+            first gets the time, until none is left.
+        noise_limits: beyond these a measurement is not trusted.
+        accept_noise: measure on a noisy machine too, and mark what was measured as not trusted.
+        widest: a median known less well than this, as a share, is not trusted.
+    """
+
+    batches: tuple[int, ...] = BATCHES
+    effort: Effort = field(default_factory=Effort)
+    latency_cap_s: float = 1.0
+    budget_s: float | None = None
+    noise_limits: NoiseLimits = field(default_factory=NoiseLimits)
+    accept_noise: bool = False
+    widest: float = 0.25
+
+    def __post_init__(self) -> None:
+        if (
+            not self.batches
+            or self.batches[0] < 1
+            or list(self.batches) != sorted(set(self.batches))
+        ):
+            raise InvalidInputError.of("batches", self.batches, "ascending whole numbers from 1")
+        if self.budget_s is not None and not self.budget_s > 0.0:
+            raise InvalidInputError.of("budget_s", self.budget_s, "more than 0, or none")
+        if not self.latency_cap_s > 0.0:
+            raise InvalidInputError.of("latency_cap_s", self.latency_cap_s, "more than 0")
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignResult:
+    """What came of a campaign.
+
+    Attributes:
+        measured: in the order of measuring.
+        skipped: why each point that was not measured was not.
+        failed: what went wrong with a placement, by placement.
+        elapsed_s: all of it.
+    """
+
+    measured: tuple[Measurement, ...]
+    skipped: Mapping[tuple[Placement, int], SkipReason]
+    failed: Mapping[Placement, str]
+    elapsed_s: float
+
+    @property
+    def untrusted(self) -> tuple[Measurement, ...]:
+        """Those measured that are not to be trusted; a later campaign measures them again."""
+        return tuple(row for row in self.measured if not row.trusted)
+
+
+def run_campaign(
+    jobs: Sequence[Job],
+    records: MeasurementSink,
+    facts: DeviceFacts,
+    settings: CampaignSettings | None = None,
+    progress: Progress = silent,
+    world: World | None = None,
+    agenda: Agenda | None = None,
+) -> CampaignResult:
+    """Measure every placement of ``jobs`` at every batch that is still missing.
+
+    Args:
+        jobs: in the order to measure; no placement twice.
+        records: what is there already is skipped; each new measurement is added at once.
+        facts: of this host.
+        settings: see CampaignSettings.
+        progress: told of every step.
+        world: clocks, engines and noise; the real ones if None.
+        agenda: chooses what to measure next, and when that is enough; without one everything is
+            measured, in the order of ``jobs``.
+
+    Raises:
+        NoisyMachineError: it is too noisy now, and noise was not accepted. Nothing was measured.
+        InvalidInputError: a placement occurs twice; or the agenda chose what is not left.
+        StoreError: a measurement cannot be written.
+    """
+    counted = Counter(job.placement for job in jobs)
+    for placement, count in counted.items():
+        if count > 1:
+            raise InvalidInputError.of("jobs", placement, "each placement once")
+    campaign = _Campaign(
+        jobs, records, facts, settings or CampaignSettings(), progress, world or World()
+    )
+    return campaign.run(agenda)
+
+
+class _Campaign:
+    """One run of ``run_campaign``, and what it has come to."""
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        records: MeasurementSink,
+        facts: DeviceFacts,
+        settings: CampaignSettings,
+        progress: Progress,
+        world: World,
+    ) -> None:
+        self._jobs, self._records, self._facts = jobs, records, facts
+        self._settings, self._progress, self._world = settings, progress, world
+        self._measured: list[Measurement] = []
+        self._skipped: dict[tuple[Placement, int], SkipReason] = {}
+        self._failed: dict[Placement, str] = {}
+        self._done = 0
+        self._total = len(jobs) * len(settings.batches)
+        weight = sum(point_weight(batch) for batch in settings.batches) * len(jobs)
+        self._time_left = TimeLeft(weight, settings.budget_s)
+        self._started_s = world.clock()
+
+    def run(self, agenda: Agenda | None) -> CampaignResult:
+        self._tell(EventKind.PLANNED)
+        waiting = [(job, missing) for job in self._jobs if (missing := self._missing(job))]
+        settings, gauge = self._settings, self._world.gauge
+        if waiting and not settings.accept_noise:
+            threads = max(job.device.threads for job, _ in waiting)
+            require_quiet(lambda: gauge.probe(threads, PROBE_RUNS), settings.noise_limits)
+        if agenda is None:
+            self._measure_all(waiting)
+        else:
+            self._follow(agenda, waiting)
+        return CampaignResult(tuple(self._measured), self._skipped, self._failed, self._elapsed_s())
+
+    def _measure_all(self, waiting: Sequence[tuple[Job, list[int]]]) -> None:
+        for position, (job, missing) in enumerate(waiting):
+            share_s = self._left_s() / (len(waiting) - position)
+            self._measure(job, missing, self._world.clock() + share_s)
+
+    def _follow(self, agenda: Agenda, waiting: Sequence[tuple[Job, list[int]]]) -> None:
+        open_jobs = {job.placement: (job, missing) for job, missing in waiting}
+        known = [row for by_batch in self._known.values() for row in by_batch.values()]
+        reason = SkipReason.PREDICTED
+        while open_jobs:
+            if self._left_s() <= 0.0:
+                reason = SkipReason.BUDGET_SPENT
+                break
+            choices = {placement: tuple(left) for placement, (_, left) in open_jobs.items()}
+            chosen = agenda.choose(choices, (*known, *self._measured))
+            if chosen is None:
+                break
+            _check_chosen(chosen, choices)
+            job, left = open_jobs[chosen.placement]
+            self._measure(job, list(chosen.batches), self._world.clock() + self._left_s())
+            left[:] = [batch for batch in left if batch not in chosen.batches]
+            if job.placement in self._failed:
+                while left:
+                    self._end(left.pop(), measured=False)
+            elif self._measured[-1].p50_s > self._settings.latency_cap_s:
+                while left and left[-1] > self._measured[-1].batch:
+                    self._skip(job, left.pop(), SkipReason.LATENCY_CAP)
+            if not left:
+                del open_jobs[job.placement]
+        for job, left in open_jobs.values():
+            for batch in left:
+                self._skip(job, batch, reason)
+
+    def _left_s(self) -> float:
+        budget_s = self._settings.budget_s
+        return math.inf if budget_s is None else max(0.0, budget_s - self._elapsed_s())
+
+    @cached_property
+    def _known(self) -> Mapping[Placement, Mapping[int, Measurement]]:
+        """What is in the records for this machine, and trusted."""
+        known: dict[Placement, dict[int, Measurement]] = {}
+        for kind in sorted({job.device.kind for job in self._jobs}):
+            for row in self._records.current(self._facts, kind):
+                if row.trusted:
+                    known.setdefault(row.placement, {})[row.batch] = row
+        return known
+
+    def _missing(self, job: Job) -> list[int]:
+        """Batches still to measure; the others are told of as skipped."""
+        known = self._known.get(job.placement, {})
+        missing: list[int] = []
+        capped = False
+        for batch in self._settings.batches:
+            if batch in known:
+                self._skip(job, batch, SkipReason.ALREADY_MEASURED)
+                capped = capped or known[batch].p50_s > self._settings.latency_cap_s
+            elif capped:
+                self._skip(job, batch, SkipReason.LATENCY_CAP)
+            else:
+                missing.append(batch)
+        return missing
+
+    def _measure(self, job: Job, missing: list[int], end_s: float) -> None:
+        """Load a placement's variant and measure it at the ``missing`` batches until ``end_s``."""
+        world = self._world
+        spread = self._spread(job.device.threads)
+        try:
+            loaded = world.load(job)
+        except Exception as error:  # noqa: BLE001 - an engine may raise anything; the others go on
+            self._fail(job, missing, error)
+            return
+        try:
+            base_bytes = max(loaded.memory_bytes, job.variant.artifact_bytes)
+            loaded_bytes = world.used_bytes(job.device.kind)
+            while missing:
+                batch, begun_s = missing[0], world.clock()
+                self._tell(EventKind.STARTED, job, batch)
+                try:
+                    effort = self._effort(missing, end_s - begun_s)
+                    timing = measure_point(loaded, job.inputs(batch), effort, world.clock)
+                except Exception as error:  # noqa: BLE001 - as above
+                    self._fail(job, missing, error)
+                    return
+                noise = world.gauge.since(begun_s, job.device.threads, spread)
+                grown_bytes = max(0, world.used_bytes(job.device.kind) - loaded_bytes)
+                self._record(job, batch, timing, noise, base_bytes + grown_bytes, loaded.load_s)
+                del missing[0]
+                enough = self._enough(timing, batch, missing, end_s)
+                while missing and enough is not None:
+                    self._skip(job, missing.pop(0), enough)
+        finally:
+            loaded.unload()
+
+    def _spread(self, threads: int) -> float:
+        """How much a fixed computation varies now; passing trouble is for the counters to see."""
+        spread = math.inf
+        for _ in range(PROBE_ATTEMPTS):
+            probe = self._world.gauge.probe(threads, _PLACEMENT_PROBE_RUNS)
+            spread = min(spread, probe.spread)
+            if spread <= self._settings.noise_limits.spread:
+                break
+        return spread
+
+    def _effort(self, missing: Sequence[int], left_s: float) -> Effort:
+        """The effort for the first of ``missing``, of the ``left_s`` seconds for all of them."""
+        effort = self._settings.effort
+        share = point_weight(missing[0]) / sum(point_weight(batch) for batch in missing)
+        limit_s = min(effort.max_time_s, max(1e-3, left_s * share))
+        return replace(effort, max_time_s=limit_s, min_time_s=min(effort.min_time_s, limit_s))
+
+    def _enough(
+        self, timing: Timing, batch: int, missing: Sequence[int], end_s: float
+    ) -> SkipReason | None:
+        """Why batches larger than ``batch`` are not worth measuring; None if they are."""
+        if not missing:
+            return None
+        if timing.p50_s > self._settings.latency_cap_s:
+            return SkipReason.LATENCY_CAP
+        needed_s = (FEWEST_REPEATS + 1) * timing.p50_s * missing[0] / batch
+        return SkipReason.BUDGET_SPENT if self._world.clock() + needed_s > end_s else None
+
+    def _record(
+        self, job: Job, batch: int, timing: Timing, noise: Noise, memory_bytes: int, load_s: float
+    ) -> None:
+        settings, kind = self._settings, job.device.kind
+        level = noise.level(settings.noise_limits)
+        measurement = Measurement(
+            variant_id=job.variant.id,
+            device_class=job.device.name,
+            batch=batch,
+            threads=job.device.threads,
+            engine=self._facts.engine_name(job.variant.engine.value),
+            device_name=self._facts.device_name(kind),
+            repeats=timing.repeats,
+            p50_s=timing.p50_s,
+            p90_s=timing.p90_s,
+            p99_s=timing.p99_s,
+            mean_s=timing.mean_s,
+            throughput_per_s=batch / timing.mean_s,
+            memory_bytes=memory_bytes,
+            load_s=load_s,
+            trusted=level <= 1.0 and timing.relative_width <= settings.widest,
+            noise=level,
+            measured_at=self._world.now(),
+            fingerprint=self._facts.fingerprint_of(kind),
+        )
+        self._records.add(measurement)
+        self._measured.append(measurement)
+        self._end(batch, measured=True)
+        self._tell(EventKind.MEASURED, job, batch, measurement=measurement, timing=timing)
+
+    def _skip(self, job: Job, batch: int, reason: SkipReason) -> None:
+        self._skipped[job.placement, batch] = reason
+        self._end(batch, measured=False)
+        self._tell(EventKind.SKIPPED, job, batch, reason=reason)
+
+    def _fail(self, job: Job, batches: Sequence[int], error: Exception) -> None:
+        message = str(error) if isinstance(error, ModellessError) else repr(error)
+        self._failed[job.placement] = message
+        for batch in batches:
+            self._end(batch, measured=False)
+        self._tell(EventKind.FAILED, job, batches[0], message=message)
+
+    def _end(self, batch: int, *, measured: bool) -> None:
+        self._done += 1
+        self._time_left.ended(batch, measured=measured)
+
+    def _elapsed_s(self) -> float:
+        return self._world.clock() - self._started_s
+
+    def _tell(
+        self,
+        kind: EventKind,
+        job: Job | None = None,
+        batch: int | None = None,
+        *,
+        measurement: Measurement | None = None,
+        timing: Timing | None = None,
+        reason: SkipReason | None = None,
+        message: str = "",
+    ) -> None:
+        self._progress(
+            ProgressEvent(
+                kind=kind,
+                done=self._done,
+                total=self._total,
+                eta_s=self._time_left.eta_s(self._elapsed_s()),
+                placement=job.placement if job else None,
+                batch=batch,
+                measurement=measurement,
+                timing=timing,
+                reason=reason,
+                message=message,
+            )
+        )
+
+
+def _check_chosen(chosen: Chosen, left: Mapping[Placement, Sequence[int]]) -> None:
+    """InvalidInputError if an agenda chose nothing, what is not left, or not in order."""
+    batches, possible = list(chosen.batches), left.get(chosen.placement, ())
+    if not batches or batches != sorted({*batches}.intersection(possible)):
+        allowed = f"some of {list(possible)}, ascending" if possible else "a placement that is left"
+        raise InvalidInputError.of("agenda.choose", chosen, allowed)

@@ -1,0 +1,100 @@
+"""Inputs to measure with: arrays of a task's signature, filled from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelless.common.errors import InvalidInputError
+from modelless.variants.runtimes.base import Tensors
+from modelless.variants.vocabulary import TensorSpec
+
+MOST_WARM_UP = 8
+"""Items in the largest batch to warm up with: its memory stays with the session."""
+
+FREE_AXIS = 224
+"""Size given to a free axis when nothing else is said: the usual side of an image."""
+
+# Open Inference Protocol datatype -> (numpy type, largest integer drawn or None for floats in
+# 0..1). Integers other than bytes are most often token ids or flags: small ones are valid
+# everywhere.
+_DATATYPES: dict[str, tuple[type[np.generic], int | None]] = {
+    "BOOL": (np.bool_, 1),
+    "UINT8": (np.uint8, 255),
+    "UINT16": (np.uint16, 99),
+    "UINT32": (np.uint32, 99),
+    "UINT64": (np.uint64, 99),
+    "INT8": (np.int8, 99),
+    "INT16": (np.int16, 99),
+    "INT32": (np.int32, 99),
+    "INT64": (np.int64, 99),
+    "FP16": (np.float16, None),
+    "FP32": (np.float32, None),
+    "FP64": (np.float64, None),
+}
+
+
+def sample_inputs(
+    specs: Sequence[TensorSpec],
+    batch: int,
+    *,
+    free_axes: Mapping[str, Sequence[int]] | None = None,
+    seed: int = 0,
+) -> dict[str, NDArray[Any]]:
+    """One array for each spec, ``batch`` items along axis 0; the same for the same seed.
+
+    Args:
+        specs: a task's inputs.
+        free_axes: sizes for the free axes (-1) of a tensor after the first axis, in order, by name;
+            224 each where it says nothing.
+
+    Raises:
+        InvalidInputError: a batch below 1, an unknown datatype, too few sizes, a size below 1.
+    """
+    if batch < 1:
+        raise InvalidInputError.of("batch", batch, "1 or more")
+    rng = np.random.default_rng(seed)
+    arrays: dict[str, NDArray[Any]] = {}
+    for spec in specs:
+        if spec.datatype not in _DATATYPES:
+            raise InvalidInputError.of(
+                f"input '{spec.name}' datatype",
+                spec.datatype,
+                ", ".join(_DATATYPES),
+                "Give the measurement inputs of your own.",
+            )
+        kind, largest = _DATATYPES[spec.datatype]
+        shape = (batch, *_sizes(spec, (free_axes or {}).get(spec.name)))
+        if largest is None:
+            arrays[spec.name] = rng.random(shape).astype(kind)
+        else:
+            arrays[spec.name] = rng.integers(0, largest, shape, endpoint=True).astype(kind)
+    return arrays
+
+
+def warm_up_inputs(make: Callable[[int], Tensors], most: int = MOST_WARM_UP) -> list[Tensors]:
+    """Batches to run before a session serves: 1, 2, 4 and so on, ``most`` items at last.
+
+    An engine takes memory as batches need it, and the first to need more waits for it: three times
+    as long as the batch itself, and longer where all processes grow at once, as in a burst.
+
+    Args:
+        make: a batch of so many items.
+        most: items that a batch may have; beyond ``MOST_WARM_UP`` nothing is warmed up.
+    """
+    most = min(most, MOST_WARM_UP)
+    return [make(1 << power) for power in range((most - 1).bit_length())] + [make(most)]
+
+
+def _sizes(spec: TensorSpec, given: Sequence[int] | None) -> list[int]:
+    free = [axis for axis in spec.shape[1:] if axis < 0]
+    chosen = list(given) if given is not None else [FREE_AXIS] * len(free)
+    if len(chosen) != len(free) or any(size < 1 for size in chosen):
+        raise InvalidInputError.of(
+            f"free_axes['{spec.name}']", given, f"{len(free)} sizes of 1 or more"
+        )
+    remaining = iter(chosen)
+    return [axis if axis >= 0 else next(remaining) for axis in spec.shape[1:]]

@@ -1,0 +1,86 @@
+"""What a campaign is given: jobs, a place for what it measures, and the world to measure in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from modelless.profiler.devices.device import DeviceFacts
+from modelless.profiler.measure.inputs import warm_up_inputs
+from modelless.profiler.measure.measurement import Measurement
+from modelless.profiler.measure.noise import HostNoise, NoiseGauge
+from modelless.variants.runtimes import LoadedVariant, find_runtime
+from modelless.variants.runtimes.base import Tensors
+from modelless.variants.runtimes.resident_memory import resident_bytes
+from modelless.variants.vocabulary import DeviceClass, Placement, Variant
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One placement to measure.
+
+    Attributes:
+        variant, device: the placement.
+        artifact: the variant's file.
+        inputs: makes the tensors of a batch of so many items.
+    """
+
+    variant: Variant
+    device: DeviceClass
+    artifact: Path
+    inputs: Callable[[int], Tensors]
+
+    @property
+    def placement(self) -> Placement:
+        return Placement(self.variant.id, self.device.name)
+
+
+class MeasurementSink(Protocol):
+    """Where measurements are kept; ``Records`` is one."""
+
+    def current(self, facts: DeviceFacts, kind: str = "cpu") -> Sequence[Measurement]: ...
+
+    def add(self, measurement: Measurement) -> object: ...
+
+
+def load_job(job: Job) -> LoadedVariant:
+    """Load a job's variant with its own engine, warmed up as where it serves."""
+    return find_runtime(job.variant.engine).load(
+        job.variant, job.artifact, threads=job.device.threads, warm_up=warm_up_inputs(job.inputs)
+    )
+
+
+def used_bytes(kind: str) -> int:
+    """Memory in use where variants on devices of ``kind`` lie: in this process, or on the card."""
+    if kind == "gpu":
+        from modelless.variants.runtimes.cuda_runtime import Cuda
+
+        return Cuda().used_bytes()
+    return resident_bytes()
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a campaign needs of the outside; the real thing by default, tests hand in their own.
+
+    Attributes:
+        clock: seconds, monotonic; the one the gauge goes by.
+        now: the time of day.
+        load: loads a job's variant.
+        gauge: tells how noisy it is.
+        used_bytes: memory in use where variants on devices of a kind lie.
+    """
+
+    clock: Callable[[], float] = time.perf_counter
+    now: Callable[[], datetime] = _utc_now
+    load: Callable[[Job], LoadedVariant] = load_job
+    gauge: NoiseGauge = field(default_factory=HostNoise)
+    used_bytes: Callable[[str], int] = used_bytes

@@ -1,0 +1,82 @@
+"""One placement measured at one batch size: the value everything else here is made of."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import datetime
+
+from modelless.common.errors import InvalidInputError
+from modelless.variants.vocabulary import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One placement measured at one batch size on one machine.
+
+    Attributes:
+        variant_id, device_class: the placement.
+        batch: items in a batch.
+        threads: intra-op threads it ran with.
+        engine: engine and version, e.g. ``onnxruntime-cpu-1.20.1``.
+        device_name: the processor or card, as people know it.
+        repeats: timed runs behind the figures.
+        p50_s, p90_s, p99_s, mean_s: latency of the whole batch, seconds.
+        throughput_per_s: items a second, one batch after another.
+        memory_bytes: resident growth by loading and running at this batch.
+        load_s: from artifact on disk to warm, seconds.
+        trusted: it was quiet enough, and the median is known well enough.
+        noise: how noisy it was, as a multiple of what can be trusted: 1 is the limit.
+        measured_at: with a time zone.
+        fingerprint: of the machine, see ``DeviceFacts.fingerprint_of``.
+    """
+
+    variant_id: str
+    device_class: str
+    batch: int
+    threads: int
+    engine: str
+    device_name: str
+    repeats: int
+    p50_s: float
+    p90_s: float
+    p99_s: float
+    mean_s: float
+    throughput_per_s: float
+    memory_bytes: int
+    load_s: float
+    trusted: bool
+    noise: float
+    measured_at: datetime
+    fingerprint: str
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "threads", "repeats"):
+            if getattr(self, name) < 1:
+                raise self._error(name, "1 or more")
+        for name in ("p50_s", "p90_s", "p99_s", "mean_s", "throughput_per_s"):
+            if not 0.0 < getattr(self, name) < math.inf:
+                raise self._error(name, "a finite number, more than 0")
+        for name in ("memory_bytes", "load_s", "noise"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise self._error(name, "a finite number, 0 or more")
+        if not self.p50_s <= self.p90_s <= self.p99_s:
+            raise InvalidInputError.of(
+                f"measurement of {self.variant_id} at batch {self.batch}: p50_s, p90_s, p99_s",
+                (self.p50_s, self.p90_s, self.p99_s),
+                "in ascending order",
+            )
+        if self.measured_at.tzinfo is None:
+            raise self._error("measured_at", "a time with a time zone")
+
+    def _error(self, name: str, allowed: str) -> InvalidInputError:
+        return InvalidInputError.of(
+            f"measurement of {self.variant_id} at batch {self.batch}: {name}",
+            getattr(self, name),
+            allowed,
+        )
+
+    @property
+    def placement(self) -> Placement:
+        """What was measured."""
+        return Placement(self.variant_id, self.device_class)

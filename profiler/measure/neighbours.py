@@ -1,0 +1,201 @@
+"""Running pairs of placements together: what a busy neighbour costs, from a handful of runs.
+
+Not all pairs: as in Bubble-Up (Mars et al., MICRO 2011) a few runs characterise how sensitive
+placements are and how much they disturb. Of each device class two placements stand for all: the one
+that streams least and the one that streams most bytes a second, so that both cores and memory are
+contended for. Each is measured alone and then beside each of the two, which runs without a pause in
+a process of its own, as another gateway's device would.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from multiprocessing.synchronize import Event
+
+from modelless.common.errors import EnvironmentUnfitError
+from modelless.profiler.cost_model.slowdowns import Kind, PairRun, streaming_rates
+from modelless.profiler.devices.device import DeviceFacts
+from modelless.profiler.measure.jobs import Job, World, load_job
+from modelless.profiler.measure.measurement import Measurement
+from modelless.profiler.measure.noise import PROBE_ATTEMPTS, PROBE_RUNS, NoiseLimits, require_quiet
+from modelless.profiler.measure.timing import Effort, Timing, measure_point
+from modelless.variants.runtimes.base import LoadedVariant
+from modelless.variants.vocabulary import Placement
+
+PAIR_EFFORT = Effort(min_time_s=0.5, max_time_s=2.0)
+"""For each of the two sides of a pair run."""
+
+_LEAST_S = 1e-3
+_START_S = 60.0
+_STOP_S = 10.0
+
+Beside = Callable[[Job], AbstractContextManager[None]]
+"""Keeps a job's variant busy for as long as the context is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A placement that stands for all of its kind on its device class."""
+
+    job: Job
+    kind: Kind
+
+
+def pick_examples(
+    jobs: Sequence[Job], points: Mapping[Placement, Sequence[Measurement]]
+) -> list[Example]:
+    """The placements to run in pairs: two of each device class, one where there is but one.
+
+    Those that are over within a millisecond are picked only where there are no others: they live
+    in the caches and say little of anything else.
+
+    Args:
+        jobs: what may be picked.
+        points: what was measured, by ascending batch; what was not is not picked.
+    """
+    rates = streaming_rates(points)
+    by_class: dict[str, list[Job]] = {}
+    for job in jobs:
+        if job.placement in rates:
+            by_class.setdefault(job.device.name, []).append(job)
+    examples = []
+    for members in by_class.values():
+        lasting = [job for job in members if points[job.placement][0].p50_s >= _LEAST_S]
+        ordered = sorted(lasting or members, key=lambda job: (rates[job.placement], job.placement))
+        examples.append(Example(ordered[0], Kind.COMPUTE_BOUND))
+        if len(ordered) > 1:
+            examples.append(Example(ordered[-1], Kind.MEMORY_BOUND))
+    return examples
+
+
+def run_pairs(
+    examples: Sequence[Example],
+    facts: DeviceFacts,
+    *,
+    effort: Effort = PAIR_EFFORT,
+    limits: NoiseLimits | None = None,
+    accept_noise: bool = False,
+    world: World | None = None,
+    beside: Beside | None = None,
+) -> Iterator[PairRun]:
+    """Run each example beside each of its device class, itself included; yields as it goes.
+
+    Each is measured alone right before, so that a machine that slows down slows both. What the
+    neighbour takes is wanted here and no noise: only what disturbs the measurement alone, and the
+    time given to other machines while both run, is.
+
+    Args:
+        examples: see ``pick_examples``.
+        facts: of this host.
+        effort: for each of the two sides of a pair.
+        limits: of what disturbs; the campaign's defaults if None.
+        accept_noise: run on a noisy machine too, and mark what comes of it as not trusted.
+        world: clocks, engines and noise; the real ones if None.
+        beside: keeps the neighbour busy; in a process of its own if None.
+
+    Raises:
+        NoisyMachineError: it is too noisy, and noise was not accepted.
+        EnvironmentUnfitError: a neighbour could not be started, or ended early.
+    """
+    world, beside, limits = world or World(), beside or neighbour_process, limits or NoiseLimits()
+    for own in examples:
+        others = [other for other in examples if other.job.device == own.job.device]
+        threads = own.job.device.threads
+        loaded = world.load(own.job)
+        try:
+            for other in others:
+                if not accept_noise:
+                    require_quiet(lambda t=threads: world.gauge.probe(t, PROBE_RUNS), limits)  # type: ignore[misc]
+                begun_s = world.clock()
+                alone = measure_point(loaded, own.job.inputs(1), effort, world.clock)
+                quiet = world.gauge.since(begun_s, threads, 0.0).level(limits) <= 1.0
+                with beside(other.job):
+                    together, given = _undisturbed(loaded, own.job, effort, limits, world)
+                yield PairRun(
+                    placement=own.job.placement,
+                    kind=own.kind,
+                    neighbour=other.job.placement,
+                    neighbour_kind=other.kind,
+                    alone_s=alone.p50_s,
+                    beside_s=together.p50_s,
+                    repeats=min(alone.repeats, together.repeats),
+                    trusted=quiet and given,
+                    measured_at=world.now(),
+                    fingerprint=facts.fingerprint_of(own.job.device.kind),
+                )
+        finally:
+            loaded.unload()
+
+
+def _undisturbed(
+    loaded: LoadedVariant,
+    job: Job,
+    effort: Effort,
+    limits: NoiseLimits,
+    world: World,
+) -> tuple[Timing, bool]:
+    """Measure beside the neighbour; again while other machines take too much of the time.
+
+    Returns:
+        the timing, and whether the time was this machine's own.
+    """
+    for _ in range(PROBE_ATTEMPTS):
+        begun_s = world.clock()
+        timing = measure_point(loaded, job.inputs(1), effort, world.clock)
+        given = world.gauge.since(begun_s, job.device.threads, 0.0).steal <= limits.steal
+        if given:
+            break
+    return timing, given
+
+
+@contextmanager
+def neighbour_process(job: Job) -> Iterator[None]:
+    """Run the job's variant without a pause in a process of its own while the context is open.
+
+    Raises:
+        EnvironmentUnfitError: it did not come to run, or ended before it was told to.
+    """
+    context = multiprocessing.get_context("spawn")  # engines' threads do not survive a fork
+    running, stop = context.Event(), context.Event()
+    process = context.Process(
+        target=_keep_busy, args=(job, running, stop), name="modelless-neighbour", daemon=True
+    )
+    process.start()
+    try:
+        end_s = time.monotonic() + _START_S
+        while not running.wait(0.1):
+            if not process.is_alive() or time.monotonic() > end_s:
+                raise _unfit(job, "did not come to run")
+        yield
+        if not process.is_alive():
+            raise _unfit(job, "ended while it was needed")
+    finally:
+        stop.set()
+        process.join(_STOP_S)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        process.close()
+
+
+def _unfit(job: Job, what: str) -> EnvironmentUnfitError:
+    return EnvironmentUnfitError(
+        f"the neighbour {job.placement.variant_id} on {job.placement.device_class} {what}; its "
+        "error is above. Usually memory is short: free some and run the command again."
+    )
+
+
+def _keep_busy(job: Job, running: Event, stop: Event) -> None:
+    """What the neighbour's process does, until it is told to stop or nobody is left to tell it."""
+    parent = os.getppid()
+    loaded = load_job(job)
+    inputs = job.inputs(1)
+    loaded.infer(inputs)
+    running.set()
+    while not stop.is_set() and os.getppid() == parent:
+        loaded.infer(inputs)

@@ -1,0 +1,247 @@
+"""How noisy the machine is right now, and whether a measurement on it can be trusted.
+
+Three signs, none of which needs privileges: how much a fixed small computation varies; the time
+the hypervisor gave to others (steal); the time other processes took of the cores that are wanted.
+The first costs a fraction of a second; the other two are differences of the kernel's counters, so
+they watch a measurement from beginning to end for nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from modelless.common.errors import NoisyMachineError
+from modelless.profiler.devices.host import allowed_cpus
+
+PROBE_RUNS = 100
+PROBE_LOOPS = 40_000  # about 1 to 3 ms of pure Python: no BLAS threads, no memory traffic
+PROBE_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseLimits:
+    """What is still quiet enough.
+
+    Attributes:
+        spread: p90 over p10 of the fixed computation, less 1.
+        steal: share of the cores' time that the hypervisor gave to other machines.
+        contention: share of the wanted cores' time that other processes take.
+    """
+
+    spread: float = 0.30
+    steal: float = 0.05
+    contention: float = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """How noisy it was: shares as in NoiseLimits; 0 where the host cannot tell."""
+
+    spread: float = 0.0
+    steal: float = 0.0
+    contention: float = 0.0
+
+    def level(self, limits: NoiseLimits) -> float:
+        """The worst sign as a multiple of its limit: 1 is the most that can be trusted."""
+        return max(
+            self.spread / limits.spread,
+            self.steal / limits.steal,
+            self.contention / limits.contention,
+        )
+
+    def explain(self, limits: NoiseLimits) -> str:
+        """One line for a person."""
+        return (
+            f"a fixed computation varies by {self.spread:.0%} (limit {limits.spread:.0%}), "
+            f"other processes take {self.contention:.0%} of the wanted cores "
+            f"(limit {limits.contention:.0%}), "
+            f"other machines {self.steal:.1%} of the time (limit {limits.steal:.0%})"
+        )
+
+
+QUIET = Noise()
+
+
+@dataclass(frozen=True, slots=True)
+class CpuCounters:
+    """Seconds of processor time since some start, over the cores this process may use.
+
+    Attributes:
+        at_s: when they were read, on ``time.perf_counter``.
+        busy_s, steal_s: of all processes on those cores; given to other machines.
+        own_s: of this process, all threads.
+        cores: how many cores were counted; 0 where the host keeps no counters.
+    """
+
+    at_s: float
+    busy_s: float
+    steal_s: float
+    own_s: float
+    cores: int
+
+
+def spread_of(durations_s: Sequence[float]) -> float:
+    """p90 / p10 - 1 of a fixed computation's durations; 0 for fewer than two."""
+    if len(durations_s) < 2:
+        return 0.0
+    low, high = np.quantile(np.asarray(durations_s, dtype=np.float64), [0.1, 0.9])
+    return float(high / low - 1.0) if low > 0.0 else 0.0
+
+
+def noise_between(
+    before: CpuCounters, after: CpuCounters, *, threads: int, spread: float = 0.0
+) -> Noise:
+    """Noise between two readings for work that wants ``threads`` cores.
+
+    Other processes contend only for what is left: on two cores, one busy neighbour leaves a
+    single-threaded measurement its core.
+    """
+    cores = min(before.cores, after.cores)
+    passed_s = after.at_s - before.at_s
+    if cores == 0 or not passed_s > 0.0:
+        return Noise(spread=spread)
+    own_s = max(0.0, after.own_s - before.own_s)
+    others_cores = max(0.0, after.busy_s - before.busy_s - own_s) / passed_s
+    wanted = min(threads, cores)
+    taken = min(max(0.0, others_cores - (cores - wanted)), wanted)
+    stolen_s = max(0.0, after.steal_s - before.steal_s)
+    return Noise(
+        spread=spread,
+        steal=min(1.0, stolen_s / (passed_s * cores)),
+        contention=taken / wanted,
+    )
+
+
+def parse_stat(text: str, cpus: Collection[int], tick_s: float) -> tuple[float, float, int]:
+    """(busy seconds, stolen seconds, cores found) of ``cpus`` from the text of /proc/stat."""
+    busy_s, steal_s, cores = 0.0, 0.0, 0
+    for line in text.splitlines():
+        name, *fields = line.split()
+        if not (name.startswith("cpu") and name[3:].isdigit() and int(name[3:]) in cpus):
+            continue
+        # user nice system idle iowait irq softirq steal (guest time is part of user)
+        ticks = [int(field) for field in fields[:8]] + [0] * (8 - len(fields[:8]))
+        busy_s += (ticks[0] + ticks[1] + ticks[2] + ticks[5] + ticks[6]) * tick_s
+        steal_s += ticks[7] * tick_s
+        cores += 1
+    return busy_s, steal_s, cores
+
+
+def read_counters(cpus: Collection[int], stat: Path = Path("/proc/stat")) -> CpuCounters:
+    """The counters now; with 0 cores where the system has no /proc/stat."""
+    try:
+        text = stat.read_text(encoding="ascii")
+        tick_s = 1.0 / os.sysconf("SC_CLK_TCK")
+    except (AttributeError, OSError, ValueError):
+        return CpuCounters(time.perf_counter(), 0.0, 0.0, 0.0, 0)
+    busy_s, steal_s, cores = parse_stat(text, cpus, tick_s)
+    return CpuCounters(time.perf_counter(), busy_s, steal_s, time.process_time(), cores)
+
+
+def fixed_work() -> None:
+    """The probe's computation: always the same, in the interpreter alone."""
+    total = 0
+    for number in range(PROBE_LOOPS):
+        total += number & 7
+
+
+def probe(
+    *,
+    threads: int,
+    counters: Callable[[], CpuCounters],
+    runs: int = PROBE_RUNS,
+    work: Callable[[], None] = fixed_work,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Noise:
+    """Run ``work`` ``runs`` times and say how noisy it was meanwhile. Takes 0.1 to 0.3 s."""
+    before = counters()
+    durations_s = []
+    for _ in range(runs):
+        started_s = clock()
+        work()
+        durations_s.append(clock() - started_s)
+    return noise_between(before, counters(), threads=threads, spread=spread_of(durations_s))
+
+
+def require_quiet(
+    probe_once: Callable[[], Noise], limits: NoiseLimits, *, attempts: int = PROBE_ATTEMPTS
+) -> Noise:
+    """Probe until it is quiet, at most ``attempts`` times.
+
+    Raises:
+        NoisyMachineError: none of them was; the message says what disturbs and what to do.
+    """
+    noise = probe_once()
+    for _ in range(attempts - 1):
+        if noise.level(limits) <= 1.0:
+            break
+        noise = probe_once()
+    if noise.level(limits) > 1.0:
+        raise NoisyMachineError(
+            f"the machine is too noisy to measure: {noise.explain(limits)}. "
+            "Stop what else is running and try again, or accept the noise: "
+            "the measurements are then kept, marked as not trusted."
+        )
+    return noise
+
+
+class NoiseWatch:
+    """Watches the counters while something is measured.
+
+    The kernel counts in steps of 10 ms, so a window is kept at least ``window_s`` long: a quick
+    measurement is judged together with what ran just before it.
+    """
+
+    def __init__(self, counters: Callable[[], CpuCounters], window_s: float = 0.5) -> None:
+        self._counters = counters
+        self._window_s = window_s
+        self._readings: deque[CpuCounters] = deque([counters()])
+
+    def check(self, *, since_s: float, threads: int, spread: float = 0.0) -> Noise:
+        """Noise from ``since_s`` (``time.perf_counter``), or a little earlier, until now."""
+        now = self._counters()
+        start_s = min(since_s, now.at_s - self._window_s)
+        readings = self._readings
+        while len(readings) > 1 and readings[1].at_s <= start_s:
+            readings.popleft()
+        noise = noise_between(readings[0], now, threads=threads, spread=spread)
+        readings.append(now)
+        return noise
+
+
+class NoiseGauge(Protocol):
+    """How noisy it is for work on so many threads."""
+
+    def probe(self, threads: int, runs: int) -> Noise:
+        """Noise during ``runs`` runs of a fixed computation."""
+        ...
+
+    def since(self, start_s: float, threads: int, spread: float) -> Noise:
+        """Noise from ``start_s`` (``time.perf_counter``) until now; the spread is known."""
+        ...
+
+
+class HostNoise:
+    """The gauge of this host."""
+
+    def __init__(self) -> None:
+        cpus = allowed_cpus()
+        self._counters = partial(read_counters, cpus)
+        self._watch = NoiseWatch(self._counters)
+
+    def probe(self, threads: int, runs: int) -> Noise:
+        """See NoiseGauge.probe."""
+        return probe(threads=threads, counters=self._counters, runs=runs)
+
+    def since(self, start_s: float, threads: int, spread: float) -> Noise:
+        """See NoiseGauge.since."""
+        return self._watch.check(since_s=start_s, threads=threads, spread=spread)

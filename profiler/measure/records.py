@@ -1,0 +1,119 @@
+"""Measurements in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+
+from sqlalchemy import ColumnElement, and_, delete, func, select
+
+from modelless.common.errors import InvalidInputError, StoreError
+from modelless.profiler.devices.device import DeviceFacts
+from modelless.profiler.measure.measurement import Measurement
+from modelless.variants.store import MeasurementRow, Store
+
+__all__ = ["Measurement", "Records"]
+
+_FIELDS = tuple(field.name for field in fields(Measurement))
+
+
+class Records:
+    """Measurements in the store: one for each placement, batch and machine fingerprint."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def add(self, measurement: Measurement) -> bool:
+        """Keep ``measurement`` in place of an older one of the same point, in one transaction.
+
+        One that is not trusted does not replace one by the same version of the engine that is:
+        then nothing is written, and the answer is False.
+
+        Raises:
+            StoreError: the store cannot be written.
+        """
+        same_point = _same_point(measurement)
+        with self._store.transaction() as session:
+            before = session.scalar(select(MeasurementRow).where(same_point))
+            if (
+                before is not None
+                and before.engine == measurement.engine
+                and before.trusted
+                and not measurement.trusted
+            ):
+                return False
+            session.execute(delete(MeasurementRow).where(same_point))
+            session.add(MeasurementRow(**{name: getattr(measurement, name) for name in _FIELDS}))
+        return True
+
+    def current(self, facts: DeviceFacts, kind: str = "cpu") -> list[Measurement]:
+        """What was measured on the machine of ``facts`` by engines it has now, trusted or not.
+
+        Args:
+            facts: of the machine; another version of an engine would take another time.
+            kind: of its devices.
+
+        Raises:
+            StoreError: the store cannot be read, or holds a row that cannot be true.
+        """
+        return self._select(
+            MeasurementRow.fingerprint == facts.fingerprint_of(kind),
+            MeasurementRow.engine.in_(facts.engine_names),
+        )
+
+    def everything(self) -> list[Measurement]:
+        """What was measured on any machine. Raises as ``current`` does."""
+        return self._select()
+
+    def count(self, variant_ids: Iterable[str]) -> dict[str, int]:
+        """How many points of these variants there are, of all machines, by id; StoreError.
+
+        Those that have none are left out.
+        """
+        name = MeasurementRow.variant_id
+        counts = select(name, func.count()).where(name.in_(list(variant_ids))).group_by(name)
+        with self._store.transaction() as session:
+            return {row[0]: row[1] for row in session.execute(counts)}
+
+    def forget(self, fingerprint: str, variant_ids: Iterable[str] | None = None) -> int:
+        """Remove what was measured with ``fingerprint``, of ``variant_ids`` or of all; how many.
+
+        Raises:
+            StoreError: the store cannot be written.
+        """
+        wanted: ColumnElement[bool] = MeasurementRow.fingerprint == fingerprint
+        if variant_ids is not None:
+            wanted = and_(wanted, MeasurementRow.variant_id.in_(list(variant_ids)))
+        with self._store.transaction() as session:
+            found = list(session.scalars(select(MeasurementRow.id).where(wanted)))
+            session.execute(delete(MeasurementRow).where(wanted))
+        return len(found)
+
+    def _select(self, *conditions: ColumnElement[bool]) -> list[Measurement]:
+        order = (MeasurementRow.variant_id, MeasurementRow.device_class, MeasurementRow.batch)
+        with self._store.session() as session:
+            rows = session.scalars(
+                select(MeasurementRow)
+                .where(*conditions)
+                .order_by(*order, MeasurementRow.measured_at)
+            )
+            return [_measurement(row) for row in rows]
+
+
+def _same_point(measurement: Measurement) -> ColumnElement[bool]:
+    return and_(
+        MeasurementRow.variant_id == measurement.variant_id,
+        MeasurementRow.device_class == measurement.device_class,
+        MeasurementRow.batch == measurement.batch,
+        MeasurementRow.fingerprint == measurement.fingerprint,
+    )
+
+
+def _measurement(row: MeasurementRow) -> Measurement:
+    try:
+        return Measurement(**{name: getattr(row, name) for name in _FIELDS})
+    except (InvalidInputError, TypeError) as error:
+        raise StoreError(
+            f"The store holds a measurement that cannot be true (row {row.id}): {error} "
+            "Profile that variant again."
+        ) from error

@@ -1,0 +1,428 @@
+"""Profiles as CSV: one schema for our own measurements and for anyone's.
+
+One row is one measured point; the columns are ``COLUMNS``. A blank is "not known". Latencies are
+milliseconds for the whole batch, throughput is items a second, memory MiB, accuracy per cent.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modelless.common.errors import InvalidInputError
+from modelless.profiler.measure.measurement import Measurement
+from modelless.variants.graphs.graph_facts import GraphFacts
+from modelless.variants.vocabulary import DeviceClass, Variant
+
+if TYPE_CHECKING:
+    from modelless.profiler.devices.microbenchmark import DeviceRates
+from collections.abc import Hashable
+from typing import Protocol
+
+# Checks of a whole table: latencies in another unit, points that occur twice.
+
+_FACTOR = 30.0
+"""Latency and throughput may disagree so much (start-up, pipelining); 1,000 is another unit."""
+
+_MOST_MACS_PER_S = {"cpu": 3e13, "gpu": 3e15, "npu": 3e15}
+"""Multiply-adds a second that no device of the kind reaches on a whole network, as of 2025: several
+times what the largest servers, cards and accelerators are rated for."""
+
+_LONGEST_MS, _SHORTEST_MS = 3.6e6, 1e-4
+_SHOWN_LINES = 8
+
+
+class Row(Protocol):
+    """What the checks read of a row."""
+
+    @property
+    def device_kind(self) -> str: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def concurrency(self) -> int | None: ...
+    @property
+    def gmacs(self) -> float | None: ...
+    @property
+    def latency_ms(self) -> float: ...
+    @property
+    def latency_p99_ms(self) -> float | None: ...
+    @property
+    def throughput_per_s(self) -> float | None: ...
+    @property
+    def key(self) -> Hashable: ...
+
+
+def check_units(path: Path, rows: Sequence[Row], lines: Sequence[int]) -> None:
+    """Refuse latencies that look like seconds or microseconds given as milliseconds.
+
+    Four signs, row by row, so that a table of two minds is found out too: throughput (by Little's
+    law, batch x concurrency = throughput x latency); the p99 of the same row; the rate of
+    multiply-adds; the length itself. A row with none of the other columns can only be judged by
+    its length.
+
+    Raises:
+        InvalidInputError: naming the lines, the first row's figures and what they look like.
+    """
+    suspects: list[tuple[int, str]] = []
+    for line, row in zip(lines, rows, strict=True):
+        reason = _suspicion(row)
+        if reason:
+            suspects.append((line, reason))
+    if suspects:
+        raise InvalidInputError.of(
+            f"{path}: latency_ms on {_some([line for line, _ in suspects])}",
+            suspects[0][1],
+            "milliseconds for the whole batch, and throughput_per_s in items a second",
+            "Convert the column and read it again.",
+        )
+
+
+def check_duplicates(path: Path, rows: Sequence[Row], lines: Sequence[int]) -> None:
+    """Refuse two rows for one point.
+
+    Raises:
+        InvalidInputError: naming the lines.
+    """
+    first: dict[Hashable, int] = {}
+    repeated: list[int] = []
+    example = ""
+    for line, row in zip(lines, rows, strict=True):
+        earlier = first.setdefault(row.key, line)
+        if earlier != line:
+            example = example or f"line {line} repeats line {earlier}"
+            repeated.append(line)
+    if repeated:
+        raise InvalidInputError.of(
+            f"{path}: duplicates on {_some(repeated)}",
+            example,
+            "one row for each source, task, model, device, engine, precision, resolution_px, batch "
+            "and concurrency",
+            "Keep one of each, or ask for duplicates to be kept.",
+        )
+
+
+def _suspicion(row: Row) -> str:
+    if not _SHORTEST_MS <= row.latency_ms <= _LONGEST_MS:
+        return f"{row.latency_ms:g} ms, outside {_SHORTEST_MS:g} to {_LONGEST_MS:g} ms"
+    if row.throughput_per_s is not None:
+        ratio = row.latency_ms * row.throughput_per_s / 1e3 / row.batch
+        # Unpublished concurrency may raise it, and never lowers it.
+        most = _FACTOR * row.concurrency if row.concurrency is not None else 1000.0 * _FACTOR
+        if not 1.0 / _FACTOR <= ratio <= most:
+            unit = "seconds" if ratio < 1.0 else "microseconds"
+            return (
+                f"{row.latency_ms:g} ms for {row.batch} items at {row.throughput_per_s:g} items/s: "
+                f"looks like {unit}, or throughput in batches"
+            )
+    if row.latency_p99_ms is not None:
+        tail = row.latency_p99_ms / row.latency_ms
+        if tail < 0.999:
+            return f"{row.latency_ms:g} ms, but a p99 of {row.latency_p99_ms:g} ms, which is less"
+        if tail > 500.0:
+            return f"{row.latency_ms:g} ms, but a p99 of {row.latency_p99_ms:g} ms: two units?"
+    most_macs_per_s = _MOST_MACS_PER_S.get(row.device_kind, math.inf)
+    if row.gmacs is not None:
+        macs_per_s = row.gmacs * 1e9 * row.batch / (row.latency_ms / 1e3)
+        if macs_per_s > most_macs_per_s:
+            return (
+                f"{row.latency_ms:g} ms for {row.gmacs * row.batch:g} G multiply-adds on a "
+                f"{row.device_kind}: {macs_per_s:.1e} a second is more than any reaches; "
+                "looks like seconds"
+            )
+    return ""
+
+
+def _some(lines: Sequence[int]) -> str:
+    shown = ", ".join(str(line) for line in lines[:_SHOWN_LINES])
+    more = f" and {len(lines) - _SHOWN_LINES} more" if len(lines) > _SHOWN_LINES else ""
+    return f"line{'s' if len(lines) > 1 else ''} {shown}{more}"
+
+
+SOURCE = "modelless"
+"""The ``source`` of tables we write."""
+
+_MIB = float(1 << 20)
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """One measured point of any source. None where the source does not tell.
+
+    Attributes:
+        source, task, model, family: names; ``family`` is the architecture's.
+        device, device_kind: name; ``cpu``, ``gpu`` or ``npu``.
+        engine, precision: as the source writes them.
+        resolution_px, batch, concurrency: input side, items a batch, clients at once.
+        params_m, gmacs, mactivations_m, layers: millions, 10^9 multiply-adds an item, millions,
+            count.
+        latency_ms, latency_p99_ms: for the whole batch; ours are the median and the p99.
+        throughput_per_s: items a second.
+        memory_mib: peak of the run.
+        accuracy, accuracy_metric: per cent, and what it measures.
+    """
+
+    source: str
+    task: str
+    model: str
+    family: str
+    device: str
+    device_kind: str
+    engine: str
+    precision: str
+    resolution_px: int | None
+    batch: int
+    concurrency: int | None
+    params_m: float | None
+    gmacs: float | None
+    mactivations_m: float | None
+    layers: int | None
+    latency_ms: float
+    latency_p99_ms: float | None
+    throughput_per_s: float | None
+    memory_mib: float | None
+    accuracy: float | None
+    accuracy_metric: str
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells one point from another."""
+        return (
+            self.source,
+            self.task,
+            self.model,
+            self.device,
+            self.device_kind,
+            self.engine,
+            self.precision,
+            self.resolution_px,
+            self.batch,
+            self.concurrency,
+        )
+
+
+COLUMNS = tuple(field.name for field in fields(TableRow))
+_REQUIRED = frozenset(
+    {"model", "device", "batch", "latency_ms"}
+)  # a row says nothing without these
+_TEXT = frozenset(field.name for field in fields(TableRow) if field.type == "str")
+_WHOLE = frozenset({"resolution_px", "batch", "concurrency", "layers"})
+_ANY_SIGN = frozenset({"accuracy"})  # some metrics are published negative (decibels)
+_MAY_BE_ZERO = frozenset({"memory_mib", "params_m", "gmacs", "mactivations_m", "layers"})
+
+
+class Duplicates(StrEnum):
+    """What to do with several rows of one key."""
+
+    REFUSE = "refuse"
+    KEEP = "keep"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A placement of our own, as tables describe it.
+
+    Attributes:
+        variant, device: the placement.
+        device_name, engine: as measurements tell them.
+        family: the model's architecture; the model's own name if blank.
+        graph: what is known of its graph.
+        rates: what the device class was measured to do in a second; None if it was not.
+    """
+
+    variant: Variant
+    device: DeviceClass
+    device_name: str
+    engine: str
+    family: str = ""
+    graph: GraphFacts | None = None
+    rates: DeviceRates | None = None
+
+    def row(self, batch: int, latency_ms: float) -> TableRow:
+        """A point of the placement.
+
+        ``device`` is ``<device name>/<device class>``, for threads are part of a device here; a
+        variant's version beyond the first stays visible as ``model@version``.
+        """
+        variant, graph = self.variant, self.graph
+        return TableRow(
+            source=SOURCE,
+            task=variant.task,
+            model=variant.model if variant.version == 1 else f"{variant.model}@{variant.version}",
+            family=self.family or variant.model,
+            device=f"{self.device_name}/{self.device.name}",
+            device_kind=self.device.kind,
+            engine=self.engine,
+            precision=variant.precision.value,
+            resolution_px=variant.resolution_px,
+            batch=batch,
+            concurrency=1,
+            params_m=_per(variant.parameter_count, 1e6),
+            gmacs=_per(variant.multiply_adds, 1e9),
+            mactivations_m=_per(graph.activation_count, 1e6) if graph else None,
+            layers=graph.layers if graph else None,
+            latency_ms=latency_ms,
+            latency_p99_ms=None,
+            throughput_per_s=None,
+            memory_mib=None,
+            accuracy=variant.accuracy.percent,
+            accuracy_metric=variant.accuracy.metric,
+        )
+
+
+def rows_of(
+    measurements: Iterable[Measurement],
+    variants: Mapping[str, Variant],
+    devices: Mapping[str, DeviceClass],
+    families: Mapping[str, str] | None = None,
+    graphs: Mapping[str, GraphFacts] | None = None,
+) -> list[TableRow]:
+    """Our own measurements as rows of the schema; see ``Subject.row``.
+
+    Args:
+        measurements: to write.
+        variants: by variant id.
+        devices: by name.
+        families: architecture family by ``task/model``; the model's own name where missing.
+        graphs: what is known of the variants' graphs, by variant id.
+
+    Raises:
+        InvalidInputError: a measurement of a variant or device class that was not given.
+    """
+    rows = []
+    for row in measurements:
+        variant, device = variants.get(row.variant_id), devices.get(row.device_class)
+        if variant is None:
+            raise InvalidInputError.of("measurement.variant_id", row.variant_id, "a given variant")
+        if device is None:
+            raise InvalidInputError.of(
+                "measurement.device_class", row.device_class, "a given device class"
+            )
+        family = (families or {}).get(f"{variant.task}/{variant.model}", "")
+        graph = (graphs or {}).get(row.variant_id)
+        subject = Subject(variant, device, row.device_name, row.engine, family, graph)
+        rows.append(
+            replace(
+                subject.row(row.batch, row.p50_s * 1e3),
+                latency_p99_ms=row.p99_s * 1e3,
+                throughput_per_s=row.throughput_per_s,
+                memory_mib=row.memory_bytes / _MIB,
+            )
+        )
+    return rows
+
+
+def _per(count: int | None, unit: float) -> float | None:
+    return None if count is None else count / unit
+
+
+def write_table(path: Path, rows: Sequence[TableRow]) -> None:
+    """Write ``rows``, heading first; numbers to 6 significant digits, blanks for None."""
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in rows:
+        writer.writerow([_shown(getattr(row, name)) for name in COLUMNS])
+    path.write_text(buffer.getvalue(), encoding="utf-8", newline="")
+
+
+def read_table(path: Path, *, duplicates: Duplicates = Duplicates.REFUSE) -> list[TableRow]:
+    """Read any table of the schema. Columns of other names are ignored.
+
+    Args:
+        path: a CSV file, UTF-8, heading first.
+        duplicates: some published tables hold a point several times, because what told the
+            measurements apart was not published: KEEP takes all of them.
+
+    Raises:
+        InvalidInputError: not such a file, a column missing, no rows, a value that is not a number
+            or cannot be true, latencies that look like another unit, duplicates. The message names
+            the file, the lines, the value and what is allowed.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:  # (bytes that are no UTF-8 are a ValueError)
+        raise InvalidInputError.of(str(path), str(error), "a readable CSV file in UTF-8") from error
+    try:
+        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        heading = list(reader.fieldnames or ())
+        _check_heading(path, heading)
+        rows, lines = [], []
+        for record in reader:
+            if None in record or None in record.values():
+                raise InvalidInputError.of(
+                    f"{path}, line {reader.line_num}", record, f"{len(heading)} fields"
+                )
+            rows.append(_parse(path, reader.line_num, record))
+            lines.append(reader.line_num)
+    except csv.Error as error:
+        raise InvalidInputError.of(f"{path}", str(error), "well-formed CSV") from error
+    if not rows:
+        raise InvalidInputError.of(f"{path}", "no rows", "at least one row below the heading")
+    check_units(path, rows, lines)
+    if duplicates is Duplicates.REFUSE:
+        check_duplicates(path, rows, lines)
+    return rows
+
+
+def _check_heading(path: Path, heading: Sequence[str]) -> None:
+    missing = [name for name in COLUMNS if name not in heading]
+    if missing:
+        raise InvalidInputError.of(
+            f"{path}: columns",
+            heading,
+            f"all of {', '.join(COLUMNS)}",
+            f"Missing: {', '.join(missing)}. Add them, blank where nothing is known.",
+        )
+    twice = sorted({name for name in heading if heading.count(name) > 1})
+    if twice:
+        raise InvalidInputError.of(f"{path}: columns", twice, "each column once")
+
+
+def _parse(path: Path, line: int, record: Mapping[str, str]) -> TableRow:
+    values: dict[str, object] = {}
+    for name in COLUMNS:
+        text = record[name].strip()
+        if not text and name in _REQUIRED:
+            raise InvalidInputError.of(f"{path}, line {line}: {name}", text, "not blank")
+        if name in _TEXT:
+            values[name] = text
+        else:
+            values[name] = _number(f"{path}, line {line}: {name}", name, text) if text else None
+    return TableRow(**values)  # type: ignore[arg-type]  # each value was made for its column
+
+
+def _number(place: str, name: str, text: str) -> float | int:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    least = -math.inf if name in _ANY_SIGN else 0.0
+    if (
+        not math.isfinite(value)
+        or value < least
+        or (value == 0.0 and name not in _MAY_BE_ZERO | _ANY_SIGN)
+        or (name in _WHOLE and value != int(value))
+    ):
+        allowed = "a finite number" if name in _ANY_SIGN else "a finite number, more than 0"
+        if name in _MAY_BE_ZERO:
+            allowed = "a finite number, 0 or more"
+        raise InvalidInputError.of(
+            place,
+            text,
+            allowed.replace("finite", "whole") if name in _WHOLE else allowed,
+            "" if name in _REQUIRED else "Leave it blank if it is not known.",
+        )
+    return int(value) if name in _WHOLE else value
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

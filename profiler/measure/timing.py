@@ -1,0 +1,291 @@
+"""Measuring one loaded variant at one batch: warm up, repeat until the median is known well enough.
+
+Neither the clock nor the engine is imported: the clock is an argument, the variant a LoadedVariant.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
+from modelless.variants.runtimes.base import LoadedVariant, Tensors
+
+# Statistics of a handful of latencies, honest about what few samples can say.
+#
+# Sources: Hoefler and Belli, "Scientific Benchmarking of Parallel Computing Systems" (SC 2015):
+# medians with order-statistic intervals, and their width as the rule to stop. Le Boudec,
+# "Performance Evaluation of Computer and Communication Systems" (2010), theorem 2.1: the interval
+# itself. All of it assumes samples that are independent and of one distribution; warm-up and the
+# noise watch are there to make that fair.
+
+FloatArray = NDArray[np.float64]
+
+_TAIL_START = 0.5
+"""The tail beyond few samples is drawn from here upwards: the slower half."""
+
+_TAIL_CAP = 2.0
+"""An extrapolated quantile is at most this many times the slowest sample seen."""
+
+
+@lru_cache(maxsize=4096)
+def median_ranks(count: int, confidence: float = 0.95) -> tuple[int, int] | None:
+    """Ranks (1-based, low and high) of the samples that enclose the median with ``confidence``.
+
+    The number of samples below the median is Binomial(count, 1/2) whatever the distribution, so the
+    interval [x_(low), x_(high)], high = count + 1 - low, covers it with probability
+    1 - 2 P(Binomial <= low - 1). The largest ``low`` that keeps ``confidence``; None where even the
+    extremes do not (fewer than 6 samples at 95 %).
+    """
+    if count < 1:
+        return None
+    allowed = int((1.0 - confidence) / 2.0 * 2.0**53) * (1 << count) >> 53
+    term, tail, low = 1, 0, 0
+    while 2 * low < count:
+        tail += term  # term = C(count, low): exact in integers
+        if tail > allowed:
+            break
+        term = term * (count - low) // (low + 1)
+        low += 1
+    return (low, count + 1 - low) if low >= 1 else None
+
+
+def median_interval(ordered: FloatArray, confidence: float = 0.95) -> tuple[float, float]:
+    """Confidence interval of the median from samples in ascending order.
+
+    The extremes, and so less confidence than asked for, where ``median_ranks`` is None.
+    """
+    low, high = median_ranks(len(ordered), confidence) or (1, len(ordered))
+    return float(ordered[low - 1]), float(ordered[high - 1])
+
+
+def median_of(ordered: FloatArray) -> float:
+    """The median of samples in ascending order."""
+    count = len(ordered)
+    return float(ordered[count // 2] + ordered[(count - 1) // 2]) / 2.0
+
+
+def conservative_quantile(ordered: FloatArray, level: float) -> float:
+    """An estimate of a quantile that errs upwards when samples are few.
+
+    With at least ``level / (1 - level)`` samples (9 for p90, 99 for p99) it is the sample of rank
+    ceil((n + 1) level): the next run is at most that with probability ``level`` or more, whatever
+    the distribution (for samples that are exchangeable; the same rank as in split conformal
+    prediction).
+
+    With fewer, no sample is high enough, so the tail is extrapolated: excesses over the median of
+    the slower half are taken as exponential, and the estimate is the predictive quantile of a next
+    excess given the mean of k seen ones, ``mean * k * ((1 - u)^(-1/k) - 1)``, which for a true
+    exponential is exact at any k (the ratio is F-distributed with 2 and 2k degrees of freedom).
+    Never less than the slowest sample, never more than twice it.
+    """
+    count = len(ordered)
+    rank = math.ceil((count + 1) * level - 1e-9)
+    if rank <= count:
+        return float(ordered[rank - 1])
+    slowest = float(ordered[-1])
+    k = count // 2
+    if k == 0:
+        return _TAIL_CAP * slowest  # one sample says nothing of its spread
+    median = median_of(ordered)
+    mean = float((ordered[count - k :] - median).mean())
+    beyond = (1.0 - level) / (1.0 - _TAIL_START)
+    tail = median + mean * k * (math.pow(beyond, -1.0 / k) - 1.0)
+    return min(max(slowest, tail), _TAIL_CAP * slowest)
+
+
+def relative_width(low: float, median: float, high: float) -> float:
+    """How far the interval reaches from the median, as a share of it: the larger side."""
+    return max(high - median, median - low) / median if median > 0.0 else math.inf
+
+
+def is_median_known(ordered: FloatArray, width: float, confidence: float) -> bool:
+    """Whether the median's interval at ``confidence`` reaches at most ``width`` to either side."""
+    if median_ranks(len(ordered), confidence) is None:
+        return False
+    low, high = median_interval(ordered, confidence)
+    return relative_width(low, median_of(ordered), high) <= width
+
+
+def as_ordered(latencies_s: list[float]) -> FloatArray:
+    """Ascending array of latencies; refuses what no clock that works can have measured."""
+    ordered = np.sort(np.asarray(latencies_s, dtype=np.float64))
+    if ordered.size == 0:
+        raise InvalidInputError.of("latencies_s", latencies_s, "at least one")
+    if not (np.isfinite(ordered).all() and ordered[0] >= 0.0):
+        raise InvalidInputError.of("latencies_s", latencies_s, "finite numbers, 0 or more")
+    return ordered
+
+
+FEWEST_REPEATS = 3
+"""Taken even when the time limit has passed: below that not even a median can be spoken of."""
+
+_CHECK_GROWTH = 1.2
+"""The interval is looked at each time the samples have grown by this factor, not after every run:
+looking often and stopping at the first good look makes intervals a little optimistic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How hard to try for one point.
+
+    Attributes:
+        relative_width: how far the median's confidence interval may reach to either side, as a
+            share of the median.
+        confidence: of that interval.
+        min_repeats: at least as many timed runs: 6 give a 95 % interval at all, 9 a p90 without
+            extrapolating.
+        tail_repeats, min_time_s: for the sake of p90 and p99, go on to that many runs, or for that
+            long, whichever comes first.
+        max_repeats, max_time_s: stop there, sure or not; the time includes warming up.
+        warm_up_runs, warm_up_s: before timing, at least as many runs and as long, but no more than
+            a quarter of ``max_time_s`` once one has run.
+    """
+
+    relative_width: float = 0.05
+    confidence: float = 0.95
+    min_repeats: int = 9
+    tail_repeats: int = 300
+    max_repeats: int = 5000
+    min_time_s: float = 0.25
+    max_time_s: float = 2.0
+    warm_up_runs: int = 2
+    warm_up_s: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.relative_width < 1.0:
+            raise InvalidInputError.of("effort.relative_width", self.relative_width, "0 to 1")
+        if not 0.0 < self.confidence < 1.0:
+            raise InvalidInputError.of("effort.confidence", self.confidence, "0 to 1")
+        if not FEWEST_REPEATS <= self.min_repeats <= self.max_repeats:
+            raise InvalidInputError.of(
+                "effort.min_repeats", self.min_repeats, f"{FEWEST_REPEATS} to max_repeats"
+            )
+        if not self.max_time_s > 0.0:
+            raise InvalidInputError.of("effort.max_time_s", self.max_time_s, "more than 0")
+
+
+class StopReason(StrEnum):
+    """Why measuring a point ended."""
+
+    CONFIDENT = "confident"
+    TIME_LIMIT = "time-limit"
+    REPEAT_LIMIT = "repeat-limit"
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The latency of one batch, from ``repeats`` timed runs. Seconds for the whole batch.
+
+    Attributes:
+        p50_s: the median.
+        low_s, high_s: the median's confidence interval; the extremes if runs are too few for one.
+        p90_s, p99_s: estimates that err upwards when runs are few (see ``conservative_quantile``).
+        total_s: time spent, warming up included.
+        confident: the interval is as narrow as was asked for.
+    """
+
+    repeats: int
+    p50_s: float
+    p90_s: float
+    p99_s: float
+    mean_s: float
+    low_s: float
+    high_s: float
+    total_s: float
+    confident: bool
+    stopped: StopReason
+
+    @property
+    def relative_width(self) -> float:
+        """How far the interval reaches from the median, as a share of it; inf if there is none."""
+        if self.repeats < FEWEST_REPEATS:
+            return math.inf
+        return relative_width(self.low_s, self.p50_s, self.high_s)
+
+
+def summarise(
+    latencies_s: list[float], effort: Effort, *, total_s: float, stopped: StopReason
+) -> Timing:
+    """The figures of one point from its timed runs.
+
+    Raises:
+        InvalidInputError: none, negative or not a number.
+        EnvironmentUnfitError: the clock is too coarse to see a run.
+    """
+    ordered = as_ordered(latencies_s)
+    count = len(ordered)
+    median = median_of(ordered)
+    if not median > 0.0:
+        raise EnvironmentUnfitError(
+            f"the clock cannot see a run: {count} runs took {total_s:.3g} s together, "
+            "yet half of them 0 s each; measure a larger batch"
+        )
+    low, high = median_interval(ordered, effort.confidence)
+    return Timing(
+        repeats=count,
+        p50_s=median,
+        p90_s=max(median, conservative_quantile(ordered, 0.90)),
+        p99_s=max(median, conservative_quantile(ordered, 0.99)),
+        mean_s=float(ordered.mean()),
+        low_s=low,
+        high_s=high,
+        total_s=total_s,
+        confident=is_median_known(ordered, effort.relative_width, effort.confidence),
+        stopped=stopped,
+    )
+
+
+def measure_point(
+    loaded: LoadedVariant,
+    inputs: Tensors,
+    effort: Effort,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Timing:
+    """Time ``loaded.infer(inputs)`` until ``effort`` is satisfied or spent."""
+    started_s = clock()
+    _warm_up(loaded, inputs, effort, clock, started_s)
+    latencies_s: list[float] = []
+    next_look = effort.min_repeats
+    while True:
+        before_s = clock()
+        loaded.infer(inputs)
+        now_s = clock()
+        latencies_s.append(now_s - before_s)
+        count, spent_s = len(latencies_s), now_s - started_s
+        if count >= next_look and (count >= effort.tail_repeats or spent_s >= effort.min_time_s):
+            ordered = as_ordered(latencies_s)
+            if is_median_known(ordered, effort.relative_width, effort.confidence):
+                stopped = StopReason.CONFIDENT
+                break
+            next_look = int(count * _CHECK_GROWTH) + 1
+        if count >= effort.max_repeats:
+            stopped = StopReason.REPEAT_LIMIT
+            break
+        # A run that would end past the limit is not begun.
+        if count >= FEWEST_REPEATS and spent_s + latencies_s[-1] > effort.max_time_s:
+            stopped = StopReason.TIME_LIMIT
+            break
+    return summarise(latencies_s, effort, total_s=clock() - started_s, stopped=stopped)
+
+
+def _warm_up(
+    loaded: LoadedVariant,
+    inputs: Tensors,
+    effort: Effort,
+    clock: Callable[[], float],
+    started_s: float,
+) -> None:
+    runs = 0
+    while runs < effort.warm_up_runs or clock() - started_s < effort.warm_up_s:
+        loaded.infer(inputs)
+        runs += 1
+        if clock() - started_s >= effort.max_time_s / 4.0:
+            break

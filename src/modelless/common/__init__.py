@@ -1,0 +1,1 @@
+"""Helpers that all packages share: errors, files, statistics."""

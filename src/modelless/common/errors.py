@@ -1,0 +1,112 @@
+"""The errors a person can cause: each names the field, the value, what is allowed, what to do.
+
+Drivers translate them once, at the edge: the API to an HTTP status, the CLI to an exit code.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from modelless.common.shown import shown
+
+FOREIGN_ERRORS: Final = (Exception, SystemExit)
+"""What somebody else's code may raise. A script that calls ``sys.exit`` must not end this process
+silently, with an exit code that means something else here."""
+
+
+class ModellessError(Exception):
+    """Base of every error that is not a bug. ``str(error)`` is fit to be shown to a person.
+
+    Attributes:
+        http_status: status an HTTP reply carries.
+        exit_code: exit code of the command line.
+        retry_after_s: when trying again makes sense, seconds from now; None if unknown or never.
+    """
+
+    http_status: ClassVar[int] = 500
+    exit_code: ClassVar[int] = 1
+    retry_after_s: float | None = None
+
+
+class InvalidInputError(ModellessError):
+    """A request, a file or a setting that is malformed."""
+
+    http_status = 400
+    exit_code = 2
+
+    @classmethod
+    def of(cls, field: str, value: object, allowed: str, hint: str = "") -> InvalidInputError:
+        """An error in the house's form: field, value received, what is allowed, next step."""
+        return cls(
+            f"{field}: got {shown(value)}; allowed: {allowed}." + (f" {hint}" if hint else "")
+        )
+
+
+class NotFoundError(ModellessError):
+    """A task, model, variant or policy of that name does not exist."""
+
+    http_status = 404
+    exit_code = 3
+
+
+class InfeasibleError(ModellessError):
+    """No placement can meet the SLO. The message says what is the nearest feasible one."""
+
+    http_status = 422
+    exit_code = 4
+
+
+class IntegrityError(ModellessError):
+    """An artifact is corrupt, was replaced, or asks for something that is not allowed."""
+
+    exit_code = 5
+
+
+class StoreError(ModellessError):
+    """The store cannot be opened or written: read-only, full, locked or from a newer version."""
+
+    http_status = 503
+    exit_code = 6
+
+
+class EnvironmentUnfitError(ModellessError):
+    """The machine cannot do what was asked: a port is taken, an engine missing."""
+
+    exit_code = 7
+
+
+class OverloadedError(ModellessError):
+    """The system is overloaded, or nothing can serve the query at the moment: try again later.
+
+    ``retry_after_s`` says when.
+    """
+
+    http_status = 429
+    exit_code = 8
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class UnavailableError(OverloadedError):
+    """Nothing can serve it just now, whoever asks. ``retry_after_s`` says when it may."""
+
+    http_status = 503
+
+
+class DeadlineExceededError(ModellessError):
+    """The query's deadline cannot be met any more."""
+
+    http_status = 504
+    exit_code = 9
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class NoisyMachineError(ModellessError):
+    """The machine is too noisy for a trustworthy measurement."""
+
+    exit_code = 10

@@ -1,0 +1,91 @@
+"""What is needed is loaded first and at once; copies of what others serve wait, and rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from modelless.controller.device.load_queue import MOST_REST_S, SHARE, LoadQueue
+from modelless.policies.reasons import Reason
+from modelless.variants.vocabulary import Variant
+from tests.unit.variants.tiny_models import tiny_bytes, variant_of
+
+ONE, TWO, THREE = (variant_of(tiny_bytes(), name) for name in ("one", "two", "three"))
+
+
+def queue_of(*waiting: tuple[Variant, Reason]) -> LoadQueue:
+    queue = LoadQueue()
+    for variant, reason in waiting:
+        queue.put(variant, reason)
+    return queue
+
+
+def test_copies_come_last() -> None:
+    orders = [(ONE, Reason.ANOTHER_COPY), (TWO, Reason.WANTED), (THREE, Reason.DEMAND)]
+    queue = queue_of(*orders)
+    assert (len(queue), queue.needed) == (3, 2)
+    assert [queue.take() for _ in range(3)] == [orders[1], orders[2], orders[0]]
+    assert not queue
+
+
+@pytest.mark.parametrize(
+    ("reason", "busy_share", "rest_s"),
+    [
+        (Reason.ANOTHER_COPY, 0.5, 0.5 / (0.5 * SHARE)),
+        (Reason.ANOTHER_COPY, 0.9, 0.5 / (0.1 * SHARE)),
+        (Reason.ANOTHER_COPY, 1.0, MOST_REST_S),
+        (Reason.ANOTHER_COPY, 0.0, 0.0),
+        (Reason.WANTED, 0.5, 0.0),
+    ],
+)
+def test_it_rests_after_a_copy_the_longer_the_busier_it_is(
+    reason: Reason, busy_share: float, rest_s: float
+) -> None:
+    queue = queue_of((ONE, Reason.ANOTHER_COPY))
+    queue.ended(TWO, reason, 0.5, 100.0, busy_share)
+    assert queue.rest_s(100.0) == pytest.approx(rest_s)
+    assert queue.rest_s(100.0 + rest_s + 1e-6) == 0.0
+
+
+def test_what_is_needed_does_not_wait_for_the_rest() -> None:
+    queue = queue_of((ONE, Reason.ANOTHER_COPY))
+    queue.ended(TWO, Reason.ANOTHER_COPY, 0.5, 100.0, 0.5)
+    queue.put(TWO, Reason.DEMAND)
+    assert queue.rest_s(100.0) == 0.0
+    assert queue.take() == (TWO, Reason.DEMAND)
+    assert queue.rest_s(100.0) > 0.0
+
+
+def test_what_was_given_up_unused_can_wait_unless_it_is_asked_for() -> None:
+    queue = LoadQueue()
+    queue.give_up([THREE.id])
+    queue.give_up([ONE.id])
+    orders = [(ONE, Reason.WANTED), (TWO, Reason.WANTED), (THREE, Reason.WANTED)]
+    for order in orders:
+        queue.put(*order)
+    assert [queue.take() for _ in range(3)] == [orders[1], orders[2], orders[0]]
+    queue.put(ONE, Reason.DEMAND)
+    assert queue.needed == 1
+    queue.ended(ONE, Reason.WANTED, 0.5, 100.0, 0.5)
+    queue.take()
+    assert queue.rest_s(100.0) > 0.0
+
+
+def test_what_can_wait_can_be_dropped() -> None:
+    queue = queue_of((ONE, Reason.ANOTHER_COPY), (TWO, Reason.WANTED))
+    queue.drop_spare()
+    assert (len(queue), queue.needed) == (1, 1)
+    assert queue.take() == (TWO, Reason.WANTED)
+    with pytest.raises(IndexError):
+        queue.take()
+
+
+def test_what_is_ordered_anew_is_what_it_is_by_then() -> None:
+    queue = queue_of((ONE, Reason.ANOTHER_COPY), (ONE, Reason.ANOTHER_COPY), (ONE, Reason.DEMAND))
+    assert (len(queue), queue.needed) == (1, 1)
+
+
+def test_what_was_given_up_and_loaded_again_cannot_wait_the_next_time() -> None:
+    queue = LoadQueue()
+    queue.give_up([ONE.id])
+    queue.ended(ONE, Reason.WANTED, 0.5, 100.0, 0.0)
+    assert not queue.can_wait(ONE, Reason.WANTED)

@@ -1,0 +1,43 @@
+"""Meters: what is counted, into which bucket, and that sums of meters are meters of sums."""
+
+from __future__ import annotations
+
+from modelless.controller.dispatch.counters import BATCH_BOUNDS, LATENCY_BOUNDS_S, Meters
+
+
+def test_a_latency_counts_in_the_first_bucket_that_holds_it() -> None:
+    meters = Meters()
+    for latency_s in (0.0, 0.001, 0.0011, 10.0, 11.0):
+        meters.count_latency("t", latency_s)
+    counts = meters.latencies["t"]
+    assert len(counts) == len(LATENCY_BOUNDS_S) + 2
+    assert counts[:2] == [2.0, 1.0]  # a bound belongs to its own bucket
+    assert counts[-3:-1] == [1.0, 1.0]  # up to 10 s, and above
+    assert counts[-1] == 0.0 + 0.001 + 0.0011 + 10.0 + 11.0
+
+
+def test_a_batch_counts_by_its_items() -> None:
+    meters = Meters()
+    for items in (1, 3, 4, 5000):
+        meters.count_batch("t/m/v@1", "cpu-1", items, 0.5)
+    counts = meters.batches["t/m/v@1", "cpu-1"]
+    assert counts[: len(BATCH_BOUNDS) + 1] == [1.0, 0.0, 2.0, *[0.0] * 8, 1.0]
+    assert counts[-2:] == [5008.0, 2.0]
+
+
+def test_sums_keep_what_is_only_in_one_and_leave_the_other_alone() -> None:
+    one, other = Meters(), Meters()
+    one.count_end("a", "served")
+    for meters in (one, other):
+        meters.count_latency("a", 0.02)
+        meters.count_batch("a/m/v@1", "cpu-1", 2, 0.01)
+    other.count_end("a", "served")
+    other.count_end("b", "refused")
+    other.count_refusal("b", "too-slow")
+    one.add(other)
+    assert one.ends == {("a", "served"): 2, ("b", "refused"): 1}
+    assert one.refusals == {("b", "too-slow"): 1}
+    assert sum(one.latencies["a"][:-1]) == 2.0
+    assert one.batches["a/m/v@1", "cpu-1"][-2:] == [4.0, 0.02]
+    one.count_latency("a", 0.02)
+    assert sum(other.latencies["a"][:-1]) == 1.0

@@ -1,0 +1,30 @@
+"""What is usual among workers: the median of those that count, whoever comes and goes."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import numpy as np
+
+from modelless.controller.dispatch.quarantine import UsualErrors
+
+
+def test_it_is_the_median_of_whoever_counts() -> None:
+    rng = np.random.default_rng(1)
+    usual, known = UsualErrors(), dict[str, tuple[str, float]]()
+    for _ in range(2000):
+        worker, device_class = f"w{rng.integers(12)}", f"c{rng.integers(2)}"
+        if rng.random() < 0.3:
+            usual.drop(worker)
+            known.pop(worker, None)
+        else:
+            error = float(rng.integers(5)) / 4.0  # often equal
+            usual.put(worker, device_class, error)
+            known[worker] = device_class, error
+        for name in ("c0", "c1"):
+            errors = [error for of, error in known.values() if of == name]
+            assert usual.median(name) == (median(errors) if errors else None)
+
+
+def test_of_a_class_unheard_of_nothing_is_usual() -> None:
+    assert UsualErrors().median("cpu-1") is None

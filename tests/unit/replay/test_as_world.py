@@ -1,0 +1,131 @@
+"""A recording as a world: arrivals and limits as they were, profiles as they were measured."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from modelless.common.errors import NotFoundError
+from modelless.controller.replay import as_world
+from modelless.controller.replay.as_world import write_world
+from modelless.controller.replay.queries import Arrival, arrivals_in, outcomes_in
+from modelless.controller.sim.run import simulate
+from modelless.controller.sim.worlds import world as world_module
+from modelless.controller.sim.worlds.arrivals import queries
+from modelless.controller.sim.worlds.profiles import build_fleet
+from modelless.controller.sim.worlds.world import load_world
+
+from .session import CLOCK, START_S, record_control, record_gateway, snapshot
+
+SETTINGS = {
+    "gateways": {"device_class": "cpu-1"},
+    "policies": {"selection": "cheapest-feasible"},
+    "limits": {"max_batch": 8, "default_latency_ms": 5000.0},
+}
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    known = snapshot(**SETTINGS)
+    record_gateway(tmp_path, known, queries=300)
+    record_control(tmp_path, known.settings, ticks=3)
+    return tmp_path
+
+
+def test_arrivals_and_limits_are_those_recorded(recording: Path) -> None:
+    told = write_world(recording, recording / "again.yaml")
+    file = load_world(recording / "again.yaml")
+    recorded = arrivals_in(recording)
+    asked = list(queries(file, seed=0))
+    assert told["queries"] == len(asked) == len(recorded) == 301
+    assert recorded[0].at_s == CLOCK["time_s"]
+    for one, (at_s, query) in zip(asked, recorded, strict=True):
+        slo, latency_s = one.client.slo, query.deadline_s - query.arrival_s
+        assert one.arrival_s == pytest.approx(at_s - recorded[0].at_s, abs=1e-6)
+        assert one.task == query.scope
+        assert one.client.latency_s == pytest.approx(min(latency_s, 5.0), rel=1e-4)
+        assert (slo.min_accuracy, slo.items) == (query.min_accuracy_percent, query.items)
+        assert (slo.priority, slo.tenant) == (query.priority, query.tenant)
+        assert slo.when_late == ("serve" if query.serve_late else "refuse")
+    assert START_S not in [one.arrival_s for one in asked]
+
+
+def test_the_world_holds_the_devices_profiles_and_policies_of_then(recording: Path) -> None:
+    write_world(recording, recording / "again.yaml")
+    world = load_world(recording / "again.yaml").world
+    (device,) = world.devices
+    assert (device.name, device.count, device.memory_mib) == ("cpu-1", 1, 1024.0)
+    assert world.policies.selection == "cheapest-feasible"
+    assert world.network.worker_hop_ms == pytest.approx(0.4)  # of the workers' 0.8 ms, each way
+    (task,) = world.tasks
+    assert task.variants.kind == "written"
+    assert len(task.variants.variants) == 3
+    figures = simulate(load_world(recording / "again.yaml")).figures()
+    assert figures["queries"] == 301
+    assert figures["answered"] > 50
+
+
+def test_queries_that_no_batch_can_hold_are_left_out(tmp_path: Path) -> None:
+    known = snapshot(**SETTINGS | {"limits": {"max_batch": 2}})
+    record_gateway(tmp_path, known, queries=60)
+    told = write_world(tmp_path, tmp_path / "again.yaml")
+    assert 0 < told["too_large"] < told["queries"]
+    assert told["too_large"] + told["queries"] == 61
+    items = [one.client.slo.items for one in queries(load_world(tmp_path / "again.yaml"), seed=0)]
+    assert len(items) == told["queries"]
+    assert max(items) <= 2
+
+
+def test_what_became_of_the_queries_is_counted_as_a_client_would(recording: Path) -> None:
+    outcomes = outcomes_in(recording)
+    assert outcomes.queries == 301
+    assert 0 < outcomes.good <= outcomes.answered < outcomes.queries
+    figures = outcomes.figures(10.0)
+    assert figures["goodput_per_s"] == outcomes.value / 10.0
+    assert 70.0 <= figures["mean_accuracy"] <= 80.0
+    assert not math.isnan(outcomes.value)
+
+
+def test_no_recording_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="--record"):
+        write_world(tmp_path, tmp_path / "w.yaml")
+
+
+def test_a_world_of_settings_without_bounds_can_be_read(tmp_path: Path) -> None:
+    known = snapshot(
+        **SETTINGS
+        | {
+            "limits": {"max_queued": 5_000_000},
+            "pools": [{"device_class": "cpu-1", "workers": 2, "max_workers": 10**6}],
+        }
+    )
+    for number, variant in enumerate(known.variants.values()):
+        low = replace(variant.accuracy, percent=0.1 * number)
+        known.variants[variant.id] = replace(variant, accuracy=low)  # type: ignore[index]
+    record_gateway(tmp_path, known, queries=20)
+    path = tmp_path / f"{'n' * 120}.yaml"
+    write_world(tmp_path, path)
+    file = load_world(path)
+    assert len(file.world.name) == world_module.MOST_LETTERS == as_world.MOST_LETTERS
+    assert file.world.limits.max_queued == world_module.MOST_QUEUED == as_world.MOST_QUEUED
+    assert file.world.devices[0].max_workers == world_module.MOST_WORKERS == as_world.MOST_WORKERS
+    assert len(build_fleet(file).variants) == 3
+
+
+def test_a_deadline_that_nobody_named_is_left_blank(recording: Path) -> None:
+    own = arrivals_in(recording)[0].query._replace(deadline_s=math.inf)
+    written = recording / "t.csv"
+    as_world._write_trace(
+        written,
+        [
+            Arrival(0.0, own._replace(arrival_s=0.0, deadline_s=0.25)),
+            Arrival(0.0, own._replace(arrival_s=0.0, deadline_s=5.0, has_default_deadline=True)),
+        ],
+        0.0,
+    )
+    with written.open(encoding="utf-8", newline="") as file:
+        assert [row["latency_ms"] for row in csv.DictReader(file)] == ["250", ""]

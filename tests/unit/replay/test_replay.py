@@ -1,0 +1,137 @@
+"""Replay: recorded sessions give the very same effects again; what differs is found."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modelless.common.errors import InvalidInputError, NotFoundError
+from modelless.controller.config import parse_settings
+from modelless.controller.dispatch.dispatcher import Dispatcher
+from modelless.controller.replay.recorded import QUESTIONS, RecordedDispatcher
+from modelless.controller.replay.replay import replay, tapes_in
+from modelless.policies.discovery import BUILT_IN
+from modelless.policies.seams import ScalingPolicy, SelectionPolicy
+
+from .session import record_control, record_gateway, snapshot
+
+NEEDS_SETTINGS = {"static": {"policy": "static", "variant": "imagenet/lite0/int8@1"}}
+SELECTION = [NEEDS_SETTINGS.get(name, name) for name in BUILT_IN[SelectionPolicy]]
+SCALING = list(BUILT_IN[ScalingPolicy])
+
+
+@pytest.mark.parametrize("selection", SELECTION, ids=str)
+def test_every_selection_policy_replays_to_identical_effects(
+    selection: str | dict[str, Any], tmp_path: Path
+) -> None:
+    record_gateway(tmp_path, snapshot(policies={"selection": selection}, seed=3))
+    (tape,) = tapes_in(tmp_path)
+    done = replay(tape)
+    assert done.difference is None
+    assert done.ending == "end"
+    assert done.inputs > 350
+    assert done.effects > 250
+
+
+@pytest.mark.parametrize("scaling", SCALING)
+def test_every_scaling_policy_replays_to_identical_effects(scaling: str, tmp_path: Path) -> None:
+    record_control(tmp_path, parse_settings({"policies": {"scaling": scaling}}))
+    (tape,) = tapes_in(tmp_path)
+    done = replay(tape)
+    assert done.difference is None
+    assert done.what == "control"
+    assert done.inputs == 41  # a tick each, and once what may be loaded
+
+
+def test_another_process_with_other_hashes_gives_the_same(tmp_path: Path) -> None:
+    for number, selection in enumerate(SELECTION):
+        known = snapshot(policies={"selection": selection})
+        record_gateway(tmp_path, known, queries=120, name=str(number))
+    for scaling in SCALING:
+        settings = parse_settings({"policies": {"scaling": scaling}})
+        record_control(tmp_path, settings, ticks=10, name=scaling)
+    command = [sys.executable, "-m", "modelless.controller.cli", "replay", str(tmp_path), "--json"]
+    environment = {**os.environ, "PYTHONHASHSEED": "4711"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    told = json.loads(done.stdout)
+    assert [tape["difference"] for tape in told["tapes"]] == [None] * len(SELECTION + SCALING)
+    assert done.returncode == 0
+
+
+def test_what_a_policy_s_module_prints_is_no_part_of_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = BUILT_IN[SelectionPolicy]["cheapest-feasible"].replace(":", " import ")
+    module = tmp_path / "noisy_replayed.py"
+    module.write_text(f"from {source}\nprint('imported')\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    selection = "noisy_replayed:CheapestFeasible"
+    record_gateway(tmp_path, snapshot(policies={"selection": selection}), queries=20)
+    command = [sys.executable, "-m", "modelless.controller.cli", "replay", str(tmp_path), "--json"]
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path.rstrip(os.pathsep)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert json.loads(done.stdout)["identical"], done.stderr
+    assert "imported" in done.stderr
+
+
+def test_every_input_of_a_dispatcher_is_recorded() -> None:
+    public = {name for name in dir(Dispatcher) if not name.startswith("_")}
+    assert public - QUESTIONS == {name for name in vars(RecordedDispatcher) if name in public}
+
+
+def test_the_first_difference_is_found_and_shown(tmp_path: Path) -> None:
+    record_gateway(tmp_path, snapshot(), queries=50)
+    (tape,) = tapes_in(tmp_path)
+    lines = gzip.decompress(tape.read_bytes()).decode().splitlines()
+    place = next(n for n, line in enumerate(lines) if n > 40 and '"Execute"' in line)
+    item = json.loads(lines[place])
+    name, _, effects = item
+    run = next(effect for effect in effects if effect[0] == "Execute")
+    run[2] = "w9"
+    lines[place] = json.dumps(item)
+    tape.write_bytes(gzip.compress("\n".join([*lines, ""]).encode()))
+    difference = replay(tape).difference
+    assert difference is not None
+    assert difference.number == place
+    assert difference.asked.startswith(name)
+    assert '"w9"' in difference.recorded
+    assert '"w9"' not in difference.replayed
+
+
+def test_what_breaks_off_is_replayed_up_to_there(tmp_path: Path) -> None:
+    record_gateway(tmp_path, snapshot(), queries=200)
+    (tape,) = tapes_in(tmp_path)
+    whole = replay(tape)
+    tape.write_bytes(tape.read_bytes()[:-600])
+    part = replay(tape)
+    assert part.difference is None
+    assert part.ending == "unfinished"
+    assert 0 < part.inputs < whole.inputs
+
+
+def test_another_seed_or_format_is_no_silent_success(tmp_path: Path) -> None:
+    record_gateway(tmp_path, snapshot(policies={"selection": "random"}, seed=1))
+    (tape,) = tapes_in(tmp_path)
+    lines = gzip.decompress(tape.read_bytes()).decode().splitlines()
+    header = json.loads(lines[0])
+    header["settings"]["seed"] = 2
+    tape.write_bytes(gzip.compress("\n".join([json.dumps(header), *lines[1:], ""]).encode()))
+    assert replay(tape).difference is not None
+    header["format"] = 99
+    tape.write_bytes(gzip.compress((json.dumps(header) + "\n").encode()))
+    with pytest.raises(InvalidInputError, match="format 1"):
+        replay(tape)
+    tape.write_bytes(b"not a tape")
+    with pytest.raises(InvalidInputError, match="readable tape"):
+        replay(tape)
+    tape.unlink()
+    with pytest.raises(NotFoundError, match="--record"):
+        tapes_in(tmp_path)

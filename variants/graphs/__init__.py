@@ -1,0 +1,1 @@
+"""Reading, inspecting and changing ONNX graphs."""

@@ -1,0 +1,183 @@
+"""Counting a graph's multiply-adds for one item, layer by layer, where the shapes can be told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from onnx import ModelProto, NodeProto
+
+from modelless.variants.graphs.item_graph import (
+    ONNX_RUNTIME_DOMAIN,
+    STANDARD_DOMAINS,
+    ItemGraph,
+    has_subgraph,
+    read_item_graph,
+    whole_attribute,
+)
+
+# Operator -> index of its weight among its inputs.
+_CONVOLUTIONS: Final[Mapping[str, int]] = {
+    "Conv": 1, "ConvInteger": 1, "ConvTranspose": 1, "FusedConv": 1, "QLinearConv": 3,
+}  # fmt: skip
+_PRODUCTS: Final = frozenset(
+    {"MatMul", "Gemm", "MatMulInteger", "QLinearMatMul", "QGemm", "FusedMatMul", "FusedGemm"}
+    | {"DynamicQuantizeMatMul", "MatMulNBits"}
+)
+_RECURRENT: Final = frozenset({"LSTM", "GRU", "RNN"})
+# Classical models (ai.onnx.ml) -> the attribute whose every number takes part in one multiply-add.
+_CLASSICAL: Final[Mapping[str, str]] = {
+    "LinearClassifier": "coefficients", "LinearRegressor": "coefficients",
+    "SVMClassifier": "support_vectors", "SVMRegressor": "support_vectors",
+}  # fmt: skip
+_STANDARD_UNCOUNTED: Final = frozenset({"Einsum", "DeformConv", "LinearAttention"})
+# Those of ONNX Runtime's own operators that multiply no matrices; any other may.
+_MERELY_ELEMENTWISE: Final = frozenset(
+    {"BiasGelu", "DequantizeLinear", "FastGelu", "Gelu", "QLinearAdd", "QLinearAveragePool"}
+    | {"QLinearConcat", "QLinearGlobalAveragePool", "QLinearLeakyRelu", "QLinearMul"}
+    | {"QLinearSigmoid", "QLinearSoftmax", "QuantizeLinear", "QuickGelu"}
+    | {"SimplifiedLayerNormalization", "SkipLayerNormalization"}
+    | {"SkipSimplifiedLayerNormalization"}
+)
+_CLASSICAL_DOMAIN: Final = "ai.onnx.ml"
+
+
+class LayerKind(StrEnum):
+    """What a layer multiplies: kinds that run at different speeds on one device."""
+
+    DENSE_CONVOLUTION = "dense-convolution"
+    POINTWISE_CONVOLUTION = "pointwise-convolution"  # 1x1, one group: a matrix product a pixel
+    GROUPED_CONVOLUTION = "grouped-convolution"  # depthwise ones are those of one channel a group
+    MATRIX_PRODUCT = "matrix-product"
+    RECURRENT = "recurrent"
+    ATTENTION = "attention"
+    UNKNOWN = "unknown"  # it may multiply, but how much is not known
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A node that multiplies and adds.
+
+    Attributes:
+        multiply_adds: for one item; None if unknown.
+    """
+
+    node: NodeProto
+    kind: LayerKind
+    multiply_adds: int | None
+
+
+def count_multiply_adds(model: ModelProto, *, resolution_px: int | None = None) -> int | None:
+    """Multiply-adds of all layers for one item; None if those of any are unknown.
+
+    Which sizes are taken for free axes: see ``read_item_graph``.
+    """
+    return total_multiply_adds(layers_of(read_item_graph(model, resolution_px=resolution_px)))
+
+
+def total_multiply_adds(layers: list[Layer]) -> int | None:
+    """The layers' sum; None if that of any is unknown."""
+    counts = [layer.multiply_adds for layer in layers]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def layers_of(graph: ItemGraph) -> list[Layer]:
+    """Every node that multiplies, or may, in the graph's order."""
+    found = []
+    for node in graph.nodes:
+        kind = _kind_of(node, graph)
+        if kind is not None:
+            found.append(Layer(node, kind, _count(node, kind, graph)))
+    return found
+
+
+def _kind_of(node: NodeProto, graph: ItemGraph) -> LayerKind | None:
+    if has_subgraph(node):
+        return LayerKind.UNKNOWN
+    operator = node.op_type
+    if node.domain == _CLASSICAL_DOMAIN:
+        return LayerKind.MATRIX_PRODUCT if operator in _CLASSICAL else None
+    if node.domain not in STANDARD_DOMAINS and node.domain != ONNX_RUNTIME_DOMAIN:
+        return LayerKind.UNKNOWN  # a function of the file that could not be put in its place
+    if operator in _CONVOLUTIONS:
+        if whole_attribute(node, "group", 1) > 1:
+            return LayerKind.GROUPED_CONVOLUTION
+        weight = graph.input_of(node, _CONVOLUTIONS[operator]).shape
+        is_pointwise = weight is not None and math.prod(weight[2:]) == 1
+        return LayerKind.POINTWISE_CONVOLUTION if is_pointwise else LayerKind.DENSE_CONVOLUTION
+    if operator in _PRODUCTS:
+        return LayerKind.MATRIX_PRODUCT
+    if node.domain == ONNX_RUNTIME_DOMAIN:
+        return None if operator in _MERELY_ELEMENTWISE else LayerKind.UNKNOWN
+    if operator in _RECURRENT:
+        return LayerKind.RECURRENT
+    if operator == "Attention":
+        return LayerKind.ATTENTION
+    return LayerKind.UNKNOWN if operator in _STANDARD_UNCOUNTED else None
+
+
+def _count(node: NodeProto, kind: LayerKind, graph: ItemGraph) -> int | None:
+    if kind is LayerKind.UNKNOWN:
+        return None
+    if node.domain == _CLASSICAL_DOMAIN:
+        return _of_classical(node, graph)
+    if kind is LayerKind.RECURRENT:
+        return _of_recurrent(node, graph)
+    if kind is LayerKind.ATTENTION:
+        return _of_attention(node, graph)
+    if kind is LayerKind.MATRIX_PRODUCT:
+        return _of_product(node, graph)
+    return _of_convolution(node, graph)
+
+
+def _of_convolution(node: NodeProto, graph: ItemGraph) -> int | None:
+    weight = graph.input_of(node, _CONVOLUTIONS[node.op_type]).shape
+    transposed = node.op_type == "ConvTranspose"
+    slid_over = (graph.input_of(node, 0) if transposed else graph.output_of(node)).elements
+    if weight is None or slid_over is None:
+        return None
+    return slid_over * math.prod(weight[1:])  # channels already divided by the groups
+
+
+def _of_product(node: NodeProto, graph: ItemGraph) -> int | None:
+    elements, left = graph.output_of(node).elements, graph.input_of(node, 0).shape
+    if elements is None or not left:
+        return None
+    transposed = whole_attribute(node, "transA", 0) != 0 and len(left) > 1
+    return elements * left[-2 if transposed else -1]
+
+
+def _of_recurrent(node: NodeProto, graph: ItemGraph) -> int | None:
+    """Each step of each sequence multiplies by all of W [D, gates, in] and R [D, gates, hidden]."""
+    x, w, r = (graph.input_of(node, index) for index in range(3))
+    if x.shape is None or w.elements is None or r.elements is None:
+        return None
+    return math.prod(x.shape[:-1]) * (w.elements + r.elements)
+
+
+def _of_attention(node: NodeProto, graph: ItemGraph) -> int | None:
+    """Scores, queries by keys; then the weighted sums, what is written by keys."""
+    queries, keys = graph.input_of(node, 0).elements, graph.input_of(node, 1).shape
+    written = graph.output_of(node).elements
+    if queries is None or keys is None or written is None:
+        return None
+    length = keys[-2]
+    if len(node.input) > 4 and node.input[4]:
+        past = graph.input_of(node, 4).shape
+        if past is None:
+            return None
+        length += past[-2]
+    return (queries + written) * length
+
+
+def _of_classical(node: NodeProto, graph: ItemGraph) -> int | None:
+    shape = graph.input_of(node, 0).shape
+    if shape is None:
+        return None
+    wanted = _CLASSICAL[node.op_type]
+    numbers = next((len(each.floats) for each in node.attribute if each.name == wanted), 0)
+    return math.prod(shape[:-1]) * numbers

@@ -1,0 +1,1 @@
+"""Makers of variants, one file each."""

@@ -1,0 +1,259 @@
+"""Static int8: integer convolutions and matrix products, ranges measured beforehand.
+
+Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
+Inference", CVPR 2018, https://arxiv.org/abs/1712.05877, section 2; weights by channel as in
+Krishnamoorthi, "Quantizing deep convolutional networks for efficient inference" (2018),
+https://arxiv.org/abs/1806.08342, section 3. The graph is written by ONNX Runtime's quantiser in the
+QDQ form (pairs of QuantizeLinear and DequantizeLinear), which other engines read too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar, Final
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
+from pydantic import Field
+
+from modelless.common.errors import InvalidInputError
+from modelless.variants.graphs.canonical import write_model
+from modelless.variants.graphs.opsets import at_least_opset
+from modelless.variants.graphs.weights import constants, readers, replace, weights
+from modelless.variants.making.activation_ranges import ActivationRange, Method, measure_ranges
+from modelless.variants.making.bias_correction import correct_biases, with_biases
+from modelless.variants.making.calibration import CalibrationData
+from modelless.variants.making.fidelity import compare, run_all
+from modelless.variants.making.maker import Made, Maker
+from modelless.variants.making.makers.optimise import inferred
+from modelless.variants.making.session import Session, import_onnxruntime
+from modelless.variants.vocabulary import Precision
+
+# Which layers bear rounding worst: each is quantised alone and the model's outputs compared.
+#
+# The signal-to-quantisation-noise ratio of the outputs, one layer at a time, is the sensitivity by
+# which mixed precision is commonly assigned: Wu et al., "Integer Quantization for Deep Learning
+# Inference" (2020), https://arxiv.org/abs/2004.09602, section 6.1 ("partial quantization").
+
+_CALLS: Final = 8
+
+
+def rank_layers(
+    model: ModelProto,
+    quantise_alone: Callable[[str], ModelProto],
+    layers: Sequence[str],
+    calibration: CalibrationData,
+) -> list[tuple[str, float]]:
+    """Layers and the SQNR, dB, of the outputs when each is quantised alone; the worst first.
+
+    Args:
+        model: the float model.
+        quantise_alone: the model with only that layer quantised.
+        layers: names of nodes.
+        calibration: its first calls are compared on.
+    """
+    some = CalibrationData(calibration.feeds[:_CALLS])
+    source = run_all(Session(write_model(model)), some)
+    found = []
+    for layer in layers:
+        made = run_all(Session(write_model(quantise_alone(layer))), some)
+        found.append((layer, compare(source, made).sqnr_db))
+    return sorted(found, key=lambda each: each[1])
+
+
+# What has integer kernels, and what passes integers on as they are. Left out is what ends networks
+# (Softmax, Sigmoid): outputs in steps of 1/256 would tie classes that the network tells apart.
+_OPERATORS: Final = [
+    "Add",
+    "AveragePool",
+    "Clip",
+    "Concat",
+    "Conv",
+    "ConvTranspose",
+    "Flatten",
+    "Gemm",
+    "GlobalAveragePool",
+    "LeakyRelu",
+    "MatMul",
+    "MaxPool",
+    "Mul",
+    "Pad",
+    "Relu",
+    "Reshape",
+    "Resize",
+    "Split",
+    "Squeeze",
+    "Transpose",
+    "Unsqueeze",
+]
+_OPSET: Final = 13  # the first whose DequantizeLinear has a scale for each channel
+_OWN_OUTPUT: Final = frozenset({"Gemm", "MatMul"})
+
+
+class Int8Static(Maker):
+    """Integer arithmetic throughout, the activations' ranges measured on calibration data."""
+
+    name: ClassVar[str] = "int8-static"
+    precision: ClassVar[Precision | None] = Precision.INT8
+    needs_calibration: ClassVar[bool] = True
+    tools: ClassVar[tuple[str, ...]] = ("onnx", "onnxruntime", "numpy")
+
+    calibration: Method = Field("min-max", description="rule for the activations' ranges")
+    percentile: float = Field(
+        99.99, gt=50, le=100, description="per cent of the values that `percentile` keeps"
+    )
+    per_channel: bool = Field(True, description="a scale for each output channel of a weight")
+    reduce_range: bool = Field(
+        False,
+        description="7-bit weights: x86 without VNNI saturates sums of 8-bit ones",
+    )
+    keep_worst: int = Field(
+        0, ge=0, description="number of layers left in float32: those that disturb the outputs most"
+    )
+    bias_correction: bool = Field(
+        False, description="corrects biases for the change of the layers' means by rounding"
+    )
+
+    def make(self, model: ModelProto, calibration: CalibrationData) -> Made:
+        """See ``Maker.make``."""
+        model = inferred(at_least_opset(model, _OPSET))
+        _flatten_biases(model)
+        layers = [weight.node.name for weight in weights(model)]
+        if self.bias_correction:
+            with_biases(model)
+        if not layers:
+            raise InvalidInputError.of(
+                "int8-static: model",
+                "no float32 weights",
+                "a convolution or a matrix product of constants",
+                "A model is quantised once.",
+            )
+        if self.keep_worst >= len(layers):
+            raise InvalidInputError.of(
+                "int8-static.keep_worst", self.keep_worst, f"less than {len(layers)}, its layers"
+            )
+        ranges = measure_ranges(
+            model, _activations(model), calibration, self.calibration, self.percentile
+        )
+        notes = [f"activation ranges by {self.calibration} over {len(calibration.feeds)} calls"]
+        excluded: list[str] = []
+        if self.keep_worst:
+            ranked = rank_layers(
+                model,
+                lambda layer: self._quantised(model, ranges, only=[layer]),
+                layers,
+                calibration,
+            )
+            worst = ranked[: self.keep_worst]
+            excluded = [layer for layer, _ in worst]
+            notes.append(
+                "kept in float32, with the SQNR of the outputs when each is rounded alone: "
+                + ", ".join(f"{layer} ({sqnr_db:.1f} dB)" for layer, sqnr_db in worst)
+            )
+        made = self._quantised(model, ranges, excluded=excluded)
+        if self.bias_correction:
+            count = correct_biases(model, made, calibration)
+            notes.append(f"biases corrected in {count} of {len(layers)} layers")
+        return Made(made, tuple(notes))
+
+    def _quantised(
+        self,
+        model: ModelProto,
+        ranges: dict[str, ActivationRange],
+        *,
+        only: Sequence[str] = (),
+        excluded: Sequence[str] = (),
+    ) -> ModelProto:
+        import_onnxruntime()
+        from onnxruntime.quantization import QDQQuantizer, QuantType, TensorData
+
+        copy = ModelProto()
+        copy.CopyFrom(model)
+        quantizer = QDQQuantizer(
+            copy,
+            self.per_channel,
+            self.reduce_range,
+            QuantType.QInt8,
+            QuantType.QUInt8,
+            {
+                name: TensorData(lowest=np.float32(found.low), highest=np.float32(found.high))
+                for name, found in ranges.items()
+            },
+            list(only),
+            list(excluded),
+            list(_OPERATORS),
+            {},
+        )
+        quantizer.quantize_model()
+        result: ModelProto = quantizer.model.model
+        _free_last_outputs(result)
+        return result
+
+
+def _activations(model: ModelProto) -> Iterator[str]:
+    """The float32 tensors, not constant, that quantisable operators read and write."""
+    kinds = {
+        value.name: value.type.tensor_type.elem_type
+        for value in _values(model)
+        if value.type.HasField("tensor_type")
+    }
+    for node in model.graph.node:
+        if node.op_type in _OPERATORS:
+            for name in (*node.input, *node.output):
+                if kinds.get(name) == TensorProto.FLOAT:
+                    yield name
+
+
+def _flatten_biases(model: ModelProto) -> None:
+    """Gemms' biases [1, channels], as scikit-learn's are, become [channels].
+
+    ONNX Runtime's quantiser takes each of a bias's first axis for a channel's.
+    """
+    held, counts = constants(model.graph), readers(model.graph)
+    for node in model.graph.node:
+        if node.op_type == "Gemm" and len(node.input) > 2:
+            bias = held.get(node.input[2])
+            if bias is not None and counts[bias.name] == 1 and list(bias.dims[:-1]) == [1]:
+                replace(bias, numpy_helper.to_array(bias)[0])
+
+
+def _values(model: ModelProto) -> Iterator[ValueInfoProto]:
+    constant = {tensor.name for tensor in model.graph.initializer}
+    for value in (*model.graph.input, *model.graph.value_info, *model.graph.output):
+        if value.name not in constant:
+            yield value
+
+
+def _free_last_outputs(model: ModelProto) -> None:
+    """Take the rounding off products whose results no integer operator reads.
+
+    Integer matrix products can write float32. Rounding logits only to compute a float Softmax of
+    them, or to hand them out, would lose accuracy for nothing.
+    """
+    graph = model.graph
+    counts = readers(graph)
+    by_output = {name: node for node in graph.node for name in node.output}
+    by_input: dict[str, list[NodeProto]] = {}
+    for node in graph.node:
+        for name in node.input:
+            by_input.setdefault(name, []).append(node)
+    dropped = set()
+    for restore in graph.node:
+        if restore.op_type != "DequantizeLinear":
+            continue
+        rounding = by_output.get(restore.input[0])
+        if rounding is None or rounding.op_type != "QuantizeLinear":
+            continue
+        layer = by_output.get(rounding.input[0])
+        if layer is None or layer.op_type not in _OWN_OUTPUT:
+            continue
+        following = by_input.get(restore.output[0], [])
+        if any(node.op_type in _OPERATORS for node in following):
+            continue
+        if counts[rounding.input[0]] != 1 or counts[rounding.output[0]] != 1:
+            continue
+        layer.output[0] = restore.output[0]
+        dropped |= {rounding.name, restore.name}
+    kept = [node for node in graph.node if node.name not in dropped]
+    del graph.node[:]
+    graph.node.extend(kept)

@@ -1,0 +1,143 @@
+"""What is registered, as one frozen snapshot: what a name that a client wrote refers to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from modelless.common.errors import NotFoundError
+from modelless.variants.paths import ScopePath, not_found, parse_path
+from modelless.variants.vocabulary import Model, Task, Variant
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The part of a task that a name stands for.
+
+    Attributes:
+        name: canonical: ``task``, ``task/model``, ``task/model/variant`` or ``...@version``.
+        task: the task.
+        variants: those the name takes in, at least one; current versions only, unless the name
+            says which.
+    """
+
+    name: str
+    task: Task
+    variants: tuple[Variant, ...]
+
+
+class Catalog:
+    """Tasks, models and variants by name.
+
+    Args:
+        tasks, models: everything registered.
+        variants: every version of every variant.
+        left_out: why a variant is not among them, by its id, for those who ask for it by name.
+        current: the current version by ``task/model/variant``; of others it is the newest.
+    """
+
+    def __init__(
+        self,
+        tasks: Iterable[Task],
+        models: Iterable[Model],
+        variants: Iterable[Variant],
+        left_out: Mapping[str, str] = MappingProxyType({}),
+        current: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        self.left_out = dict(left_out)
+        self.current = dict(current)
+        self.tasks: Mapping[str, Task] = {task.name: task for task in tasks}
+        self.models: Mapping[tuple[str, str], Model] = {(m.task, m.name): m for m in models}
+        self.versions: Mapping[str, Variant] = {variant.id: variant for variant in variants}
+        serving: dict[tuple[str, str, str], Variant] = {}
+        for variant in self.versions.values():
+            key = _key(variant)
+            wanted = self.current.get("/".join(key), variant.version)
+            if wanted == variant.version and (
+                key not in serving or serving[key].version < variant.version
+            ):
+                serving[key] = variant
+        self.variants: tuple[Variant, ...] = tuple(serving.values())
+
+    def without(self, reasons: Mapping[str, str]) -> Catalog:
+        """The same without some of ``variants``, whose older versions go too.
+
+        Args:
+            reasons: why, by variant id; what nothing is left of says so when it is asked for.
+        """
+        gone = {_key(variant) for variant in self.variants if variant.id in reasons}
+        return Catalog(
+            self.tasks.values(),
+            self.models.values(),
+            (each for each in self.versions.values() if _key(each) not in gone),
+            {**self.left_out, **reasons},
+            self.current,
+        )
+
+    def with_current(self, current: Mapping[str, int]) -> Catalog:
+        """The same with these as the current versions, of those that it knows; others stay.
+
+        Args:
+            current: by ``task/model/variant``.
+        """
+        before = {"/".join(_key(variant)): variant.version for variant in self.variants}
+        known = {name: v for name, v in current.items() if f"{name}@{v}" in self.versions}
+        return Catalog(
+            self.tasks.values(),
+            self.models.values(),
+            self.versions.values(),
+            self.left_out,
+            {**before, **known},
+        )
+
+    def resolve(self, name: str, version: str | int | None = None) -> Scope:
+        """What ``task``, ``task/model`` or ``task/model/variant[@version]`` stands for.
+
+        Args:
+            name: as the client wrote it.
+            version: from the URL or the command line, instead of ``@version``; needs a variant.
+
+        Raises:
+            InvalidInputError: malformed, or a version of what has none.
+            NotFoundError: says which part is unknown, what there is, and what was probably meant.
+        """
+        path = parse_path(name, version)
+        task = self.tasks.get(path.task)
+        if task is None:
+            raise not_found("task", path.task, self.tasks, "'modelless zoo add imagenet' adds one.")
+        mine = [variant for variant in self.variants if variant.task == task.name]
+        if not mine:
+            raise NotFoundError(f"Task {task.name!r} has no variants yet: register one.")
+        if path.model is not None:
+            models = {variant.model for variant in mine}
+            if path.model not in models:
+                self._refuse_left_out(path)
+                raise not_found(f"model of task {task.name}", path.model, models, "")
+            mine = [variant for variant in mine if variant.model == path.model]
+        if path.variant is not None:
+            names = {variant.name for variant in mine}
+            if path.variant not in names:
+                self._refuse_left_out(path)
+                raise not_found(f"variant of model {path.model}", path.variant, names, "")
+            mine = [variant for variant in mine if variant.name == path.variant]
+        if path.version is not None:
+            mine = [self._version(mine[0], path.version)]
+        return Scope(str(path), task, tuple(mine))
+
+    def _refuse_left_out(self, path: ScopePath) -> None:
+        wanted = "/".join(part for part in (path.task, path.model, path.variant) if part)
+        for variant_id, reason in self.left_out.items():
+            if f"{variant_id.partition('@')[0]}/".startswith(f"{wanted}/"):
+                raise NotFoundError(f"{variant_id} is not served: {reason}")
+
+    def _version(self, serving: Variant, version: int) -> Variant:
+        found = self.versions.get(f"{serving.task}/{serving.model}/{serving.name}@{version}")
+        if found is None:
+            known = (str(v.version) for v in self.versions.values() if _key(v) == _key(serving))
+            raise not_found(f"version of variant {serving.name}", str(version), known, "")
+        return found
+
+
+def _key(variant: Variant) -> tuple[str, str, str]:
+    return variant.task, variant.model, variant.name
