@@ -22,9 +22,15 @@ from typing import Any
 import numpy as np
 
 from modelless.controller.dispatch.dispatcher import Dispatcher
-from modelless.controller.dispatch.instances import Roster, WorkerReport
-from modelless.controller.effects import Execute
-from modelless.controller.replay.recorded import RecordedDispatcher
+from modelless.controller.dispatch.instances import Roster
+from modelless.controller.dispatch.messages import (
+    BatchDone,
+    Execute,
+    QueryArrived,
+    WorkerReport,
+    WorkerReported,
+)
+from modelless.controller.replay.recorded import Recorded
 from modelless.controller.replay.tape import Tape
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import SelectionPolicy
@@ -136,25 +142,24 @@ def time_dispatch(
 ) -> Iterator[int]:
     """Nanoseconds of each query's way in, to a batch of one, and out, with idle workers."""
     rng = np.random.default_rng(7)
-    dispatcher = (Dispatcher if tape is None else RecordedDispatcher)(
+    dispatcher = Dispatcher(
         make_roster(rng, placements, workers), build_policy(SelectionPolicy, policy), rng
     )
-    if isinstance(dispatcher, RecordedDispatcher):
-        dispatcher.tape = tape
+    handle = dispatcher.handle if tape is None else Recorded(dispatcher, tape).handle
     for worker_id, report in list(dispatcher.roster.reports.items()):
         dispatcher.roster.remove(worker_id)
-        dispatcher.on_worker_report(report, 0.0)
+        handle(WorkerReported(report), 0.0)
     now_s = 100.0
     for query in make_queries(rng, count, 0.0):
         shifted = query._replace(arrival_s=now_s, deadline_s=now_s + query.deadline_s)
         start_ns = time.perf_counter_ns()
-        effects = dispatcher.on_query(shifted, now_s)
+        effects = handle(QueryArrived(shifted), now_s)
         spent_ns = time.perf_counter_ns() - start_ns
         now_s += 0.02
         for effect in effects:
             if isinstance(effect, Execute):
                 start_ns = time.perf_counter_ns()
-                dispatcher.on_batch_done(effect.batch_id, now_s, 0.02)
+                handle(BatchDone(effect.batch_id, 0.02), now_s)
                 yield spent_ns + time.perf_counter_ns() - start_ns
 
 

@@ -1,8 +1,8 @@
-"""From settings to the cores: the same objects for whoever serves and whoever replays."""
+"""Builds the dispatcher and the planner from settings, alike for serving and for replaying."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -24,31 +24,25 @@ from modelless.policies.seams import (
 from modelless.variants.estimates import CostModel
 from modelless.variants.vocabulary import DeviceClass, Variant
 
-MakeDispatcher = Callable[
-    [Roster, SelectionPolicy, np.random.Generator, DispatchLimits], Dispatcher
-]
-
 
 def build_dispatcher(
     settings: Settings,
     variants: Mapping[str, Variant],
     device_classes: Mapping[str, DeviceClass],
     cost_model: CostModel,
-    make: MakeDispatcher = Dispatcher,
 ) -> Dispatcher:
     """A gateway's dispatcher.
 
     Args:
         settings: policies, bounds and seed.
         variants, device_classes, cost_model: as for ``Roster``.
-        make: what it is made by.
 
     Raises:
         NotFoundError: no such policy.
         InvalidInputError: its settings do not fit.
     """
     limits = settings.limits
-    return make(
+    return Dispatcher(
         Roster(variants, device_classes, cost_model, limits.max_batch),
         build_policy(SelectionPolicy, settings.policies.selection),
         np.random.default_rng(settings.seed),

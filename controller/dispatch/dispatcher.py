@@ -9,14 +9,34 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
 from modelless.controller.dispatch.idle_workers import IdleWorkers
-from modelless.controller.dispatch.instances import Roster, WorkerReport
+from modelless.controller.dispatch.instances import Roster
 from modelless.controller.dispatch.limits import DispatchLimits
+from modelless.controller.dispatch.messages import (
+    Advised,
+    BatchDone,
+    BatchFailed,
+    BatchReturned,
+    CatalogChanged,
+    DispatchEffect,
+    DispatchEvent,
+    Execute,
+    LoadChanged,
+    PolicyFailed,
+    QueryArrived,
+    QueryCancelled,
+    ShutDown,
+    Tick,
+    WakeAt,
+    WorkerLost,
+    WorkerReport,
+    WorkerReported,
+)
 from modelless.controller.dispatch.nearest_limits import refusal_message
 from modelless.controller.dispatch.online_learner import Lessons
 from modelless.controller.dispatch.open_queries import Books, DispatchCounters, Explain
@@ -33,14 +53,11 @@ from modelless.controller.dispatch.receipts import Receipt, ReceiptBook
 from modelless.controller.dispatch.refusals import Refusals
 from modelless.controller.dispatch.tenants import Tenants
 from modelless.controller.dispatch.workers import Crew
-from modelless.controller.effects import DispatchEffect, Execute, WakeAt
 from modelless.policies.batching.urgency import rank, urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import base_of, own_of
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import Defer, QueryView, Reject, ResidentView, Run
-from modelless.variants.estimates import Load
-from modelless.variants.vocabulary import Placement
 
 # Queries that cannot be in time: which they are, and what becomes of those that may be late.
 
@@ -81,53 +98,7 @@ def late_in(queue: Iterable[QueryView], resident: ResidentView, now_s: float) ->
     return late
 
 
-# What a dispatcher tells of itself: its queries, batches and counts as they are.
-
-
-class DispatchReports:
-    """The reading half of a ``Dispatcher``; nothing here changes anything but the counters."""
-
-    receipts: ReceiptBook
-    _books: Books
-    _crew: Crew
-    _waiting: WaitingRoom
-
-    @property
-    def queued(self) -> int:
-        """Queries waiting."""
-        return len(self._waiting)
-
-    @property
-    def open_queries(self) -> int:
-        """Queries waiting or running."""
-        return len(self._books.open)
-
-    def open_by_scope(self) -> dict[str, int]:
-        """Queries waiting or running, by scope."""
-        return dict(Counter(base_of(receipt.query.scope) for receipt in self._books.open.values()))
-
-    def members(self, batch_id: int) -> tuple[int, ...]:
-        """The queries of a running batch, in order; none if it is not running (any more)."""
-        return self._crew.members(batch_id)
-
-    def in_use(self, worker_id: str) -> set[str]:
-        """Variants of the worker that run or are queued for: these must not be unloaded."""
-        return self._crew.in_use(worker_id)
-
-    def patience(self, batch_id: int, now_s: float) -> tuple[float, float]:
-        """How long a running batch is expected to take, and may be kept waiting, seconds."""
-        return self._crew.patience(batch_id, now_s)
-
-    def receipt(self, query_id: int) -> Receipt | None:
-        """The receipt of a query, open or lately closed."""
-        return self._books.open.get(query_id) or self.receipts.get(query_id)
-
-    def take_counters(self) -> DispatchCounters:
-        """What happened since the last call."""
-        return self._books.take_counters()
-
-
-class Dispatcher(DispatchReports):
+class Dispatcher:
     """One gateway's queries and the workers it may use.
 
     Args:
@@ -165,11 +136,73 @@ class Dispatcher(DispatchReports):
         self._refusals = Refusals(self._books, self._tenants, self._waiting, self._held, self._crew)
         self.quarantine = Quarantine(roster)
         self._lessons = Lessons(roster)
+        self._handlers: dict[type, Callable[[Any, float], list[DispatchEffect]]] = {
+            QueryArrived: self._on_query_arrived,
+            QueryCancelled: self._on_query_cancelled,
+            BatchDone: self._on_batch_done,
+            BatchFailed: self._on_batch_failed,
+            BatchReturned: self._on_batch_returned,
+            WorkerReported: self._on_worker_reported,
+            WorkerLost: self._on_worker_lost,
+            LoadChanged: self._on_load_changed,
+            Advised: self._on_advised,
+            CatalogChanged: self._on_catalog_changed,
+            Tick: self._on_tick,
+            ShutDown: self._on_shut_down,
+        }
+
+    def handle(self, event: DispatchEvent, now_s: float) -> list[DispatchEffect]:
+        """Change the state by one event, and return what the driver must do, in order.
+
+        Args:
+            event: what happened.
+            now_s: when it happened, seconds; never earlier than the event before.
+        """
+        return self._handlers[type(event)](event, now_s)
+
+    # -- state for reports --------------------------------------------------------------------
+
+    @property
+    def queued(self) -> int:
+        """The number of queries that wait."""
+        return len(self._waiting)
+
+    @property
+    def open_queries(self) -> int:
+        """The number of queries that wait or run."""
+        return len(self._books.open)
+
+    def open_by_scope(self) -> dict[str, int]:
+        """Return the number of queries that wait or run, by scope."""
+        return dict(Counter(base_of(receipt.query.scope) for receipt in self._books.open.values()))
+
+    def members(self, batch_id: int) -> tuple[int, ...]:
+        """Return the queries of a running batch, in order; none if it does not run (any more)."""
+        return self._crew.members(batch_id)
+
+    def in_use(self, worker_id: str) -> set[str]:
+        """Return the worker's variants that run or have queries queued: they must stay loaded."""
+        return self._crew.in_use(worker_id)
+
+    def patience(self, batch_id: int, now_s: float) -> tuple[float, float]:
+        """Return how long a running batch should take, and how long it may wait, seconds."""
+        return self._crew.patience(batch_id, now_s)
+
+    def receipt(self, query_id: int) -> Receipt | None:
+        """Return the receipt of a query that is open or was closed lately; else None."""
+        return self._books.open.get(query_id) or self.receipts.get(query_id)
+
+    def take_counters(self) -> DispatchCounters:
+        """Return the counts since the last call, and count from zero again.
+
+        This is no event: no decision reads the counters, so it changes nothing that a replay needs.
+        """
+        return self._books.take_counters()
 
     # -- events -------------------------------------------------------------------------------
 
-    def on_query(self, query: QueryView, now_s: float) -> list[DispatchEffect]:
-        """A query has come in. Its id must be new."""
+    def _on_query_arrived(self, event: QueryArrived, now_s: float) -> list[DispatchEffect]:
+        query = event.query
         receipt = self._books.enter(query)
         if not 1 <= query.items <= self.limits.max_batch:
             return [self._refusals.refuse(receipt, Reason.BAD_ITEM_COUNT, now_s)]
@@ -185,120 +218,67 @@ class Dispatcher(DispatchReports):
             effects += self._refusals.refuse_all(displaced, Reason.QUEUE_FULL, now_s)
         return self._settle(now_s, effects + self._choose(receipt, now_s, late=False))
 
-    def on_batch_done(
-        self,
-        batch_id: int,
-        now_s: float,
-        busy_s: float,
-        others_s: float = 0.0,
-        waited_s: float = 0.0,
-    ) -> list[DispatchEffect]:
-        """A batch has run.
+    def _on_query_cancelled(self, event: QueryCancelled, _: float) -> list[DispatchEffect]:
+        """Drop a queued query; a running one runs on, and its answer is dropped."""
+        receipt = self._books.open.get(event.query_id)
+        if receipt is not None:
+            self._refusals.take_out(event.query_id)
+            self._books.cancel(receipt)
+        return []
 
-        Unknown ids (a batch given up, or of a worker that was lost) do no more than show that
-        the worker is alive.
-
-        Args:
-            batch_id: as in ``Execute``.
-            now_s: when it was back.
-            busy_s: how long the device was busy with it.
-            others_s: for how long the worker is taken now, by what it has beside this.
-            waited_s: how long that which it had before kept this waiting.
-        """
-        found = self._crew.running(batch_id)
+    def _on_batch_done(self, event: BatchDone, now_s: float) -> list[DispatchEffect]:
+        found = self._crew.running(event.batch_id)
         if found is None:
-            return self._see_anew(self.quarantine.returned(batch_id, now_s), now_s)
+            return self._see_anew(self.quarantine.returned(event.batch_id, now_s), now_s)
         worker, batch = found
-        self._crew.stop(worker, batch, now_s, others_s)
+        self._crew.stop(worker, batch, now_s, event.others_s)
         self._tenants.on_done(batch.work_us)
-        self._lessons.learn(batch, busy_s)
-        effects = self._books.complete(batch, worker, now_s, busy_s)
-        effects += self._free(worker, now_s, others_s)
-        if self.quarantine.is_slow(worker, batch, now_s - waited_s):
+        self._lessons.learn(batch, event.busy_s)
+        effects = self._books.complete(batch, worker, now_s, event.busy_s)
+        effects += self._free(worker, now_s, event.others_s)
+        if self.quarantine.is_slow(worker, batch, now_s - event.waited_s):
             return effects + self._see_anew(worker.worker_id, now_s)
         return self._settle(now_s, effects)
 
-    def on_batch_returned(
-        self, batch_id: int, now_s: float, others_s: float
-    ) -> list[DispatchEffect]:
-        """A worker did not take a batch, as what it has keeps it for ``others_s`` seconds more.
-
-        Its queries are chosen for anew, which does not count as an attempt.
-        """
-        found = self._crew.running(batch_id)
+    def _on_batch_returned(self, event: BatchReturned, now_s: float) -> list[DispatchEffect]:
+        """Choose anew for the queries of a batch that its worker did not accept."""
+        found = self._crew.running(event.batch_id)
         if found is None:
-            return self._see_anew(self.quarantine.returned(batch_id, now_s), now_s)
+            return self._see_anew(self.quarantine.returned(event.batch_id, now_s), now_s)
         worker, batch = found
         self._crew.stop(worker, batch, now_s)
-        effects = self._free(worker, now_s, others_s)
+        effects = self._free(worker, now_s, event.others_s)
         return self._settle(now_s, effects + self._take_back(batch, now_s))
 
-    def on_batch_failed(
-        self, batch_id: int, now_s: float, *, worker_lost: bool
-    ) -> list[DispatchEffect]:
-        """A batch could not be run. If its worker is gone, its queries are tried elsewhere once."""
-        found = self._crew.running(batch_id)
+    def _on_batch_failed(self, event: BatchFailed, now_s: float) -> list[DispatchEffect]:
+        found = self._crew.running(event.batch_id)
         if found is None:
-            awaiting = self.quarantine.returned(batch_id, now_s)
-            if awaiting is not None and worker_lost:
-                return self.on_worker_lost(awaiting, now_s)
+            awaiting = self.quarantine.returned(event.batch_id, now_s)
+            if awaiting is not None and event.worker_lost:
+                return self._lose(awaiting, now_s)
             return self._see_anew(awaiting, now_s)
         worker, batch = found
-        if worker_lost and batch is worker.next:  # none can be sent there, but one still runs there
+        if event.worker_lost and batch is worker.next:  # it cannot be reached, but still runs one
             self._crew.stop(worker, batch, now_s)
             nothing = self.quarantine.report_of(worker.worker_id)._replace(variant_ids=())
             return self._see(nothing, now_s) + self._settle(now_s, self._take_back(batch, now_s))
-        if worker_lost:
-            return self.on_worker_lost(worker.worker_id, now_s)
+        if event.worker_lost:
+            return self._lose(worker.worker_id, now_s)
         self._crew.stop(worker, batch, now_s)
         receipts = self._books.open_of(batch.queries)
         effects = self._refusals.refuse_all(receipts, Reason.EXECUTION_FAILED, now_s)
         self._idle.tell(worker)
         return self._settle(now_s, effects)
 
-    def on_worker_report(
-        self, report: WorkerReport, now_s: float, lead_s: float = 0.0
-    ) -> list[DispatchEffect]:
-        """A worker is there, or holds something else than before.
+    def _on_worker_reported(self, event: WorkerReported, now_s: float) -> list[DispatchEffect]:
+        self._crew.meet(event.report).lead_s = event.lead_s
+        return self._see(event.report, now_s)
 
-        Args:
-            report: what it is and holds.
-            now_s: the time.
-            lead_s: how long before its batch is expected back it takes another; see ``openings``.
-        """
-        self._crew.meet(report).lead_s = lead_s
-        return self._see(report, now_s)
+    def _on_worker_lost(self, event: WorkerLost, now_s: float) -> list[DispatchEffect]:
+        return self._lose(event.worker_id, now_s)
 
-    def _see(self, report: WorkerReport, now_s: float) -> list[DispatchEffect]:
-        worker = self._crew.meet(report)
-        report = self.quarantine.seen_as(report)
-        if not self.roster.update(report):
-            return []
-        self._idle.dress(worker, self.roster.outfits[worker.worker_id])
-        homeless = self._crew.without_home(worker, report)
-        effects = self._choose_again(homeless + self._held.stranded(), now_s)
-        self._idle.tell(worker)
-        return self._settle(now_s, effects)
-
-    def on_worker_lost(self, worker_id: str, now_s: float) -> list[DispatchEffect]:
-        """A worker died or hangs: what it ran and what was queued for it goes elsewhere."""
-        homeless = self._crew.lose(worker_id)
-        if homeless is None:
-            return []
-        self.quarantine.forget(worker_id)
-        effects = self._choose_again([*homeless, *self._held.stranded()], now_s)
-        return self._settle(now_s, effects)
-
-    def on_cancel(self, query_id: int, now_s: float) -> None:
-        """The client went away. A queued query is dropped; a running one is no longer answered."""
-        del now_s
-        receipt = self._books.open.get(query_id)
-        if receipt is not None:
-            self._refusals.take_out(query_id)
-            self._books.cancel(receipt)
-
-    def on_tick(self, now_s: float) -> list[DispatchEffect]:
-        """Time has passed: answer queries that cannot be in time, give up on batches that hang."""
+    def _on_tick(self, _: Tick, now_s: float) -> list[DispatchEffect]:
+        """Refuse queries that cannot be in time, and give up batches that hang."""
         effects = self._give_up(self._held.in_vain(now_s), Reason.NOTHING_READY, now_s)
         effects += self._give_up(self._waiting.expired(now_s), Reason.DEADLINE_PASSED, now_s)
         self._crew.demote_beyond(self._tenants.share(now_s), self._books.open)
@@ -314,7 +294,7 @@ class Dispatcher(DispatchReports):
                 self._crew.stop(worker, worker.running, now_s)
                 self._idle.tell(worker)
             elif now_s > worker.running.overdue_at_s:
-                effects += self.on_worker_lost(worker.worker_id, now_s)
+                effects += self._lose(worker.worker_id, now_s)
             elif self.quarantine.hangs(worker, now_s):
                 lost = self._crew.give_up(worker, now_s)  # its return is awaited still
                 effects += self._see_anew(worker.worker_id, now_s)
@@ -323,19 +303,51 @@ class Dispatcher(DispatchReports):
             effects += self._see_anew(worker_id, now_s)
         return self._settle(now_s, effects)
 
-    def refresh(self, load: Load, starting_s: Mapping[str, float] = MappingProxyType({})) -> None:
-        """Take the cost model's newest estimates, and how soon workers of a class can be there."""
-        self.roster.expect_workers(starting_s)
-        self.roster.refresh(load)
+    def _on_load_changed(self, event: LoadChanged, _: float) -> list[DispatchEffect]:
+        self.roster.expect_workers(event.starting_s)
+        self.roster.refresh(event.load)
+        return []
 
-    def advise(self, shares: Mapping[str, Mapping[Placement, float]]) -> str | None:
-        """Pass the plan's shares on to the selection policy; returns its problem, if it has one."""
-        return tell_plan(self.selection, shares)
+    def _on_advised(self, event: Advised, _: float) -> list[DispatchEffect]:
+        problem = tell_plan(self.selection, event.shares)
+        return [] if problem is None else [PolicyFailed(problem)]
 
-    def shut_down(self, now_s: float) -> list[DispatchEffect]:
-        """Refuse whatever is still waiting; running batches still complete."""
+    def _on_catalog_changed(self, event: CatalogChanged, _: float) -> list[DispatchEffect]:
+        self.roster.renew(event.variants, event.cost_model)
+        return []
+
+    def _on_shut_down(self, _: ShutDown, now_s: float) -> list[DispatchEffect]:
         waiting = self._books.open_of(self._waiting.everyone())
         return self._refusals.refuse_all(waiting, Reason.SHUTTING_DOWN, now_s)
+
+    # -- workers ------------------------------------------------------------------------------
+
+    def _see(self, report: WorkerReport, now_s: float) -> list[DispatchEffect]:
+        """Take in what a worker holds now, and choose anew for what it cannot serve any more."""
+        worker = self._crew.meet(report)
+        report = self.quarantine.seen_as(report)
+        if not self.roster.update(report):
+            return []
+        self._idle.dress(worker, self.roster.outfits[worker.worker_id])
+        homeless = self._crew.without_home(worker, report)
+        effects = self._choose_again(homeless + self._held.stranded(), now_s)
+        self._idle.tell(worker)
+        return self._settle(now_s, effects)
+
+    def _see_anew(self, worker_id: str | None, now_s: float) -> list[DispatchEffect]:
+        """Take in the worker's last report again, because its quarantine began or ended."""
+        if worker_id is None:
+            return []
+        return self._see(self.quarantine.report_of(worker_id), now_s)
+
+    def _lose(self, worker_id: str, now_s: float) -> list[DispatchEffect]:
+        """Forget a worker that is gone or hangs; its queries go elsewhere."""
+        homeless = self._crew.lose(worker_id)
+        if homeless is None:
+            return []
+        self.quarantine.forget(worker_id)
+        effects = self._choose_again([*homeless, *self._held.stranded()], now_s)
+        return self._settle(now_s, effects)
 
     # -- choosing -----------------------------------------------------------------------------
 
@@ -388,12 +400,6 @@ class Dispatcher(DispatchReports):
             else:
                 effects += self._choose(receipt, now_s, late=False)
         return effects
-
-    def _see_anew(self, worker_id: str | None, now_s: float) -> list[DispatchEffect]:
-        """See the worker anew, as its quarantine that began or ended says."""
-        if worker_id is None:
-            return []
-        return self._see(self.quarantine.report_of(worker_id), now_s)
 
     # -- feeding workers ----------------------------------------------------------------------
 

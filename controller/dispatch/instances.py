@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.controller.dispatch.backlog import Outlook, ReadyCandidates, Snapshot
+from modelless.controller.dispatch.messages import WorkerReport
 from modelless.controller.dispatch.servers import Servers
 from modelless.controller.dispatch.worker_groups import Outfit, Outfits, Shelves
 from modelless.policies.reasons import Reason
@@ -144,21 +145,6 @@ def plus(estimates: Estimates, hop_s: FloatArray) -> Estimates:
 
 
 _ANSWERS_KEPT = 4096
-
-
-class WorkerReport(NamedTuple):
-    """What a worker says it is and holds.
-
-    Attributes:
-        worker_id, device_class: who and what.
-        variant_ids: ready to run.
-        hop_s: price of reaching it from here, a batch: 0 for the device in this process.
-    """
-
-    worker_id: str
-    device_class: str
-    variant_ids: tuple[str, ...]
-    hop_s: float = 0.0
 
 
 @dataclass(slots=True)

@@ -9,9 +9,9 @@ from functools import lru_cache
 from typing import TypeVar
 
 from modelless.controller.dispatch.counters import Meters
+from modelless.controller.dispatch.messages import Complete, DispatchEffect, Refuse
 from modelless.controller.dispatch.queues import Batch, Worker
 from modelless.controller.dispatch.receipts import Receipt, ReceiptBook
-from modelless.controller.effects import Complete, DispatchEffect, Refuse
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import base_of
 from modelless.policies.views import Demand, QueryView

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from modelless.controller.dispatch.instances import Roster
 from modelless.controller.dispatch.limits import DispatchLimits
+from modelless.controller.dispatch.messages import AskForLoad, DispatchEffect
 from modelless.controller.dispatch.queues import Queue, QueueKey, WaitingRoom
-from modelless.controller.effects import AskForLoad, DispatchEffect
 from modelless.policies.scopes import base_of
 from modelless.policies.views import QueryView
 

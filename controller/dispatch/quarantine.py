@@ -24,7 +24,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from modelless.controller.dispatch.instances import Roster, WorkerReport
+from modelless.controller.dispatch.instances import Roster
+from modelless.controller.dispatch.messages import WorkerReport
 from modelless.controller.dispatch.queues import Batch, Worker
 
 # What error of the predictions is usual among workers of a class: the median, always at hand.

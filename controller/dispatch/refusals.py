@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from modelless.controller.dispatch.messages import DispatchEffect, Refuse
 from modelless.controller.dispatch.open_queries import Books
 from modelless.controller.dispatch.pending_loads import HoldingRoom
 from modelless.controller.dispatch.policy_calls import PolicyFailure
@@ -11,7 +12,6 @@ from modelless.controller.dispatch.queues import WaitingRoom
 from modelless.controller.dispatch.receipts import Receipt
 from modelless.controller.dispatch.tenants import Tenants
 from modelless.controller.dispatch.workers import Crew
-from modelless.controller.effects import DispatchEffect, Refuse
 from modelless.policies.reasons import Reason
 
 

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 from heapq import heappop, heappush
 
 from modelless.controller.dispatch.idle_workers import IdleWorkers
-from modelless.controller.dispatch.instances import Roster, WorkerReport
+from modelless.controller.dispatch.instances import Roster
 from modelless.controller.dispatch.limits import DispatchLimits
+from modelless.controller.dispatch.messages import WorkerReport
 from modelless.controller.dispatch.queues import Batch, WaitingRoom, Worker
 from modelless.controller.dispatch.receipts import Receipt
 from modelless.controller.dispatch.tenants import Share

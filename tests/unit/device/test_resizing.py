@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from modelless.controller.device.resizing import LATELY_S, Resident, take_along
-from modelless.controller.dispatch.instances import WorkerReport
+from modelless.controller.dispatch.messages import WorkerReport, WorkerReported
 from modelless.policies.reasons import Reason
 from tests.unit.dispatch.world import World
 
@@ -42,7 +42,7 @@ def test_queries_of_a_resized_worker_are_chosen_for_anew_and_none_is_lost() -> N
     world.add_worker("w0", [INT8])
     running, waiting = world.ask(), world.ask()
     report = WorkerReport("w0", "h200", (INT8,))
-    world.dispatcher.on_worker_report(report, world.now_s)
+    world.dispatcher.handle(WorkerReported(report), world.now_s)
     receipt = world.dispatcher.receipt(waiting)
     assert receipt is not None
     assert receipt.device_class == "h200"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from modelless.controller.dispatch.limits import DispatchLimits
+from modelless.controller.dispatch.messages import BatchDone, BatchFailed
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible
@@ -89,8 +90,8 @@ def test_an_answer_from_a_worker_that_was_given_up_is_ignored() -> None:
     batch = world.running["w0"]
     world.add_worker("w1")
     world.lose("w0")
-    assert world.dispatcher.on_batch_done(batch.batch_id, world.now_s, 0.01) == []
-    assert world.dispatcher.on_batch_failed(batch.batch_id, world.now_s, worker_lost=True) == []
+    assert world.dispatcher.handle(BatchDone(batch.batch_id, 0.01), world.now_s) == []
+    assert world.dispatcher.handle(BatchFailed(batch.batch_id, worker_lost=True), world.now_s) == []
     world.finish("w1")
     assert list(world.completed) == [query]
 

@@ -7,12 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modelless.controller.dispatch.instances import (
-    WORTHWHILE_ROWS,
-    Roster,
-    WorkerReport,
-    find_shortlist,
-)
+from modelless.controller.dispatch.instances import WORTHWHILE_ROWS, Roster, find_shortlist
+from modelless.controller.dispatch.messages import WorkerReport
 from modelless.policies.scopes import in_scope
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible
 from modelless.policies.selection.most_accurate_feasible import MostAccurateFeasible

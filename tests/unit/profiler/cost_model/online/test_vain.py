@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from modelless.controller.dispatch.messages import LoadChanged
 from modelless.profiler.cost_model.measured_model import MeasuredCostModel
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
@@ -81,7 +82,7 @@ def served(world: World, queries: int, take_s: float) -> int:
     before = len(world.completed)
     for _ in range(queries):
         world.now_s += 1.0
-        world.dispatcher.refresh(Load(at_s=world.now_s))
+        world.dispatcher.handle(LoadChanged(Load(at_s=world.now_s)), world.now_s)
         world.ask(latency_ms=50.0)
         if world.running:
             world.finish(after_s=take_s)
