@@ -1,6 +1,6 @@
 """What deciding costs: a choice among many placements, and a query's whole way through dispatch.
 
-A choice is what a gateway does to bind one query: the roster's candidates (waits included) and the
+A choice is what a gateway does to bind one query: the instances's candidates (waits included) and the
 selection policy's answer. It should stay under 100 microseconds at p99 with 1,000 placements, and
 cost at most three times as much with 10,000 as with 100.
 
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from modelless.controller.dispatch.dispatcher import Dispatcher
-from modelless.controller.dispatch.instances import Roster
+from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.messages import (
     BatchDone,
     Execute,
@@ -75,7 +75,7 @@ class SetCosts:
         del placements, at_s
 
 
-def make_roster(rng: np.random.Generator, placements: int, workers: int) -> Roster:
+def make_instances(rng: np.random.Generator, placements: int, workers: int) -> ReadyInstances:
     """Random variants of one task, dealt out to the workers."""
     variants, latency_s = {}, {}
     for number in range(placements):
@@ -93,12 +93,12 @@ def make_roster(rng: np.random.Generator, placements: int, workers: int) -> Rost
         )
         variants[variant.id] = variant
         latency_s[variant.id] = float(rng.lognormal(np.log(0.02), 0.7))
-    roster = Roster(variants, {CPU.name: CPU}, SetCosts(latency_s), MAX_BATCH)
+    instances = ReadyInstances(variants, {CPU.name: CPU}, SetCosts(latency_s), MAX_BATCH)
     names = tuple(variants)
     for number in range(workers):
-        roster.update(WorkerReport(f"worker-{number}", CPU.name, names[number::workers]))
-        roster.set_busy(f"worker-{number}", 100.0 + float(rng.exponential(0.01)), {})
-    return roster
+        instances.update_worker(WorkerReport(f"worker-{number}", CPU.name, names[number::workers]))
+        instances.set_backlog(f"worker-{number}", 100.0 + float(rng.exponential(0.01)), {})
+    return instances
 
 
 def make_queries(rng: np.random.Generator, count: int, now_s: float) -> list[QueryView]:
@@ -118,13 +118,13 @@ def make_queries(rng: np.random.Generator, count: int, now_s: float) -> list[Que
 def time_choices(placements: int, policy: str, workers: int, count: int) -> Iterator[int]:
     """Nanoseconds of each choice."""
     rng = np.random.default_rng(7)
-    roster = make_roster(rng, placements, workers)
+    instances = make_instances(rng, placements, workers)
     selection = build_policy(SelectionPolicy, policy)
     now_s = 100.0
-    roster.candidates("imagenet", 1, now_s)  # once a second in service, not once a query
+    instances.candidates("imagenet", 1, now_s)  # once a second in service, not once a query
     for query in make_queries(rng, count, now_s):
         start_ns = time.perf_counter_ns()
-        candidates = roster.candidates(query.scope, query.items, now_s)
+        candidates = instances.candidates(query.scope, query.items, now_s)
         selection.on_arrival(query, candidates, rng)
         yield time.perf_counter_ns() - start_ns
 
@@ -143,11 +143,11 @@ def time_dispatch(
     """Nanoseconds of each query's way in, to a batch of one, and out, with idle workers."""
     rng = np.random.default_rng(7)
     dispatcher = Dispatcher(
-        make_roster(rng, placements, workers), build_policy(SelectionPolicy, policy), rng
+        make_instances(rng, placements, workers), build_policy(SelectionPolicy, policy), rng
     )
     handle = dispatcher.handle if tape is None else Recorded(dispatcher, tape).handle
-    for worker_id, report in list(dispatcher.roster.reports.items()):
-        dispatcher.roster.remove(worker_id)
+    for worker_id, report in list(dispatcher.instances.reports.items()):
+        dispatcher.instances.remove_worker(worker_id)
         handle(WorkerReported(report), 0.0)
     now_s = 100.0
     for query in make_queries(rng, count, 0.0):

@@ -11,7 +11,7 @@ from modelless.controller.control.planner import Planner
 from modelless.controller.control.pool_moves import PlanLimits
 from modelless.controller.control.preload import Preloading
 from modelless.controller.dispatch.dispatcher import Dispatcher
-from modelless.controller.dispatch.instances import Roster
+from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import (
@@ -35,7 +35,7 @@ def build_dispatcher(
 
     Args:
         settings: policies, bounds and seed.
-        variants, device_classes, cost_model: as for ``Roster``.
+        variants, device_classes, cost_model: as for ``ReadyInstances``.
 
     Raises:
         NotFoundError: no such policy.
@@ -43,7 +43,7 @@ def build_dispatcher(
     """
     limits = settings.limits
     return Dispatcher(
-        Roster(variants, device_classes, cost_model, limits.max_batch),
+        ReadyInstances(variants, device_classes, cost_model, limits.max_batch),
         build_policy(SelectionPolicy, settings.policies.selection),
         np.random.default_rng(settings.seed),
         DispatchLimits(max_queued=limits.max_queued, max_batch=limits.max_batch),

@@ -1,6 +1,6 @@
 """The simulator: the cores, driven over a virtual clock.
 
-Everything that decides is production's own: dispatcher, planner, roster, cost model, policies.
+Everything that decides is production's own: dispatcher, planner, instances, cost model, policies.
 What is simulated is what they cannot see: clients, devices, the network, and time.
 """
 
@@ -11,7 +11,7 @@ from math import inf
 
 from modelless.controller.control.planner import PlanLimits, Planner
 from modelless.controller.dispatch.dispatcher import Dispatcher
-from modelless.controller.dispatch.instances import Roster
+from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.dispatch.messages import (
     Advised,
@@ -31,7 +31,7 @@ from modelless.controller.dispatch.messages import (
     WorkerReported,
 )
 from modelless.controller.dispatch.open_queries import demands_of, missed
-from modelless.controller.dispatch.receipts import Receipt, ReceiptBook
+from modelless.controller.dispatch.receipts import Receipt, RecentReceipts
 from modelless.controller.sim.control import ControlLoop
 from modelless.controller.sim.devices import Running, SimulatedWorker
 from modelless.controller.sim.events import Events
@@ -60,7 +60,7 @@ Progress = Callable[[float, int], None]
 """Called about once a simulated second with the time and the queries so far."""
 
 
-class ClosedReceipts(ReceiptBook):
+class ClosedReceipts(RecentReceipts):
     """Hands each finished receipt out once, to the driver that is about to answer.
 
     Args:
@@ -73,12 +73,12 @@ class ClosedReceipts(ReceiptBook):
         self._closed: dict[int, Receipt] = {}
 
     def add(self, receipt: Receipt) -> None:
-        """See ``ReceiptBook``."""
+        """See ``RecentReceipts``."""
         if self._keeps_served or receipt.outcome == "refused":
             self._closed[receipt.query.query_id] = receipt
 
     def get(self, query_id: int) -> Receipt | None:
-        """See ``ReceiptBook``."""
+        """See ``RecentReceipts``."""
         return self._closed.get(query_id)
 
     def take(self, query_id: int) -> Receipt | None:
@@ -113,7 +113,7 @@ class Engine:
         self._events = Events()
         self._receipts = ClosedReceipts(keeps_served=recorder.has_log)
         self._dispatcher = Dispatcher(
-            Roster(
+            ReadyInstances(
                 fleet.variants,
                 fleet.device_classes,
                 MeasuredCostModel(fleet.measurements, ResidualSettings(learns=world.learn_online)),
@@ -337,7 +337,7 @@ class Engine:
             self._dispatcher.open_by_scope(),
             missed(counters.outcomes) / interval_s,
         )
-        known = self._dispatcher.roster.reports
+        known = self._dispatcher.instances.reports
         for worker in list(self._floor.workers.values()):
             if worker.is_reachable and worker.free_at_s <= now_s:
                 told = known.get(worker.worker_id)

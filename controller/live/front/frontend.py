@@ -154,7 +154,7 @@ class V2Frontend:
                 return self._infer(found, headers, body, arrival_s, respond)
             if found.endpoint is Endpoint.FEEDBACK:
                 self.limits.check_body_bytes(len(body))
-                respond(render_json(self._desk.take(bytes(body))))
+                respond(render_json(self._desk.accept_feedback(bytes(body))))
                 return None
             if found.endpoint is Endpoint.METRICS:
                 self._answer_metrics(respond)
@@ -195,7 +195,7 @@ class V2Frontend:
         tenant = request.tenant or ""
         query = QueryView(
             query_id=self._next_query_id,
-            scope=self._desk.book.deal(scope.name, self._next_query_id, tenant),
+            scope=self._desk.arms.assign_arm(scope.name, self._next_query_id, tenant),
             arrival_s=arrival_s,
             deadline_s=arrival_s + latency_s,
             min_accuracy_percent=slo.min_accuracy or 0.0,
@@ -244,7 +244,7 @@ class V2Frontend:
         current = {line.name: line.current for line in service.lines.values()}
         self._catalog = catalog.with_current(current)
         self._scopes.clear()
-        self._desk.book.set(service.trials)
+        self._desk.arms.set_trials(service.trials)
 
     def _describe(self, found: Route, method: str, path: bytes) -> Reply:
         endpoint = found.endpoint
@@ -304,7 +304,7 @@ class V2Frontend:
         return ""
 
     def _is_served(self, scope: str) -> bool:
-        return self._dispatcher.roster.is_served(scope)
+        return self._dispatcher.instances.is_served(scope)
 
     # -- events and effects -------------------------------------------------------------------
 
@@ -386,7 +386,7 @@ class V2Frontend:
             logger.exception("a reply could not be rendered")
             reply = render_error(error)
         found.respond(reply)
-        self._desk.answered(receipt, self._outputs[effect.query_id], found.scope.task)
+        self._desk.count_answer(receipt, self._outputs[effect.query_id], found.scope.task)
 
     def _receipt_id(self, query_id: int) -> str:
         return f"{self._gateway_id}-{query_id}"
@@ -399,4 +399,4 @@ class V2Frontend:
             found.respond(render_error(error_of(effect), self._receipt_id(effect.query_id)))
         receipt = self._dispatcher.receipt(effect.query_id)
         if receipt is not None:
-            self._desk.book.refused(receipt)
+            self._desk.arms.count_refusal(receipt)

@@ -28,7 +28,7 @@ from modelless.controller.dispatch.messages import (
     WorkerReport,
     WorkerReported,
 )
-from modelless.controller.dispatch.trials import TrialBook
+from modelless.controller.dispatch.trials import TrialArms
 from modelless.controller.live.control.control_link import ControlLink
 from modelless.controller.live.control.pools import GATEWAYS
 from modelless.controller.live.front.feedback import FeedbackDesk
@@ -149,7 +149,7 @@ class Gateway:
         self._device = self._open_device(rank, count)
         self._desk = FeedbackDesk(
             gateway_id,
-            TrialBook(settings.seed, gateway_id, self._dispatcher.roster.is_served),
+            TrialArms(settings.seed, gateway_id, self._dispatcher.instances.is_served),
             knowledge.catalog.tasks,
         )
         self.frontend = V2Frontend(
@@ -284,7 +284,7 @@ class Gateway:
                     refreshed_s = now_s
                     self._tell_load()
                     if self._receipt_log is not None:
-                        self._receipt_log.take(self._dispatcher.receipts)
+                        self._receipt_log.log_new(self._dispatcher.receipts)
             except Exception:  # the gateway must outlive whatever a policy does
                 logger.exception("a tick failed")
 
@@ -377,7 +377,7 @@ class Gateway:
             host=platform.node(),
             coverage=self._knowledge.cost_model.coverage(),
             drifts=self._knowledge.cost_model.drifts(),
-            trials=self._desk.book.take(),
+            trials=self._desk.arms.take_counts(),
             feedback=self._desk.for_others(),
             pool=GATEWAYS,
             changes=self._device.take_changes() if self._device is not None else (),
@@ -436,7 +436,7 @@ class Gateway:
         self.frontend.decide(LoadChanged(load, self._starting_s))
 
     def _advise(self) -> None:
-        self.frontend.decide(Advised(self._desk.book.with_arms(self._shares)))
+        self.frontend.decide(Advised(self._desk.arms.add_arms(self._shares)))
 
     def _on_service(self, service: Service) -> None:
         """Serve these versions from now on; what runs on others ends there."""

@@ -75,8 +75,8 @@ class Life:
         self.world = World(policy(), VARIANTS, LIMITS, seed=seed)
         self.counted: Counter[str] = Counter()
         self.found_nothing = 0
-        self.look = self.world.dispatcher.roster.candidates
-        self.world.dispatcher.roster.candidates = self.candidates  # type: ignore[method-assign]
+        self.look = self.world.dispatcher.instances.candidates
+        self.world.dispatcher.instances.candidates = self.candidates  # type: ignore[method-assign]
         self.workers = [f"w{number}" for number in range(int(self.rng.integers(1, 4)))]
         for worker in self.workers:
             self.report(worker)
@@ -97,7 +97,7 @@ class Life:
         return options[int(self.rng.integers(len(options)))]
 
     def candidates(self, scope: str, items: int, now_s: float, rank: int = 0) -> Candidates:
-        """What the roster offers; counts how often that is nothing."""
+        """What the instances offers; counts how often that is nothing."""
         found = self.look(scope, items, now_s, rank)
         self.found_nothing += not found.placements
         return found

@@ -187,7 +187,7 @@ def test_the_wait_goes_back_to_nothing_when_the_queue_is_gone() -> None:
         world.ask(latency_ms=1000.0)
     assert world.predicted_wait_s("w0") == pytest.approx(0.240)
     world.cost_model.latency_s[LITE2] = 0.001
-    world.dispatcher.handle(LoadChanged(world.roster.load), world.now_s)
+    world.dispatcher.handle(LoadChanged(world.instances.load), world.now_s)
     assert world.predicted_wait_s("w0") == pytest.approx(0.240)
     while world.running:
         world.finish()
@@ -295,7 +295,7 @@ def test_refreshed_estimates_decide() -> None:
     world.cost_model.latency_s[LITE2] = 0.200
     assert world.variant_of(world.ask(latency_ms=100.0)) == LITE2  # not asked again yet
     world.finish()
-    world.dispatcher.handle(LoadChanged(world.roster.load), world.now_s)
+    world.dispatcher.handle(LoadChanged(world.instances.load), world.now_s)
     assert world.variant_of(world.ask(latency_ms=100.0)) == FP32
 
 

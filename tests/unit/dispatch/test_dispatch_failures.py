@@ -101,7 +101,7 @@ def test_a_worker_that_comes_back_serves_again() -> None:
     world.add_worker()
     world.ask()
     world.lose()
-    assert world.roster.reports == {}
+    assert world.instances.reports == {}
     world.add_worker()
     query = world.ask()
     assert world.running["w0"].query_ids == (query,)
@@ -137,7 +137,7 @@ def test_a_batch_that_hangs_is_given_up_with_its_worker(policy: type[SelectionPo
     assert set(world.running) == {"w0"}
     world.tick(0.03)
     assert world.running["w1"].query_ids == (query,)
-    assert set(world.roster.reports) == {"w1"}
+    assert set(world.instances.reports) == {"w1"}
 
 
 def test_a_cancelled_query_leaves_its_queue() -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from modelless.controller.dispatch.dispatcher import Dispatcher
-from modelless.controller.dispatch.instances import Roster
+from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.dispatch.messages import (
     BatchDone,
@@ -170,9 +170,11 @@ class World:
         self.variants = {name: make_variant(name, value[1]) for name, value in ladder.items()}
         self.cost_model = FakeCostModel({name: value[0] for name, value in ladder.items()})
         self.limits = limits or DispatchLimits()
-        self.roster = Roster(self.variants, DEVICES, self.cost_model, self.limits.max_batch)
+        self.instances = ReadyInstances(
+            self.variants, DEVICES, self.cost_model, self.limits.max_batch
+        )
         self.dispatcher = Dispatcher(
-            self.roster,
+            self.instances,
             selection or MostAccurateFeasible(),
             np.random.default_rng(seed),
             self.limits,
@@ -281,7 +283,7 @@ class World:
         """Time passes."""
         self.now_s += after_s
         effects = self.dispatcher.handle(Tick(), self.now_s)
-        alive = self.roster.reports
+        alive = self.instances.reports
         for worker_id in [name for name in self.residents if name not in alive]:  # given up
             self.running.pop(worker_id, None)
             self.early.pop(worker_id, None)
@@ -320,8 +322,8 @@ class World:
         ready = sorted(self.residents[worker_id])
         if not ready:
             return 0.0
-        device_class = self.roster.reports[worker_id].device_class
-        candidates = self.roster.candidates(
+        device_class = self.instances.reports[worker_id].device_class
+        candidates = self.instances.candidates(
             ready[0].replace("@", "/").rpartition("/")[0], 1, self.now_s
         )
         row = candidates.placements.index(Placement(ready[0], device_class))
@@ -330,7 +332,7 @@ class World:
     def expected_s(self, batch: Execute) -> float:
         """The median of the batch, seconds."""
         items = sum(self.asked[query_id].items for query_id in batch.query_ids)
-        device_class = self.roster.reports[batch.worker_id].device_class
+        device_class = self.instances.reports[batch.worker_id].device_class
         return self.cost_model.p50_s(Placement(batch.variant_id, device_class), items)
 
     def variant_of(self, query_id: int) -> str:
