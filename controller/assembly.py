@@ -1,8 +1,8 @@
-"""From settings to the cores: the same objects for whoever serves and whoever replays."""
+"""Builds the dispatcher and the planner from settings, alike for serving and for replaying."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from modelless.controller.control.planner import Planner
 from modelless.controller.control.pool_moves import PlanLimits
 from modelless.controller.control.preload import Preloading
 from modelless.controller.dispatch.dispatcher import Dispatcher
-from modelless.controller.dispatch.instances import Roster
+from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import (
@@ -24,32 +24,26 @@ from modelless.policies.seams import (
 from modelless.variants.estimates import CostModel
 from modelless.variants.vocabulary import DeviceClass, Variant
 
-MakeDispatcher = Callable[
-    [Roster, SelectionPolicy, np.random.Generator, DispatchLimits], Dispatcher
-]
-
 
 def build_dispatcher(
     settings: Settings,
     variants: Mapping[str, Variant],
     device_classes: Mapping[str, DeviceClass],
     cost_model: CostModel,
-    make: MakeDispatcher = Dispatcher,
 ) -> Dispatcher:
     """A gateway's dispatcher.
 
     Args:
         settings: policies, bounds and seed.
-        variants, device_classes, cost_model: as for ``Roster``.
-        make: what it is made by.
+        variants, device_classes, cost_model: as for ``ReadyInstances``.
 
     Raises:
         NotFoundError: no such policy.
         InvalidInputError: its settings do not fit.
     """
     limits = settings.limits
-    return make(
-        Roster(variants, device_classes, cost_model, limits.max_batch),
+    return Dispatcher(
+        ReadyInstances(variants, device_classes, cost_model, limits.max_batch),
         build_policy(SelectionPolicy, settings.policies.selection),
         np.random.default_rng(settings.seed),
         DispatchLimits(max_queued=limits.max_queued, max_batch=limits.max_batch),

@@ -16,7 +16,7 @@ from modelless.variants.estimates import Estimates
 from modelless.variants.vocabulary import Placement
 
 
-class Snapshot:
+class BacklogSnapshot:
     """What all workers had to do at one moment.
 
     Args:
@@ -51,7 +51,7 @@ class Snapshot:
         return starts_s
 
 
-class Outlook:
+class WorkerBacklogs:
     """What workers have to do, by number.
 
     Args:
@@ -61,14 +61,14 @@ class Outlook:
     def __init__(self, busy_until_s: FloatArray) -> None:
         self._busy_until_s = busy_until_s
         self._backlog_s: dict[int, FloatArray] = {}  # by rank: for how long what waits will take
-        self._shown: Snapshot | None = None
+        self._shown: BacklogSnapshot | None = None
 
-    def of(self, number: int) -> tuple[float, dict[int, float]]:
+    def get(self, number: int) -> tuple[float, dict[int, float]]:
         """Until when the worker's batch runs, and for how long what waits for it will, by rank."""
         backlog_s = {rank: float(column[number]) for rank, column in self._backlog_s.items()}
         return float(self._busy_until_s[number]), backlog_s
 
-    def put(self, number: int, busy_until_s: float, backlog_s: Mapping[int, float]) -> None:
+    def set(self, number: int, busy_until_s: float, backlog_s: Mapping[int, float]) -> None:
         """What a worker has to do has changed."""
         if self._shown is not None:  # what was shown stays as it is
             self._shown = None
@@ -81,11 +81,11 @@ class Outlook:
         for rank, column in self._backlog_s.items():
             column[number] = backlog_s.get(rank, 0.0)
 
-    def at(self, now_s: float) -> Snapshot:
+    def snapshot_at(self, now_s: float) -> BacklogSnapshot:
         """How it is now."""
         shown = self._shown
         if shown is None or shown.now_s != now_s:
-            shown = self._shown = Snapshot(self._busy_until_s, self._backlog_s, now_s)
+            shown = self._shown = BacklogSnapshot(self._busy_until_s, self._backlog_s, now_s)
         return shown
 
 

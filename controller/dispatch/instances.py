@@ -1,7 +1,7 @@
 """Who can serve what: the ready instances, and what each is expected to cost.
 
 Turns the workers' reports and the cost model's estimates into the views that policies read. What
-does not change from query to query is computed once and kept until the roster changes.
+does not change from query to query is computed once and kept until the instances changes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.controller.dispatch.backlog import Outlook, ReadyCandidates, Snapshot
-from modelless.controller.dispatch.servers import Servers
-from modelless.controller.dispatch.worker_groups import Outfit, Outfits, Shelves
+from modelless.controller.dispatch.backlog import BacklogSnapshot, ReadyCandidates, WorkerBacklogs
+from modelless.controller.dispatch.messages import WorkerReport
+from modelless.controller.dispatch.worker_groups import (
+    GroupsByScope,
+    ServingGroups,
+    WorkerGroup,
+    WorkerGroups,
+)
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import in_scope
 from modelless.policies.views import Candidates, FloatArray, QueryView, ResidentView
@@ -146,21 +151,6 @@ def plus(estimates: Estimates, hop_s: FloatArray) -> Estimates:
 _ANSWERS_KEPT = 4096
 
 
-class WorkerReport(NamedTuple):
-    """What a worker says it is and holds.
-
-    Attributes:
-        worker_id, device_class: who and what.
-        variant_ids: ready to run.
-        hop_s: price of reaching it from here, a batch: 0 for the device in this process.
-    """
-
-    worker_id: str
-    device_class: str
-    variant_ids: tuple[str, ...]
-    hop_s: float = 0.0
-
-
 @dataclass(slots=True)
 class _ScopeTable:
     """The rows of one scope: everything that does not depend on the queues.
@@ -180,9 +170,9 @@ class _ScopeTable:
     begins: NDArray[np.intp]  # (sets,)
     by_items: dict[int, _Predicted] = field(default_factory=dict)
 
-    def free_at_s(self, outlook: Snapshot, rank: int) -> FloatArray:
+    def free_at_s(self, backlogs: BacklogSnapshot, rank: int) -> FloatArray:
         """When the least busy worker of each row could begin with a query of this rank, (n,)."""
-        free_at_s = outlook.starts_s(rank).take(self.holders)
+        free_at_s = backlogs.starts_s(rank).take(self.holders)
         if self.detour_s is not None:
             free_at_s += self.detour_s
         if len(self.begins) < len(self.holders):
@@ -194,7 +184,7 @@ class _Predicted(NamedTuple):
     estimates: Estimates
     cost_usd: FloatArray
     shortlist: NDArray[np.intp] | None
-    least_us: dict[float, int]  # by minimum accuracy; see ``Roster.work_us``
+    least_us: dict[float, int]  # by minimum accuracy; see ``ReadyInstances.work_us``
 
 
 class _Holders(NamedTuple):
@@ -203,7 +193,7 @@ class _Holders(NamedTuple):
     hop_s: FloatArray | None  # None if all are equally far away
 
 
-class Roster:
+class ReadyInstances:
     """Ready instances by scope, and their estimates.
 
     Args:
@@ -213,8 +203,8 @@ class Roster:
         max_batch: the largest batch that will be asked about.
 
     Attributes:
-        outfits: what each worker is and holds.
-        servers: by scope, who holds a ready variant of it.
+        groups: what each worker is and holds.
+        groups_by_scope: by scope, who holds a ready variant of it.
     """
 
     def __init__(
@@ -231,14 +221,14 @@ class Roster:
         self._reports: dict[str, WorkerReport] = {}
         self._index: dict[str, int] = {}
         self._scopes: dict[str, _ScopeTable] = {}
-        self.outfits = Outfits()
-        self._residents: dict[Outfit, Mapping[str, ResidentView]] = {}
-        self.servers = Servers(self._find_servers, _ANSWERS_KEPT)
+        self.groups = WorkerGroups()
+        self._residents: dict[WorkerGroup, Mapping[str, ResidentView]] = {}
+        self.groups_by_scope = GroupsByScope(self._find_groups, _ANSWERS_KEPT)
         self._best: dict[str, float] = {}  # the best accuracy that is ready, by scope
         self._holders: dict[Placement, _Holders] = {}
         self._loadable: dict[str, tuple[FloatArray, FloatArray]] = {}
         self._starting_s: Mapping[str, float] = {}
-        self._outlook = Outlook(np.zeros(0))  # in the order of ``_index``
+        self._backlogs = WorkerBacklogs(np.zeros(0))  # in the order of ``_index``
         self._load = Load()
 
     @property
@@ -251,28 +241,28 @@ class Roster:
         """The load that estimates are made for."""
         return self._load
 
-    def update(self, report: WorkerReport) -> bool:
+    def update_worker(self, report: WorkerReport) -> bool:
         """Take in a worker's report; True if it changed anything."""
         before = self._reports.get(report.worker_id)
         if before == report:
             return False
         self._reports[report.worker_id] = report
-        worn, outfit = self.outfits.get(report.worker_id), self.outfits.put(*report)
+        worn, group = self.groups.get(report.worker_id), self.groups.put(*report)
         if before is not None and before._replace(variant_ids=report.variant_ids) == report:
-            self._forget(report, set(before.variant_ids) ^ set(report.variant_ids))
+            self._drop_stale(report, set(before.variant_ids) ^ set(report.variant_ids))
             if worn is not None:
-                self.outfits.carry_over(worn, outfit, self.servers.values())
+                self.groups.move_worker(worn, group, self.groups_by_scope.values())
         else:
             self._rebuild()
         return True
 
-    def remove(self, worker_id: str) -> None:
+    def remove_worker(self, worker_id: str) -> None:
         """Forget a worker."""
         if self._reports.pop(worker_id, None) is not None:
-            del self.outfits[worker_id]
+            del self.groups[worker_id]
             self._rebuild()
 
-    def refresh(self, load: Load) -> None:
+    def refresh_estimates(self, load: Load) -> None:
         """Ask the cost model anew: it has learned since, and the load is another."""
         self._load = load
         self._residents.clear()
@@ -284,18 +274,20 @@ class Roster:
         if reason is Reason.TOO_SLOW and scope in self._scopes:
             self.cost_model.doubt(self._scopes[scope].placements, now_s)
 
-    def renew(self, variants: Mapping[str, Variant], cost_model: CostModel) -> None:
+    def replace_catalog(self, variants: Mapping[str, Variant], cost_model: CostModel) -> None:
         """Know more variants, and what they cost; those that workers hold must be among them."""
         self.variants, self.cost_model = variants, cost_model
         self._rebuild()
 
-    def set_busy(self, worker_id: str, busy_until_s: float, backlog_s: Mapping[int, float]) -> None:
+    def set_backlog(
+        self, worker_id: str, busy_until_s: float, backlog_s: Mapping[int, float]
+    ) -> None:
         """What a worker has to do: until when its batch runs, and how long what waits, by rank."""
         index = self._index.get(worker_id)
         if index is not None:
-            self._outlook.put(index, busy_until_s, backlog_s)
+            self._backlogs.set(index, busy_until_s, backlog_s)
 
-    def soonest(self, placement: Placement, now_s: float, rank: int = 0) -> str:
+    def find_soonest_worker(self, placement: Placement, now_s: float, rank: int = 0) -> str:
         """Of the workers that hold the placement, the one to begin soonest, hop and all.
 
         There must be one. Of equals it is the first by id. ``rank``: of the query to begin with.
@@ -305,27 +297,27 @@ class Roster:
             holders = self._holders[placement] = self._find_holders(placement)
         if len(holders.names) == 1:
             return holders.names[0]
-        starts_s = self._outlook.at(now_s).starts_s(rank).take(holders.indices)
+        starts_s = self._backlogs.snapshot_at(now_s).starts_s(rank).take(holders.indices)
         if holders.hop_s is not None:
             starts_s += holders.hop_s
         return holders.names[int(starts_s.argmin())]
 
     def residents(self, worker_id: str) -> Mapping[str, ResidentView]:
         """The worker's ready variants with their predicted latency by batch size."""
-        outfit = self.outfits[worker_id]
-        known = self._residents.get(outfit)
+        group = self.groups[worker_id]
+        known = self._residents.get(group)
         if known is None:
-            known = self._residents[outfit] = self._build_residents(outfit)
+            known = self._residents[group] = self._build_residents(group)
         return known
 
     def is_served(self, scope: str) -> bool:
         """Whether any worker holds a ready variant of the scope."""
-        return bool(self.servers[scope])
+        return bool(self.groups_by_scope[scope])
 
-    def is_served_beside(self, worker_id: str, scope: str) -> bool:
+    def is_served_elsewhere(self, worker_id: str, scope: str) -> bool:
         """Whether a worker other than this one holds a ready variant of the scope."""
-        shelves = self.servers[scope]
-        return any(o in shelves for name, o in self.outfits.items() if name != worker_id)
+        serving = self.groups_by_scope[scope]
+        return any(o in serving for name, o in self.groups.items() if name != worker_id)
 
     def candidates(self, scope: str, items: int, now_s: float, rank: int = 0) -> Candidates:
         """The rows for a query of ``items`` items; no rows if nothing is ready.
@@ -347,19 +339,19 @@ class Roster:
             table.accuracy_percent,
             known.cost_usd,
             known.estimates,
-            partial(table.free_at_s, self._outlook.at(now_s), rank),
+            partial(table.free_at_s, self._backlogs.snapshot_at(now_s), rank),
             now_s,
             known.shortlist,
         )
 
-    def expect_workers(self, starting_s: Mapping[str, float]) -> None:
+    def set_starting(self, starting_s: Mapping[str, float]) -> None:
         """Take in how soon a worker can be there, by device class: of those that are started when
         they are needed."""
         if starting_s != self._starting_s:
             self._starting_s = dict(starting_s)
             self._loadable.clear()
 
-    def work_us(self, query: QueryView) -> int:
+    def least_work_us(self, query: QueryView) -> int:
         """The least device time for the query, microseconds: of what is ready and accurate enough.
 
         Whole, so that what was added up can be taken away. 0 if it is unknown, or if ``candidates``
@@ -379,7 +371,7 @@ class Roster:
                 known.least_us[minimum] = least_us
         return least_us
 
-    def is_accurate_enough(self, scope: str, min_accuracy_percent: float) -> bool:
+    def is_served_accurately(self, scope: str, min_accuracy_percent: float) -> bool:
         """Whether any worker holds a ready variant of the scope that is as accurate."""
         best = self._best.get(scope)
         if best is None:
@@ -390,7 +382,7 @@ class Roster:
                 self._best[scope] = best
         return min_accuracy_percent <= best
 
-    def soonest_if_loaded_s(self, query: QueryView) -> float:
+    def fastest_load_s(self, query: QueryView) -> float:
         """Seconds until a variant for the query could have answered it, were its load begun now.
 
         The quickest to load and run of those that the query allows and that the device class of
@@ -435,28 +427,28 @@ class Roster:
         return _Holders(names, indices, hop_s if len(set(hop_s.tolist())) > 1 else None)
 
     def _rebuild(self) -> None:
-        before = {name: self._outlook.of(number) for name, number in self._index.items()}
+        before = {name: self._backlogs.get(number) for name, number in self._index.items()}
         self._index = {name: i for i, name in enumerate(sorted(self._reports))}
-        self._outlook = Outlook(np.full(len(self._index), -np.inf))
+        self._backlogs = WorkerBacklogs(np.full(len(self._index), -np.inf))
         for name, number in self._index.items():
             if name in before:
-                self._outlook.put(number, *before[name])
+                self._backlogs.set(number, *before[name])
         for cache in (
             self._scopes,
             self._residents,
-            self.servers,
+            self.groups_by_scope,
             self._best,
             self._holders,
             self._loadable,
         ):
             cache.clear()
 
-    def _forget(self, report: WorkerReport, changed: set[str]) -> None:
+    def _drop_stale(self, report: WorkerReport, changed: set[str]) -> None:
         """Forget what was true while the worker held what it did: ``changed`` came or went."""
         for variant_id in changed:
             self._holders.pop(Placement(variant_id, report.device_class), None)
         variants = [self.variants[name] for name in changed if name in self.variants]
-        for cache in (self._scopes, self.servers, self._best):
+        for cache in (self._scopes, self.groups_by_scope, self._best):
             for scope in [s for s in cache if any(in_scope(v.id, s) for v in variants)]:
                 del cache[scope]
 
@@ -464,9 +456,9 @@ class Roster:
         """The variants of a scope."""
         return frozenset(v.id for v in self.variants.values() if in_scope(v.id, scope))
 
-    def _find_servers(self, scope: str) -> Shelves:
+    def _find_groups(self, scope: str) -> ServingGroups:
         """Who holds a ready variant of the scope."""
-        return self.outfits.shelves(self._ids_in(scope))
+        return self.groups.serving(self._ids_in(scope))
 
     def _build_scope(self, scope: str) -> _ScopeTable:
         ids = self._ids_in(scope)
@@ -505,8 +497,8 @@ class Roster:
         shortlist = find_shortlist(table.accuracy_percent, cost_usd, estimates, table.workers_of)
         return _Predicted(estimates, cost_usd, shortlist, {})
 
-    def _build_residents(self, outfit: Outfit) -> Mapping[str, ResidentView]:
-        held = [self.variants[name] for name in outfit.variant_ids if name in self.variants]
+    def _build_residents(self, group: WorkerGroup) -> Mapping[str, ResidentView]:
+        held = [self.variants[name] for name in group.variant_ids if name in self.variants]
         return build_residents(
-            held, outfit.device_class, outfit.hop_s, self.cost_model, self._load, self.max_batch
+            held, group.device_class, group.hop_s, self.cost_model, self._load, self.max_batch
         )

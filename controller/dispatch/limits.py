@@ -17,7 +17,7 @@ class DispatchLimits:
         max_rebinds: times a late query is chosen for anew; after that it runs or expires.
         max_hold_s: a query for which nothing is ready waits for a load at most this long, and not
             at all if no load could end by then or by its deadline.
-        max_held: such queries in all, so that they leave room in the queue for others.
+        max_held: such queries in all, so that they leave waiting in the queue for others.
         max_late_s: a query that is to be served late rather than not at all is refused this long
             after its deadline.
         min_wait_s: a policy that lets a worker wait is not asked again before this, seconds, unless

@@ -9,9 +9,9 @@ from functools import lru_cache
 from typing import TypeVar
 
 from modelless.controller.dispatch.counters import Meters
+from modelless.controller.dispatch.messages import Complete, DispatchEffect, Refuse
 from modelless.controller.dispatch.queues import Batch, Worker
-from modelless.controller.dispatch.receipts import Receipt, ReceiptBook
-from modelless.controller.effects import Complete, DispatchEffect, Refuse
+from modelless.controller.dispatch.receipts import Receipt, RecentReceipts
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import base_of
 from modelless.policies.views import Demand, QueryView
@@ -65,7 +65,7 @@ class DispatchCounters:
         return arrivals
 
 
-class Books:
+class OpenQueries:
     """Every query is opened once and closed once.
 
     Args:
@@ -74,34 +74,34 @@ class Books:
         explain: words a refusal.
     """
 
-    def __init__(self, receipts: ReceiptBook, max_batch: int, explain: Explain) -> None:
-        self.open: dict[int, Receipt] = {}
+    def __init__(self, receipts: RecentReceipts, max_batch: int, explain: Explain) -> None:
+        self.by_id: dict[int, Receipt] = {}
         self._explain = explain
         self._receipts = receipts
         self._max_batch = max_batch
         self._counters = DispatchCounters()
 
-    def enter(self, query: QueryView) -> Receipt:
+    def open_query(self, query: QueryView) -> Receipt:
         """A query has come in."""
-        receipt = self.open[query.query_id] = Receipt(query)
+        receipt = self.by_id[query.query_id] = Receipt(query)
         self._count_kind(query)
         return receipt
 
-    def open_of(self, queries: Iterable[QueryView]) -> list[Receipt]:
+    def receipts_of(self, queries: Iterable[QueryView]) -> list[Receipt]:
         """The receipts of those that are still open: not of what was cancelled while it ran."""
-        known = self.open
+        known = self.by_id
         return [known[query.query_id] for query in queries if query.query_id in known]
 
     def count_unmet(self, query: QueryView) -> None:
         """Nothing is ready that could serve the query."""
         _count(self._counters.unmet, base_of(query.scope))
 
-    def complete(
+    def complete_batch(
         self, batch: Batch, worker: Worker, now_s: float, busy_s: float
     ) -> list[DispatchEffect]:
         """The batch was served by the worker: its queries in time, late or cancelled on the way."""
         effects: list[DispatchEffect] = []
-        batch_id, close, meters = batch.batch_id, self.open.pop, self._counters.meters
+        batch_id, close, meters = batch.batch_id, self.by_id.pop, self._counters.meters
         meters.count_batch(batch.variant_id, worker.device_class, batch.items, busy_s)
         for query in batch.queries:
             query_id = query.query_id
@@ -119,7 +119,7 @@ class Books:
             _count(self._counters.used, (worker.worker_id, batch.variant_id), len(effects))
         return effects
 
-    def refuse(self, receipt: Receipt, reason: Reason, now_s: float) -> Refuse:
+    def refuse_query(self, receipt: Receipt, reason: Reason, now_s: float) -> Refuse:
         """The query will not be served."""
         query_id = receipt.query.query_id
         receipt.reason, receipt.row = reason, None
@@ -129,7 +129,7 @@ class Books:
         self._close(receipt, "refused")
         return Refuse(query_id, reason, message, retry_after_s)
 
-    def cancel(self, receipt: Receipt) -> None:
+    def cancel_query(self, receipt: Receipt) -> None:
         """Nobody wants the answer any more."""
         receipt.reason = Reason.CANCELLED
         self._close(receipt, "cancelled")
@@ -155,7 +155,7 @@ class Books:
 
     def _close(self, receipt: Receipt, outcome: str) -> None:
         receipt.outcome = outcome
-        del self.open[receipt.query.query_id]
+        del self.by_id[receipt.query.query_id]
         self._receipts.add(receipt)
         self._counters.meters.count_end(receipt.query.scope, outcome)
 

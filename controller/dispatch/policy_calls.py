@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from modelless.common.errors import FOREIGN_ERRORS
-from modelless.controller.dispatch.instances import Roster
-from modelless.controller.dispatch.queues import Queue, WaitingRoom, Worker
+from modelless.controller.dispatch.instances import ReadyInstances
+from modelless.controller.dispatch.queues import Queue, WaitingQueries, Worker
 from modelless.policies.batching.urgency import urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import in_scope
@@ -71,8 +71,8 @@ def ask_on_query(
 def ask_on_idle(
     selection: SelectionPolicy,
     worker: Worker,
-    waiting: WaitingRoom,
-    roster: Roster,
+    waiting: WaitingQueries,
+    instances: ReadyInstances,
     max_batch: int,
     now_s: float,
     rng: np.random.Generator,
@@ -83,19 +83,19 @@ def ask_on_idle(
     the others only if it has nothing to run of them: so priorities hold across queues, whatever
     the policy.
     """
-    outfit, servers = worker.outfit, roster.servers
-    residents = roster.residents(worker.worker_id)
+    group, groups_by_scope = worker.group, instances.groups_by_scope
+    residents = instances.residents(worker.worker_id)
     lead_s = worker.lead_s if worker.is_ours else 0.0
     view = WorkerView(worker.worker_id, worker.device_class, residents, max_batch, lead_s)
     if not waiting.is_mixed:
-        shown = waiting.displays.to(outfit, servers)
+        shown = waiting.visible.find_views(group, groups_by_scope)
         if worker.queues:
             shown = [queue.view for queue in worker.queues.values()] + shown
         if not shown:
             return None
         return _ask_on_idle(selection, worker, view, shown, waiting, now_s, rng)
     queues = [*worker.queues.values()]
-    queues += [q for key, q in waiting.deferred.items() if outfit in servers[key[0]]]
+    queues += [q for key, q in waiting.deferred.items() if group in groups_by_scope[key[0]]]
     if not queues:
         return None
     ranks = {queue.rank for queue in queues}
@@ -117,7 +117,7 @@ def _ask_on_idle(
     worker: Worker,
     view: WorkerView,
     queues: Sequence[QueueView],
-    waiting: WaitingRoom,
+    waiting: WaitingQueries,
     now_s: float,
     rng: np.random.Generator,
 ) -> Run | Wait | PolicyFailure:
@@ -156,7 +156,7 @@ def tell_plan(
 
 
 def _within_reach(
-    query_ids: Sequence[object], worker: Worker, waiting: WaitingRoom
+    query_ids: Sequence[object], worker: Worker, waiting: WaitingQueries
 ) -> tuple[int, ...]:
     """Those of the queries that wait for the worker or for anyone, each once."""
     reached: dict[int, None] = {}
@@ -178,7 +178,7 @@ def _problem_of_choice(choice: object, rows: int) -> str | None:
 
 
 def _problem_of_run(
-    run: Run, query_ids: Sequence[int], worker: WorkerView, waiting: WaitingRoom
+    run: Run, query_ids: Sequence[int], worker: WorkerView, waiting: WaitingQueries
 ) -> str | None:
     """What keeps the batch from being run on the worker as it is; None if nothing does."""
     if run.variant_id not in worker.residents:

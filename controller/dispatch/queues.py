@@ -14,92 +14,92 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, overload
 
 from modelless.controller.dispatch.tenants import Share, Tenants
-from modelless.controller.dispatch.worker_groups import UNKNOWN, Outfit
+from modelless.controller.dispatch.worker_groups import NO_GROUP, WorkerGroup
 from modelless.policies.batching.urgency import rank, urgency
 from modelless.policies.views import QueryView, QueueView
 
 if TYPE_CHECKING:
-    from modelless.controller.dispatch.servers import Servers
+    from modelless.controller.dispatch.worker_groups import GroupsByScope
 
-# The queues of nobody yet, as the workers of each outfit are shown them.
+# The queues of nobody yet, as the workers of each group are cached_view them.
 #
-# A worker that falls idle is shown every deferred queue that it could serve: dozens, where there
+# A worker that falls idle is cached_view every deferred queue that it could serve: dozens, where there
 # are
-# many tasks, and few of them are other than when one like it was asked last. So what an outfit was
-# shown is kept, and only what has changed since is looked at.
+# many tasks, and few of them are other than when one like it was asked last. So what an group was
+# cached_view is kept, and only what has changed since is looked at.
 
 _MOST_CHANGES = 4096
 _MOST_KEPT = 256
 
 
-class _Display:
-    """What one outfit is shown.
+class _CachedViews:
+    """What one group is cached_view.
 
     Attributes:
         views: by queue, in the order in which the queues came to be.
         looked: how many changes there had been when it was made or put right.
-        clearings: how often it had been forgotten who can serve what by then.
+        clear_count: how often it had been forgotten who can serve what by then.
     """
 
-    __slots__ = ("clearings", "looked", "views")
+    __slots__ = ("clear_count", "change_count", "views")
 
     def __init__(self) -> None:
         self.views: dict[Queue, QueueView] = {}
-        self.looked = self.clearings = -1
+        self.change_count = self.clear_count = -1
 
 
-class Displays:
-    """What each outfit is shown of the deferred queues.
+class VisibleQueueCache:
+    """What each group is cached_view of the deferred queues.
 
     Args:
         deferred: these queues. Whoever puts a query into one or takes one out must say so, unless
-            nobody has looked at the queue (``Queue.shown``) since that was last said.
+            nobody has looked at the queue (``Queue.cached_view``) since that was last said.
     """
 
     def __init__(self, deferred: Mapping[QueueKey, Queue]) -> None:
         self._deferred = deferred
         self._changes: list[Queue] = []  # the latest, oldest first
         self._forgotten = 0  # changes before those
-        self._kept: dict[Outfit, _Display] = {}
+        self._kept: dict[WorkerGroup, _CachedViews] = {}
 
-    def on_change(self, queue: Queue) -> None:
+    def note_change(self, queue: Queue) -> None:
         """A query comes to a queue, which may be new, or leaves it, which may be gone then."""
         if len(self._changes) >= _MOST_CHANGES:
             self._forgotten += len(self._changes)
             self._changes.clear()
         self._changes.append(queue)
 
-    def to(self, outfit: Outfit, servers: Servers) -> list[QueueView]:
-        """The queues that a worker of this outfit could serve, oldest first.
+    def find_views(self, group: WorkerGroup, groups_by_scope: GroupsByScope) -> list[QueueView]:
+        """The queues that a worker of this group could serve, oldest first.
 
         Args:
-            outfit: what the worker holds.
-            servers: who can serve what.
+            group: what the worker holds.
+            groups_by_scope: who can serve what.
         """
-        display = self._kept.get(outfit)
-        if display is None:
+        cached = self._kept.get(group)
+        if cached is None:
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()
-            display = self._kept[outfit] = _Display()
-        views, changes = display.views, self._changes
-        since = display.looked - self._forgotten
+            cached = self._kept[group] = _CachedViews()
+        views, changes = cached.views, self._changes
+        since = cached.change_count - self._forgotten
         if (
             since < 0
-            or display.clearings != servers.clearings
+            or cached.clear_count != groups_by_scope.clear_count
             or len(changes) - since > 2 * len(views) + 8
         ):
             views.clear()
-            display.clearings = servers.clearings
+            cached.clear_count = groups_by_scope.clear_count
             for key, queue in self._deferred.items():
-                if outfit in servers[key[0]]:
-                    views[queue] = queue.shown or queue.view
+                if group in groups_by_scope[key[0]]:
+                    views[queue] = queue.cached_view or queue.view
         else:
             for queue in changes[since:]:
                 if not len(queue):
                     views.pop(queue, None)
-                elif queue in views or outfit in servers[queue.key[0]]:
-                    views[queue] = queue.shown or queue.view
-        display.looked = self._forgotten + len(changes)
+                elif queue in views or group in groups_by_scope[queue.key[0]]:
+                    views[queue] = queue.cached_view or queue.view
+        cached.change_count = self._forgotten + len(changes)
         return list(views.values())
 
 
@@ -150,7 +150,7 @@ class Batch:
         """See the class."""
         return not self.queries
 
-    def put_off(self, by_s: float) -> None:
+    def delay(self, by_s: float) -> None:
         """It begins so much later than it was thought to: from then on it can be late or hang."""
         self.waited_s += by_s
         self.suspect_at_s += by_s
@@ -163,9 +163,9 @@ class Worker:
 
     Attributes:
         number: that of a worker who came later is higher.
-        outfit: what it is and holds; changed by ``IdleWorkers.dress`` alone.
+        group: what it is and holds; changed by ``IdleWorkers.dress`` alone.
         running: its batch; None if it is idle.
-        next: the batch that it was given to run after that; see ``openings``.
+        next: the batch that it was given to run after that; see ``early_starts``.
         busy_until_s: when the last of them is predicted to end, or when the last one ended.
         backlog_s: what its waiting queries are expected to take, seconds, by their rank.
         queues: what waits for it; none of them is empty.
@@ -177,7 +177,7 @@ class Worker:
     worker_id: str
     device_class: str
     number: int = 0
-    outfit: Outfit = UNKNOWN
+    group: WorkerGroup = NO_GROUP
     running: Batch | None = None
     next: Batch | None = None
     busy_until_s: float = -math.inf
@@ -230,18 +230,18 @@ class Queue:
 
     Attributes:
         key: what they have in common.
-        home: where it is kept by its key, as long as it is not empty.
-        shown: its ``view``, if anybody looked since it changed: to look here first spares a call.
+        container: where it is kept by its key, as long as it is not empty.
+        cached_view: its ``view``, if anybody looked since it changed: to look here first spares a call.
     """
 
-    __slots__ = ("_queries", "_urgencies", "home", "key", "shown")
+    __slots__ = ("_queries", "_urgencies", "container", "key", "cached_view")
 
-    def __init__(self, key: QueueKey, home: dict[QueueKey, Queue]) -> None:
+    def __init__(self, key: QueueKey, container: dict[QueueKey, Queue]) -> None:
         self.key = key
-        self.home = home
+        self.container = container
         self._queries: list[QueryView] = []
         self._urgencies: list[tuple[int, float, int]] = []
-        self.shown: QueueView | None = None
+        self.cached_view: QueueView | None = None
 
     def __len__(self) -> int:
         return len(self._queries)
@@ -266,18 +266,20 @@ class Queue:
 
     @property
     def view(self) -> QueueView:
-        """What policies are shown."""
-        view = self.shown
+        """What policies are cached_view."""
+        view = self.cached_view
         if view is None:
             queries = self._queries
             copy = tuple(queries) if len(queries) <= _MOST_COPIED else Window(queries)
             # As ``QueueView(...)``, whose constructor is a Python function: half as long.
-            view = self.shown = tuple.__new__(QueueView, (*self.key, copy, self._urgencies[0]))
+            view = self.cached_view = tuple.__new__(
+                QueueView, (*self.key, copy, self._urgencies[0])
+            )
         return view
 
     def add(self, query: QueryView) -> None:
         """Put a query where it belongs."""
-        self.shown = None
+        self.cached_view = None
         own = urgency(query)
         place = bisect_right(self._urgencies, own)
         self._urgencies.insert(place, own)
@@ -285,14 +287,14 @@ class Queue:
 
     def remove(self, query: QueryView) -> bool:
         """Take a query out that is there; whether any are left."""
-        self.shown = None
+        self.cached_view = None
         queries = self._queries
         place = 0 if queries[0] is query else bisect_left(self._urgencies, urgency(query))
         del self._urgencies[place]
         del queries[place]
         return bool(queries)
 
-    def expired(self, now_s: float) -> list[QueryView]:
+    def find_expired(self, now_s: float) -> list[QueryView]:
         """Those whose deadline has passed: of each priority, the first ones."""
         urgencies, expired, start = self._urgencies, list[QueryView](), 0
         while start < len(urgencies):
@@ -313,7 +315,7 @@ class Place(NamedTuple):
     work_us: int
 
 
-class WaitingRoom:
+class WaitingQueries:
     """All waiting queries of one dispatcher.
 
     Args:
@@ -321,8 +323,8 @@ class WaitingRoom:
 
     Attributes:
         deferred: the queues of nobody yet; none of them is empty.
-        displays: what policies are shown of these.
-        held: likewise, of those that wait for a load; policies are not shown them.
+        visible: what policies are cached_view of these.
+        held: likewise, of those that wait for a load; policies are not cached_view them.
         is_mixed: whether queries of several ranks came since nobody waited.
         bound: how many wait for one worker.
         place: where a query waits, by its id; None if it does not.
@@ -331,7 +333,7 @@ class WaitingRoom:
     def __init__(self, tenants: Tenants) -> None:
         self._tenants = tenants
         self.deferred: dict[QueueKey, Queue] = {}
-        self.displays = Displays(self.deferred)
+        self.visible = VisibleQueueCache(self.deferred)
         self.held: dict[QueueKey, Queue] = {}
         self.is_mixed = False
         self.bound = 0
@@ -343,7 +345,7 @@ class WaitingRoom:
     def __len__(self) -> int:
         return len(self._places)
 
-    def bind(
+    def bind_query(
         self, query: QueryView, worker: Worker, variant_id: str, service_s: float, work: int = 0
     ) -> None:
         """Let the query wait for the worker.
@@ -359,7 +361,7 @@ class WaitingRoom:
         self.bound += 1
         self._put(query, worker, key, worker.queues, service_s, work)
 
-    def defer(self, query: QueryView, work: int = 0) -> Queue:
+    def defer_query(self, query: QueryView, work: int = 0) -> Queue:
         """Let the query wait for whichever worker takes it; ``work`` as in ``bind``.
 
         Returns its queue.
@@ -367,7 +369,7 @@ class WaitingRoom:
         key: QueueKey = (query.scope, None, query.batch_key)
         return self._put(query, None, key, self.deferred, 0.0, work)
 
-    def hold(self, query: QueryView) -> None:
+    def hold_query(self, query: QueryView) -> None:
         """Let the query wait for a load."""
         self._put(query, None, (query.scope, None, query.batch_key), self.held, 0.0, 0)
 
@@ -391,39 +393,39 @@ class WaitingRoom:
             self._all[queue] = None
             is_news = True
         else:
-            is_news = queue.shown is not None  # else that it changes was told already
+            is_news = queue.cached_view is not None  # else that it changes was told already
         if is_news and queues is self.deferred:
-            self.displays.on_change(queue)
+            self.visible.note_change(queue)
         queue.add(query)
         # A named tuple's own constructor is a Python function: this takes half as long.
         place = tuple.__new__(Place, (query, worker, queue, service_s, work))
         self._places[query.query_id] = place
-        self._tenants.on_wait(query, work)
+        self._tenants.add_waiting(query, work)
         return queue
 
-    def take(self, query_id: int) -> Place:
+    def remove_query(self, query_id: int) -> Place:
         """Take a waiting query out; returns where it was."""
         place = self._places.pop(query_id)
         query, worker, queue, service_s, work = place
-        if queue.shown is not None and queue.home is self.deferred:
-            self.displays.on_change(queue)
+        if queue.cached_view is not None and queue.container is self.deferred:
+            self.visible.note_change(queue)
         if not queue.remove(query):
             del self._all[queue]
-            del queue.home[queue.key]
+            del queue.container[queue.key]
         if worker is not None:
             self.bound -= 1
             if worker.queues:
                 worker.backlog_s[rank(query)] -= service_s
             else:
                 worker.backlog_s.clear()
-        self._tenants.on_leave(query, work)
+        self._tenants.remove_waiting(query, work)
         return place
 
-    def least_urgent(self) -> QueryView:
+    def find_least_urgent(self) -> QueryView:
         """The last of all in line; there must be one. Looks at every queue."""
         return max([queue.last for queue in self._all], key=urgency)
 
-    def demote_beyond(self, share: Share | None) -> list[tuple[QueryView, Worker | None]]:
+    def demote_over_share(self, share: Share | None) -> list[tuple[QueryView, Worker | None]]:
         """Let what tenants have far beyond their share go behind the others of its priority.
 
         Returns each such query as it waits now, and for whom.
@@ -443,27 +445,27 @@ class WaitingRoom:
             for place in self._places.values()
             if place.query.tenant in names
             and not place.query.demoted
-            and place.queue.home is not self.held
+            and place.queue.container is not self.held
         ]
         places.sort(key=lambda place: urgency(place.query), reverse=True)
         return places
 
     def _demote(self, place: Place) -> QueryView:
         """Let a waiting query go behind the others of its priority; returns it as it waits now."""
-        query, worker, queue, service_s, work = self.take(place.query.query_id)
+        query, worker, queue, service_s, work = self.remove_query(place.query.query_id)
         query = query._replace(demoted=True)
         if worker is None:
-            self.defer(query, work)
+            self.defer_query(query, work)
         else:
-            self.bind(query, worker, queue.key[1] or "", service_s, work)
+            self.bind_query(query, worker, queue.key[1] or "", service_s, work)
         return query
 
-    def everyone(self) -> list[QueryView]:
+    def all_queries(self) -> list[QueryView]:
         """All waiting queries, most urgent first."""
         return sorted((place.query for place in self._places.values()), key=urgency)
 
-    def expired(self, now_s: float) -> list[QueryView]:
+    def find_expired(self, now_s: float) -> list[QueryView]:
         """Waiting queries whose deadline has passed, most urgent first."""
-        expired = [query for queue in self._all for query in queue.expired(now_s)]
+        expired = [query for queue in self._all for query in queue.find_expired(now_s)]
         expired.sort(key=urgency)
         return expired

@@ -144,7 +144,7 @@ def explain_candidates(
     return rows
 
 
-class ReceiptBook:
+class RecentReceipts:
     """The last receipts by query id, bounded by rows of candidates held rather than by count.
 
     Args:

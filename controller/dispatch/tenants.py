@@ -8,12 +8,12 @@ of the devices never has much waiting, is never demoted, and never waits behind 
 ask for more, each has the same work in profile, and so gets the same share of what is left
 (max-min fairness).
 
-There is too much to do while more than a few queries are turned away for want of time or room, or
+There is too much to do while more than a few queries are turned away for want of time or waiting, or
 they wait for more than half their limits. (If one refusal were a sign of that, it would bring forth
 the next: who is demoted waits behind fresh queries, and is late for that.) A tenant's share of the
 queue is then as much work as the devices can do in half the tightest limit, and as many queries as
 fill half the queue, divided by the number of tenants: so nobody within their share waits longer
-than that, or finds no room. Work is device time at its least: that of the quickest variant which is
+than that, or finds no waiting. Work is device time at its least: that of the quickest variant which is
 accurate enough.
 """
 
@@ -66,15 +66,15 @@ class Tenants:
 
     # -- what happens -------------------------------------------------------------------------
 
-    def on_query(self, query: QueryView, now_s: float) -> None:
+    def count_arrival(self, query: QueryView, now_s: float) -> None:
         """A query has come in."""
         if now_s - self._began_s >= _WINDOW_S:
-            self._turn(now_s)
+            self._begin_window(now_s)
         self._came += 1
         if len(self._seen) < _MOST_TENANTS:
             self._seen.add(query.tenant)
 
-    def on_wait(self, query: QueryView, work: int) -> None:
+    def add_waiting(self, query: QueryView, work: int) -> None:
         """The query waits, for ``work`` microseconds of device time."""
         self._all_us += work
         if query.demoted:
@@ -89,7 +89,7 @@ class Tenants:
         if limit_s < self._limit_s:
             self._limit_s = limit_s
 
-    def on_leave(self, query: QueryView, work: int) -> None:
+    def remove_waiting(self, query: QueryView, work: int) -> None:
         """The query, which waited, does not any more."""
         self._all_us -= work
         if query.demoted:
@@ -100,18 +100,18 @@ class Tenants:
         if not known[1]:
             del self._waiting[query.tenant]
 
-    def on_start(self, queries: Sequence[QueryView], now_s: float) -> None:
+    def count_start(self, queries: Sequence[QueryView], now_s: float) -> None:
         """A batch is handed to a worker: its last query is the one that waited with least right."""
         query = queries[-1]
         limit_s = query.deadline_s - query.arrival_s
         share = (now_s - query.arrival_s) / limit_s if limit_s > 0.0 else 1.0
         self._waited += _LEARNT * (share - self._waited)
 
-    def on_done(self, work: int) -> None:
+    def count_done(self, work: int) -> None:
         """A batch has run whose queries needed ``work`` microseconds."""
         self._done_us += work
 
-    def on_refused(self, reason: Reason) -> None:
+    def count_refusal(self, reason: Reason) -> None:
         """A query was refused."""
         if reason in _CROWDED:
             self._refused += 1
@@ -153,10 +153,10 @@ class Tenants:
             rate * _PART_OF_LIMIT * limit_s / tenants, _PART_OF_LIMIT * self._max_queued / tenants
         )
 
-    def drain_s(self, now_s: float) -> float | None:
+    def half_drain_s(self, now_s: float) -> float | None:
         """How long half of what waits will take, as work was done lately; None if that is unknown.
 
-        When a client that was turned away may try again: there is room then, and the others who
+        When a client that was turned away may try again: there is waiting then, and the others who
         came before it are through.
         """
         rate = self._done_us_per_s(now_s)
@@ -174,7 +174,7 @@ class Tenants:
         span_s = now_s - max(self._began_before_s, self._began_s - 2.0 * _WINDOW_S)
         return (self._done_us + self._done_before_us) / span_s if span_s > 0.0 else 0.0
 
-    def _turn(self, now_s: float) -> None:
+    def _begin_window(self, now_s: float) -> None:
         """A new window begins."""
         self._seen, self._seen_before = set(), self._seen
         self._limit_s, self._limit_before_s = math.inf, self._limit_s

@@ -90,7 +90,7 @@ Judge = Callable[[Answer], Sequence[bool]]
 """Which of an answer's items are right."""
 
 
-class TrialBook:
+class TrialArms:
     """One gateway's trials.
 
     Args:
@@ -106,7 +106,7 @@ class TrialBook:
         self._counts: dict[int, TrialCounts] = {}
         self._answers: OrderedDict[int, Answer] = OrderedDict()
 
-    def set(self, trials: Iterable[Trial]) -> None:
+    def set_trials(self, trials: Iterable[Trial]) -> None:
         """These are on from now on; what belongs to others is forgotten."""
         self._trials = {trial.task: trial for trial in trials}
         numbers = {trial.number for trial in self._trials.values()}
@@ -115,7 +115,7 @@ class TrialBook:
         for query_id in [i for i, a in self._answers.items() if a.number not in numbers]:
             del self._answers[query_id]
 
-    def deal(self, scope: str, query_id: int, tenant: str) -> str:
+    def assign_arm(self, scope: str, query_id: int, tenant: str) -> str:
         """The scope that a query is served in: an arm of ``scope``, if a trial touches it.
 
         Args:
@@ -134,7 +134,7 @@ class TrialBook:
         on_trial = is_ready and is_in_share(trial, self._salt, query_id, tenant)
         return arm_of(scope, trial.variant_id, on_trial=on_trial)
 
-    def answered(self, receipt: Receipt, classes: Callable[[], tuple[int, ...] | None]) -> None:
+    def count_answer(self, receipt: Receipt, classes: Callable[[], tuple[int, ...] | None]) -> None:
         """A query was answered; ``classes`` is asked for only where it matters."""
         arm = self._arm(receipt)
         if arm is None:
@@ -151,7 +151,7 @@ class TrialBook:
         if len(self._answers) > ANSWERS_KEPT:
             self._answers.popitem(last=False)
 
-    def refused(self, receipt: Receipt) -> None:
+    def count_refusal(self, receipt: Receipt) -> None:
         """A query was refused, or failed."""
         arm = self._arm(receipt)
         if arm is None:
@@ -161,7 +161,7 @@ class TrialBook:
         if receipt.reason in _FAILED and receipt.variant_id == _version_of(trial, on_trial):
             counts.failed += 1
 
-    def feedback(self, query_id: int, judge: Judge) -> bool:
+    def count_feedback(self, query_id: int, judge: Judge) -> bool:
         """Feedback on an answer; False if it is not that of a trial, too old, or told already.
 
         Raises:
@@ -178,12 +178,12 @@ class TrialBook:
         counts.wrong += len(right) - sum(right)
         return True
 
-    def take(self) -> tuple[TrialCounts, ...]:
+    def take_counts(self) -> tuple[TrialCounts, ...]:
         """What was counted since the last call."""
         taken, self._counts = self._counts, {}
         return tuple(taken.values())
 
-    def with_arms(self, shares: Shares) -> Shares:
+    def add_arms(self, shares: Shares) -> Shares:
         """A plan's shares, said of the arms' scopes, too."""
         told = dict(shares)
         for scope, of_scope in shares.items():

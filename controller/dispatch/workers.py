@@ -1,5 +1,5 @@
 """The workers, what is bound to them and what they run: one batch at a time each, and at most one
-that was handed to them a hop early (``openings``).
+that was handed to them a hop early (``early_starts``).
 
 A worker of a pool is shared with other gateways. While it has their batches before it, it runs
 nothing of ours and is not asked: it is *taken*, until when they are expected to be done.
@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping
 from heapq import heappop, heappush
 
 from modelless.controller.dispatch.idle_workers import IdleWorkers
-from modelless.controller.dispatch.instances import Roster, WorkerReport
+from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
-from modelless.controller.dispatch.queues import Batch, WaitingRoom, Worker
+from modelless.controller.dispatch.messages import WorkerReport
+from modelless.controller.dispatch.queues import Batch, WaitingQueries, Worker
 from modelless.controller.dispatch.receipts import Receipt
 from modelless.controller.dispatch.tenants import Share
 from modelless.policies.batching.urgency import rank
@@ -31,29 +32,29 @@ from modelless.policies.views import QueryView, Run
 # late
 # will be back nobody knows, and what waits may find a better place.
 #
-# Only a worker that no other gateway uses just now has openings: others' batches keep a device
+# Only a worker that no other gateway uses just now has early_starts: others' batches keep a device
 # from
 # idling as well, and the place beside the batch that runs is theirs then.
 
 
-class Openings:
+class EarlyStarts:
     """The workers that run a batch of ours and could take another beside it."""
 
     def __init__(self) -> None:
-        self._coming: list[tuple[float, int, Worker]] = []  # heap: from when on, and beside what
+        self._upcoming: list[tuple[float, int, Worker]] = []  # heap: from when on, and beside what
         self._open: dict[int, Worker] = {}  # by the batch that they run
 
-    def expect(self, worker: Worker) -> None:
+    def add(self, worker: Worker) -> None:
         """The worker begins the batch that it runs."""
         running = worker.running
         if worker.lead_s > 0.0 and running is not None and running.ends_s < math.inf:
-            heappush(self._coming, (running.ends_s - worker.lead_s, running.batch_id, worker))
+            heappush(self._upcoming, (running.ends_s - worker.lead_s, running.batch_id, worker))
 
-    def at(self, now_s: float) -> list[Worker]:
+    def find_ready(self, now_s: float) -> list[Worker]:
         """Who may be given the next batch now."""
-        coming = self._coming
-        while coming and coming[0][0] <= now_s:
-            _, batch_id, worker = heappop(coming)
+        upcoming = self._upcoming
+        while upcoming and upcoming[0][0] <= now_s:
+            _, batch_id, worker = heappop(upcoming)
             self._open[batch_id] = worker
         if self._open:
             self._open = {
@@ -66,10 +67,10 @@ class Openings:
     @property
     def next_s(self) -> float:
         """When the next opening comes; inf if none does."""
-        coming = self._coming
-        while coming and not _is_beside(coming[0][2], coming[0][1]):
-            heappop(coming)
-        return coming[0][0] if coming else math.inf
+        upcoming = self._upcoming
+        while upcoming and not _is_beside(upcoming[0][2], upcoming[0][1]):
+            heappop(upcoming)
+        return upcoming[0][0] if upcoming else math.inf
 
 
 def _is_beside(worker: Worker, batch_id: int, now_s: float = -math.inf) -> bool:
@@ -84,27 +85,31 @@ def _is_beside(worker: Worker, batch_id: int, now_s: float = -math.inf) -> bool:
     )
 
 
-class Crew:
+class WorkerTable:
     """The workers of one dispatcher.
 
     Args:
-        roster: is told how long each is busy.
+        instances: is told how long each is busy.
         waiting: where queries are bound to workers, and whence batches are taken.
         idle: is told who is idle.
         limits: when a batch hangs, and when it is given up.
 
     Attributes:
-        openings: who could take the next batch before the one that runs is back.
+        early_starts: who could take the next batch before the one that runs is back.
     """
 
     def __init__(
-        self, roster: Roster, waiting: WaitingRoom, idle: IdleWorkers, limits: DispatchLimits
+        self,
+        instances: ReadyInstances,
+        waiting: WaitingQueries,
+        idle: IdleWorkers,
+        limits: DispatchLimits,
     ) -> None:
-        self._roster = roster
+        self._instances = instances
         self._waiting = waiting
         self._idle = idle
         self._limits = limits
-        self.openings = Openings()
+        self.early_starts = EarlyStarts()
         self._workers: dict[str, Worker] = {}
         self._batches: dict[int, Worker] = {}
         self._next_batch_id = 0
@@ -120,7 +125,7 @@ class Crew:
         """The worker, if it is there."""
         return self._workers.get(worker_id)
 
-    def meet(self, report: WorkerReport) -> Worker:
+    def get_or_add(self, report: WorkerReport) -> Worker:
         """The worker that reports, who may be new."""
         worker = self._workers.get(report.worker_id)
         if worker is None:
@@ -130,18 +135,18 @@ class Crew:
             self._idle.add(worker)
         return worker
 
-    def lose(self, worker_id: str) -> tuple[QueryView, ...] | None:
+    def remove(self, worker_id: str) -> tuple[QueryView, ...] | None:
         """Forget the worker; returns what it was given and what waited for it, None if unknown."""
         worker = self._workers.pop(worker_id, None)
         if worker is None:
             return None
-        self._roster.remove(worker_id)
-        homeless = [query for queue in worker.queues.values() for query in queue]
+        self._instances.remove_worker(worker_id)
+        displaced = [query for queue in worker.queues.values() for query in queue]
         if worker.running is None:
             self._idle.remove(worker)
-        return (*homeless, *self._strip(worker))
+        return (*displaced, *self._clear_batches(worker))
 
-    def without_home(self, worker: Worker, report: WorkerReport) -> list[QueryView]:
+    def find_displaced(self, worker: Worker, report: WorkerReport) -> list[QueryView]:
         """The worker is what it reports now: what waits for it that must be chosen for anew.
 
         That is what waits for variants that it does not hold any more; and all that does, if it has
@@ -156,7 +161,7 @@ class Crew:
             for query in queue
         ]
 
-    def bind(self, receipt: Receipt, query: QueryView, row: int, now_s: float) -> None:
+    def bind_query(self, receipt: Receipt, query: QueryView, row: int, now_s: float) -> None:
         """Let a query wait for the worker that begins soonest of those of ``row``.
 
         Args:
@@ -168,36 +173,36 @@ class Crew:
         candidates = receipt.candidates
         assert candidates is not None  # noqa: S101  (it was chosen from them)
         placement = candidates.placements[row]
-        worker = self._workers[self._roster.soonest(placement, now_s, rank(query))]
+        worker = self._workers[self._instances.find_soonest_worker(placement, now_s, rank(query))]
         receipt.row = row
         receipt.variant_id, receipt.device_class = placement.variant_id, placement.device_class
         receipt.worker_id = worker.worker_id
         finish_s = candidates.free_at_s[row] + candidates.estimates.p50_s[row]
         receipt.predicted_latency_s = float(finish_s) - query.arrival_s
-        resident = self._roster.residents(worker.worker_id)[placement.variant_id]
-        service_s, work_us = resident.p50_s[query.items], self._roster.work_us(query)
-        self._waiting.bind(query, worker, placement.variant_id, service_s, work_us)
-        self.publish(worker)
+        resident = self._instances.residents(worker.worker_id)[placement.variant_id]
+        service_s, work_us = resident.p50_s[query.items], self._instances.least_work_us(query)
+        self._waiting.bind_query(query, worker, placement.variant_id, service_s, work_us)
+        self.publish_backlog(worker)
         if worker.running is None:
-            self._idle.tell(worker)
+            self._idle.notify_worker(worker)
 
-    def demote_beyond(self, share: Share | None, receipts: Mapping[int, Receipt]) -> None:
+    def demote_over_share(self, share: Share | None, receipts: Mapping[int, Receipt]) -> None:
         """Let tenants' queries that are far beyond their shares stand behind the others."""
-        for query, worker in self._waiting.demote_beyond(share):
+        for query, worker in self._waiting.demote_over_share(share):
             receipts[query.query_id].standing = query
             if worker is not None:
-                self.publish(worker)
+                self.publish_backlog(worker)
 
     # -- batches ------------------------------------------------------------------------------
 
-    def running(self, batch_id: int) -> tuple[Worker, Batch] | None:
+    def find_batch(self, batch_id: int) -> tuple[Worker, Batch] | None:
         """The batch and who has it, to run it now or next; None if it does not run (any more)."""
         worker = self._batches.get(batch_id)
         if worker is None:
             return None
         return next((worker, batch) for batch in worker.batches if batch.batch_id == batch_id)
 
-    def start(
+    def start_batch(
         self, worker: Worker, run: Run, receipts: Mapping[int, Receipt], now_s: float
     ) -> Batch:
         """Hand the batch, which was checked, to the worker, which is idle or has an opening.
@@ -208,11 +213,11 @@ class Crew:
             receipts: of the open queries, by id.
             now_s: when it begins, as soon as its way there allows.
         """
-        limits, take = self._limits, self._waiting.take
+        limits, take = self._limits, self._waiting.remove_query
         places = [take(query.query_id) for query in run.queries]
         queries = tuple([place.query for place in places])
         items = sum([query.items for query in queries])
-        resident = self._roster.residents(worker.worker_id)[run.variant_id]
+        resident = self._instances.residents(worker.worker_id)[run.variant_id]
         p50_s, p99_s = resident.p50_s[items], resident.p99_s[items]
         expected_s = p50_s if p50_s == p50_s else math.inf
         own = [receipts[query.query_id] for query in queries]
@@ -234,11 +239,11 @@ class Crew:
         if worker.running is None:
             worker.running = batch
             self._idle.remove(worker)
-            self.openings.expect(worker)
+            self.early_starts.add(worker)
         else:
             worker.next = batch
         worker.busy_until_s = batch.ends_s
-        self.publish(worker)
+        self.publish_backlog(worker)
         for query, receipt in zip(queries, own, strict=True):
             if receipt.row is None:  # chosen only now
                 receipt.predicted_latency_s = worker.busy_until_s - query.arrival_s
@@ -246,7 +251,9 @@ class Crew:
             receipt.start(run.variant_id, worker.device_class, worker.worker_id, items, now_s)
         return batch
 
-    def stop(self, worker: Worker, batch: Batch, now_s: float, others_s: float = math.inf) -> None:
+    def stop_batch(
+        self, worker: Worker, batch: Batch, now_s: float, others_s: float = math.inf
+    ) -> None:
         """The worker has the batch no more; what was handed to it after that runs now.
 
         Args:
@@ -261,7 +268,7 @@ class Crew:
             worker.busy_until_s = worker.running.ends_s if worker.running is not None else now_s
         else:
             self._run_next(worker, now_s, others_s)
-        self.publish(worker)
+        self.publish_backlog(worker)
 
     def _run_next(self, worker: Worker, now_s: float, others_s: float) -> None:
         """What the worker ran is back: it runs the batch that it has beside that, if any."""
@@ -272,21 +279,21 @@ class Crew:
             worker.busy_until_s = now_s
         else:
             # As if handed over just in time to be there when the one before was done.
-            worker.running.put_off(max(now_s - worker.lead_s - worker.running.started_s, 0.0))
+            worker.running.delay(max(now_s - worker.lead_s - worker.running.started_s, 0.0))
             worker.busy_until_s = worker.running.ends_s
             own_s = max(own_s, worker.running.expected_s - worker.lead_s)
-            self.openings.expect(worker)
+            self.early_starts.add(worker)
         worker.is_ours = others_s <= own_s
 
-    def give_up(self, worker: Worker, now_s: float) -> list[QueryView]:
+    def give_up_batches(self, worker: Worker, now_s: float) -> list[QueryView]:
         """The worker hangs and counts as idle; returns the queries of what it was given."""
-        lost = self._strip(worker)
+        lost = self._clear_batches(worker)
         self._idle.add(worker)
         worker.busy_until_s = now_s
-        self.publish(worker)
+        self.publish_backlog(worker)
         return lost
 
-    def _strip(self, worker: Worker) -> list[QueryView]:
+    def _clear_batches(self, worker: Worker) -> list[QueryView]:
         """The worker has no batch any more; returns the queries of those that it had."""
         batches = worker.batches
         for batch in batches:
@@ -295,7 +302,7 @@ class Crew:
         worker.is_ours = False
         return [query for batch in batches for query in batch.queries]
 
-    def take(self, worker: Worker, now_s: float, until_s: float) -> None:
+    def occupy(self, worker: Worker, now_s: float, until_s: float) -> None:
         """Others' batches keep the worker, which is idle, until then.
 
         They are none of ours to suspect: they never hang.
@@ -313,17 +320,17 @@ class Crew:
         )
         self._idle.remove(worker)
         worker.busy_until_s = until_s
-        self.publish(worker)
+        self.publish_backlog(worker)
 
-    def publish(self, worker: Worker) -> None:
-        """Tell the roster what the worker has to do."""
-        self._roster.set_busy(worker.worker_id, worker.busy_until_s, worker.backlog_s)
+    def publish_backlog(self, worker: Worker) -> None:
+        """Tell the instances what the worker has to do."""
+        self._instances.set_backlog(worker.worker_id, worker.busy_until_s, worker.backlog_s)
 
     # -- reports ------------------------------------------------------------------------------
 
     def members(self, batch_id: int) -> tuple[int, ...]:
         """The queries of a running batch, in order; none if it does not run (any more)."""
-        found = self.running(batch_id)
+        found = self.find_batch(batch_id)
         return tuple([query.query_id for query in found[1].queries]) if found else ()
 
     def patience(self, batch_id: int, now_s: float) -> tuple[float, float]:
@@ -334,7 +341,7 @@ class Crew:
         is for others' batches that take longer than was expected. At least 0; and if it was handed
         over early, at least what the way back and another way there would take.
         """
-        found = self.running(batch_id)
+        found = self.find_batch(batch_id)
         if found is None:
             return 0.0, 0.0
         worker, batch = found

@@ -13,7 +13,7 @@ from modelless.controller.api.feedback import Feedback
 from modelless.controller.control.succession import Standing
 from modelless.controller.device.changes import Change
 from modelless.controller.dispatch.counters import Meters
-from modelless.controller.dispatch.instances import WorkerReport
+from modelless.controller.dispatch.messages import WorkerReport
 from modelless.controller.dispatch.open_queries import Kind
 from modelless.controller.dispatch.trials import TrialCounts
 from modelless.controller.effects import PlanEffect

@@ -28,7 +28,7 @@ class ControlLoop:
         floor: the workers.
         recorder: the books.
         in_use: variants of a worker that run or are queued for.
-        advise: tells the selection policy the plan's shares; returns its problem, if it has one.
+        advise: tells the selection policy the plan's shares.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class ControlLoop:
         floor: Floor,
         recorder: Recorder,
         in_use: Callable[[str], set[str]],
-        advise: Callable[[Mapping[str, Mapping[Placement, float]]], str | None],
+        advise: Callable[[Mapping[str, Mapping[Placement, float]]], None],
     ) -> None:
         self._planner = planner
         self._fleet = fleet
@@ -105,9 +105,7 @@ class ControlLoop:
             elif isinstance(effect, Planned):
                 self._recorder.plan(now_s, effect.quality)
             else:
-                failed = self._advise({scope: dict(shares) for scope, shares in effect.shares})
-                if failed is not None:
-                    self._recorder.summary.complain(failed)
+                self._advise({scope: dict(shares) for scope, shares in effect.shares})
 
     def _scale(self, effect: ScalePool, now_s: float) -> None:
         self._recorder.control(

@@ -9,7 +9,7 @@ from math import inf
 
 from modelless.controller.device.load_backoff import LoadBackoff
 from modelless.controller.device.resizing import Resident
-from modelless.controller.dispatch.instances import WorkerReport
+from modelless.controller.dispatch.messages import WorkerReport
 from modelless.controller.sim.latencies import Normals, Spread
 from modelless.controller.sim.worlds.world import DeviceSettings
 from modelless.policies.views import Instance, VariantFacts, WorkerState

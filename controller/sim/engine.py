@@ -1,21 +1,37 @@
 """The simulator: the cores, driven over a virtual clock.
 
-Everything that decides is production's own: dispatcher, planner, roster, cost model, policies.
+Everything that decides is production's own: dispatcher, planner, instances, cost model, policies.
 What is simulated is what they cannot see: clients, devices, the network, and time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from math import inf
 
 from modelless.controller.control.planner import PlanLimits, Planner
 from modelless.controller.dispatch.dispatcher import Dispatcher
-from modelless.controller.dispatch.instances import Roster
+from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
+from modelless.controller.dispatch.messages import (
+    Advised,
+    BatchDone,
+    BatchFailed,
+    Complete,
+    DispatchEvent,
+    Execute,
+    LoadChanged,
+    PolicyFailed,
+    QueryArrived,
+    Refuse,
+    ShutDown,
+    Tick,
+    WakeAt,
+    WorkerLost,
+    WorkerReported,
+)
 from modelless.controller.dispatch.open_queries import demands_of, missed
-from modelless.controller.dispatch.receipts import Receipt, ReceiptBook
-from modelless.controller.effects import Complete, DispatchEffect, Execute, Refuse, WakeAt
+from modelless.controller.dispatch.receipts import Receipt, RecentReceipts
 from modelless.controller.sim.control import ControlLoop
 from modelless.controller.sim.devices import Running, SimulatedWorker
 from modelless.controller.sim.events import Events
@@ -44,7 +60,7 @@ Progress = Callable[[float, int], None]
 """Called about once a simulated second with the time and the queries so far."""
 
 
-class ClosedReceipts(ReceiptBook):
+class ClosedReceipts(RecentReceipts):
     """Hands each finished receipt out once, to the driver that is about to answer.
 
     Args:
@@ -57,12 +73,12 @@ class ClosedReceipts(ReceiptBook):
         self._closed: dict[int, Receipt] = {}
 
     def add(self, receipt: Receipt) -> None:
-        """See ``ReceiptBook``."""
+        """See ``RecentReceipts``."""
         if self._keeps_served or receipt.outcome == "refused":
             self._closed[receipt.query.query_id] = receipt
 
     def get(self, query_id: int) -> Receipt | None:
-        """See ``ReceiptBook``."""
+        """See ``RecentReceipts``."""
         return self._closed.get(query_id)
 
     def take(self, query_id: int) -> Receipt | None:
@@ -97,7 +113,7 @@ class Engine:
         self._events = Events()
         self._receipts = ClosedReceipts(keeps_served=recorder.has_log)
         self._dispatcher = Dispatcher(
-            Roster(
+            ReadyInstances(
                 fleet.variants,
                 fleet.device_classes,
                 MeasuredCostModel(fleet.measurements, ResidualSettings(learns=world.learn_online)),
@@ -118,7 +134,7 @@ class Engine:
             self._floor,
             recorder,
             self._dispatcher.in_use,
-            self._dispatcher.advise,
+            lambda shares: self._decide(Advised(shares)),
         )
         self.clairvoyants = [
             policy
@@ -192,10 +208,11 @@ class Engine:
         # As ``QueryView(...)``, whose constructor is a Python function: half as long.
         told = (query_id, task, arrival_s, deadline_s, *client.limits)
         query = tuple.__new__(QueryView, told)
-        self._carry_out(self._dispatcher.on_query(query, self._events.now_s))
+        self._decide(QueryArrived(query))
 
-    def _carry_out(self, effects: Sequence[DispatchEffect]) -> None:
-        for effect in effects:
+    def _decide(self, event: DispatchEvent) -> None:
+        """Pass an event to the dispatcher, and carry out its effects."""
+        for effect in self._dispatcher.handle(event, self._events.now_s):
             if isinstance(effect, Complete):
                 self._complete(effect)
             elif isinstance(effect, Execute):
@@ -203,7 +220,9 @@ class Engine:
             elif isinstance(effect, Refuse):
                 self._refuse(effect)
             elif isinstance(effect, WakeAt):
-                self._wake(effect)  # a load that is asked for is seen at the next control tick
+                self._wake(effect)  # the next control tick sees a load that is asked for
+            elif isinstance(effect, PolicyFailed):
+                self._recorder.summary.complain(effect.message)
 
     def _execute(self, effect: Execute) -> None:
         now_s = self._events.now_s
@@ -221,8 +240,7 @@ class Engine:
         self._events.at(running.finish_s + worker.one_way_s, self._batch_done, running)
 
     def _batch_unsendable(self, batch_id: int) -> None:
-        now_s = self._events.now_s
-        self._carry_out(self._dispatcher.on_batch_failed(batch_id, now_s, worker_lost=True))
+        self._decide(BatchFailed(batch_id, worker_lost=True))
 
     def _batch_done(self, running: Running) -> None:
         worker = running.worker
@@ -241,10 +259,8 @@ class Engine:
             worker.undelivered.append(running)
 
     def _deliver(self, running: Running) -> None:
-        now_s = self._events.now_s
         waited_s = running.start_s - running.dispatch_s - running.worker.one_way_s
-        done = running.batch_id, now_s, running.busy_s
-        self._carry_out(self._dispatcher.on_batch_done(*done, waited_s=waited_s))
+        self._decide(BatchDone(running.batch_id, running.busy_s, waited_s=waited_s))
         del self._running[running.batch_id]
 
     def _complete(self, effect: Complete) -> None:
@@ -281,13 +297,11 @@ class Engine:
         """See ``floor.Listener``."""
         report = worker.report()
         # As in production: its next batch sets out so that it is there when the one before is done.
-        told = self._dispatcher.on_worker_report(report, self._events.now_s, lead_s=report.hop_s)
-        self._carry_out(told)
+        self._decide(WorkerReported(report, lead_s=report.hop_s))
 
     def on_silent(self, worker: SimulatedWorker) -> None:
         """See ``floor.Listener``."""
-        now_s = self._events.now_s
-        self._carry_out(self._dispatcher.on_worker_lost(worker.worker_id, now_s))
+        self._decide(WorkerLost(worker.worker_id))
 
     # -- time ---------------------------------------------------------------------------------
 
@@ -299,21 +313,21 @@ class Engine:
     def _woken(self, _: None) -> None:
         if self._wake_s <= self._events.now_s:
             self._wake_s = inf
-            self._carry_out(self._dispatcher.on_tick(self._events.now_s))
+            self._decide(Tick())
 
     def _tick(self, _: None) -> None:
         now_s = self._events.now_s
         if self._dispatcher.queued:  # else nothing can expire, and nobody could be given anything
-            self._carry_out(self._dispatcher.on_tick(now_s))
+            self._decide(Tick())
         if now_s >= self._shut_at_s:
             self._shut_at_s = inf
-            self._carry_out(self._dispatcher.shut_down(now_s))
+            self._decide(ShutDown())
         if not self._source_ended or self._asked:
             self._events.at(now_s + self._world.limits.tick_ms / 1e3, self._tick)
 
     def _control_tick(self, progress: Progress | None) -> None:
         now_s, interval_s = self._events.now_s, self._world.limits.control_s
-        self._carry_out(self._dispatcher.on_tick(now_s))  # for batches that hang
+        self._decide(Tick())  # for batches that hang
         counters = self._dispatcher.take_counters()
         self._control.tick(
             now_s,
@@ -323,14 +337,14 @@ class Engine:
             self._dispatcher.open_by_scope(),
             missed(counters.outcomes) / interval_s,
         )
-        known = self._dispatcher.roster.reports
+        known = self._dispatcher.instances.reports
         for worker in list(self._floor.workers.values()):
             if worker.is_reachable and worker.free_at_s <= now_s:
                 told = known.get(worker.worker_id)
                 if told is None or told.variant_ids != worker.report().variant_ids:
                     self.on_ready(worker)  # it was given up, and has come to
         busy_neighbours = self._neighbours / max(self._began_batches, 1)
-        self._dispatcher.refresh(Load(busy_neighbours, now_s), self._control.starting_s)
+        self._decide(LoadChanged(Load(busy_neighbours, now_s), self._control.starting_s))
         self._began_batches = self._neighbours = 0
         if progress is not None:
             progress(now_s, self._count)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from modelless.controller.dispatch.instances import WorkerReport
+from modelless.controller.dispatch.messages import WorkerReport
 
 Tensors = Mapping[str, NDArray[Any]]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from modelless.controller.device.resizing import LATELY_S, Resident, take_along
-from modelless.controller.dispatch.instances import WorkerReport
+from modelless.controller.dispatch.messages import LoadChanged, WorkerReport, WorkerReported
 from modelless.policies.reasons import Reason
+from modelless.variants.estimates import Load
 from tests.unit.dispatch.world import World
 
 INT8 = "imagenet/lite0/int8@1"
@@ -42,7 +43,7 @@ def test_queries_of_a_resized_worker_are_chosen_for_anew_and_none_is_lost() -> N
     world.add_worker("w0", [INT8])
     running, waiting = world.ask(), world.ask()
     report = WorkerReport("w0", "h200", (INT8,))
-    world.dispatcher.on_worker_report(report, world.now_s)
+    world.dispatcher.handle(WorkerReported(report), world.now_s)
     receipt = world.dispatcher.receipt(waiting)
     assert receipt is not None
     assert receipt.device_class == "h200"
@@ -60,7 +61,7 @@ def test_queries_of_a_resized_worker_are_chosen_for_anew_and_none_is_lost() -> N
 def test_a_query_is_held_for_a_worker_that_is_started_for_it() -> None:
     world = World()
     assert world.refused[world.ask(latency_ms=9000.0)].reason is Reason.NOTHING_READY
-    world.dispatcher.roster.expect_workers({"cpu-1": 5.0})
+    world.dispatcher.handle(LoadChanged(Load(), {"cpu-1": 5.0}), world.now_s)
     late = world.ask(latency_ms=5000.0)
     assert world.refused[late].reason is Reason.NOTHING_READY, "5 s to start and 0.5 s to load"
     held = world.ask(latency_ms=6000.0)
@@ -73,6 +74,6 @@ def test_a_query_is_held_for_a_worker_that_is_started_for_it() -> None:
 
 def test_a_worker_that_is_there_does_not_have_to_be_started() -> None:
     world = World()
-    world.dispatcher.roster.expect_workers({"cpu-1": 5.0})
+    world.dispatcher.handle(LoadChanged(Load(), {"cpu-1": 5.0}), world.now_s)
     world.add_worker("w0", [])
     assert world.ask(latency_ms=1000.0) not in world.refused

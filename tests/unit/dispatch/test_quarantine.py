@@ -122,7 +122,7 @@ def test_a_worker_in_quarantine_may_die() -> None:
     world, _ = hanging_world()
     world.tick(0.02)
     world.fail("w0", worker_lost=True)
-    assert set(world.roster.reports) == {"w1"}
+    assert set(world.instances.reports) == {"w1"}
     assert world.dispatcher.quarantine.signs == {}
 
 
@@ -217,13 +217,13 @@ class Slow:
     def __init__(self, count: int, limits: QuarantineLimits | None = None) -> None:
         world = World()
         self.workers = [Worker(f"w{i}", "cpu-1") for i in range(count)]
-        self.roster = world.roster
-        self.quarantine = Quarantine(self.roster, limits)
+        self.instances = world.instances
+        self.quarantine = Quarantine(self.instances, limits)
         self.now_s = 100.0
         for worker in self.workers:
             world.add_worker(worker.worker_id)
-        for report in self.roster.reports.values():
-            self.quarantine.seen_as(report)
+        for report in self.instances.reports.values():
+            self.quarantine.filter_report(report)
 
     def run(self, number: int, took_s: float, times: int = 1) -> bool:
         """The worker runs batches that take so long; whether the last one put it in quarantine."""
@@ -231,7 +231,7 @@ class Slow:
         for _ in range(times):
             begin_s, self.now_s = self.now_s, self.now_s + took_s
             batch = Batch(0, INT8, "cpu-1", (), 1, begin_s, 0.010, math.inf, math.inf)
-            found = self.quarantine.is_slow(self.workers[number], batch, self.now_s)
+            found = self.quarantine.check_slow(self.workers[number], batch, self.now_s)
         return found
 
 
@@ -243,9 +243,9 @@ def test_several_slow_batches_in_a_row_put_a_worker_into_quarantine() -> None:
     assert not slow.run(0, 0.011), "once in time, and it begins anew"
     assert slow.run(0, 0.1, 5)
     assert slow.quarantine.signs == {"w0": Sign.SLOW}
-    report = slow.roster.reports["w0"]
+    report = slow.instances.reports["w0"]
     assert report.variant_ids
-    assert slow.quarantine.seen_as(report).variant_ids == ()
+    assert slow.quarantine.filter_report(report).variant_ids == ()
 
 
 def test_what_slows_all_slows_nobody() -> None:
@@ -285,13 +285,13 @@ def test_a_trial_decides_and_each_further_quarantine_is_longer() -> None:
     slow.run(1, 0.011, 20)
     slow.run(0, 0.1, 5)
     for length_s in (1.0, 2.0, 4.0):
-        assert slow.quarantine.due(slow.now_s + 0.9 * length_s) == []
+        assert slow.quarantine.release_due(slow.now_s + 0.9 * length_s) == []
         slow.now_s += length_s
-        assert slow.quarantine.due(slow.now_s) == ["w0"]
+        assert slow.quarantine.release_due(slow.now_s) == ["w0"]
         assert slow.quarantine.signs == {}
         assert slow.run(0, 0.1), "one slow batch is enough on trial"
     slow.now_s += 8.0
-    assert slow.quarantine.due(slow.now_s) == ["w0"]
+    assert slow.quarantine.release_due(slow.now_s) == ["w0"]
     assert not slow.run(0, 0.011)
     assert not slow.run(0, 0.1, 4), "it passed: five in a row again"
 
@@ -302,8 +302,8 @@ def test_after_a_sound_while_the_next_quarantine_is_short_again() -> None:
     slow.run(1, 0.011, 20)
     slow.run(0, 0.1, 5)
     slow.now_s += 1.0
-    slow.quarantine.due(slow.now_s)
+    slow.quarantine.release_due(slow.now_s)
     slow.run(0, 0.011)
     slow.now_s += 61.0
     slow.run(0, 0.1, 5)
-    assert slow.quarantine.due(slow.now_s + 1.1) == ["w0"]
+    assert slow.quarantine.release_due(slow.now_s + 1.1) == ["w0"]
