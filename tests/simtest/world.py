@@ -64,15 +64,13 @@ class Process:
         slow: how many times as long its engines take.
         offset_s: its monotonic clock less the world's.
         epoch_offset_s: its wall clock less the true one.
-        hung_s: for how long it has hung in all.
     """
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
         self.is_alive = True
         self.slow = 1.0
-        self.hung_s = 0.0
-        self.hung_until_s = -1.0
+        self.hung_until_s = self.hung_from_s = -1.0
         rng = world.rng("clock", name)
         self.offset_s = rng.uniform(0.0, 1e6) if world.clocks_differ else 0.0
         self.epoch_offset_s = rng.uniform(-30.0, 30.0) if world.clocks_differ else 0.0
@@ -96,9 +94,15 @@ class Process:
     def hang(self, length_s: float) -> None:
         """Do nothing for some seconds."""
         now_s = self.world.now_s
-        until_s = max(self.hung_until_s, now_s + length_s)
-        self.hung_s += until_s - max(self.hung_until_s, now_s)
-        self.hung_until_s = until_s
+        if self.hung_until_s <= now_s:
+            self.hung_from_s = now_s
+        self.hung_until_s = max(self.hung_until_s, now_s + length_s)
+
+    @property
+    def hangs_s(self) -> float:
+        """For how long it has hung now; 0 if it does not."""
+        now_s = self.world.now_s
+        return now_s - self.hung_from_s if self.hung_until_s > now_s else 0.0
 
     def end(self) -> None:
         """Crash, or leave: callers learn of it, each after a while."""
