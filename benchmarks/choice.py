@@ -1,7 +1,7 @@
 """What deciding costs: a choice among many placements, and a query's whole way through dispatch.
 
-A choice is what a gateway does to bind one query: the instances's candidates (waits included) and the
-selection policy's answer. It should stay under 100 microseconds at p99 with 1,000 placements, and
+A choice is what a gateway does to bind one query: it finds the candidates, waits included, and
+asks the selection policy. It should stay under 100 microseconds at p99 with 1,000 placements, and
 cost at most three times as much with 10,000 as with 100.
 
     python benchmarks/choice.py [--json] [--placements 100 1000 10000] [--policies NAME ...]

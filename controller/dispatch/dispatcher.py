@@ -1,15 +1,16 @@
-"""The way of a query: admit, choose, queue, batch, and account for what came of it.
+"""The dispatcher: admits queries, chooses placements, queues, batches, and accounts for each query.
 
-Holds no tensors, opens nothing, waits for nothing. A driver feeds it events with the time at which
-they happened and carries out the effects it returns, in order. Every query that goes in comes out
-exactly once, as a Complete or a Refuse.
+It is a state machine: ``handle`` is the only way to change its state. It holds no tensors, opens
+nothing and waits for nothing. A driver passes it events with the time at which they happened, and
+carries out the effects that it returns, in order. Every query that arrives comes out once, as a
+``Complete`` or a ``Refuse``, unless its client cancels it.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ from modelless.controller.dispatch.policy_calls import (
     ask_on_query,
     tell_plan,
 )
-from modelless.controller.dispatch.quarantine import Quarantine
+from modelless.controller.dispatch.quarantine import Quarantine, Sign
 from modelless.controller.dispatch.queues import Batch, WaitingQueries, Worker
 from modelless.controller.dispatch.receipts import Receipt, RecentReceipts
 from modelless.controller.dispatch.refusals import Refusals
@@ -59,9 +60,9 @@ from modelless.policies.scopes import base_of, own_of
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import Defer, QueryView, Reject, ResidentView, Run
 
-# Queries that cannot be in time: which they are, and what becomes of those that may be late.
+# Queries that cannot be in time, and may be served late.
 
-_FOR_WANT_OF_TIME = frozenset(
+_TIME_REASONS = frozenset(
     {
         Reason.TOO_SLOW,
         Reason.QUEUE_TOO_LONG,
@@ -72,24 +73,29 @@ _FOR_WANT_OF_TIME = frozenset(
 )
 
 
-def may_be_late(receipt: Receipt, reason: Reason, max_late_s: float) -> QueryView | None:
-    """The query as it waits from now on; None if it is to be refused for this reason.
+def extend_deadline(receipt: Receipt, reason: Reason, max_late_s: float) -> QueryView | None:
+    """Return the query as it waits from now on; None if it must be refused for this reason.
 
-    What is late goes behind all that can still be in time: served first, it would make the others
+    A late query goes behind all that can still be in time: served first, it would make the others
     late, too (the domino effect of earliest deadline first: Buttazzo, Hard Real-Time Computing
-    Systems, sec. 9.2). Its deadline is put off once; the other limits stand.
+    Systems, sec. 9.2). Its deadline is extended once, and its other limits stay.
+
+    Args:
+        receipt: the query's.
+        reason: why the query would be refused.
+        max_late_s: by how much its deadline is extended, seconds.
     """
     query = receipt.query
     waits = receipt.standing or query
-    if not query.serve_late or reason not in _FOR_WANT_OF_TIME:
+    if not query.serve_late or reason not in _TIME_REASONS:
         return None
     if waits.deadline_s > query.deadline_s or query.deadline_s == math.inf:
         return None
     return query._replace(deadline_s=query.deadline_s + max_late_s, demoted=True)
 
 
-def late_in(queue: Iterable[QueryView], resident: ResidentView, now_s: float) -> list[QueryView]:
-    """The first queries of a queue, the most urgent first, that would be late if run now."""
+def find_late(queue: Iterable[QueryView], resident: ResidentView, now_s: float) -> list[QueryView]:
+    """Return the first queries of a queue, as far as they would be late if they ran now."""
     late = []
     for query in queue:
         if now_s + resident.p50_s[query.items] <= query.deadline_s:
@@ -99,18 +105,15 @@ def late_in(queue: Iterable[QueryView], resident: ResidentView, now_s: float) ->
 
 
 class Dispatcher:
-    """One gateway's queries and the workers it may use.
+    """The state machine of one gateway's queries and of the workers that it may use.
 
     Args:
-        instances: who can serve what, and what it is expected to cost.
-        selection: the policy that chooses.
+        instances: the ready instances; only the dispatcher changes them.
+        selection: the selection policy.
         rng: the policy's randomness.
         limits: bounds on queues, batches and retries.
-        receipts: where finished receipts go.
+        receipts: keeps the receipts of closed queries.
         explain: words a refusal, for people.
-
-    Attributes:
-        quarantine: workers that hang or are slow, and get no batches for now.
     """
 
     def __init__(
@@ -136,7 +139,7 @@ class Dispatcher:
         self._refusals = Refusals(
             self._open, self._tenants, self._waiting, self._pending, self._workers
         )
-        self.quarantine = Quarantine(instances)
+        self._quarantine = Quarantine(instances)
         self._learner = OnlineLearner(instances)
         self._handlers: dict[type, Callable[[Any, float], list[DispatchEffect]]] = {
             QueryArrived: self._on_query_arrived,
@@ -163,6 +166,11 @@ class Dispatcher:
         return self._handlers[type(event)](event, now_s)
 
     # -- state for reports --------------------------------------------------------------------
+
+    @property
+    def quarantined(self) -> Mapping[str, Sign]:
+        """The workers in quarantine, by id, with the sign that each is there for."""
+        return self._quarantine.signs
 
     @property
     def queued(self) -> int:
@@ -209,7 +217,7 @@ class Dispatcher:
         if not 1 <= query.items <= self.limits.max_batch:
             return [self._refusals.refuse_query(receipt, Reason.BAD_ITEM_COUNT, now_s)]
         self._tenants.count_arrival(query, now_s)
-        if self._tenants.is_beyond_share(query, now_s):
+        if self._tenants.is_over_share(query, now_s):
             receipt.standing = query._replace(demoted=True)
         effects: list[DispatchEffect] = []
         if len(self._waiting) >= self.limits.max_queued:
@@ -221,7 +229,7 @@ class Dispatcher:
         return self._assign_batches(now_s, effects + self._choose(receipt, now_s, late=False))
 
     def _on_query_cancelled(self, event: QueryCancelled, _: float) -> list[DispatchEffect]:
-        """Drop a queued query; a running one runs on, and its answer is dropped."""
+        """Drop a queued query. A running query runs on, and its result is dropped."""
         receipt = self._open.by_id.get(event.query_id)
         if receipt is not None:
             self._refusals.remove_query(event.query_id)
@@ -232,7 +240,7 @@ class Dispatcher:
         found = self._workers.find_batch(event.batch_id)
         if found is None:
             return self._update_worker_again(
-                self.quarantine.end_on_return(event.batch_id, now_s), now_s
+                self._quarantine.end_on_return(event.batch_id, now_s), now_s
             )
         worker, batch = found
         self._workers.stop_batch(worker, batch, now_s, event.others_s)
@@ -240,7 +248,7 @@ class Dispatcher:
         self._learner.observe_batch(batch, event.busy_s)
         effects = self._open.complete_batch(batch, worker, now_s, event.busy_s)
         effects += self._release_worker(worker, now_s, event.others_s)
-        if self.quarantine.check_slow(worker, batch, now_s - event.waited_s):
+        if self._quarantine.check_slow(worker, batch, now_s - event.waited_s):
             return effects + self._update_worker_again(worker.worker_id, now_s)
         return self._assign_batches(now_s, effects)
 
@@ -249,7 +257,7 @@ class Dispatcher:
         found = self._workers.find_batch(event.batch_id)
         if found is None:
             return self._update_worker_again(
-                self.quarantine.end_on_return(event.batch_id, now_s), now_s
+                self._quarantine.end_on_return(event.batch_id, now_s), now_s
             )
         worker, batch = found
         self._workers.stop_batch(worker, batch, now_s)
@@ -259,14 +267,16 @@ class Dispatcher:
     def _on_batch_failed(self, event: BatchFailed, now_s: float) -> list[DispatchEffect]:
         found = self._workers.find_batch(event.batch_id)
         if found is None:
-            awaiting = self.quarantine.end_on_return(event.batch_id, now_s)
+            awaiting = self._quarantine.end_on_return(event.batch_id, now_s)
             if awaiting is not None and event.worker_lost:
                 return self._remove_worker(awaiting, now_s)
             return self._update_worker_again(awaiting, now_s)
         worker, batch = found
-        if event.worker_lost and batch is worker.next:  # it cannot be reached, but still runs one
+        if (
+            event.worker_lost and batch is worker.next
+        ):  # the worker cannot be reached, but still runs a batch
             self._workers.stop_batch(worker, batch, now_s)
-            nothing = self.quarantine.report_of(worker.worker_id)._replace(variant_ids=())
+            nothing = self._quarantine.report_of(worker.worker_id)._replace(variant_ids=())
             return self._update_worker(nothing, now_s) + self._assign_batches(
                 now_s, self._rechoose_returned(batch, now_s)
             )
@@ -295,7 +305,7 @@ class Dispatcher:
         )
         self._workers.demote_over_share(self._tenants.share(now_s), self._open.by_id)
         again_s = self._idle.resume_paused(now_s)
-        if again_s < math.inf:  # drivers remember the next time only
+        if again_s < math.inf:  # a driver remembers one time only
             effects.append(WakeAt(again_s))
         self._idle.notify_groups(self._waiting.deferred)
         for worker in self._workers:
@@ -307,11 +317,11 @@ class Dispatcher:
                 self._idle.notify_worker(worker)
             elif now_s > worker.running.overdue_at_s:
                 effects += self._remove_worker(worker.worker_id, now_s)
-            elif self.quarantine.check_hanging(worker, now_s):
-                lost = self._workers.give_up_batches(worker, now_s)  # its return is awaited still
+            elif self._quarantine.check_hanging(worker, now_s):
+                lost = self._workers.give_up_batches(worker, now_s)  # the batch may still return
                 effects += self._update_worker_again(worker.worker_id, now_s)
                 effects += self._rechoose(lost, now_s)
-        for worker_id in self.quarantine.release_due(now_s):
+        for worker_id in self._quarantine.release_due(now_s):
             effects += self._update_worker_again(worker_id, now_s)
         return self._assign_batches(now_s, effects)
 
@@ -335,9 +345,9 @@ class Dispatcher:
     # -- workers ------------------------------------------------------------------------------
 
     def _update_worker(self, report: WorkerReport, now_s: float) -> list[DispatchEffect]:
-        """Take in what a worker holds now, and choose anew for what it cannot serve any more."""
+        """Update a worker by its report, and choose anew for queries that it cannot serve now."""
         worker = self._workers.get_or_add(report)
-        report = self.quarantine.filter_report(report)
+        report = self._quarantine.filter_report(report)
         if not self.instances.update_worker(report):
             return []
         self._idle.set_group(worker, self.instances.groups[worker.worker_id])
@@ -347,36 +357,38 @@ class Dispatcher:
         return self._assign_batches(now_s, effects)
 
     def _update_worker_again(self, worker_id: str | None, now_s: float) -> list[DispatchEffect]:
-        """Take in the worker's last report again, because its quarantine began or ended."""
+        """Update the worker by its last report, because its quarantine began or ended."""
         if worker_id is None:
             return []
-        return self._update_worker(self.quarantine.report_of(worker_id), now_s)
+        return self._update_worker(self._quarantine.report_of(worker_id), now_s)
 
     def _remove_worker(self, worker_id: str, now_s: float) -> list[DispatchEffect]:
-        """Forget a worker that is gone or hangs; its queries go elsewhere."""
+        """Remove a worker that is gone or hangs; its queries go elsewhere."""
         displaced = self._workers.remove(worker_id)
         if displaced is None:
             return []
-        self.quarantine.forget_worker(worker_id)
+        self._quarantine.forget_worker(worker_id)
         effects = self._rechoose([*displaced, *self._pending.find_misplaced()], now_s)
         return self._assign_batches(now_s, effects)
 
     # -- choosing -----------------------------------------------------------------------------
 
     def _choose(self, receipt: Receipt, now_s: float, *, late: bool) -> list[DispatchEffect]:
-        """Ask the policy about a query that waits nowhere: it is queued or refused after this."""
+        """Ask the policy about a query that does not wait; after this, it waits or is refused."""
         query = receipt.standing or receipt.query
-        if receipt.candidates is not None and query.deadline_s <= now_s:  # it was asked before
+        if (
+            receipt.candidates is not None and query.deadline_s <= now_s
+        ):  # this is not the first choice
             return self._refuse_or_delay([query], Reason.DEADLINE_PASSED, now_s)
         is_served = self.instances.is_served_accurately(query.scope, query.min_accuracy_percent)
         if not is_served and not self.instances.is_served(own_of(query.scope)):
             base = base_of(query.scope)
-            if base != query.scope:  # an arm whose version is gone: what the client asked for
+            if base != query.scope:  # the version of the trial's arm is gone
                 receipt.standing = query._replace(scope=base)
                 return self._choose(receipt, now_s, late=late)
         candidates = self.instances.candidates(query.scope, query.items, now_s, rank(query))
         receipt.candidates, receipt.row, receipt.outcome = candidates, None, "waiting"
-        if not is_served:  # what no load could serve is for the policy to say
+        if not is_served:  # the policy refuses queries that no load could serve
             is_held = self._pending.hold_query(query, now_s)
             if is_held or not candidates.placements:
                 self._open.count_unmet(query)
@@ -401,7 +413,7 @@ class Dispatcher:
         return []
 
     def _rechoose(self, queries: Iterable[QueryView], now_s: float) -> list[DispatchEffect]:
-        """Choose anew for queries whose worker or variant is gone; queued or not."""
+        """Choose anew for queries whose worker or variant is gone, whether they wait or not."""
         receipts = self._open.receipts_of(sorted(queries, key=urgency))
         for receipt in receipts:
             self._refusals.remove_query(receipt.query.query_id)
@@ -413,11 +425,13 @@ class Dispatcher:
                 effects += self._choose(receipt, now_s, late=False)
         return effects
 
-    # -- feeding workers ----------------------------------------------------------------------
+    # -- assigning batches --------------------------------------------------------------------
 
     def _assign_batches(self, now_s: float, effects: list[DispatchEffect]) -> list[DispatchEffect]:
-        """Feed every idle worker with something new in reach, and with what is left those that are
-        idle a hop from now: the end of each event."""
+        """Give batches to notified idle workers, then to workers that may start early.
+
+        Most events end with this. Returns ``effects`` with the new ones appended.
+        """
         early_starts = self._workers.early_starts
         early = (
             each for each in early_starts.find_ready(now_s) if self._idle.has_offer(each, now_s)
@@ -429,14 +443,14 @@ class Dispatcher:
         return effects
 
     def _assign_batch(self, worker: Worker, now_s: float) -> list[DispatchEffect]:
-        """Give a worker its next batch, turning away what is too late on the way."""
+        """Give a worker its next batch, if any; queries that are too late are refused before."""
         effects = self._rechoose_late(worker, now_s) if worker.queues else []
         while True:
             most = self.limits.max_batch
             decision = ask_on_idle(
                 self.selection, worker, self._waiting, self.instances, most, now_s, self._rng
             )
-            if isinstance(decision, PolicyFailure):  # each costs a query, so this ends
+            if isinstance(decision, PolicyFailure):  # each failure costs a query, so this ends
                 effects += self._refusals.refuse_after_failure(decision, now_s)
                 continue
             if decision is None:
@@ -445,7 +459,7 @@ class Dispatcher:
             if isinstance(decision, Run):
                 return [*effects, self._start_batch(worker, decision, now_s)]
             if decision.dropped:
-                continue  # there may be good ones behind them
+                continue  # queries behind them may be in time
             if decision.until_s < math.inf:
                 if decision.for_alike:
                     self._idle.pause_group(worker, decision.until_s)
@@ -457,7 +471,7 @@ class Dispatcher:
         effects: list[DispatchEffect] = []
         residents = self.instances.residents(worker.worker_id)
         for key, queue in list(worker.queues.items()):
-            late = self._open.receipts_of(late_in(queue, residents[key[1] or ""], now_s))
+            late = self._open.receipts_of(find_late(queue, residents[key[1] or ""], now_s))
             late = [receipt for receipt in late if receipt.rebinds < self.limits.max_rebinds]
             for receipt in late:
                 self._refusals.remove_query(receipt.query.query_id)
@@ -467,7 +481,7 @@ class Dispatcher:
         return effects
 
     def _start_batch(self, worker: Worker, run: Run, now_s: float) -> Execute:
-        """Hand the batch, which was checked, to the worker."""
+        """Hand a checked batch to the worker."""
         batch = self._workers.start_batch(worker, run, self._open.by_id, now_s)
         self._tenants.count_start(batch.queries, now_s)
         query_ids = tuple([query.query_id for query in batch.queries])
@@ -476,7 +490,7 @@ class Dispatcher:
     def _release_worker(
         self, worker: Worker, now_s: float, others_s: float
     ) -> list[DispatchEffect]:
-        """The worker, if it is idle, can be given something, or after ``others_s`` seconds."""
+        """Let an idle worker be given a batch, now or once other gateways' batches are done."""
         if worker.running is not None:
             return []
         if others_s <= self.limits.min_wait_s:
@@ -486,21 +500,21 @@ class Dispatcher:
         return [WakeAt(now_s + others_s)]
 
     def _rechoose_returned(self, batch: Batch, now_s: float) -> list[DispatchEffect]:
-        """The batch was never begun: its queries are chosen for anew, and it was no attempt."""
+        """Choose anew for the queries of a batch that never began; it was no attempt."""
         for receipt in self._open.receipts_of(batch.queries):
             receipt.give_back()
         return self._rechoose(batch.queries, now_s)
 
-    # -- books --------------------------------------------------------------------------------
+    # -- refusing -----------------------------------------------------------------------------
 
     def _refuse_or_delay(
         self, queries: Iterable[QueryView], reason: Reason, now_s: float
     ) -> list[DispatchEffect]:
-        """These cannot be in time: each is refused, or is to be served late if it says so."""
+        """Refuse queries that cannot be in time, or let them be served late if they ask for it."""
         effects: list[DispatchEffect] = []
         for query in queries:
             receipt = self._open.by_id[query.query_id]
-            later = may_be_late(receipt, reason, self.limits.max_late_s)
+            later = extend_deadline(receipt, reason, self.limits.max_late_s)
             if later is None:
                 effects.append(self._refusals.refuse_query(receipt, reason, now_s))
             else:

@@ -1,19 +1,20 @@
-"""Workers that hang or have become slow: they get no new batches until they have shown better.
+"""Quarantine: workers that hang or became slow get no new batches until they prove sound again.
 
-Two signs, each told from what befalls everybody:
+Both signs are told apart from troubles that all workers share:
 
 - *hanging*: a batch runs far beyond its p99, at two looks in a row, so that a standstill of this
-  process itself is no sign. Where gateways share the worker, a batch may not wait so long behind
-  others' that it would look like this (``WorkerTable.patience``). Its queries go elsewhere while there is
-  time: a hedged request (Dean and Barroso, "The Tail at Scale", CACM 2013), sent once. The batch's
-  return, however late, ends the quarantine; if it never comes, a trial does.
-- *slow*: several batches in a row took several times as long as the same cost model's errors on the
-  other workers of the device class explain. Contention that slows all of them slows none of them
-  relative to the others.
+  process itself is no sign. Where gateways share a worker, a batch may not wait so long behind
+  other gateways' batches that it looks like this (``WorkerTable.patience``). The batch's queries go
+  elsewhere while there is time: a hedged request (Dean and Barroso, "The Tail at Scale", CACM
+  2013), sent once. The quarantine ends when the batch returns, however late. If it never returns, a
+  trial ends it.
+- *slow*: several batches in a row took several times as long as the errors of the same cost model
+  on the other workers of the device class explain. Contention that slows all of them makes none of
+  them slow relative to the others.
 
-As in Envoy's outlier detection, a quarantine lasts longer each time, only a share of a class may be
-in quarantine for slowness, and after it one batch is a trial. Nobody is put into quarantine whose
-tasks no other sound worker serves: a slow answer is better than none.
+As in Envoy's outlier detection, each further quarantine of a worker lasts longer, only a share of a
+device class may be in quarantine for slowness, and one batch is a trial after it. A worker stays
+in service if no other sound worker serves its tasks: a slow answer is better than none.
 """
 
 from __future__ import annotations
@@ -28,16 +29,12 @@ from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.messages import WorkerReport
 from modelless.controller.dispatch.queues import Batch, Worker
 
-# What error of the predictions is usual among workers of a class: the median, always at hand.
-#
-# Asked once a batch, so that it must not cost a look at every worker: with a thousand of them that
-# was more than all else that a batch takes.
-
 
 class TypicalErrors:
-    """One error for each of some workers, in order, by device class.
+    """The typical prediction error of each sound worker, sorted by device class.
 
-    To put and to drop one take a search and a shift within a list of floats.
+    The median is asked for once a batch, so it must not cost a look at each of a thousand workers.
+    To put or drop an error costs a search and a shift within a list of floats.
     """
 
     def __init__(self) -> None:
@@ -45,13 +42,13 @@ class TypicalErrors:
         self._of: dict[str, tuple[str, float]] = {}
 
     def put(self, worker_id: str, device_class: str, error: float) -> None:
-        """Count the worker's error, in place of its earlier one."""
+        """Put the worker's error in place of its earlier one, if any."""
         self.drop(worker_id)
         self._of[worker_id] = device_class, error
         insort(self._sorted.setdefault(device_class, []), error)
 
     def drop(self, worker_id: str) -> None:
-        """Do not count the worker any more, if it was counted."""
+        """Drop the worker's error, if any."""
         known = self._of.pop(worker_id, None)
         if known is not None:
             device_class, error = known
@@ -59,7 +56,7 @@ class TypicalErrors:
             del errors[bisect_left(errors, error)]
 
     def median(self, device_class: str) -> float | None:
-        """The median of the class's errors; None if there are none."""
+        """Return the median of the device class's errors; None if there are none."""
         errors = self._sorted.get(device_class)
         if not errors:
             return None
@@ -70,7 +67,7 @@ class TypicalErrors:
 
 
 class Sign(StrEnum):
-    """Why a worker is in quarantine."""
+    """The reason why a worker is in quarantine."""
 
     HANGING = "hanging"
     SLOW = "slow"
@@ -78,20 +75,22 @@ class Sign(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QuarantineLimits:
-    """When a worker is put into quarantine, and for how long.
+    """The bounds of quarantines; times are in seconds.
 
     Attributes:
-        look_s: at least this long between the two looks that find a batch hanging.
-        slow_factor: times as long as other workers' errors explain is slow,
-        slow_s: if it is also this much longer, seconds: scheduling costs milliseconds.
-        slow_batches: in a row.
-        most_share: of a device class's workers in quarantine for slowness.
-        first_s: the first quarantine's length for slowness; each further one is twice as long,
-        longest_s: at most.
-        hanging_s: the first one's where a batch never returned.
-        forgiven_s: sound for this long, and the next is a first one again.
-        learnt: how fast a worker's typical error follows its batches: fast enough for what befalls
-            all to be seen in the others before one of them has been slow too often in a row.
+        look_s: the least time between the two looks that find a batch hanging.
+        slow_factor: a batch is slow if it takes this many times as long as other workers' errors
+            explain,
+        slow_s: and also this much longer: scheduling costs milliseconds.
+        slow_batches: so many slow batches in a row begin a quarantine.
+        most_share: the largest share of a device class's workers in quarantine at once, when one
+            begins for slowness.
+        first_s: length of the first quarantine for slowness; each further one is twice as long,
+        longest_s: and at most this long.
+        hanging_s: length of the first quarantine for a batch that never returns.
+        forgiven_s: after so long without quarantine, the next one counts as the first.
+        learnt: weight of a batch in its worker's typical error. It is large enough for a trouble
+            that all workers share to show in the others before one is slow too often in a row.
     """
 
     look_s: float = 0.01
@@ -108,20 +107,20 @@ class QuarantineLimits:
 
 @dataclass(slots=True)
 class _Record:
-    """What is known of one worker.
+    """The state of one worker.
 
     Attributes:
-        report: its latest, as it was given.
-        error: typical log of the time a batch took over the time that was expected.
-        batches: seen.
-        slow_streak: slow batches in a row.
-        sign: None unless it is in quarantine.
-        awaited: the batch that hangs, None if it is to be tried.
-        until_s: when it is tried.
-        times: quarantines without being forgiven.
+        report: its latest report, unfiltered.
+        error: typical logarithm of the time that a batch took over the time that was expected.
+        batches: the number of batches in ``error``.
+        slow_streak: the number of slow batches in a row.
+        sign: the sign that it is in quarantine for; None if it is not.
+        awaited: the hanging batch whose return ends the quarantine; None if there is none.
+        until_s: when the quarantine ends by itself, with a trial.
+        times: the number of quarantines that count.
         sound_since_s: when the last one ended.
-        on_trial: its next batch decides.
-        seen_hanging: batch and time of the first look.
+        on_trial: whether its next batch is a trial: one slow batch begins a quarantine.
+        seen_hanging: batch and time of the first look that found it hanging.
     """
 
     report: WorkerReport
@@ -138,32 +137,32 @@ class _Record:
 
 
 class Quarantine:
-    """Who is in quarantine, and why.
+    """Decides which workers are in quarantine.
 
-    The dispatcher passes every report through ``seen_as``: a worker in quarantine seems to hold
-    nothing, which is what keeps queries away from it.
+    The dispatcher passes every report through ``filter_report``, which hides the variants of a
+    worker in quarantine. So no query reaches the worker.
 
     Args:
-        instances: who serves what.
-        limits: see there.
+        instances: tells which other workers serve a task.
+        limits: bounds of quarantines.
     """
 
     def __init__(self, instances: ReadyInstances, limits: QuarantineLimits | None = None) -> None:
         self._instances = instances
         self._limits = limits or QuarantineLimits()
         self._records: dict[str, _Record] = {}
-        self._typical = TypicalErrors()  # of the sound workers that have shown what is usual
+        self._typical = TypicalErrors()  # of sound workers with enough batches
         self._awaited: dict[int, str] = {}
 
     @property
     def signs(self) -> Mapping[str, Sign]:
-        """The workers in quarantine, by id, and why."""
+        """The sign of each worker in quarantine, by the worker's id."""
         return {
             name: record.sign for name, record in self._records.items() if record.sign is not None
         }
 
     def filter_report(self, report: WorkerReport) -> WorkerReport:
-        """Take in a worker's report; what the instances is to be told."""
+        """Keep a worker's report; what the table of instances is told."""
         record = self._records.get(report.worker_id)
         if record is None:
             record = self._records[report.worker_id] = _Record(report)
@@ -172,18 +171,18 @@ class Quarantine:
         return report if record.sign is None else report._replace(variant_ids=())
 
     def report_of(self, worker_id: str) -> WorkerReport:
-        """A known worker's latest report, as it was given."""
+        """Return a known worker's latest report, unfiltered."""
         return self._records[worker_id].report
 
     def forget_worker(self, worker_id: str) -> None:
-        """The worker is gone."""
+        """Forget a worker that is gone."""
         record = self._records.pop(worker_id, None)
         self._typical.drop(worker_id)
         if record is not None and record.awaited is not None:
             self._awaited.pop(record.awaited, None)
 
     def check_hanging(self, worker: Worker, now_s: float) -> bool:
-        """Whether its batch hangs; then it is in quarantine, and the batch's return is awaited."""
+        """Return whether the worker's batch hangs, which begins a quarantine until it returns."""
         batch, record = worker.running, self._records[worker.worker_id]
         if batch is None or now_s <= worker.suspect_at_s:
             return False
@@ -197,19 +196,19 @@ class Quarantine:
         return True
 
     def end_on_return(self, batch_id: int, now_s: float) -> str | None:
-        """A batch that was given up is back, done or failed; the worker it sets free, if any."""
+        """End the quarantine that waits for this batch; return the worker, or None."""
         worker_id = self._awaited.pop(batch_id, None)
         if worker_id is not None:
             self._end(self._records[worker_id], now_s, on_trial=False)
         return worker_id
 
     def check_slow(self, worker: Worker, batch: Batch, now_s: float) -> bool:
-        """Take in how long a batch took; whether its worker is in quarantine for it from now on."""
+        """Count a batch that is done; return whether its slowness begins a quarantine."""
         record, limits = self._records[worker.worker_id], self._limits
         took_s = now_s - batch.started_s
         if not 0.0 < batch.expected_s < math.inf or took_s <= 0.0:
             return False
-        self._typical.drop(worker.worker_id)  # it is told from the others of its class
+        self._typical.drop(worker.worker_id)  # a worker is compared with the others of its class
         typical_error = self._typical.median(record.report.device_class)
         is_slow = False
         if typical_error is not None:
@@ -229,7 +228,7 @@ class Quarantine:
         return True
 
     def release_due(self, now_s: float) -> list[str]:
-        """The workers whose quarantine is over: the next batch of each is its trial."""
+        """End the quarantines whose time is over; return the workers, each with a trial ahead."""
         ended = [
             (name, record)
             for name, record in self._records.items()
@@ -258,13 +257,13 @@ class Quarantine:
         self._recount(record)
 
     def _is_dispensable(self, record: _Record) -> bool:
-        """Whether others serve every task that it serves."""
+        """Whether other workers serve every task that this one serves."""
         instances, worker_id = self._instances, record.report.worker_id
         tasks = {name.partition("/")[0] for name in record.report.variant_ids}
         return all(instances.is_served_elsewhere(worker_id, task) for task in tasks)
 
     def _recount(self, record: _Record) -> None:
-        """Count the worker among those that show what is usual, if it is sound and has shown it."""
+        """Keep the worker's error among the typical ones if it is sound and has enough batches."""
         report = record.report
         if record.sign is None and record.batches >= self._limits.slow_batches:
             self._typical.put(report.worker_id, report.device_class, record.error)
@@ -272,6 +271,7 @@ class Quarantine:
             self._typical.drop(report.worker_id)
 
     def _has_room(self, record: _Record) -> bool:
+        """Whether one more worker of the class may be in quarantine for slowness."""
         of_class = [
             other
             for other in self._records.values()

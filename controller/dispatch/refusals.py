@@ -1,4 +1,4 @@
-"""How a query leaves without an answer: taken out of where it waits, and refused with a reason."""
+"""Refusals: a query leaves its queue and gets an error with a reason."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from modelless.policies.reasons import Reason
 
 
 class Refusals:
-    """The way out of one dispatcher.
+    """Refuses the queries of one dispatcher.
 
     Args:
-        books: where each query is closed.
-        tenants: whose queries they are; say when to try again.
-        waiting, held: where queries wait.
-        workers: is told of what is taken out of its queues.
+        open_queries: closes the queries.
+        tenants: counts refusals, and tells when another try makes sense.
+        waiting, pending: the queries that wait.
+        workers: publishes the backlog of workers that lose a query.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Refusals:
         self._workers = workers
 
     def remove_query(self, query_id: int) -> None:
-        """Take the query out of where it waits, if it does."""
+        """Remove the query from its queue, if it waits."""
         self._pending.forget_query(query_id)
         if self._waiting.place(query_id) is not None:
             worker = self._waiting.remove_query(query_id).worker
@@ -64,7 +64,7 @@ class Refusals:
         return [self.refuse_query(receipt, reason, now_s) for receipt in receipts]
 
     def refuse_after_failure(self, failure: PolicyFailure, now_s: float) -> list[DispatchEffect]:
-        """Refuse what a policy failed with."""
+        """Refuse the queries that a policy failed on."""
         effects: list[DispatchEffect] = []
         for query_id in failure.query_ids:
             receipt = self._open.by_id[query_id]

@@ -1,6 +1,6 @@
-"""Who is alike: workers of one *group* differ in nothing but their names.
+"""Worker groups: the workers of one group differ only in their ids.
 
-Whatever depends on what a worker holds is worked out once for an group, however many wear it.
+Results that depend on what a worker holds are computed once for each group, not for each worker.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from weakref import WeakValueDictionary
 
 @dataclass(frozen=True, eq=False)
 class WorkerGroup:
-    """What a worker is and holds; equals are one object.
+    """The properties that the workers of one group share; equal groups are one object.
 
     Attributes:
-        device_class: what it is.
-        variant_ids: ready to run, sorted.
-        hop_s: price of reaching it, a batch.
+        device_class: name of their device class.
+        variant_ids: variants that are ready to run, sorted.
+        hop_s: time that a batch travels to the worker and back, seconds.
     """
 
     device_class: str
@@ -26,16 +26,16 @@ class WorkerGroup:
 
 
 NO_GROUP = WorkerGroup("", (), 0.0)
-"""Of a worker who has not told yet."""
+"""The group of a worker that has not reported yet."""
 
 
 ServingGroups = dict[WorkerGroup, int]
-"""By group with a ready variant of a scope, the number of its *equivalence*: groups of equal number are
-of one device class, equally far away, and have the same of the scope."""
+"""The groups that hold a ready variant of one scope, each with the number of its *peer set*. The
+groups of one peer set have the same device class, hop and variants of the scope."""
 
 
 class WorkerGroups(dict[str, WorkerGroup]):
-    """The workers' groups by id; those that nobody wears are forgotten."""
+    """Each worker's group, by the worker's id. Groups without workers are forgotten."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class WorkerGroups(dict[str, WorkerGroup]):
     def put(
         self, worker_id: str, device_class: str, variant_ids: Iterable[str], hop_s: float
     ) -> WorkerGroup:
-        """The worker is and holds this; returns what it wears now."""
+        """Put the worker into the group with these properties, and return the group."""
         key = device_class, tuple(sorted(variant_ids)), hop_s
         group = self._known.get(key)
         if group is None:
@@ -53,43 +53,48 @@ class WorkerGroups(dict[str, WorkerGroup]):
         self[worker_id] = group
         return group
 
-    def serving(self, ids: frozenset[str]) -> ServingGroups:
-        """Who holds any of these variants."""
+    def find_serving(self, variant_ids: frozenset[str]) -> ServingGroups:
+        """Return the groups that hold any of these variants, which are those of one scope."""
         found: ServingGroups = {}
-        numbers: dict[tuple[str, float, frozenset[str]], int] = {}
+        peer_sets: dict[tuple[str, float, frozenset[str]], int] = {}
         for group in dict.fromkeys(self.values()):
-            held = ids.intersection(group.variant_ids)
+            held = variant_ids.intersection(group.variant_ids)
             if held:
-                equivalence = (group.device_class, group.hop_s, held)
-                found[group] = numbers.setdefault(equivalence, len(numbers))
+                peers = (group.device_class, group.hop_s, held)
+                found[group] = peer_sets.setdefault(peers, len(peer_sets))
         return found
 
-    def move_worker(
+    def replace_group(
         self, before: WorkerGroup, after: WorkerGroup, known: Iterable[ServingGroups]
     ) -> None:
-        """A worker has changed its group, but not in anything of these serving' scopes."""
-        is_worn = before in self.values()
+        """Note in ``known`` that a worker changed its group, with nothing changed for its scopes.
+
+        Args:
+            before, after: the worker's groups.
+            known: of some scopes; both groups hold the same variants of each.
+        """
+        has_workers = before in self.values()
         for serving in known:
-            equivalence = serving.get(before)
-            if equivalence is not None:
-                serving[after] = equivalence
-                if not is_worn:
+            peer_set = serving.get(before)
+            if peer_set is not None:
+                serving[after] = peer_set
+                if not has_workers:
                     del serving[before]
 
 
 class GroupsByScope(dict[str, ServingGroups]):
-    """By scope, the groups that hold a ready variant of it; found when first asked for.
+    """The groups that hold a ready variant of a scope, by scope; found at the first look-up.
 
-    A mapping, so that what is known costs no call: a worker that falls idle looks once a queue.
+    This is a mapping so that a known scope costs no call: an idle worker looks once for each queue.
 
     Args:
-        find: finds them.
-        most: scopes that are kept; others are found each time.
+        find: finds the groups of a scope.
+        most: number of scopes to keep; further ones are found each time.
 
     Attributes:
-        clear_count: how often all were forgotten. In between, what the workers of an group can serve
-            stays the same, though which groups there are does not.
-        renumber_count: how often any were forgotten. In between, serving keep their numbers.
+        clear_count: how often all scopes were forgotten. In between, the variants that a group
+            serves stay the same, though groups come and go.
+        renumber_count: how often any scope was forgotten. In between, peer sets keep their numbers.
     """
 
     def __init__(self, find: Callable[[str], ServingGroups], most: int) -> None:
@@ -99,7 +104,7 @@ class GroupsByScope(dict[str, ServingGroups]):
         self.clear_count = self.renumber_count = 0
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all scopes."""
         self.clear_count += 1
         self.renumber_count += 1
         super().clear()

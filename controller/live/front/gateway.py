@@ -278,7 +278,7 @@ class Gateway:
             await asyncio.sleep(TICK_S if self._dispatcher.open_queries else IDLE_TICK_S)
             now_s = time.monotonic()
             try:
-                if self._dispatcher.open_queries or self._dispatcher.quarantine.signs:
+                if self._dispatcher.open_queries or self._dispatcher.quarantined:
                     self.frontend.decide(Tick())
                 if now_s - refreshed_s >= 1.0:
                     refreshed_s = now_s
@@ -382,7 +382,7 @@ class Gateway:
             pool=GATEWAYS,
             changes=self._device.take_changes() if self._device is not None else (),
             meters=counters.meters,
-            quarantined={n: str(sign) for n, sign in self._dispatcher.quarantine.signs.items()},
+            quarantined={n: str(sign) for n, sign in self._dispatcher.quarantined.items()},
             is_urgent=self._pace.take_urgency(),
             standing=self._successor.standing,
         )

@@ -244,14 +244,14 @@ def test_what_waits_behind_a_batch_that_hangs_goes_elsewhere_with_it() -> None:
     world.add_worker("w1")
     world.tick(HANGS_S)
     world.tick(0.02)
-    assert world.dispatcher.quarantine.signs == {"w0": Sign.HANGING}
+    assert world.dispatcher.quarantined == {"w0": Sign.HANGING}
     assert world.running["w1"].query_ids == (first,)
     world.finish("w1")
     world.finish("w1")
     assert {first, second} <= world.completed.keys()
     for batch_id in stuck:
         world.dispatcher.handle(BatchDone(batch_id, RUN_S), world.now_s)
-    assert world.dispatcher.quarantine.signs == {}
+    assert world.dispatcher.quarantined == {}
     world.running.pop("w0")
     world.early.pop("w0")
     assert world.dispatcher.in_use("w0") == set()
@@ -265,14 +265,14 @@ def test_a_batch_hangs_from_when_it_begins_and_not_from_when_it_was_handed_over(
     assert "w0" in world.early
     world.add_worker("w1")
     world.tick(HANGS_S - RUN_S - 1e-3)  # the first is very late, and the second waits
-    assert world.dispatcher.quarantine.signs == {}
+    assert world.dispatcher.quarantined == {}
     world.finish(after_s=0.0)
     world.tick(HANGS_S - HOP_S - 0.021)
     world.tick(0.02)
-    assert world.dispatcher.quarantine.signs == {}
+    assert world.dispatcher.quarantined == {}
     world.tick(0.02)
     world.tick(0.02)
-    assert world.dispatcher.quarantine.signs == {"w0": Sign.HANGING}
+    assert world.dispatcher.quarantined == {"w0": Sign.HANGING}
     assert world.running["w1"].query_ids == (second,)
 
 
@@ -287,7 +287,7 @@ def test_nobody_hangs_who_has_what_may_not_be_tried_again() -> None:
     world.add_worker("w2")
     for _ in range(3):
         world.tick(HANGS_S)
-    assert world.dispatcher.quarantine.signs == {}
+    assert world.dispatcher.quarantined == {}
     world.drain()
     assert {first, tried} <= world.completed.keys()
 

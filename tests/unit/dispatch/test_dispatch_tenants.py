@@ -36,13 +36,13 @@ def test_who_has_more_waiting_than_its_share_is_beyond_it() -> None:
     tenants = crowded(100_000)
     flood, small = (make_query(9, 11.0, tenant=name) for name in ("flood", "small"))
     wait(tenants, 50_000, 2, tenant="flood", latency_ms=1000.0)
-    assert not tenants.is_beyond_share(flood, 11.0)
+    assert not tenants.is_over_share(flood, 11.0)
     wait(tenants, 50_000, 1, tenant="flood", latency_ms=1000.0)
-    assert tenants.is_beyond_share(flood, 11.0)
-    assert not tenants.is_beyond_share(small, 11.0)
-    assert tenants.far_beyond(tenants.share(11.0)) == []
+    assert tenants.is_over_share(flood, 11.0)
+    assert not tenants.is_over_share(small, 11.0)
+    assert tenants.find_far_over(tenants.share(11.0)) == []
     wait(tenants, 50_000, 2, tenant="flood", latency_ms=1000.0)
-    assert tenants.far_beyond(tenants.share(11.0)) == ["flood"]
+    assert tenants.find_far_over(tenants.share(11.0)) == ["flood"]
     assert tenants.share(11.0) == (pytest.approx(100_000.0), 250.0)
 
 
@@ -52,7 +52,7 @@ def test_nobody_is_beyond_a_share_while_all_can_be_served() -> None:
         tenants.count_arrival(make_query(1, 10.0, tenant=tenant), 10.0)
     tenants.count_done(1_000_000)
     wait(tenants, 10**9, tenant="flood", latency_ms=1000.0)
-    assert not tenants.is_beyond_share(make_query(9, 11.0, tenant="flood"), 11.0)
+    assert not tenants.is_over_share(make_query(9, 11.0, tenant="flood"), 11.0)
 
 
 def test_one_tenant_alone_has_all() -> None:
@@ -61,18 +61,18 @@ def test_one_tenant_alone_has_all() -> None:
     tenants.count_done(1_000)
     tenants.count_refusal(Reason.QUEUE_FULL)
     wait(tenants, 10**9, tenant="flood", latency_ms=1000.0)
-    assert not tenants.is_beyond_share(make_query(9, 11.0, tenant="flood"), 11.0)
+    assert not tenants.is_over_share(make_query(9, 11.0, tenant="flood"), 11.0)
 
 
 def test_a_tenant_that_is_gone_has_no_share_after_two_windows() -> None:
     tenants = crowded()
     wait(tenants, 10**9, tenant="flood", latency_ms=1000.0)
-    assert tenants.is_beyond_share(make_query(9, 11.0, tenant="flood"), 11.0)
+    assert tenants.is_over_share(make_query(9, 11.0, tenant="flood"), 11.0)
     for second in (11.5, 12.6, 13.7):
         tenants.count_arrival(make_query(9, second, tenant="flood"), second)
         tenants.count_refusal(Reason.QUEUE_FULL)
         tenants.count_done(1_000)
-    assert not tenants.is_beyond_share(make_query(9, 14.0, tenant="flood"), 14.0)
+    assert not tenants.is_over_share(make_query(9, 14.0, tenant="flood"), 14.0)
 
 
 def test_what_is_demoted_takes_nothing_of_the_share() -> None:
