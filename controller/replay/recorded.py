@@ -7,10 +7,11 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from modelless.controller.control.messages import PlanEffect
 from modelless.controller.control.planner import Planner
 from modelless.controller.dispatch.dispatcher import Dispatcher
 from modelless.controller.dispatch.instances import WorkerReport
-from modelless.controller.effects import DispatchEffect, PlanEffect
+from modelless.controller.effects import DispatchEffect
 from modelless.controller.replay.codec import pairs
 from modelless.controller.replay.tape import Tape
 from modelless.policies.views import ClusterView, QueryView
