@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from modelless.controller.config import Settings
 from modelless.controller.control.planner import Planner
 from modelless.controller.control.pool_moves import PlanLimits
+from modelless.controller.control.pools import GATEWAYS
 from modelless.controller.control.preload import Preloading
 from modelless.controller.dispatch.dispatcher import Dispatcher
 from modelless.controller.dispatch.instances import ReadyInstances
@@ -21,8 +23,12 @@ from modelless.policies.seams import (
     ScalingPolicy,
     SelectionPolicy,
 )
+from modelless.policies.views import Pool
 from modelless.variants.estimates import CostModel
 from modelless.variants.vocabulary import DeviceClass, Variant
+
+FIRST_START_S = 6.0
+"""Time to start a worker before it was measured: Ray's part is 4 s on an idle machine."""
 
 
 def build_dispatcher(
@@ -75,3 +81,33 @@ def build_planner(settings: Settings, limits: PlanLimits, preload: Sequence[str]
         build_policy(Forecaster, policies.forecast),  # type: ignore[type-abstract]
         limits,
     )
+
+
+def pools_of(settings: Settings) -> tuple[Pool, ...]:
+    """The pools as policies see them: those of the settings, and the gateways' own devices."""
+    pools = [
+        Pool(
+            pool.device_class,
+            _sizes(pool.device_class, pool.sizes),
+            pool.min_workers,
+            pool.max_workers,
+            pool.max_cores,
+            FIRST_START_S,
+        )
+        for pool in settings.pools
+    ]
+    own = settings.gateways
+    if own.device_class is not None:
+        pools.append(Pool(GATEWAYS, _sizes(own.device_class, own.sizes), 0, 0))
+    return tuple(pools)
+
+
+def limits_of(settings: Settings, device_classes: Iterable[str]) -> PlanLimits:
+    """The planner's bounds: no worker can be started of a class that has no pool."""
+    limits = PlanLimits.of(pools_of(settings))
+    none = dict.fromkeys(device_classes, 0)
+    return replace(limits, max_workers={**none, **limits.max_workers})
+
+
+def _sizes(first: str, others: tuple[str, ...]) -> tuple[str, ...]:
+    return (first, *(size for size in others if size != first))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from modelless.controller.assembly import build_dispatcher, build_planner
+from modelless.controller.assembly import build_dispatcher, build_planner, limits_of
 from modelless.controller.config import Settings
-from modelless.controller.control.pool_moves import PlanLimits
+from modelless.controller.control.planner import Planner
 from modelless.controller.dispatch.dispatcher import Dispatcher
 from modelless.controller.live.knowledge import Knowledge
 from modelless.controller.replay.recorded import Recorded, RecordedPlanner
@@ -37,17 +37,21 @@ def open_dispatcher(
     return cast("Dispatcher", Recorded(dispatcher, tape)), tape
 
 
-def open_planner(settings: Settings, limits: PlanLimits, preload: Sequence[str]) -> RecordedPlanner:
-    """The control loop's planner. Raises as ``open_dispatcher``."""
-    tape = None
-    if settings.record.folder is not None:
-        document = {
-            "settings": settings.model_dump(mode="json"),
-            "limits": limits,
-            "preload": list(preload),
-        }
-        tape = _open(settings, "control", str(time.time_ns()), document)
-    return RecordedPlanner(build_planner(settings, limits, preload), tape)
+def open_planner(
+    settings: Settings, device_classes: Iterable[str], preload: Sequence[str]
+) -> tuple[Planner, Tape | None]:
+    """The control machine's planner, and the tape as for ``open_dispatcher``, which see."""
+    limits = limits_of(settings, device_classes)
+    planner = build_planner(settings, limits, preload)
+    if settings.record.folder is None:
+        return planner, None
+    document = {
+        "settings": settings.model_dump(mode="json"),
+        "limits": limits,
+        "preload": list(preload),
+    }
+    tape = _open(settings, "control", str(time.time_ns()), document)
+    return cast(Planner, RecordedPlanner(planner, tape)), tape  # it can do all that Control asks
 
 
 def _open(settings: Settings, what: str, name: str, document: Mapping[str, Any]) -> Tape:

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
+from modelless.controller.control.messages import PlanEffect
 from modelless.controller.control.planner import Planner
-from modelless.controller.effects import PlanEffect
 from modelless.controller.replay.tape import Tape
 from modelless.policies.views import ClusterView, VariantFacts
 from modelless.variants.vocabulary import DeviceClass

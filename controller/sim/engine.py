@@ -30,9 +30,8 @@ from modelless.controller.dispatch.messages import (
     WorkerLost,
     WorkerReported,
 )
-from modelless.controller.dispatch.open_queries import demands_of, missed
 from modelless.controller.dispatch.receipts import Receipt, RecentReceipts
-from modelless.controller.sim.control import ControlLoop
+from modelless.controller.sim.control import ControlDriver
 from modelless.controller.sim.devices import Running, SimulatedWorker
 from modelless.controller.sim.events import Events
 from modelless.controller.sim.floor import Floor
@@ -128,13 +127,14 @@ class Engine:
         self._floor = Floor(world, fleet, seed, self._events, recorder)
         self._floor.listener = self
         planner = _planner(world, self._floor.pools)
-        self._control = ControlLoop(
+        self._control = ControlDriver(
             planner,
             fleet,
             self._floor,
             recorder,
-            self._dispatcher.in_use,
-            lambda shares: self._decide(Advised(shares)),
+            self._dispatcher,
+            self._decide,
+            limits.control_s,
         )
         self.clairvoyants = [
             policy
@@ -161,7 +161,7 @@ class Engine:
     def run(self, progress: Progress | None = None) -> None:
         """Let everything happen, until every query has come out."""
         self._floor.open()
-        self._control.tick(0.0, {}, {}, at_once=self._world.warm_start)
+        self._control.tick(0.0, at_once=self._world.warm_start)
         for worker in list(self._floor.workers.values()):
             self.on_ready(worker)
         self._faults.plan()
@@ -328,15 +328,7 @@ class Engine:
     def _control_tick(self, progress: Progress | None) -> None:
         now_s, interval_s = self._events.now_s, self._world.limits.control_s
         self._decide(Tick())  # for batches that hang
-        counters = self._dispatcher.take_counters()
-        self._control.tick(
-            now_s,
-            {scope: count / interval_s for scope, count in counters.arrivals.items()},
-            {scope: count / interval_s for scope, count in counters.unmet.items()},
-            demands_of(counters.kinds, interval_s),
-            self._dispatcher.open_by_scope(),
-            missed(counters.outcomes) / interval_s,
-        )
+        self._control.tick(now_s)
         known = self._dispatcher.instances.reports
         for worker in list(self._floor.workers.values()):
             if worker.is_reachable and worker.free_at_s <= now_s:

@@ -16,6 +16,8 @@ from modelless.common.errors import UnavailableError
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import render_error, render_text
 from modelless.controller.config import Settings
+from modelless.controller.control.messages import MemberReport
+from modelless.controller.control.pools import GATEWAYS
 from modelless.controller.control.service import Service
 from modelless.controller.dispatch.messages import (
     Advised,
@@ -30,14 +32,13 @@ from modelless.controller.dispatch.messages import (
 )
 from modelless.controller.dispatch.trials import TrialArms
 from modelless.controller.live.control.control_link import ControlLink
-from modelless.controller.live.control.pools import GATEWAYS
 from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.frontend import Respond, RunBatch, V2Frontend
 from modelless.controller.live.front.overhead import Overhead
 from modelless.controller.live.front.receipt_log import ReceiptLog
 from modelless.controller.live.front.remote_workers import RemoteWorkers
 from modelless.controller.live.knowledge import Knowledge, Rereader
-from modelless.controller.live.messages import Orders, Report
+from modelless.controller.live.messages import Orders
 from modelless.controller.live.pace import EXCHANGE_S, Pace
 from modelless.controller.live.recordings import open_dispatcher
 from modelless.controller.live.successor import Successor
@@ -215,7 +216,8 @@ class Gateway:
         while self._dispatcher.open_queries and time.monotonic() < end_s:
             await asyncio.sleep(0.01)
         self.close()
-        await self._control.say_goodbye(self._report())  # with what it has counted since the last
+        # with what it has counted since its last report
+        await self._control.say_goodbye(self._report(), self._desk.for_others())
 
     def close(self) -> None:
         """Refuse what waits and stop."""
@@ -305,7 +307,7 @@ class Gateway:
         silent = False
         while True:
             try:
-                orders = await self._control.exchange(self._report())
+                orders = await self._control.exchange(self._report(), self._desk.for_others())
                 self._obey(orders)
                 self._successor.on_orders(orders)
                 silent = False
@@ -355,11 +357,11 @@ class Gateway:
             return None
         return self._device.state(self._dispatcher.in_use(self.gateway_id))
 
-    def _report(self) -> Report:
+    def _report(self) -> MemberReport:
         now_s = time.monotonic()
         interval_s, self._reported_s = now_s - self._reported_s, now_s
         counters = self._dispatcher.take_counters()
-        return Report(
+        return MemberReport(
             member_id=self.gateway_id,
             is_gateway=True,
             state=self._state(),
@@ -378,13 +380,12 @@ class Gateway:
             coverage=self._knowledge.cost_model.coverage(),
             drifts=self._knowledge.cost_model.drifts(),
             trials=self._desk.arms.take_counts(),
-            feedback=self._desk.for_others(),
             pool=GATEWAYS,
             changes=self._device.take_changes() if self._device is not None else (),
             meters=counters.meters,
             quarantined={n: str(sign) for n, sign in self._dispatcher.quarantined.items()},
             is_urgent=self._pace.take_urgency(),
-            standing=self._successor.standing,
+            replica=self._successor.replica,
         )
 
     def _obey(self, orders: Orders) -> None:

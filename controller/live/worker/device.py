@@ -16,13 +16,18 @@ from math import inf
 from pathlib import Path
 
 from modelless.common.errors import ModellessError
+from modelless.controller.control.messages import (
+    LoadInstance,
+    PlanEffect,
+    ResizeWorker,
+    UnloadInstance,
+)
 from modelless.controller.device.changes import Change
 from modelless.controller.device.load_backoff import never_ends
 from modelless.controller.device.load_queue import LoadQueue
 from modelless.controller.device.residency import Residency
 from modelless.controller.device.resizing import Resident, take_along
 from modelless.controller.dispatch.messages import WorkerReport
-from modelless.controller.effects import LoadInstance, PlanEffect, ResizeWorker, UnloadInstance
 from modelless.controller.live.worker.device_threads import (
     Batch,
     BatchResult,

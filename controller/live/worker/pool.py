@@ -14,10 +14,10 @@ from typing import Any
 from numpy.typing import NDArray
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
+from modelless.controller.control.messages import MemberReport
 from modelless.controller.live.control.control_link import ControlLink
 from modelless.controller.live.front.remote_workers import WorkerGoneError
 from modelless.controller.live.knowledge import Knowledge, Rereader
-from modelless.controller.live.messages import Report
 from modelless.controller.live.pace import EXCHANGE_S, Pace
 from modelless.controller.live.successor import Successor
 from modelless.controller.live.version_follower import VersionFollower
@@ -214,7 +214,7 @@ class PoolWorker:
         """Say goodbye: what was handed to this worker is done, and it stops."""
         for task in self._tasks:
             task.cancel()
-        await self._control.say_goodbye(Report(self._device.worker_id, False, None))
+        await self._control.say_goodbye(MemberReport(self._device.worker_id, False, None))
         self._device.close()
 
     def check_health(self) -> None:
@@ -233,7 +233,7 @@ class PoolWorker:
             state = self._device.state(self._in_use())
             try:
                 orders = await self._control.exchange(
-                    Report(
+                    MemberReport(
                         state.worker_id,
                         is_gateway=False,
                         state=state,
@@ -245,7 +245,7 @@ class PoolWorker:
                         host=platform.node(),
                         pool=self._pool,
                         changes=self._device.take_changes(),
-                        standing=self._successor.standing,
+                        replica=self._successor.replica,
                     )
                 )
                 self._last_s = now_s

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from modelless.common.errors import EnvironmentUnfitError, ModellessError
+from modelless.controller.control.messages import LoadInstance, UnloadInstance
 from modelless.controller.device import load_backoff, load_queue
-from modelless.controller.effects import LoadInstance, UnloadInstance
 from modelless.controller.live.worker.device import LocalDevice
 from modelless.policies.reasons import Reason
 from modelless.variants.runtimes.onnxruntime_session import OnnxRuntimeVariant

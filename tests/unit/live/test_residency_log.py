@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from modelless.controller.control.messages import MemberReport
 from modelless.controller.device.changes import ChangeKind
-from modelless.controller.live.worker.residency_log import ChangeBook, ChangeLog
+from modelless.controller.live.control.residency_totals import ResidencyTotals
+from modelless.controller.live.worker.residency_log import ChangeLog
 from modelless.policies.reasons import Reason
 
 A, B, C = "t/a/x@1", "t/b/x@1", "t/c/x@1"
@@ -17,6 +21,10 @@ def displacement() -> ChangeLog:
         log.left(name, 0.01, 10)
     log.came(C, Reason.DEMAND, 0.5, 20)
     return log
+
+
+def report(**more: Any) -> MemberReport:
+    return MemberReport("w", False, None, changes=displacement().take(), **more)
 
 
 def test_a_load_says_what_left_for_it_and_what_it_took() -> None:
@@ -35,15 +43,6 @@ def test_changes_are_taken_once() -> None:
     assert log.take() == ()
 
 
-def test_the_book_hands_its_changes_on_once() -> None:
-    book = ChangeBook()
-    changes = displacement().take()
-    book.enter(changes[:2], {})
-    book.enter(changes[2:], {})
-    assert book.take() == changes
-    assert book.take() == ()
-
-
 def test_what_stays_after_all_was_not_displaced() -> None:
     log = ChangeLog("w")
     log.leaves(A, Reason.ROOM_NEEDED, C)
@@ -60,12 +59,12 @@ def test_a_load_that_failed_says_why() -> None:
     assert (failed.kind, failed.problem) == (ChangeKind.LOAD_FAILED, "no such operator")
 
 
-def test_the_book_adds_up_and_tells_the_latest_first() -> None:
-    book = ChangeBook()
-    book.enter(displacement().take(), {"t": 3, "u": 1})
-    book.decline([A])
-    book.decline([A, B])
-    status = book.status()
+def test_the_totals_add_up_and_show_the_latest_first() -> None:
+    totals = ResidencyTotals()
+    totals.add(report(unmet={"t": 3, "u": 1}))
+    totals.add_declined([A])
+    totals.add_declined([A, B])
+    status = totals.status()
     assert status["cold_queries"] == 4
     assert status["counts"] == {ChangeKind.UNLOADED: 2, ChangeKind.LOADED: 1}
     assert status["loading_s"] == 0.5
@@ -75,9 +74,9 @@ def test_the_book_adds_up_and_tells_the_latest_first() -> None:
     assert status["recent"][0]["reason"] == "demand"
 
 
-def test_the_book_is_bounded() -> None:
-    book = ChangeBook()
+def test_the_totals_are_bounded() -> None:
+    totals = ResidencyTotals()
     for _ in range(100):
-        book.enter(displacement().take(), {})
-    assert len(book.status()["recent"]) == 32
-    assert book.status()["counts"][ChangeKind.LOADED] == 100
+        totals.add(report())
+    assert len(totals.status()["recent"]) == 32
+    assert totals.status()["counts"][ChangeKind.LOADED] == 100

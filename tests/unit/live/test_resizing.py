@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from modelless.controller.control.messages import LoadInstance, ResizeWorker
 from modelless.controller.device import load_queue
-from modelless.controller.effects import LoadInstance, ResizeWorker
 from modelless.controller.live.worker.device import LocalDevice
 from modelless.policies.reasons import Reason
 from modelless.variants.runtimes import onnxruntime_cpu
