@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from modelless.controller.device.changes import Change, ChangeKind
+from modelless.controller.device.messages import ChangeKind, ResidencyChange
 from modelless.controller.effects import (
     LoadInstance,
     PlanEffect,
@@ -87,7 +87,7 @@ class Chronicle:
         self,
         view: ClusterView,
         effects: Sequence[PlanEffect],
-        changes: Iterable[Change] = (),
+        changes: Iterable[ResidencyChange] = (),
         problems: Iterable[str] = (),
     ) -> list[Entry]:
         """The new entries, in the order of things.
@@ -139,7 +139,7 @@ class Chronicle:
         self._workers = now
         return entries
 
-    def _came(self, changes: Iterable[Change]) -> list[Entry]:
+    def _came(self, changes: Iterable[ResidencyChange]) -> list[Entry]:
         entries: list[Entry] = []
         for change in changes:
             worker = self._workers.get(change.worker_id)
@@ -198,7 +198,7 @@ def _ready(worker: WorkerState) -> dict[str, Instance]:
     return {i.variant_id: i for i in worker.instances if i.memory_bytes}
 
 
-def _change(change: Change, device_class: str) -> Entry:
+def _change(change: ResidencyChange, device_class: str) -> Entry:
     details: dict[str, Any] = {"worker": change.worker_id, "device_class": device_class}
     reason = change.reason.value
     if change.kind == ChangeKind.LOADED:

@@ -11,7 +11,7 @@ from typing import Any
 
 from modelless.controller.api.feedback import Feedback
 from modelless.controller.control.succession import Standing
-from modelless.controller.device.changes import Change
+from modelless.controller.device.messages import ResidencyChange
 from modelless.controller.dispatch.counters import Meters
 from modelless.controller.dispatch.instances import WorkerReport
 from modelless.controller.dispatch.open_queries import Kind
@@ -76,7 +76,7 @@ class Report:
     feedback: tuple[Feedback, ...] = ()
     pool: str = ""
     is_leaving: bool = False
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ResidencyChange, ...] = ()
     meters: Meters = field(default_factory=Meters)
     quarantined: Mapping[str, str] = field(default_factory=dict)
     is_urgent: bool = False

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from modelless.controller.control.planner import Planner
 from modelless.controller.effects import (
     LoadInstance,
+    PlanEffect,
     Planned,
     ResizeWorker,
     ScalePool,
     UnloadInstance,
 )
-from modelless.controller.sim.floor import Floor
+from modelless.controller.sim.cluster import SimulatedCluster
 from modelless.controller.sim.recorder import Recorder
 from modelless.controller.sim.worlds.profiles import Fleet
 from modelless.policies.views import ClusterView, Demand
@@ -25,7 +26,7 @@ class ControlLoop:
     Args:
         planner: the core.
         fleet: what could be loaded.
-        floor: the workers.
+        cluster: the workers.
         recorder: the books.
         in_use: variants of a worker that run or are queued for.
         advise: tells the selection policy the plan's shares; returns its problem, if it has one.
@@ -35,14 +36,14 @@ class ControlLoop:
         self,
         planner: Planner,
         fleet: Fleet,
-        floor: Floor,
+        cluster: SimulatedCluster,
         recorder: Recorder,
         in_use: Callable[[str], set[str]],
         advise: Callable[[Mapping[str, Mapping[Placement, float]]], str | None],
     ) -> None:
         self._planner = planner
         self._fleet = fleet
-        self._floor = floor
+        self._cluster = cluster
         self._recorder = recorder
         self._in_use = in_use
         self._advise = advise
@@ -52,7 +53,7 @@ class ControlLoop:
         """How soon a worker can be there, of the classes that scaling starts workers of."""
         return {
             pool.name: pool.start_s
-            for pool in self._floor.pools
+            for pool in self._cluster.pools
             if pool.max_workers > 0 and pool.name in self._planner.scaled
         }
 
@@ -73,7 +74,7 @@ class ControlLoop:
             self._fleet.device_classes,
             tuple(
                 worker.state(self._in_use(worker.worker_id), now_s)
-                for worker in self._floor.workers.values()
+                for worker in self._cluster.workers.values()
                 if worker.is_reachable and not worker.is_leaving
             ),
             self._fleet.facts,
@@ -81,33 +82,27 @@ class ControlLoop:
             unmet_per_s,
             demands,
             open_queries or {},
-            self._floor.pools,
+            self._cluster.pools,
             missed_per_s,
         )
         effects = self._planner.tick(view)
         for problem in self._planner.problems:
             self._recorder.summary.complain(problem)
             self._recorder.control(now_s, "policy-problem", reason=problem)
+        orders: dict[str, list[PlanEffect]] = {}
         for effect in effects:
-            if isinstance(effect, LoadInstance):
-                self._floor.load(
-                    effect.worker_id, effect.variant_id, effect.reason.value, at_once=at_once
-                )
-            elif isinstance(effect, UnloadInstance):
-                self._floor.unload(
-                    effect.worker_id, effect.variant_id, effect.reason.value, effect.for_variant_id
-                )
+            if isinstance(effect, (LoadInstance, UnloadInstance, ResizeWorker)):
+                orders.setdefault(effect.worker_id, []).append(effect)
             elif isinstance(effect, ScalePool):
                 self._scale(effect, now_s)
-            elif isinstance(effect, ResizeWorker):
-                used = self._in_use(effect.worker_id)
-                self._floor.resize(effect.worker_id, effect.device_class, used)
             elif isinstance(effect, Planned):
                 self._recorder.plan(now_s, effect.quality)
             else:
                 failed = self._advise({scope: dict(shares) for scope, shares in effect.shares})
                 if failed is not None:
                     self._recorder.summary.complain(failed)
+        for worker_id, ordered in orders.items():
+            self._cluster.order(worker_id, ordered, self._in_use(worker_id), at_once=at_once)
 
     def _scale(self, effect: ScalePool, now_s: float) -> None:
         self._recorder.control(
@@ -117,4 +112,4 @@ class ControlLoop:
             count=effect.workers,
             reason=effect.reason.value,
         )
-        self._floor.scale(effect.device_class, effect.workers)
+        self._cluster.scale(effect.device_class, effect.workers)

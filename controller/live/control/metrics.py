@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import modelless
-from modelless.controller.device.changes import ChangeKind
+from modelless.controller.device.messages import ChangeKind
 from modelless.controller.dispatch.counters import BATCH_BOUNDS, LATENCY_BOUNDS_S, Meters
 from modelless.controller.live.messages import Report
 from modelless.profiler.cost_model.online.coverage import merge_coverage

@@ -7,7 +7,7 @@ from math import nan
 from typing import Any
 
 from modelless.controller.control.decision_log import Chronicle, EntryKind
-from modelless.controller.device.changes import Change, ChangeKind
+from modelless.controller.device.messages import ChangeKind, ResidencyChange
 from modelless.controller.effects import Planned, ResizeWorker, ScalePool
 from modelless.policies.plan_quality import PlanQuality, PlanSource
 from modelless.policies.reasons import Reason
@@ -15,8 +15,8 @@ from modelless.policies.reasons import Reason
 from .test_planner import A, B, Wants, held, load, planner, unload, view, worker
 
 
-def change(kind: ChangeKind, variant_id: str, **facts: Any) -> Change:
-    return Change(0.0, "w0", kind, variant_id, facts.pop("reason", Reason.WANTED), **facts)
+def change(kind: ChangeKind, variant_id: str, **facts: Any) -> ResidencyChange:
+    return ResidencyChange(0.0, "w0", kind, variant_id, facts.pop("reason", Reason.WANTED), **facts)
 
 
 def test_an_eviction_names_its_reason_for_whom_and_its_cost() -> None:
