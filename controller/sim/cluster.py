@@ -36,6 +36,7 @@ from modelless.controller.sim.latencies import Normals, Truth
 from modelless.controller.sim.recorder import Recorder
 from modelless.controller.sim.worlds.profiles import Fleet
 from modelless.controller.sim.worlds.world import DeviceSettings, LoadFails, World
+from modelless.policies.reasons import Reason
 from modelless.policies.views import Pool
 from modelless.variants.vocabulary import Placement
 
@@ -264,13 +265,23 @@ class SimulatedCluster:
         """Give a worker the control loop's orders.
 
         Args:
-            worker_id: a worker that is gone takes none.
+            worker_id: the worker; if it is gone, its loads fail.
             effects: the orders.
             in_use: the worker's variants that run or are queued for.
             at_once: what is to be loaded was loaded before the world began.
         """
         worker = self.workers.get(worker_id)
         if worker is None:
+            for effect in effects:
+                if isinstance(effect, LoadInstance):
+                    self._recorder.summary.failed_loads += 1
+                    self._recorder.control(
+                        self._events.now_s,
+                        "load-failed",
+                        worker=worker_id,
+                        variant=effect.variant_id,
+                        reason=Reason.NO_ROOM.value,
+                    )
             return
         placements: list[Placement] = []
         for effect in effects:

@@ -16,7 +16,7 @@ import pytest
 
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import Reply, render_text
-from modelless.controller.device.changes import ChangeKind
+from modelless.controller.device.messages import ChangeKind
 from modelless.controller.dispatch.trials import TrialBook
 from modelless.controller.effects import LoadInstance, UnloadInstance
 from modelless.controller.live.front.feedback import FeedbackDesk

@@ -1,68 +1,36 @@
-"""What came and what left, with its reason and its cost."""
+"""The cluster's loads and unloads, with their reasons and costs."""
 
 from __future__ import annotations
 
-from modelless.controller.device.changes import ChangeKind
-from modelless.controller.live.worker.residency_log import ChangeBook, ChangeLog
+from modelless.controller.device.messages import ChangeKind, ResidencyChange
+from modelless.controller.live.worker.residency_log import ChangeBook
 from modelless.policies.reasons import Reason
 
 A, B, C = "t/a/x@1", "t/b/x@1", "t/c/x@1"
 
 
-def displacement() -> ChangeLog:
+def displacement() -> tuple[ResidencyChange, ...]:
     """A and B leave for C."""
-    log = ChangeLog("w")
-    for name in (A, B):
-        log.leaves(name, Reason.ROOM_NEEDED, C)
-        log.left(name, 0.01, 10)
-    log.came(C, Reason.DEMAND, 0.5, 20)
-    return log
-
-
-def test_a_load_says_what_left_for_it_and_what_it_took() -> None:
-    one, two, three = displacement().take()
-    assert [(c.kind, c.variant_id, c.for_variant_id) for c in (one, two)] == [
-        (ChangeKind.UNLOADED, A, C),
-        (ChangeKind.UNLOADED, B, C),
-    ]
-    assert (three.kind, three.reason, three.displaced) == (ChangeKind.LOADED, Reason.DEMAND, (A, B))
-    assert (three.seconds, three.memory_bytes) == (0.5, 20)
-
-
-def test_changes_are_taken_once() -> None:
-    log = displacement()
-    assert len(log.take()) == 3
-    assert log.take() == ()
+    room = Reason.ROOM_NEEDED
+    return (
+        ResidencyChange(0.0, "w", ChangeKind.UNLOADED, A, room, for_variant_id=C),
+        ResidencyChange(0.1, "w", ChangeKind.UNLOADED, B, room, for_variant_id=C),
+        ResidencyChange(0.6, "w", ChangeKind.LOADED, C, Reason.DEMAND, "", (A, B), seconds=0.5),
+    )
 
 
 def test_the_book_hands_its_changes_on_once() -> None:
     book = ChangeBook()
-    changes = displacement().take()
+    changes = displacement()
     book.enter(changes[:2], {})
     book.enter(changes[2:], {})
     assert book.take() == changes
     assert book.take() == ()
 
 
-def test_what_stays_after_all_was_not_displaced() -> None:
-    log = ChangeLog("w")
-    log.leaves(A, Reason.ROOM_NEEDED, C)
-    log.stays(A)
-    log.came(C, Reason.WANTED, 0.5, 20)
-    (loaded,) = log.take()
-    assert loaded.displaced == ()
-
-
-def test_a_load_that_failed_says_why() -> None:
-    log = ChangeLog("w")
-    log.failed(C, Reason.WANTED, "no such operator")
-    (failed,) = log.take()
-    assert (failed.kind, failed.problem) == (ChangeKind.LOAD_FAILED, "no such operator")
-
-
 def test_the_book_adds_up_and_tells_the_latest_first() -> None:
     book = ChangeBook()
-    book.enter(displacement().take(), {"t": 3, "u": 1})
+    book.enter(displacement(), {"t": 3, "u": 1})
     book.decline([A])
     book.decline([A, B])
     status = book.status()
@@ -78,6 +46,6 @@ def test_the_book_adds_up_and_tells_the_latest_first() -> None:
 def test_the_book_is_bounded() -> None:
     book = ChangeBook()
     for _ in range(100):
-        book.enter(displacement().take(), {})
+        book.enter(displacement(), {})
     assert len(book.status()["recent"]) == 32
     assert book.status()["counts"][ChangeKind.LOADED] == 100
