@@ -15,15 +15,14 @@ from modelless.controller.control.canary_verdict import (
 )
 from modelless.controller.control.messages import (
     KeepEvidence,
-    LoadInstance,
     MemberReport,
     PromoteVersion,
     RollBackVersion,
-    UnloadInstance,
     VersionEffect,
     VersionsChanged,
 )
 from modelless.controller.control.service import Service
+from modelless.controller.device.messages import LoadInstance, UnloadInstance
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Instance, VariantFacts, WorkerState
 from modelless.variants.registry.versions import name_of

@@ -11,17 +11,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from modelless.controller.control.messages import (
-    Entry,
-    EntryKind,
+from modelless.controller.control.messages import Entry, EntryKind, PlanEffect, Planned, ScalePool
+from modelless.controller.device.messages import (
+    ChangeKind,
     LoadInstance,
-    PlanEffect,
-    Planned,
+    ResidencyChange,
     ResizeWorker,
-    ScalePool,
     UnloadInstance,
 )
-from modelless.controller.device.changes import Change, ChangeKind
 from modelless.policies.scopes import in_scope
 from modelless.policies.views import ClusterView, Instance, VariantFacts, WorkerState
 
@@ -50,7 +47,7 @@ class DecisionLog:
         self,
         view: ClusterView,
         effects: Sequence[PlanEffect],
-        changes: Iterable[Change] = (),
+        changes: Iterable[ResidencyChange] = (),
         problems: Iterable[str] = (),
     ) -> list[Entry]:
         """Return the new entries, in the order of events.
@@ -102,7 +99,7 @@ class DecisionLog:
         self._workers = now
         return entries
 
-    def _change_entries(self, changes: Iterable[Change]) -> list[Entry]:
+    def _change_entries(self, changes: Iterable[ResidencyChange]) -> list[Entry]:
         entries: list[Entry] = []
         for change in changes:
             worker = self._workers.get(change.worker_id)
@@ -161,7 +158,7 @@ def _ready(worker: WorkerState) -> dict[str, Instance]:
     return {i.variant_id: i for i in worker.instances if i.memory_bytes}
 
 
-def _change(change: Change, device_class: str) -> Entry:
+def _change(change: ResidencyChange, device_class: str) -> Entry:
     details: dict[str, Any] = {"worker": change.worker_id, "device_class": device_class}
     reason = change.reason.value
     if change.kind == ChangeKind.LOADED:

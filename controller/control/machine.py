@@ -20,16 +20,13 @@ from modelless.controller.control.messages import (
     ControlEvent,
     FactsChanged,
     ForgetMember,
-    LoadInstance,
     MemberLeft,
     MemberReport,
     MemberReported,
     NoteHistory,
     PlanEffect,
-    ResizeWorker,
     ScalePool,
     Tick,
-    UnloadInstance,
     VersionsChanged,
     WakeAt,
 )
@@ -44,7 +41,12 @@ from modelless.controller.control.succession import (
     predecessors,
     successor_loads,
 )
-from modelless.controller.device.changes import Change
+from modelless.controller.device.messages import (
+    LoadInstance,
+    ResidencyChange,
+    ResizeWorker,
+    UnloadInstance,
+)
 from modelless.controller.dispatch.messages import WorkerReport
 from modelless.controller.dispatch.open_queries import demands_of, missed
 from modelless.policies.views import ClusterView, Demand, Pool, VariantFacts
@@ -120,7 +122,7 @@ class Control:
         self._canaries = Canaries(times.tick_s, times.keep_evidence_s)
         self._rollout = RolloutWatch()
         self._log = DecisionLog()
-        self._changes: list[Change] = []
+        self._changes: list[ResidencyChange] = []
         self._handlers: dict[type, Callable[[Any, float], list[ControlEffect]]] = {
             MemberReported: self._on_report,
             MemberLeft: self._on_goodbye,

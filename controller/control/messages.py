@@ -12,7 +12,10 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from modelless.controller.control.service import Service
-from modelless.controller.device.changes import Change
+from modelless.controller.device.messages import (
+    Order,
+    ResidencyChange,
+)
 from modelless.controller.dispatch.counters import Meters
 from modelless.controller.dispatch.messages import WorkerReport
 from modelless.controller.dispatch.open_queries import Kind
@@ -93,7 +96,7 @@ class MemberReport:
     drifts: tuple[Drift, ...] = ()
     trials: tuple[TrialCounts, ...] = ()
     pool: str = ""
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ResidencyChange, ...] = ()
     meters: Meters = field(default_factory=Meters)
     quarantined: Mapping[str, str] = field(default_factory=dict)
     is_urgent: bool = False
@@ -174,35 +177,6 @@ class Tick(NamedTuple):
 ControlEvent = MemberReported | MemberLeft | FactsChanged | VersionsChanged | Tick
 
 # Effects that the planner returns: what is loaded where, and how many workers there are.
-
-
-class LoadInstance(NamedTuple):
-    """Load the variant into the worker."""
-
-    worker_id: str
-    variant_id: str
-    reason: Reason
-
-
-class UnloadInstance(NamedTuple):
-    """Unload the variant; ``for_variant_id`` names the variant that needs the room, if any."""
-
-    worker_id: str
-    variant_id: str
-    reason: Reason
-    for_variant_id: str = ""
-
-
-class ResizeWorker(NamedTuple):
-    """Make the worker one of another device class while it serves."""
-
-    worker_id: str
-    device_class: str
-    reason: Reason
-
-
-Order = LoadInstance | UnloadInstance | ResizeWorker
-"""What one worker is to do. A driver may keep orders until the worker reports."""
 
 
 class ScalePool(NamedTuple):

@@ -16,7 +16,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from math import inf
 
-from modelless.controller.control.messages import LoadInstance, MemberReport
+from modelless.controller.control.messages import MemberReport
+from modelless.controller.device.messages import LoadInstance
 from modelless.policies.reasons import Reason
 
 MOST_ROLLOUT_S = 600.0

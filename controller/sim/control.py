@@ -9,19 +9,17 @@ from modelless.controller.control.messages import (
     Advise,
     ControlEffect,
     FactsChanged,
-    LoadInstance,
     MemberReport,
     MemberReported,
     Planned,
-    ResizeWorker,
     ScalePool,
     Tick,
-    UnloadInstance,
 )
 from modelless.controller.control.planner import Planner
+from modelless.controller.device.messages import LoadInstance, Order, ResizeWorker, UnloadInstance
 from modelless.controller.dispatch.dispatcher import Dispatcher
 from modelless.controller.dispatch.messages import Advised, DispatchEvent
-from modelless.controller.sim.floor import Floor
+from modelless.controller.sim.cluster import SimulatedCluster
 from modelless.controller.sim.recorder import Recorder
 from modelless.controller.sim.worlds.profiles import Fleet
 
@@ -35,7 +33,7 @@ class ControlDriver:
     Args:
         planner: decides on loads and on the number of workers.
         fleet: the variants that could be loaded.
-        floor: the workers.
+        cluster: the workers.
         recorder: records what happens.
         dispatcher: the gateway's.
         decide: sends it an event.
@@ -46,17 +44,17 @@ class ControlDriver:
         self,
         planner: Planner,
         fleet: Fleet,
-        floor: Floor,
+        cluster: SimulatedCluster,
         recorder: Recorder,
         dispatcher: Dispatcher,
         decide: Callable[[DispatchEvent], None],
         interval_s: float,
     ) -> None:
         times = ControlTimes(interval_s, forget_s=0.0, grace_s=0.0, settle_s=0.0, scale_again_s=0.0)
-        workers = {pool.name: pool.min_workers for pool in floor.pools}
-        self._control = Control(planner, floor.pools, workers, 0.0, times, start_weight=0.0)
+        workers = {pool.name: pool.min_workers for pool in cluster.pools}
+        self._control = Control(planner, cluster.pools, workers, 0.0, times, start_weight=0.0)
         self._control.handle(FactsChanged(fleet.facts, fleet.device_classes), 0.0)
-        self._floor = floor
+        self._cluster = cluster
         self._recorder = recorder
         self._dispatcher = dispatcher
         self._decide = decide
@@ -70,7 +68,7 @@ class ControlDriver:
     def tick(self, now_s: float, *, at_once: bool = False) -> None:
         """Decide and carry out; ``at_once``: loads have ended before."""
         self._control.handle(MemberReported(self._gateway_report()), now_s)
-        for worker in self._floor.workers.values():
+        for worker in self._cluster.workers.values():
             if worker.is_reachable and not worker.is_leaving:
                 state = worker.state(self._dispatcher.in_use(worker.worker_id), now_s)
                 report = MemberReport(
@@ -81,8 +79,15 @@ class ControlDriver:
         for problem in self._control.problems:
             self._recorder.summary.complain(problem)
             self._recorder.control(now_s, "policy-problem", reason=problem)
+        orders: dict[str, list[Order]] = {}
         for effect in effects:
-            self._carry_out(effect, now_s, at_once=at_once)
+            if isinstance(effect, (LoadInstance, UnloadInstance, ResizeWorker)):
+                orders.setdefault(effect.worker_id, []).append(effect)
+            else:
+                self._carry_out(effect, now_s)
+        for worker_id, ordered in orders.items():
+            in_use = self._dispatcher.in_use(worker_id)
+            self._cluster.order(worker_id, ordered, in_use, at_once=at_once)
 
     def _gateway_report(self) -> MemberReport:
         counters = self._dispatcher.take_counters()
@@ -99,23 +104,13 @@ class ControlDriver:
             queued=self._dispatcher.queued,
         )
 
-    def _carry_out(self, effect: ControlEffect, now_s: float, *, at_once: bool) -> None:
-        floor = self._floor
-        if isinstance(effect, LoadInstance):
-            floor.load(effect.worker_id, effect.variant_id, effect.reason.value, at_once=at_once)
-        elif isinstance(effect, UnloadInstance):
-            reason = effect.reason.value
-            floor.unload(effect.worker_id, effect.variant_id, reason, effect.for_variant_id)
-        elif isinstance(effect, ResizeWorker):
-            in_use = self._dispatcher.in_use(effect.worker_id)
-            floor.resize(effect.worker_id, effect.device_class, in_use)
-        elif isinstance(effect, ScalePool):
+    def _carry_out(self, effect: ControlEffect, now_s: float) -> None:
+        if isinstance(effect, ScalePool):
             name, workers = effect.device_class, effect.workers
             reason = effect.reason.value
             self._recorder.control(now_s, "scale", device=name, count=workers, reason=reason)
-            floor.scale(name, workers)
+            self._cluster.scale(name, workers)
         elif isinstance(effect, Planned):
             self._recorder.plan(now_s, effect.quality)
         elif isinstance(effect, Advise):
-            shares = {scope: dict(given) for scope, given in effect.shares}
-            self._decide(Advised(shares))
+            self._decide(Advised({scope: dict(shares) for scope, shares in effect.shares}))

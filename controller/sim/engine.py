@@ -14,9 +14,9 @@ from modelless.controller.dispatch.dispatcher import Dispatcher
 from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.dispatch.messages import (
-    Advised,
     BatchDone,
     BatchFailed,
+    BatchReturned,
     Complete,
     DispatchEvent,
     Execute,
@@ -31,10 +31,10 @@ from modelless.controller.dispatch.messages import (
     WorkerReported,
 )
 from modelless.controller.dispatch.receipts import Receipt, RecentReceipts
+from modelless.controller.sim.cluster import SimulatedCluster
 from modelless.controller.sim.control import ControlDriver
 from modelless.controller.sim.devices import Running, SimulatedWorker
 from modelless.controller.sim.events import Events
-from modelless.controller.sim.floor import Floor
 from modelless.controller.sim.randomness import stream
 from modelless.controller.sim.recorder import REFUSED, UNREACHABLE, Recorder
 from modelless.controller.sim.worlds.arrivals import Asked
@@ -124,13 +124,12 @@ class Engine:
             self._receipts,
             _no_message,
         )
-        self._floor = Floor(world, fleet, seed, self._events, recorder)
-        self._floor.listener = self
-        planner = _planner(world, self._floor.pools)
+        self._cluster = SimulatedCluster(world, fleet, seed, self._events, recorder, self)
+        planner = _planner(world, self._cluster.pools)
         self._control = ControlDriver(
             planner,
             fleet,
-            self._floor,
+            self._cluster,
             recorder,
             self._dispatcher,
             self._decide,
@@ -148,21 +147,19 @@ class Engine:
             )
             if isinstance(policy, Clairvoyant)
         ]
-        self._faults = Faults(world.faults, self._floor, self._events, self._deliver)
+        self._faults = Faults(world.faults, self._cluster, self._events, self.on_batch_done)
         self._asked: dict[int, Asked] = {}
         self._running: dict[int, Running] = {}
         self._count = 0
         self._wake_s = inf
         self._source_ended = False
         self._shut_at_s = inf
-        self._began_batches = 0
-        self._neighbours = 0
 
     def run(self, progress: Progress | None = None) -> None:
         """Let everything happen, until every query has come out."""
-        self._floor.open()
+        self._cluster.open()
         self._control.tick(0.0, at_once=self._world.warm_start)
-        for worker in list(self._floor.workers.values()):
+        for worker in list(self._cluster.workers.values()):
             self.on_ready(worker)
         self._faults.plan()
         limits = self._world.limits
@@ -180,7 +177,7 @@ class Engine:
         while self._asked:
             events.happen()
         self._recorder.summary.end_s = events.now_s
-        self._floor.close()
+        self._cluster.close()
 
     def moves(self) -> tuple[int, int]:
         """Another one after each query and each event."""
@@ -195,7 +192,7 @@ class Engine:
         self._asked[query_id] = asked
         if not client.delay_s:
             self._arrive(query_id)
-        elif self._floor.is_cut(client.site):
+        elif self._cluster.is_cut(client.site):
             del self._asked[query_id]
             self._recorder.fail(query_id, asked, asked.arrival_s, UNREACHABLE, "site-cut")
         else:
@@ -226,41 +223,35 @@ class Engine:
 
     def _execute(self, effect: Execute) -> None:
         now_s = self._events.now_s
-        worker = self._floor.workers.get(effect.worker_id)
+        worker = self._cluster.workers.get(effect.worker_id)
         if worker is None or not worker.is_reachable:
             delay_s = self._world.limits.detect_s
             self._events.at(now_s + delay_s, self._batch_unsendable, effect.batch_id)
             return
         asked = self._asked
         items = sum([asked[query_id].client.slo.items for query_id in effect.query_ids])
-        running = worker.run(effect.batch_id, effect.variant_id, effect.query_ids, items, now_s)
-        self._running[effect.batch_id] = running
-        self._began_batches += 1
-        self._neighbours += running.neighbours
-        self._events.at(running.finish_s + worker.one_way_s, self._batch_done, running)
+        batch_id, _, variant_id, query_ids = effect
+        self._running[batch_id] = running = Running(
+            batch_id, variant_id, query_ids, items, worker, now_s, inf, inf, 0, worker.settings
+        )
+        self._cluster.send(running)
 
     def _batch_unsendable(self, batch_id: int) -> None:
         self._decide(BatchFailed(batch_id, worker_lost=True))
 
-    def _batch_done(self, running: Running) -> None:
-        worker = running.worker
-        worker.done()
-        if not worker.is_alive:
-            del self._running[running.batch_id]
-            return
-        self._recorder.batch(running)
-        held = worker.held.get(running.variant_id)
-        if held is not None:
-            held.last_used_s = running.finish_s
-            held.use_count += 1
-        if worker.is_reachable:
-            self._deliver(running)
-        else:
-            worker.undelivered.append(running)
-
-    def _deliver(self, running: Running) -> None:
+    def on_batch_done(self, running: Running) -> None:
+        """See ``cluster.Gateway``."""
         waited_s = running.start_s - running.dispatch_s - running.worker.one_way_s
         self._decide(BatchDone(running.batch_id, running.busy_s, waited_s=waited_s))
+        del self._running[running.batch_id]
+
+    def on_batch_returned(self, running: Running, others_s: float) -> None:
+        """See ``cluster.Gateway``."""
+        del self._running[running.batch_id]
+        self._decide(BatchReturned(running.batch_id, others_s))
+
+    def on_batch_lost(self, running: Running) -> None:
+        """See ``cluster.Gateway``."""
         del self._running[running.batch_id]
 
     def _complete(self, effect: Complete) -> None:
@@ -274,7 +265,7 @@ class Engine:
             self._running[effect.batch_id],
             self._events.now_s + client.delay_s,
             receipt.reason if receipt is not None else None,
-            reached=not client.delay_s or not self._floor.is_cut(client.site),
+            reached=not client.delay_s or not self._cluster.is_cut(client.site),
         )
 
     def _refuse(self, effect: Refuse) -> None:
@@ -294,13 +285,13 @@ class Engine:
     # -- workers ------------------------------------------------------------------------------
 
     def on_ready(self, worker: SimulatedWorker) -> None:
-        """See ``floor.Listener``."""
+        """See ``cluster.Gateway``."""
         report = worker.report()
         # As in production: its next batch sets out so that it is there when the one before is done.
         self._decide(WorkerReported(report, lead_s=report.hop_s))
 
     def on_silent(self, worker: SimulatedWorker) -> None:
-        """See ``floor.Listener``."""
+        """See ``cluster.Gateway``."""
         self._decide(WorkerLost(worker.worker_id))
 
     # -- time ---------------------------------------------------------------------------------
@@ -330,14 +321,13 @@ class Engine:
         self._decide(Tick())  # for batches that hang
         self._control.tick(now_s)
         known = self._dispatcher.instances.reports
-        for worker in list(self._floor.workers.values()):
+        for worker in list(self._cluster.workers.values()):
             if worker.is_reachable and worker.free_at_s <= now_s:
                 told = known.get(worker.worker_id)
                 if told is None or told.variant_ids != worker.report().variant_ids:
                     self.on_ready(worker)  # it was given up, and has come to
-        busy_neighbours = self._neighbours / max(self._began_batches, 1)
-        self._decide(LoadChanged(Load(busy_neighbours, now_s), self._control.starting_s))
-        self._began_batches = self._neighbours = 0
+        load = Load(self._cluster.take_busy_neighbours(), now_s)
+        self._decide(LoadChanged(load, self._control.starting_s))
         if progress is not None:
             progress(now_s, self._count)
         if not self._source_ended or self._asked:

@@ -10,6 +10,7 @@ from math import inf
 from modelless.controller.config import Settings, parse_settings
 from modelless.controller.control.messages import Entry
 from modelless.controller.control.pools import GATEWAYS
+from modelless.variants.registry.versions import name_of
 from tests.simtest import fleet
 from tests.simtest.control import ControlProcess, Store
 from tests.simtest.invariants import Checks
@@ -421,6 +422,11 @@ class Cluster:
             rng.random() < 0.5 if "late" in on else False,
             not has_deadline,
         )
+
+
+def _likelihood(shares: dict[str, float], variant_id: str) -> float:
+    """How likely the variant fails: names and ids of variants may be given."""
+    return max(shares.get(variant_id, 0.0), shares.get(name_of(variant_id), 0.0))
 
 
 class Probe:

@@ -19,24 +19,21 @@ from modelless.controller.control.messages import (
     FactsChanged,
     ForgetMember,
     KeepEvidence,
-    LoadInstance,
     MemberLeft,
     MemberReport,
     MemberReported,
     NoteHistory,
-    Order,
     PromoteVersion,
-    ResizeWorker,
     RollBackVersion,
     ScalePool,
     Tick,
-    UnloadInstance,
     VersionsChanged,
     WakeAt,
 )
 from modelless.controller.control.service import Service
+from modelless.controller.device.messages import LoadInstance, Order, ResizeWorker, UnloadInstance
 from modelless.controller.live.messages import Orders
-from modelless.variants.registry.versions import Line, Trial, TrialRules, name_of
+from modelless.variants.registry.versions import Line, Trial, TrialRules
 from modelless.variants.vocabulary import Placement
 from tests.simtest import fleet
 from tests.simtest.fleet import Knowledge, knowledge_of

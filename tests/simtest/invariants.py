@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from modelless.controller.control.messages import (
+from modelless.controller.control.messages import ScalePool
+from modelless.controller.device.messages import (
+    ChangeKind,
+    Free,
     LoadInstance,
     ResizeWorker,
-    ScalePool,
+    StartBatch,
+    StartLoad,
     UnloadInstance,
 )
-from modelless.controller.device.messages import ChangeKind, Free, StartBatch, StartLoad
 from modelless.controller.dispatch.messages import Complete, Refuse
 from modelless.controller.dispatch.receipts import Receipt
 from modelless.controller.live.messages import Orders

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from modelless.controller.assembly import build_dispatcher
+import numpy as np
+
 from modelless.controller.control.messages import MemberReport, Replica
 from modelless.controller.control.pools import GATEWAYS
 from modelless.controller.control.service import Service
@@ -34,6 +35,7 @@ from modelless.controller.device.messages import (
 from modelless.controller.device.messages import Tick as DeviceTick
 from modelless.controller.device.messages import WakeAt as DeviceWakeAt
 from modelless.controller.dispatch.dispatcher import Dispatcher
+from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.dispatch.messages import (
     Advised,
@@ -59,6 +61,8 @@ from modelless.controller.dispatch.messages import (
 )
 from modelless.controller.dispatch.trials import TrialArms
 from modelless.controller.live.messages import Orders
+from modelless.policies.discovery import build_policy
+from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import QueryView, WorkerState
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
@@ -503,11 +507,9 @@ class Member(Process):
         if not self.is_starting:
             return
         orders = self._orders
-        if orders is not None and (
+        if (orders is not None and (
             not orders.predecessor_id or (not orders.lacking and self.is_ready)
-        ):
-            self._begin_serving()
-        elif self.now_s > self._end_start_s:
+        )) or self.now_s > self._end_start_s:
             self._begin_serving()
         else:
             self.after(0.05, self._look_for_leave)
@@ -577,7 +579,8 @@ class Worker(Member):
 
     def answer(self, method: str, arguments: tuple[Any, ...], respond: Respond) -> None:
         """``run_batch``: the only call that a worker takes."""
-        assert method == "run_batch" and self.device is not None
+        assert method == "run_batch", method
+        assert self.device is not None
         variant_id, items, expected_s, patience_s = arguments
         device, came_s = self.device, self.now_s
         has_others = device.machine.remaining_s(came_s) > 0.0
@@ -613,11 +616,13 @@ class Gateway(Member):
         super().__init__(*arguments)
         settings = self.cluster.settings
 
-        def make(*parts: Any) -> Dispatcher:
-            return Dispatcher(*parts[:-1], LIMITS)
-
-        self.dispatcher = build_dispatcher(
-            settings, self.knowledge.variants, fleet.CLASSES, fleet.MODEL, make
+        self.dispatcher = Dispatcher(
+            ReadyInstances(
+                self.knowledge.variants, fleet.CLASSES, fleet.MODEL, fleet.MAX_BATCH
+            ),
+            build_policy(SelectionPolicy, settings.policies.selection),
+            np.random.default_rng(settings.seed),
+            LIMITS,
         )
         self.arms = TrialArms(settings.seed, self.name, self.dispatcher.instances.is_served)
         self.open: dict[int, Asked] = {}
@@ -738,7 +743,9 @@ class Gateway(Member):
             others_s = max(result.others_s - self.cluster.setup.hop_s, 0.0)
             result = result._replace(others_s=others_s)
         if isinstance(result, TurnedBack):
-            if result.holds is not None and result.holds.worker_id in self.directory:
+            if batch.worker_id == self.name:
+                self.on_device_change()
+            elif result.holds is not None and result.holds.worker_id in self.directory:
                 self.directory[result.holds.worker_id] = result.holds
                 self._tell_of_others()
             self.decide(BatchReturned(batch_id, result.others_s))

@@ -28,21 +28,18 @@ from modelless.controller.control.messages import (
     FactsChanged,
     ForgetMember,
     KeepEvidence,
-    LoadInstance,
     MemberLeft,
     MemberReport,
     MemberReported,
     NoteHistory,
-    Order,
     PromoteVersion,
-    ResizeWorker,
     RollBackVersion,
     ScalePool,
     Tick,
-    UnloadInstance,
     WakeAt,
 )
 from modelless.controller.control.service import Service
+from modelless.controller.device.messages import LoadInstance, Order, ResizeWorker, UnloadInstance
 from modelless.controller.live.cluster.release import PROTOCOL, ProtocolError, release_of
 from modelless.controller.live.control.history_notes import HistoryNotes
 from modelless.controller.live.control.last_run import LastRun, read_last_run

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import modelless
 from modelless.controller.control.messages import MemberReport
-from modelless.controller.device.changes import ChangeKind
+from modelless.controller.device.messages import ChangeKind
 from modelless.controller.dispatch.counters import BATCH_BOUNDS, LATENCY_BOUNDS_S, Meters
 from modelless.profiler.cost_model.online.coverage import merge_coverage
 from modelless.variants.vocabulary import DeviceClass

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable
-from dataclasses import asdict
 from typing import Any, Final
 
 from modelless.controller.control.messages import MemberReport
-from modelless.controller.device.changes import Change, ChangeKind
+from modelless.controller.device.messages import ChangeKind, ResidencyChange
 
 _RECENT: Final = 32
 """Changes that the status shows."""
@@ -18,7 +17,7 @@ class ResidencyTotals:
     """The latest loads and unloads of the cluster, and the sums of all."""
 
     def __init__(self) -> None:
-        self._recent: deque[Change] = deque(maxlen=_RECENT)
+        self._recent: deque[ResidencyChange] = deque(maxlen=_RECENT)
         self._counts: Counter[str] = Counter()
         self._declined: Counter[str] = Counter()
         self._loading_s = 0.0
@@ -46,7 +45,7 @@ class ResidencyTotals:
             "declined": dict(self._declined),
             "recent": [
                 {
-                    **asdict(change),
+                    **change._asdict(),
                     "at_s": round(change.at_s, 3),
                     "seconds": round(change.seconds, 4),
                     "reason": change.reason.value,

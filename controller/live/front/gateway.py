@@ -43,8 +43,8 @@ from modelless.controller.live.pace import EXCHANGE_S, Pace
 from modelless.controller.live.recordings import open_dispatcher
 from modelless.controller.live.successor import Successor
 from modelless.controller.live.version_follower import VersionFollower
+from modelless.controller.live.worker.batch_replies import Ran, TurnedBack
 from modelless.controller.live.worker.device import LocalDevice
-from modelless.controller.live.worker.sharing import Ran, TurnedBack
 from modelless.policies.views import WorkerState
 from modelless.variants.estimates import Load
 from modelless.variants.runtimes.resident_memory import resident_bytes
@@ -248,6 +248,10 @@ class Gateway:
             self._remote.run(batch, *allowed, self._on_remote_batch)
 
     def _on_local_batch(self, batch_id: int, busy_s: float, result: Any) -> None:
+        if isinstance(result, TurnedBack):
+            self._on_device_change()  # else the batch would be sent there again
+            self.frontend.decide(BatchReturned(batch_id, result.others_s))
+            return
         # The device runs one batch at a time: whatever is not its time is this process's own.
         self._own.learn(time.monotonic() - self._handed_s - busy_s)
         self.frontend.on_batch_done(batch_id, busy_s, result, lost=False)

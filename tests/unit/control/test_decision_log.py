@@ -7,16 +7,16 @@ from math import nan
 from typing import Any
 
 from modelless.controller.control.decision_log import DecisionLog
-from modelless.controller.control.messages import EntryKind, Planned, ResizeWorker, ScalePool
-from modelless.controller.device.changes import Change, ChangeKind
+from modelless.controller.control.messages import EntryKind, Planned, ScalePool
+from modelless.controller.device.messages import ChangeKind, ResidencyChange, ResizeWorker
 from modelless.policies.plan_quality import PlanQuality, PlanSource
 from modelless.policies.reasons import Reason
 
 from .test_planner import A, B, Wants, held, load, planner, unload, view, worker
 
 
-def change(kind: ChangeKind, variant_id: str, **facts: Any) -> Change:
-    return Change(0.0, "w0", kind, variant_id, facts.pop("reason", Reason.WANTED), **facts)
+def change(kind: ChangeKind, variant_id: str, **facts: Any) -> ResidencyChange:
+    return ResidencyChange(0.0, "w0", kind, variant_id, facts.pop("reason", Reason.WANTED), **facts)
 
 
 def test_an_eviction_names_its_reason_for_whom_and_its_cost() -> None:

@@ -14,7 +14,6 @@ from modelless.controller.control.messages import (
     FactsChanged,
     ForgetMember,
     KeepEvidence,
-    LoadInstance,
     MemberLeft,
     MemberReport,
     MemberReported,
@@ -24,12 +23,12 @@ from modelless.controller.control.messages import (
     RollBackVersion,
     ScalePool,
     Tick,
-    UnloadInstance,
     VersionsChanged,
     WakeAt,
 )
 from modelless.controller.control.pool_moves import PlanLimits
 from modelless.controller.control.service import Service
+from modelless.controller.device.messages import LoadInstance, UnloadInstance
 from modelless.controller.dispatch.trials import ArmCounts, TrialCounts
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling.unserved_demand import UnservedDemand

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from modelless.controller.control.messages import LoadInstance, UnloadInstance
 from modelless.controller.control.planned_memory import Footprints
+from modelless.controller.device.messages import LoadInstance, UnloadInstance
 from modelless.policies.eviction.least_recently_used import LeastRecentlyUsed
 from modelless.policies.reasons import Reason
 from modelless.policies.views import ClusterView, Instance, Targets

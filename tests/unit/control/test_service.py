@@ -6,8 +6,8 @@ import pytest
 
 from modelless.common.errors import NotFoundError
 from modelless.controller.control.canaries import version_effects
-from modelless.controller.control.messages import LoadInstance, UnloadInstance
 from modelless.controller.control.service import Service
+from modelless.controller.device.messages import LoadInstance, UnloadInstance
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Instance, VariantFacts, WorkerState
 from modelless.variants.registry.versions import Line, Trial

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from modelless.controller.control.messages import LoadInstance, MemberReport, Replica
+from modelless.controller.control.messages import MemberReport, Replica
 from modelless.controller.control.succession import (
     MOST_ROLLOUT_S,
     RolloutWatch,
@@ -12,6 +12,7 @@ from modelless.controller.control.succession import (
     predecessors,
     successor_loads,
 )
+from modelless.controller.device.messages import LoadInstance
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Instance, WorkerState
 

@@ -9,8 +9,9 @@ import pytest
 
 from modelless.controller.config import Settings, parse_settings
 from modelless.controller.control.machine import ControlTimes
-from modelless.controller.control.messages import LoadInstance, MemberReport
+from modelless.controller.control.messages import MemberReport
 from modelless.controller.control.pools import GATEWAYS
+from modelless.controller.device.messages import LoadInstance
 from modelless.controller.live import pace
 from modelless.controller.live.control import control_loop as control
 from modelless.controller.live.control.control_loop import ControlLoop, MemberCalls

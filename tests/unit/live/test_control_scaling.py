@@ -11,12 +11,8 @@ import pytest
 from modelless.common.errors import InvalidInputError
 from modelless.controller.config import Settings, parse_settings
 from modelless.controller.control.machine import ControlTimes
-from modelless.controller.control.messages import (
-    LoadInstance,
-    MemberReport,
-    ResizeWorker,
-    ScalePool,
-)
+from modelless.controller.control.messages import MemberReport, ScalePool
+from modelless.controller.device.messages import LoadInstance, ResizeWorker
 from modelless.controller.live.control import control_loop as control
 from modelless.controller.live.control.control_loop import ControlLoop
 from modelless.controller.live.messages import Orders

@@ -16,8 +16,7 @@ import pytest
 
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import Reply, render_text
-from modelless.controller.control.messages import LoadInstance, UnloadInstance
-from modelless.controller.device.changes import ChangeKind
+from modelless.controller.device.messages import ChangeKind, LoadInstance, UnloadInstance
 from modelless.controller.dispatch.trials import TrialArms
 from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.frontend import Respond, V2Frontend

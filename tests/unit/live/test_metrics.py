@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from modelless.controller.control.messages import MemberReport
-from modelless.controller.device.changes import Change, ChangeKind
+from modelless.controller.device.messages import ChangeKind, ResidencyChange
 from modelless.controller.dispatch.counters import Meters
 from modelless.controller.live.control.metrics import FAMILIES, ClusterMetrics
 from modelless.policies.reasons import Reason
@@ -31,8 +31,8 @@ def meters() -> Meters:
     return found
 
 
-def change(kind: str, variant_id: str, reason: Reason) -> Change:
-    return Change(0.0, "g", kind, variant_id, reason)
+def change(kind: str, variant_id: str, reason: Reason) -> ResidencyChange:
+    return ResidencyChange(0.0, "g", kind, variant_id, reason)
 
 
 def gateway(**more: object) -> MemberReport:
