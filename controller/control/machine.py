@@ -318,7 +318,7 @@ class Control:
                     pool=report.pool,
                     unmet=report.unmet_accuracy_percent,
                 )
-                workers.append(self._service.pin_trials(state))
+                workers.append(self._service.pin_versions(state))
             demands += demands_of(report.kinds, report.interval_s)
             open_queries.update(report.open_queries)
             missed_per_s += missed(report.outcomes) / report.interval_s

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from modelless.common.errors import NotFoundError
-from modelless.policies.views import VariantFacts, WorkerState
+from modelless.policies.views import Instance, VariantFacts, WorkerState
 from modelless.variants.registry.versions import Line, Trial, name_of
 
 
@@ -78,16 +78,25 @@ class Service:
             if each.variant_id in wanted or name_of(each.variant_id) not in self.lines
         )  # fmt: skip
 
-    def pin_trials(self, worker: WorkerState) -> WorkerState:
-        """Return the worker with the versions on trial pinned: no trial ends for want of room."""
-        ids = {trial.variant_id for trial in self.trials}
-        if not any(each.variant_id in ids for each in worker.instances):
-            return worker
-        pinned = (
-            replace(each, pinned=True) if each.variant_id in ids else each
+    def pin_versions(self, worker: WorkerState) -> WorkerState:
+        """Return the worker with its versions on trial pinned, and with its earlier ones not.
+
+        So no trial ends for want of room; and where an operator pinned the scope, an earlier
+        version does not keep the room that the current one needs.
+        """
+        instances = tuple(
+            each if pinned == each.pinned else replace(each, pinned=pinned)
             for each in worker.instances
+            for pinned in [self._is_pinned(each)]
         )
-        return replace(worker, instances=tuple(pinned))
+        return worker if instances == worker.instances else replace(worker, instances=instances)
+
+    def _is_pinned(self, instance: Instance) -> bool:
+        line = self.lines.get(name_of(instance.variant_id))
+        if line is None:
+            return instance.pinned
+        is_tried = line.trial is not None and instance.variant_id == line.trial.variant_id
+        return is_tried or (instance.pinned and instance.variant_id == line.current_id)
 
 
 def _is_placeable(facts: VariantFacts | None) -> bool:

@@ -29,6 +29,9 @@ HEALTH_S = 6.0
 REST_S = 20.0
 """The cluster is at rest so long after load and faults have ended."""
 
+UPGRADE_S = 60.0
+"""Or so much later, if an upgrade was under way."""
+
 PROBE_S = 20.0
 """And then a client who tries again and again has an answer within this time."""
 
@@ -85,6 +88,8 @@ class Serve:
         self.members: dict[str, Member] = {}
         self.fronts: list[Gateway] = []  # that clients reach
         self._routes: dict[str, frozenset[str]] = {}
+        self._news = 0
+        self._told: dict[str, int] = {}
 
     def start(self) -> None:
         """Begin to look after the members."""
@@ -125,14 +130,17 @@ class Serve:
             for each in self.members.values()
             if isinstance(each, Worker) and not each.is_starting and not each.is_leaving
         )
+        self._news += 1
         for gateway in self.members.values():
             if isinstance(gateway, Gateway):
                 delay_s = self._rng.uniform(0.0, 0.3)
-                gateway.after(delay_s, partial(self._tell, gateway, names))
+                gateway.after(delay_s, partial(self._tell, gateway, names, self._news))
 
-    def _tell(self, gateway: Gateway, names: frozenset[str]) -> None:
-        self._routes[gateway.name] = names
-        gateway.on_routes()
+    def _tell(self, gateway: Gateway, names: frozenset[str], number: int) -> None:
+        if number > self._told.get(gateway.name, 0):
+            self._told[gateway.name] = number
+            self._routes[gateway.name] = names
+            gateway.on_routes()
 
     def _reconcile(self) -> None:
         self._world.plan(self._world.now_s + RECONCILE_S, self._reconcile)
@@ -215,6 +223,7 @@ class Cluster:
         self._bad_batches: dict[str, float] = {}
         self._rng = self.world.rng("faults")
         self.serve = Serve(self)
+        self._items = schedule.items
         for item in schedule.items:
             self.world.plan(item.at_s, partial(self._happen, item))
         self._start_control()
@@ -228,7 +237,9 @@ class Cluster:
         """
         world, end_s = self.world, self.setup.end_s
         now_s = 0.0
-        while now_s < end_s + REST_S:
+        rest_s = end_s + REST_S
+        rest_s += UPGRADE_S * any(item.kind == "upgrade" for item in self._items)
+        while now_s < rest_s:
             now_s += 0.5
             world.run(now_s)
             self.checks.check_now()
@@ -237,7 +248,7 @@ class Cluster:
         self.checks.check_rest()
         probes = [Probe(self, gateway, task) for gateway in self.serve.fronts
                   for task in ("alpha", "beta")]  # fmt: skip
-        while now_s < end_s + REST_S + PROBE_S and not all(each.is_answered for each in probes):
+        while now_s < rest_s + PROBE_S and not all(each.is_answered for each in probes):
             now_s += 0.5
             world.run(now_s)
             self.checks.check_now()
@@ -399,6 +410,7 @@ class Cluster:
         self._next_query(item, rng, end_s)
         tasks = ("alpha", "beta") if item.target == "both" else (item.target,)
         asked = self._draw_query(rng.choice(tasks), rng)
+        self.asked.append(asked)
         fronts = self.serve.fronts
         if fronts:
             gateway = fronts[rng.randrange(len(fronts))]

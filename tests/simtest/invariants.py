@@ -183,10 +183,24 @@ class Checks:
         reported = {report.member_id for report in machine.reports}
         if reported != names:
             self._fail("rest: members known", f"{reported}, not {names}")
+        self._check_versions(members)
         todo = [each for each in control.plan
                 if isinstance(each, (LoadInstance, UnloadInstance, ResizeWorker))]  # fmt: skip
         if todo and cluster.setup.scaling == "fixed":
             self._fail("rest: plan", f"{todo}")
+
+    def _check_versions(self, members: list[Member]) -> None:
+        """What was rolled back is gone, and a current version is where an earlier one is."""
+        store, is_fixed = self._cluster.store, self._cluster.setup.scaling == "fixed"
+        for member in members:
+            ready = member.device.machine.ready if member.device is not None else ()
+            for variant_id in ready:
+                line = store.line(name_of(variant_id))
+                known = (line.current, *line.earlier[-1:], *((line.trial.version,) if line.trial else ()))
+                if int(variant_id.partition("@")[2]) not in known:
+                    self._fail("rest: versions", f"{member.name} holds {variant_id}: {line}")
+                if is_fixed and line.current_id not in ready:
+                    self._fail("rest: current versions", f"{member.name} holds {ready}: {line}")
 
     def check_probes(self, probes: list[Probe]) -> None:
         """Whoever asks without limits, again and again, has an answer."""

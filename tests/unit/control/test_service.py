@@ -86,7 +86,7 @@ def test_what_cannot_be_placed_does_not_replace_what_can() -> None:
 
 
 def test_what_is_on_trial_stays_while_it_is() -> None:
-    kept = service(2, trial=TRIAL).pin_trials(worker(*ids(2, 3)))
+    kept = service(2, trial=TRIAL).pin_versions(worker(*ids(2, 3)))
     assert [each.pinned for each in kept.instances] == [False, True]
 
 
