@@ -9,10 +9,19 @@ from typing import Any
 import numpy as np
 
 from modelless.controller.dispatch.dispatcher import Dispatcher
-from modelless.controller.dispatch.instances import Roster, WorkerReport
+from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
+from modelless.controller.dispatch.messages import (
+    DispatchEffect,
+    Execute,
+    QueryArrived,
+    Refuse,
+    Tick,
+    WakeAt,
+    WorkerReport,
+    WorkerReported,
+)
 from modelless.controller.dispatch.receipts import explain_candidates
-from modelless.controller.effects import DispatchEffect, Execute, Refuse, WakeAt
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import Candidates, QueryView
@@ -42,7 +51,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """A roster of idle devices, one of each class, which hold all that is profiled for them.
+    """A instances of idle devices, one of each class, which hold all that is profiled for them.
 
     Attributes:
         variants: by id.
@@ -68,11 +77,13 @@ class DryRun:
         seed: int = 0,
     ) -> Verdict:
         """Let one query of ``items`` items come in."""
-        roster = Roster(self.variants, self.devices, self.cost_model, self.limits.max_batch)
-        dispatcher = Dispatcher(roster, selection, np.random.default_rng(seed), self.limits)
+        instances = ReadyInstances(
+            self.variants, self.devices, self.cost_model, self.limits.max_batch
+        )
+        dispatcher = Dispatcher(instances, selection, np.random.default_rng(seed), self.limits)
         for name in self.devices:
             ready = tuple(p.variant_id for p in self.placements if p.device_class == name)
-            dispatcher.on_worker_report(WorkerReport(name, name, ready), 0.0)
+            dispatcher.handle(WorkerReported(WorkerReport(name, name, ready)), 0.0)
         query = QueryView(
             query_id=1,
             scope=scope.name,
@@ -85,8 +96,8 @@ class DryRun:
             serve_late=slo.serves_late,
             has_default_deadline=slo.latency_ms is None,
         )
-        candidates = roster.candidates(scope.name, items, 0.0)
-        effects = _until_decided(dispatcher, dispatcher.on_query(query, 0.0))
+        candidates = instances.candidates(scope.name, items, 0.0)
+        effects = _until_decided(dispatcher, dispatcher.handle(QueryArrived(query), 0.0))
         receipt = dispatcher.receipt(query.query_id)
         ran = any(isinstance(effect, Execute) for effect in effects)
         chosen = None
@@ -110,7 +121,7 @@ def _until_decided(
         wakes = [effect.at_s for effect in effects if isinstance(effect, WakeAt)]
         if not wakes:
             break
-        effects = dispatcher.on_tick(min(wakes))
+        effects = dispatcher.handle(Tick(), min(wakes))
     return effects
 
 

@@ -82,7 +82,7 @@ def _note(home: Path, reason: str, details: dict[str, Any]) -> None:
 
     from modelless.common.errors import ModellessError
     from modelless.controller.config import HistorySettings
-    from modelless.controller.control.decision_log import Entry, EntryKind
+    from modelless.controller.control.messages import Entry, EntryKind
     from modelless.controller.history.entries import write_entries
     from modelless.variants.registry.registry import open_registry
 

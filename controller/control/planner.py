@@ -13,10 +13,11 @@ from functools import partial
 from typing import TypeVar
 
 from modelless.common.errors import FOREIGN_ERRORS
+from modelless.controller.control.messages import Advise, PlanEffect, Planned
 from modelless.controller.control.planned_memory import Footprints, Stock
 from modelless.controller.control.pool_moves import Fleet, PlanLimits
 from modelless.controller.control.prefetch import Due, Foresight
-from modelless.controller.effects import Advise, LoadInstance, PlanEffect, Planned, UnloadInstance
+from modelless.controller.device.messages import LoadInstance, UnloadInstance
 from modelless.policies.plan_quality import PlanQuality
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import in_scope

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from modelless.controller.effects import PlanEffect, ResizeWorker, ScalePool
+from modelless.controller.control.messages import PlanEffect, ScalePool
+from modelless.controller.device.messages import ResizeWorker
 from modelless.policies.reasons import Reason
 from modelless.policies.views import ClusterView, Pool, WorkerState
 

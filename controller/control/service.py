@@ -1,13 +1,11 @@
-"""Which versions are in service, as the control loop publishes it and every process obeys it."""
+"""The versions in service, which the control loop publishes and every process follows."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from modelless.common.errors import NotFoundError
-from modelless.controller.effects import LoadInstance, UnloadInstance
-from modelless.policies.reasons import Reason
 from modelless.policies.views import Instance, VariantFacts, WorkerState
 from modelless.variants.registry.versions import Line, Trial, name_of
 
@@ -26,7 +24,7 @@ class Service:
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        """Those that are on."""
+        """The trials that are on."""
         return tuple(line.trial for line in self.lines.values() if line.trial is not None)
 
     @property
@@ -36,7 +34,7 @@ class Service:
 
     @property
     def wanted(self) -> frozenset[str]:
-        """The ids of those that somebody asked for: on trial, or promoted."""
+        """The ids of the versions that somebody asked for: on trial, or promoted."""
         promoted = {line.current_id for line in self.lines.values() if line.earlier}
         return frozenset(promoted | {trial.variant_id for trial in self.trials})
 
@@ -51,10 +49,10 @@ class Service:
             )
 
     def serving(self, held: Sequence[str]) -> tuple[str, ...]:
-        """What a worker serves of the variants that it holds ready, in their order.
+        """Return the variants that a worker serves, of those that it holds ready, in their order.
 
-        What was taken back is not among them from the moment that this is known: queries that wait
-        for it are chosen for anew, and what already runs on it ends there.
+        A version that was rolled back is not among them from the moment that this is known: another
+        choice is made for the queries that wait for it, and a batch that runs on it ends there.
         """
         served: set[str] = set()
         for name in {name_of(each) for each in held}:
@@ -64,10 +62,9 @@ class Service:
         return tuple(each for each in held if each in served)
 
     def current_of(self, facts: Mapping[str, VariantFacts]) -> tuple[VariantFacts, ...]:
-        """What may be planned for: of each variant the current version.
+        """Return the facts of the versions to plan for: of each variant the current one.
 
-        A version of which nothing is known cannot be placed; until it is profiled, the one before
-        it stays.
+        A version without a profile cannot be placed: until it has one, the version before it stays.
 
         Args:
             facts: of all versions, by id, in the order of the answer.
@@ -81,66 +78,26 @@ class Service:
             if each.variant_id in wanted or name_of(each.variant_id) not in self.lines
         )  # fmt: skip
 
-    def kept(self, worker: WorkerState) -> WorkerState:
-        """The worker with what is on trial pinned: a trial must not end for want of room."""
-        ids = {trial.variant_id for trial in self.trials}
-        if not any(each.variant_id in ids for each in worker.instances):
-            return worker
-        pinned = (
-            replace(each, pinned=True) if each.variant_id in ids else each
+    def pin_versions(self, worker: WorkerState) -> WorkerState:
+        """Return the worker with its versions on trial pinned, and with its earlier ones not.
+
+        So no trial ends for want of room; and where an operator pinned the scope, an earlier
+        version does not keep the room that the current one needs.
+        """
+        instances = tuple(
+            each if pinned == each.pinned else replace(each, pinned=pinned)
             for each in worker.instances
+            for pinned in [self._is_pinned(each)]
         )
-        return replace(worker, instances=tuple(pinned))
+        return worker if instances == worker.instances else replace(worker, instances=instances)
 
-
-def follow_up(
-    service: Service,
-    workers: Iterable[WorkerState],
-    facts: Mapping[str, VariantFacts],
-    busy: Collection[str],
-) -> list[LoadInstance | UnloadInstance]:
-    """What versions ask for beside the plan, whatever the policies are.
-
-    A version on trial is loaded wherever its variant is, room allowing. One that was taken back, or
-    was replaced twice, is unloaded; the predecessor stays for as long as its room is not needed, as
-    that is what makes a rollback quick.
-
-    Args:
-        workers: with what they hold.
-        facts: of all versions, by id.
-        busy: workers that the plan has orders for now: their turn comes next time.
-    """
-    effects: list[LoadInstance | UnloadInstance] = []
-    for worker in workers:
-        if worker.worker_id in busy:
-            continue
-        held = {each.variant_id: each for each in worker.instances}
-        names = {name_of(each) for each in held}
-        free_bytes = worker.free_bytes
-        for trial in service.trials:
-            needed = _bytes_on(facts.get(trial.variant_id), worker.device_class)
-            if trial.name in names and trial.variant_id not in held and needed <= free_bytes:
-                free_bytes -= int(needed)
-                effects.append(LoadInstance(worker.worker_id, trial.variant_id, Reason.ON_TRIAL))
-        effects += [
-            UnloadInstance(worker.worker_id, variant_id, Reason.WITHDRAWN)
-            for variant_id in _outdated(service, held)
-            if not held[variant_id].in_use
-        ]
-    return effects
-
-
-def _outdated(service: Service, held: Mapping[str, Instance]) -> list[str]:
-    kept: set[str] = set()
-    for line in service.lines.values():
-        kept.update(line.in_service, line.serving(held))
-        kept.update(f"{line.name}@{each}" for each in line.earlier[-1:])
-    return [each for each in held if name_of(each) in service.lines and each not in kept]
+    def _is_pinned(self, instance: Instance) -> bool:
+        line = self.lines.get(name_of(instance.variant_id))
+        if line is None:
+            return instance.pinned
+        is_tried = line.trial is not None and instance.variant_id == line.trial.variant_id
+        return is_tried or (instance.pinned and instance.variant_id == line.current_id)
 
 
 def _is_placeable(facts: VariantFacts | None) -> bool:
     return facts is not None and bool(facts.latency_s)
-
-
-def _bytes_on(facts: VariantFacts | None, device_class: str) -> float:
-    return float("inf") if facts is None else facts.memory_bytes.get(device_class, float("inf"))

@@ -1,7 +1,6 @@
-"""Counts of what became of queries and batches, cheap enough to be kept for every one of them.
+"""Meters: counts of finished queries and batches, cheap enough to count every one of them.
 
-Meters only ever grow between two takings, and those of several members add up: what a dispatcher
-counts in a second goes to the control loop, which keeps the sums for whoever watches.
+The control loop adds up the meters that dispatchers report each second, and publishes the sums.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ BATCH_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 @dataclass(slots=True)
 class Meters:
-    """What happened since these were last taken.
+    """Counts over some time.
 
     Attributes:
-        ends: queries that are over, by scope and outcome; see ``Receipt``.
+        ends: finished queries by scope and outcome; see ``Receipt``.
         refusals: refused queries by scope and reason.
         latencies: of served queries by scope: a count for each bucket of ``LATENCY_BOUNDS_S`` and
             for what is above them; the last figure is the sum, seconds.
@@ -35,17 +34,17 @@ class Meters:
     batches: dict[tuple[str, str], list[float]] = field(default_factory=dict)
 
     def count_end(self, scope: str, outcome: str) -> None:
-        """A query is over."""
+        """Count a finished query."""
         key = (scope, outcome)
         self.ends[key] = self.ends.get(key, 0) + 1
 
     def count_refusal(self, scope: str, reason: str) -> None:
-        """A query was refused."""
+        """Count a refused query."""
         key = (scope, reason)
         self.refusals[key] = self.refusals.get(key, 0) + 1
 
     def count_latency(self, scope: str, latency_s: float) -> None:
-        """A query was served, so long after it came in."""
+        """Count a query that was served ``latency_s`` seconds after it arrived."""
         counts = self.latencies.get(scope)
         if counts is None:
             counts = self.latencies[scope] = [0.0] * (len(LATENCY_BOUNDS_S) + 2)
@@ -53,7 +52,7 @@ class Meters:
         counts[-1] += latency_s
 
     def count_batch(self, variant_id: str, device_class: str, items: int, busy_s: float) -> None:
-        """A batch has run."""
+        """Count a batch that ran."""
         key = (variant_id, device_class)
         counts = self.batches.get(key)
         if counts is None:
@@ -63,7 +62,7 @@ class Meters:
         counts[-1] += busy_s
 
     def add(self, other: Meters) -> None:
-        """Take the counts of another in."""
+        """Add the counts of another."""
         for end, count in other.ends.items():
             self.ends[end] = self.ends.get(end, 0) + count
         for refusal, count in other.refusals.items():

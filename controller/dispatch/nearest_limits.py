@@ -1,4 +1,4 @@
-"""What to tell a client who is refused: why, and the nearest limits that can be met."""
+"""Messages for refused clients: the reason, and the nearest limits that can be met."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from modelless.controller.dispatch.receipts import Receipt
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Candidates, QueryView
 
-# Not worth trying again as it is: the limits themselves cannot be met, whatever the load.
+# Reasons for which trying again is useless: the limits cannot be met, whatever the load.
 _FINAL = {Reason.TOO_INACCURATE, Reason.TOO_SLOW, Reason.TOO_DEAR, Reason.LIMITS_CONFLICT}
 _SOON = {Reason.QUEUE_FULL, Reason.NOTHING_READY, Reason.SHUTTING_DOWN}
 _DEFAULTED = " (the server's limits.default_latency_ms, for the query names none)"
@@ -37,7 +37,7 @@ def is_infeasible(reason: Reason) -> bool:
 
 
 def refusal_message(receipt: Receipt, max_batch: int) -> tuple[str, float | None]:
-    """The message for a person, and after how many seconds trying again makes sense (or None)."""
+    """Return the message for people, and after how many seconds to try again (None: never)."""
     query, candidates, reason = receipt.query, receipt.candidates, receipt.reason
     if reason is Reason.BAD_ITEM_COUNT:
         return (
@@ -79,13 +79,13 @@ def refusal_message(receipt: Receipt, max_batch: int) -> tuple[str, float | None
 
 
 def nearest_limits(query: QueryView, candidates: Candidates) -> tuple[Offer, ...]:
-    """The nearest limits that an idle system can meet, as alternatives to each other.
+    """Return the nearest limits that an idle system can meet, as alternatives to each other.
 
     Each changes as few limits as possible, and those as little as possible. Latency is the p99,
     and the time that the query spent on its way here. Empty if nothing is known of any candidate.
     """
     spent_s = max(candidates.now_s - query.arrival_s, 0.0)
-    # What one would have to ask for, and by what share that is more than what was asked for.
+    # The limits that can be met, and by what factor they exceed those of the query.
     need_s = candidates.estimates.p99_s + spent_s
     budget_s = query.deadline_s - query.arrival_s
     columns = (need_s, candidates.accuracy_percent, candidates.cost_usd)
@@ -131,7 +131,7 @@ def nearest_limits(query: QueryView, candidates: Candidates) -> tuple[Offer, ...
 
 
 def _until_admitted_s(query: QueryView, candidates: Candidates) -> float:
-    """In how many seconds the queue will be short enough for such a query, if nobody else comes."""
+    """Return after how many seconds the queue is short enough for such a query, without others."""
     fits = (candidates.accuracy_percent >= query.min_accuracy_percent) & (
         candidates.cost_usd <= query.max_cost_usd
     )
@@ -143,7 +143,7 @@ def _until_admitted_s(query: QueryView, candidates: Candidates) -> float:
 
 
 def _wait_s(query: QueryView, candidates: Candidates) -> float:
-    """How long the query would have waited, from its arrival, for a variant that fits otherwise."""
+    """Return how long the query would have waited for a variant that fits otherwise, seconds."""
     fits = (candidates.accuracy_percent >= query.min_accuracy_percent) & (
         candidates.cost_usd <= query.max_cost_usd
     )
@@ -153,7 +153,7 @@ def _wait_s(query: QueryView, candidates: Candidates) -> float:
 
 
 def _round_up(value: float) -> float:
-    """To tenths, with a hair more, so that what is computed from it later does not fall short."""
+    """Round up to tenths, and a little more, so that rounding errors do not make it too tight."""
     return math.ceil(value * 10.0 + 1e-4) / 10.0
 
 

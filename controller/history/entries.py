@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import delete, or_, select
 
-from modelless.controller.control.decision_log import Entry, EntryKind
+from modelless.controller.control.messages import Entry, EntryKind
 from modelless.controller.history.kinds import SERVING_KINDS
 from modelless.variants.store import HistoryRow, Store
 

@@ -9,7 +9,7 @@ from typing import Final
 from sqlalchemy import select
 
 from modelless.common.errors import InvalidInputError
-from modelless.controller.control.decision_log import EntryKind
+from modelless.controller.control.messages import EntryKind
 from modelless.variants.registry import promotion
 from modelless.variants.store import HistoryRow, Store
 

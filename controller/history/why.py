@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from modelless.controller.control.decision_log import EntryKind
+from modelless.controller.control.messages import EntryKind
 from modelless.controller.history.entries import Told, Wanted, read_entries
 from modelless.controller.history.words import entry_text, reason_text
 from modelless.policies.reasons import Reason

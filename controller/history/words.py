@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from modelless.controller.control.decision_log import Entry, EntryKind
+from modelless.controller.control.messages import Entry, EntryKind
 from modelless.policies.reasons import Reason
 
 _REASONS: Final = {

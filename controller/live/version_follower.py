@@ -23,7 +23,7 @@ class VersionFollower:
         knowledge: as read at the start.
         reread: reads it anew; called in a thread, when a version is in service that was registered
             since, or when one that somebody wants had no profile and now has more of it.
-        watch: the control loop's, see ``VersionKeeper.watch``.
+        watch: the control loop's, see ``VersionStore.watch``.
         on_service: called with what is in service, as soon as it changes.
         on_knowledge: called with what was read anew.
     """

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, NotFoundError
 from modelless.controller.config import Settings
+from modelless.controller.dispatch.messages import WorkerReport
 from modelless.controller.replay.codec import decode
 from modelless.controller.replay.queries import Arrival, arrivals_in, gateways_in
 from modelless.controller.replay.snapshot import Snapshot, read_snapshot
@@ -159,9 +160,9 @@ def _memory_bytes(recording: Path) -> dict[str, int]:
     """What variants may fill in each worker, by device class, as the control loop saw it."""
     found: dict[str, int] = {}
     for path in sorted(recording.glob(f"control-*{SUFFIX}")):
-        for name, arguments, _ in TapeReader(path).items():
-            if name == "tick":
-                for worker in decode(ClusterView, arguments[0]).workers:
+        for _, event, _ in TapeReader(path).items():
+            if event[0] == "PlannerTick":
+                for worker in decode(ClusterView, event[1]).workers:
                     found[worker.device_class] = worker.memory_bytes
     return found
 
@@ -169,10 +170,10 @@ def _memory_bytes(recording: Path) -> dict[str, int]:
 def _hop_s(gateways: Sequence[Path]) -> float:
     """What handing over a batch cost besides the device's time, there and back: the median."""
     hops = [
-        float(arguments[0][3])
+        float(decode(WorkerReport, event[1]).hop_s)
         for path in gateways
-        for name, arguments, _ in TapeReader(path).items()
-        if name == "on_worker_report"
+        for _, event, _ in TapeReader(path).items()
+        if event[0] == "WorkerReported"
     ]
     return median([hop for hop in hops if hop > 0.0] or [0.0])
 

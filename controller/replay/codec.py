@@ -1,4 +1,7 @@
-"""The cores' plain values as JSON and back: named tuples and data classes are lists of fields.
+"""Messages and the values in them as JSON and back.
+
+A message (an event or an effect) is a list of its type's name and its fields. Other named tuples
+and data classes are lists of their fields. A mapping whose keys are not text is a list of pairs.
 
 Floats keep every bit (JSON has the shortest decimal that reads back the same); what is not finite
 stands as ``Infinity`` or ``NaN``, as Python's ``json`` writes and reads it.
@@ -17,34 +20,35 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 
 def encode(value: object) -> str:
-    """One line of JSON, without the line's end.
+    """Return the value as one line of JSON, without the line's end.
 
     Raises:
-        TypeError: a kind of value that the cores do not speak of.
+        TypeError: the value is or contains something other than plain values.
     """
-    return _encode(value)
+    try:
+        return _encode(value)
+    except TypeError:  # ``json`` offers no hook for keys, and few values have any but text
+        return _encode(_with_pairs(value))
 
 
-def encode_item(name: str, inputs: Sequence[Any], answer: object) -> str:
-    """An input of a core with its arguments, and what the core answered.
+def message(value: Any) -> Any:
+    """Return an event or effect as ``encode`` takes it: its type's name, then its fields.
 
-    Each effect has its name before its fields; what is text stays so.
+    Text stays text.
     """
-    if isinstance(answer, list):
-        answer = [e if isinstance(e, str) else (type(e).__name__, *_fields(e)) for e in answer]
-    return _encode((name, inputs, answer))
+    return value if isinstance(value, str) else (type(value).__name__, *_fields(value))
 
 
-def pairs(mapping: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
-    """A mapping whose keys are not text, as JSON can hold it; ``decode`` reads it back."""
-    return list(mapping.items())
+def encode_item(now_s: float, event: object, effects: Sequence[object]) -> str:
+    """Return one item of a tape as JSON: the time, the event and its effects."""
+    return encode((now_s, message(event), [message(effect) for effect in effects]))
 
 
 def decode(kind: Any, data: Any) -> Any:
-    """The value of type ``kind`` that ``data``, parsed JSON, stands for.
+    """Return the value of type ``kind`` that ``data``, parsed JSON, stands for.
 
     Raises:
-        TypeError, ValueError, KeyError: it stands for none.
+        TypeError, ValueError, KeyError: ``data`` does not stand for such a value.
     """
     if data is None or kind in (Any, Hashable, object):
         return _hashable(data)
@@ -85,11 +89,23 @@ def _init_fields(kind: Any) -> tuple[str, ...] | None:
 @cache
 def _types_of(kind: Any) -> list[tuple[str, Any]] | None:
     """The fields of a named tuple or a data class with their types; None for anything else."""
-    names = getattr(kind, "_fields", None) or _init_fields(kind)
+    names = getattr(kind, "_fields", _init_fields(kind))
     if names is None:
         return None
     hints = get_type_hints(kind)
     return [(name, hints[name]) for name in names]
+
+
+def _with_pairs(value: Any) -> Any:
+    """Return the value with lists of pairs for mappings whose keys are not text."""
+    if dataclasses.is_dataclass(value):
+        value = _fields(value)
+    if isinstance(value, (list, tuple)):
+        return [_with_pairs(part) for part in value]
+    if isinstance(value, Mapping):
+        pairs = [(_with_pairs(key), _with_pairs(each)) for key, each in value.items()]
+        return dict(pairs) if all(isinstance(key, str) for key in value) else pairs
+    return value
 
 
 def _hashable(data: Any) -> Any:

@@ -57,9 +57,9 @@ def arrivals_in(folder: Path) -> list[Arrival]:
     for path in gateways_in(folder):
         reader = TapeReader(path)
         offset_s = reader.header["clock"]["time_s"] - reader.header["clock"]["monotonic_s"]
-        for name, arguments, _ in reader.items():
-            if name == "on_query":
-                query = decode(QueryView, arguments[0])
+        for _, event, _ in reader.items():
+            if event[0] == "QueryArrived":
+                query = decode(QueryView, event[1])
                 found.append(Arrival(query.arrival_s + offset_s, query))
     return sorted(found, key=lambda arrival: arrival.at_s)
 
@@ -94,15 +94,15 @@ def _course(reader: TapeReader) -> Iterator[tuple[QueryView, str | None, float]]
     """Each query, the variant that answered it (None: none did), and when."""
     asked: dict[int, QueryView] = {}
     ran: dict[int, str] = {}
-    for name, arguments, effects in reader.items():
-        if name == "on_query":
-            query = decode(QueryView, arguments[0])
+    for now_s, event, effects in reader.items():
+        if event[0] == "QueryArrived":
+            query = decode(QueryView, event[1])
             asked[query.query_id] = query
-        for effect in effects if isinstance(effects, list) else ():
+        for effect in effects:
             if effect[0] == "Execute":
                 ran[effect[1]] = effect[3]
             elif effect[0] == "Complete":
-                yield asked.pop(effect[1]), ran[effect[2]], float(arguments[1])
+                yield asked.pop(effect[1]), ran[effect[2]], float(now_s)
             elif effect[0] == "Refuse" and effect[1] in asked:
                 yield asked.pop(effect[1]), None, math.nan
     for query in asked.values():  # cancelled, or the recording ended first

@@ -1,35 +1,33 @@
-"""A recording through the cores again: the same inputs must give the same effects."""
+"""Feeds a recording's events to the same machines again: the effects must be the same."""
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args
 
 from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.controller.assembly import build_dispatcher, build_planner
 from modelless.controller.config import parse_settings
+from modelless.controller.control.planner import Planner
 from modelless.controller.control.pool_moves import PlanLimits
-from modelless.controller.dispatch.dispatcher import Dispatcher
-from modelless.controller.replay.codec import decode, encode, encode_item
+from modelless.controller.dispatch.messages import DispatchEvent
+from modelless.controller.replay.codec import decode, encode, message
+from modelless.controller.replay.recorded import Machine, PlannerFacts, PlannerTick
 from modelless.controller.replay.snapshot import read_snapshot
 from modelless.controller.replay.tape import SUFFIX, TapeReader
-from modelless.policies.views import ClusterView, VariantFacts
-from modelless.variants.vocabulary import DeviceClass
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first input to which the cores answer otherwise than they did.
+    """The first event to which a machine returns other effects than it did.
 
     Attributes:
-        number: of the input on its tape, from 1.
-        asked: the input and its arguments.
-        recorded, replayed: what was answered, as JSON.
+        number: the event's place on its tape, from 1.
+        asked: the event and its time, for people.
+        recorded, replayed: the effects then and now, as JSON.
     """
 
     number: int
@@ -40,13 +38,13 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What became of one tape.
+    """The result of replaying one tape.
 
     Attributes:
         tape: its file.
-        what, name: ``gateway`` or ``control``, and which.
-        inputs, effects: how many were compared.
-        difference: the first; None if there is none.
+        what, name: ``gateway`` or ``control``, and its name.
+        inputs, effects: how many events and effects were compared.
+        difference: the first difference; None if there is none.
         ending: see ``TapeReader``.
     """
 
@@ -60,10 +58,10 @@ class Replayed:
 
 
 def tapes_in(folder: Path) -> list[Path]:
-    """The tapes of a recording.
+    """Return the tapes of a recording.
 
     Raises:
-        NotFoundError: there are none.
+        NotFoundError: the folder has none.
     """
     tapes = sorted(folder.glob(f"*{SUFFIX}"))
     if not tapes:
@@ -77,83 +75,73 @@ def replay(path: Path) -> Replayed:
     """Replay one tape up to its end or the first difference.
 
     Raises:
-        InvalidInputError: it is no tape, or one of a core with other inputs.
+        InvalidInputError: the file is no tape of this version.
         NotFoundError: a policy that was recorded is not there.
     """
     reader = TapeReader(path)
     what = str(reader.header["what"])
-    answer = _dispatcher(reader.header) if what == "gateway" else _planner(reader.header)
+    machine, kinds = _gateway(reader.header) if what == "gateway" else _control(reader.header)
     inputs = effects = 0
     difference = None
-    for number, (name, arguments, recorded) in enumerate(reader.items(), 1):
-        replayed = json.loads(encode_item(name, (), answer(name, arguments)))[2]
+    for number, (now_s, event, recorded) in enumerate(reader.items(), 1):
+        answered = machine.handle(_decode_event(kinds, event), now_s)
+        replayed = encode([message(effect) for effect in answered])
         inputs += 1
-        effects += len(recorded) if isinstance(recorded, list) else 0
-        if encode(recorded) != encode(replayed):  # as text: NaN is the same as NaN
-            difference = Difference(
-                number, f"{name} {encode(arguments)}", encode(recorded), encode(replayed)
-            )
+        effects += len(recorded)
+        if encode(recorded) != encode(json.loads(replayed)):  # as text: NaN is the same as NaN
+            asked = f"{event[0]} {encode(event[1:])} at {now_s} s"
+            difference = Difference(number, asked, encode(recorded), replayed)
             break
     return Replayed(path, what, str(reader.header["name"]), inputs, effects, difference,
                     reader.ending)  # fmt: skip
 
 
-def arguments_of(name: str, arguments: list[Any]) -> dict[str, Any]:
-    """The arguments of one of the dispatcher's inputs, by name.
+Kinds = Mapping[str, type]
+"""The types of a machine's events, by name."""
 
-    Raises:
-        InvalidInputError: there is no such input, or its arguments are others.
-    """
-    known = _parameters(name)
-    if known is None or len(known) != len(arguments):
+
+def _decode_event(kinds: Kinds, data: Sequence[Any]) -> Any:
+    kind = kinds.get(data[0])
+    if kind is None:
         raise InvalidInputError.of(
-            "recording: input", f"{name} with {len(arguments)} arguments", "this version's inputs",
+            "recording: event", data[0], "one of " + ", ".join(kinds),
             "Replay it with the version that recorded it.",
         )  # fmt: skip
-    return {
-        parameter: decode(kind, value)
-        for (parameter, kind), value in zip(known.items(), arguments, strict=True)
-    }
+    return decode(kind, data[1:])
 
 
-@cache
-def _parameters(name: str) -> Mapping[str, Any] | None:
-    method = getattr(Dispatcher, name, None)
-    if method is None:
-        return None
-    hints = get_type_hints(method)
-    return {each: hints[each] for each in inspect.signature(method).parameters if each != "self"}
+def _kinds_of(events: Any) -> Kinds:
+    return {kind.__name__: kind for kind in get_args(events)}
 
 
-def _dispatcher(header: Mapping[str, Any]) -> Callable[[str, list[Any]], object]:
+def _gateway(header: Mapping[str, Any]) -> tuple[Machine, Kinds]:
     known = read_snapshot(header)
     dispatcher = build_dispatcher(
         known.settings, known.variants, known.device_classes, known.cost_inputs.model()
     )
-
-    def answer(name: str, arguments: list[Any]) -> object:
-        return getattr(dispatcher, name)(**arguments_of(name, arguments))
-
-    return answer
+    return dispatcher, _kinds_of(DispatchEvent)
 
 
-def _planner(header: Mapping[str, Any]) -> Callable[[str, list[Any]], object]:
+def _control(header: Mapping[str, Any]) -> tuple[Machine, Kinds]:
     planner = build_planner(
         parse_settings(header["settings"], "the recording's settings"),
         decode(PlanLimits, header["limits"]),
         decode(tuple[str, ...], header["preload"]),
     )
-    device_classes: Mapping[str, DeviceClass] = {}
-    variants: tuple[VariantFacts, ...] = ()
+    return _ReplayedPlanner(planner), _kinds_of(PlannerFacts | PlannerTick)
 
-    def answer(name: str, arguments: list[Any]) -> object:
-        nonlocal device_classes, variants
-        if name == "facts":
-            device_classes = decode(Mapping[str, DeviceClass], arguments[0])
-            variants = decode(tuple[VariantFacts, ...], arguments[1])
-            return None
-        view = decode(ClusterView, arguments[0])
-        effects = planner.tick(replace(view, device_classes=device_classes, variants=variants))
-        return [*effects, *planner.problems]
 
-    return answer
+class _ReplayedPlanner:
+    """The counterpart of ``RecordedPlanner``."""
+
+    def __init__(self, planner: Planner) -> None:
+        self._planner = planner
+        self._facts = PlannerFacts({}, ())
+
+    def handle(self, event: PlannerFacts | PlannerTick, _: float) -> list[Any]:
+        """See ``Machine``."""
+        if isinstance(event, PlannerFacts):
+            self._facts = event
+            return []
+        effects = self._planner.tick(replace(event.view, **self._facts._asdict()))
+        return [*effects, *self._planner.problems]

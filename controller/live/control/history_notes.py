@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from modelless.common.errors import ModellessError
-from modelless.controller.control.decision_log import Entry, EntryKind
+from modelless.controller.control.messages import Entry, EntryKind
 from modelless.controller.history.entries import write_entries
 from modelless.variants.registry.registry import open_registry
 
@@ -48,7 +48,7 @@ class HistoryNotes:
         self._is_away = False
         self._writing: asyncio.Task[None] | None = None
 
-    def take(self, entries: Iterable[Entry]) -> None:
+    def add(self, entries: Iterable[Entry]) -> None:
         """Keep these, stamped with the time, and write what is pending if nobody does."""
         now = self._clock()
         for entry in entries:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from modelless.common.errors import InvalidInputError, ModellessError, NotFoundError
 from modelless.controller.api.feedback import Feedback, judge, parse_feedback
 from modelless.controller.dispatch.receipts import Receipt
-from modelless.controller.dispatch.trials import Answer, TrialBook
+from modelless.controller.dispatch.trials import Answer, TrialArms
 from modelless.controller.live.messages import Orders
 from modelless.variants.metrics.outputs import ClassOutput
 from modelless.variants.vocabulary import Task
@@ -33,12 +33,12 @@ class FeedbackDesk:
 
     Args:
         gateway_id: begins the receipt ids of this gateway's answers.
-        book: its trials.
+        arms: its trials.
         tasks: by name.
     """
 
-    def __init__(self, gateway_id: str, book: TrialBook, tasks: Mapping[str, Task]) -> None:
-        self.book = book
+    def __init__(self, gateway_id: str, arms: TrialArms, tasks: Mapping[str, Task]) -> None:
+        self.arms = arms
         self._gateway_id = gateway_id
         self._tasks = tasks
         self._outputs: dict[str, ClassOutput | None] = {}
@@ -47,11 +47,13 @@ class FeedbackDesk:
         self._orders = 0
         self._knows_all = False  # once the control loop does
 
-    def answered(self, receipt: Receipt, outputs: Mapping[str, NDArray[Any]], task: Task) -> None:
+    def count_answer(
+        self, receipt: Receipt, outputs: Mapping[str, NDArray[Any]], task: Task
+    ) -> None:
         """A query of the task was answered with these outputs."""
-        self.book.answered(receipt, partial(self._classes, outputs, task))
+        self.arms.count_answer(receipt, partial(self._classes, outputs, task))
 
-    def take(self, body: bytes) -> dict[str, int]:
+    def accept_feedback(self, body: bytes) -> dict[str, int]:
         """A client's feedback, counted: what becomes of its entries.
 
         Raises:
@@ -114,7 +116,7 @@ class FeedbackDesk:
         def of_answer(answer: Answer) -> tuple[bool, ...]:
             return judge(answer, told, self._tasks[answer.task])
 
-        return self.book.feedback(told.query_id, of_answer)
+        return self.arms.count_feedback(told.query_id, of_answer)
 
     def _classes(self, outputs: Mapping[str, NDArray[Any]], task: Task) -> tuple[int, ...] | None:
         if task.name not in self._outputs:

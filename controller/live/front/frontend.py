@@ -26,11 +26,17 @@ from modelless.controller.api.v2_routes import Endpoint, Route, route
 from modelless.controller.api.v2_signature import check_outputs
 from modelless.controller.control.service import Service
 from modelless.controller.dispatch.dispatcher import Dispatcher
-from modelless.controller.effects import (
+from modelless.controller.dispatch.messages import (
     AskForLoad,
+    BatchDone,
+    BatchFailed,
     Complete,
     DispatchEffect,
+    DispatchEvent,
     Execute,
+    PolicyFailed,
+    QueryArrived,
+    QueryCancelled,
     Refuse,
     WakeAt,
 )
@@ -82,7 +88,7 @@ class V2Frontend:
         gateway_id: begins receipt ids.
         desk: deals queries out to versions on trial, and takes feedback.
         status: what ``GET /modelless/status`` answers.
-        wake_at: asks for ``dispatcher.on_tick`` at a time, the clock's.
+        wake_at: asks for a ``Tick`` at a time of the clock, seconds.
         answer_metrics: answers ``GET /metrics``, now or later.
         check_health: raises if the process cannot serve any more.
 
@@ -148,7 +154,7 @@ class V2Frontend:
                 return self._infer(found, headers, body, arrival_s, respond)
             if found.endpoint is Endpoint.FEEDBACK:
                 self.limits.check_body_bytes(len(body))
-                respond(render_json(self._desk.take(bytes(body))))
+                respond(render_json(self._desk.accept_feedback(bytes(body))))
                 return None
             if found.endpoint is Endpoint.METRICS:
                 self._answer_metrics(respond)
@@ -164,7 +170,7 @@ class V2Frontend:
     def on_abandoned(self, query_id: int) -> None:
         """The client went away before its answer."""
         if self._open.pop(query_id, None) is not None:
-            self._dispatcher.on_cancel(query_id, self._clock())
+            self.decide(QueryCancelled(query_id))
 
     def _infer(
         self,
@@ -189,7 +195,7 @@ class V2Frontend:
         tenant = request.tenant or ""
         query = QueryView(
             query_id=self._next_query_id,
-            scope=self._desk.book.deal(scope.name, self._next_query_id, tenant),
+            scope=self._desk.arms.assign_arm(scope.name, self._next_query_id, tenant),
             arrival_s=arrival_s,
             deadline_s=arrival_s + latency_s,
             min_accuracy_percent=slo.min_accuracy or 0.0,
@@ -203,11 +209,11 @@ class V2Frontend:
         )
         self._open[query.query_id] = _Open(request, scope, found.name, tensors, respond)
         try:
-            effects = self._dispatcher.on_query(query, self._clock())
+            effects = self._dispatcher.handle(QueryArrived(query), self._clock())
         except Exception:
             self._open.pop(query.query_id, None)
             raise
-        self.carry_out(effects)
+        self._carry_out(effects)
         return query.query_id
 
     def _resolve(self, found: Route) -> Scope:
@@ -238,7 +244,7 @@ class V2Frontend:
         current = {line.name: line.current for line in service.lines.values()}
         self._catalog = catalog.with_current(current)
         self._scopes.clear()
-        self._desk.book.set(service.trials)
+        self._desk.arms.set_trials(service.trials)
 
     def _describe(self, found: Route, method: str, path: bytes) -> Reply:
         endpoint = found.endpoint
@@ -298,12 +304,16 @@ class V2Frontend:
         return ""
 
     def _is_served(self, scope: str) -> bool:
-        return self._dispatcher.roster.is_served(scope)
+        return self._dispatcher.instances.is_served(scope)
 
-    # -- effects ------------------------------------------------------------------------------
+    # -- events and effects -------------------------------------------------------------------
 
-    def carry_out(self, effects: Sequence[DispatchEffect]) -> None:
-        """Carry out what was decided: batches first, devices should not wait for replies."""
+    def decide(self, event: DispatchEvent) -> None:
+        """Pass an event to the dispatcher, and carry out its effects."""
+        self._carry_out(self._dispatcher.handle(event, self._clock()))
+
+    def _carry_out(self, effects: Sequence[DispatchEffect]) -> None:
+        """Carry out effects: batches first, because devices should not wait for replies."""
         for effect in effects:
             if isinstance(effect, Execute):
                 inputs = [self._open[query_id].tensors for query_id in effect.query_ids]
@@ -320,13 +330,10 @@ class V2Frontend:
                     self._wake_at(effect.at_s)
                 elif isinstance(effect, AskForLoad):
                     self.on_load_wanted()
+                elif isinstance(effect, PolicyFailed):
+                    logger.error("a policy failed: %s", effect.message)
             except Exception:  # one client's reply must not cost the others theirs
                 logger.exception("%r could not be carried out", effect)
-
-    def on_batch_returned(self, batch_id: int, others_s: float) -> None:
-        """A worker that is shared did not take a batch; see ``Dispatcher.on_batch_returned``."""
-        effects = self._dispatcher.on_batch_returned(batch_id, self._clock(), others_s)
-        self.carry_out(effects)
 
     def on_batch_done(
         self,
@@ -338,22 +345,19 @@ class V2Frontend:
         others_s: float = 0.0,
         waited_s: float = 0.0,
     ) -> None:
-        """A worker has finished a batch, or failed to (``lost``: the worker itself is gone).
+        """Pass on that a worker finished a batch, or failed to (``lost``: the worker is gone).
 
-        ``others_s``, ``waited_s``: see ``Dispatcher.on_batch_done``.
+        ``busy_s``, ``others_s``, ``waited_s``: see ``BatchDone``.
         """
-        now_s = self._clock()
         if isinstance(result, Exception):
             logger.error("batch %d failed: %s", batch_id, result)
-            self.carry_out(self._dispatcher.on_batch_failed(batch_id, now_s, worker_lost=lost))
+            self.decide(BatchFailed(batch_id, worker_lost=lost))
             return
         members = self._dispatcher.members(batch_id)
         outputs = dict(zip(members, result, strict=True)) if members else {}
         self._outputs.update(outputs)
         try:
-            self.carry_out(
-                self._dispatcher.on_batch_done(batch_id, now_s, busy_s, others_s, waited_s)
-            )
+            self.decide(BatchDone(batch_id, busy_s, others_s, waited_s))
         finally:
             for query_id in members:
                 self._outputs.pop(query_id, None)
@@ -382,7 +386,7 @@ class V2Frontend:
             logger.exception("a reply could not be rendered")
             reply = render_error(error)
         found.respond(reply)
-        self._desk.answered(receipt, self._outputs[effect.query_id], found.scope.task)
+        self._desk.count_answer(receipt, self._outputs[effect.query_id], found.scope.task)
 
     def _receipt_id(self, query_id: int) -> str:
         return f"{self._gateway_id}-{query_id}"
@@ -395,4 +399,4 @@ class V2Frontend:
             found.respond(render_error(error_of(effect), self._receipt_id(effect.query_id)))
         receipt = self._dispatcher.receipt(effect.query_id)
         if receipt is not None:
-            self._desk.book.refused(receipt)
+            self._desk.arms.count_refusal(receipt)

@@ -16,24 +16,35 @@ from modelless.common.errors import UnavailableError
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import render_error, render_text
 from modelless.controller.config import Settings
+from modelless.controller.control.messages import MemberReport
+from modelless.controller.control.pools import GATEWAYS
 from modelless.controller.control.service import Service
-from modelless.controller.dispatch.instances import WorkerReport
-from modelless.controller.dispatch.trials import TrialBook
+from modelless.controller.dispatch.messages import (
+    Advised,
+    BatchReturned,
+    CatalogChanged,
+    LoadChanged,
+    ShutDown,
+    Tick,
+    WorkerLost,
+    WorkerReport,
+    WorkerReported,
+)
+from modelless.controller.dispatch.trials import TrialArms
 from modelless.controller.live.control.control_link import ControlLink
-from modelless.controller.live.control.pools import GATEWAYS
 from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.frontend import Respond, RunBatch, V2Frontend
 from modelless.controller.live.front.overhead import Overhead
 from modelless.controller.live.front.receipt_log import ReceiptLog
 from modelless.controller.live.front.remote_workers import RemoteWorkers
 from modelless.controller.live.knowledge import Knowledge, Rereader
-from modelless.controller.live.messages import Orders, Report
+from modelless.controller.live.messages import Orders
 from modelless.controller.live.pace import EXCHANGE_S, Pace
 from modelless.controller.live.recordings import open_dispatcher
 from modelless.controller.live.successor import Successor
 from modelless.controller.live.version_follower import VersionFollower
+from modelless.controller.live.worker.batch_replies import Ran, TurnedBack
 from modelless.controller.live.worker.device import LocalDevice
-from modelless.controller.live.worker.sharing import Ran, TurnedBack
 from modelless.policies.views import WorkerState
 from modelless.variants.estimates import Load
 from modelless.variants.runtimes.resident_memory import resident_bytes
@@ -139,7 +150,7 @@ class Gateway:
         self._device = self._open_device(rank, count)
         self._desk = FeedbackDesk(
             gateway_id,
-            TrialBook(settings.seed, gateway_id, self._dispatcher.roster.is_served),
+            TrialArms(settings.seed, gateway_id, self._dispatcher.instances.is_served),
             knowledge.catalog.tasks,
         )
         self.frontend = V2Frontend(
@@ -205,7 +216,8 @@ class Gateway:
         while self._dispatcher.open_queries and time.monotonic() < end_s:
             await asyncio.sleep(0.01)
         self.close()
-        await self._control.say_goodbye(self._report())  # with what it has counted since the last
+        # with what it has counted since its last report
+        await self._control.say_goodbye(self._report(), self._desk.for_others())
 
     def close(self) -> None:
         """Refuse what waits and stop."""
@@ -213,7 +225,7 @@ class Gateway:
             task.cancel()
         if self._wake is not None:
             self._wake.cancel()
-        self.frontend.carry_out(self._dispatcher.shut_down(time.monotonic()))
+        self.frontend.decide(ShutDown())
         if self._receipt_log is not None:
             self._receipt_log.close(self._dispatcher.receipts)
         if self._tape is not None:
@@ -236,6 +248,10 @@ class Gateway:
             self._remote.run(batch, *allowed, self._on_remote_batch)
 
     def _on_local_batch(self, batch_id: int, busy_s: float, result: Any) -> None:
+        if isinstance(result, TurnedBack):
+            self._on_device_change()  # else the batch would be sent there again
+            self.frontend.decide(BatchReturned(batch_id, result.others_s))
+            return
         # The device runs one batch at a time: whatever is not its time is this process's own.
         self._own.learn(time.monotonic() - self._handed_s - busy_s)
         self.frontend.on_batch_done(batch_id, busy_s, result, lost=False)
@@ -247,7 +263,7 @@ class Gateway:
             if result.holds is not None and result.holds.worker_id in self._directory:
                 self._directory[result.holds.worker_id] = result.holds
                 self._tell_of_others()  # else the batch would be sent there again
-            self.frontend.on_batch_returned(batch_id, result.others_s)
+            self.frontend.decide(BatchReturned(batch_id, result.others_s))
         elif isinstance(result, Ran):
             self.frontend.on_batch_done(
                 batch_id,
@@ -268,13 +284,13 @@ class Gateway:
             await asyncio.sleep(TICK_S if self._dispatcher.open_queries else IDLE_TICK_S)
             now_s = time.monotonic()
             try:
-                if self._dispatcher.open_queries or self._dispatcher.quarantine.signs:
-                    self.frontend.carry_out(self._dispatcher.on_tick(now_s))
+                if self._dispatcher.open_queries or self._dispatcher.quarantined:
+                    self.frontend.decide(Tick())
                 if now_s - refreshed_s >= 1.0:
                     refreshed_s = now_s
-                    self._dispatcher.refresh(Load(self._busy_neighbours, now_s), self._starting_s)
+                    self._tell_load()
                     if self._receipt_log is not None:
-                        self._receipt_log.take(self._dispatcher.receipts)
+                        self._receipt_log.log_new(self._dispatcher.receipts)
             except Exception:  # the gateway must outlive whatever a policy does
                 logger.exception("a tick failed")
 
@@ -289,13 +305,13 @@ class Gateway:
 
     def _on_wake(self) -> None:
         self._wake = None
-        self.frontend.carry_out(self._dispatcher.on_tick(time.monotonic()))
+        self.frontend.decide(Tick())
 
     async def _exchange_forever(self) -> None:
         silent = False
         while True:
             try:
-                orders = await self._control.exchange(self._report())
+                orders = await self._control.exchange(self._report(), self._desk.for_others())
                 self._obey(orders)
                 self._successor.on_orders(orders)
                 silent = False
@@ -345,11 +361,11 @@ class Gateway:
             return None
         return self._device.state(self._dispatcher.in_use(self.gateway_id))
 
-    def _report(self) -> Report:
+    def _report(self) -> MemberReport:
         now_s = time.monotonic()
         interval_s, self._reported_s = now_s - self._reported_s, now_s
         counters = self._dispatcher.take_counters()
-        return Report(
+        return MemberReport(
             member_id=self.gateway_id,
             is_gateway=True,
             state=self._state(),
@@ -367,14 +383,13 @@ class Gateway:
             host=platform.node(),
             coverage=self._knowledge.cost_model.coverage(),
             drifts=self._knowledge.cost_model.drifts(),
-            trials=self._desk.book.take(),
-            feedback=self._desk.for_others(),
+            trials=self._desk.arms.take_counts(),
             pool=GATEWAYS,
             changes=self._device.take_changes() if self._device is not None else (),
             meters=counters.meters,
-            quarantined={n: str(sign) for n, sign in self._dispatcher.quarantine.signs.items()},
+            quarantined={n: str(sign) for n, sign in self._dispatcher.quarantined.items()},
             is_urgent=self._pace.take_urgency(),
-            standing=self._successor.standing,
+            replica=self._successor.replica,
         )
 
     def _obey(self, orders: Orders) -> None:
@@ -389,18 +404,17 @@ class Gateway:
             self._shares = orders.shares
             self._advise()
         self._desk.obey(orders)
-        now_s = time.monotonic()
         directory = {report.worker_id: report for report in orders.directory}
         if orders.starting_s != self._starting_s:  # before it is ready for want of work
             self._starting_s = orders.starting_s
-            self._dispatcher.refresh(Load(self._busy_neighbours, now_s), self._starting_s)
+            self._tell_load()
         self.frontend.is_at_rest = orders.is_at_rest
         if not orders.is_settled:
             directory = self._directory | directory
         for gone in directory.keys() - self._remote.still_there(directory):
             del directory[gone]
         for gone in self._directory.keys() - directory.keys():
-            self.frontend.carry_out(self._dispatcher.on_worker_lost(gone, now_s))
+            self.frontend.decide(WorkerLost(gone))
         self._directory = directory
         self._tell_of_others()
 
@@ -418,13 +432,16 @@ class Gateway:
 
     def _tell(self, report: WorkerReport, hop_s: float, lead_s: float = 0.0) -> None:
         serving = self._service.serving(report.variant_ids)
-        told = report._replace(variant_ids=serving, hop_s=hop_s), time.monotonic(), lead_s
-        self.frontend.carry_out(self._dispatcher.on_worker_report(*told))
+        report = report._replace(variant_ids=serving, hop_s=hop_s)
+        self.frontend.decide(WorkerReported(report, lead_s))
+
+    def _tell_load(self) -> None:
+        """Tell the dispatcher the load, and how soon scaling has new workers."""
+        load = Load(self._busy_neighbours, time.monotonic())
+        self.frontend.decide(LoadChanged(load, self._starting_s))
 
     def _advise(self) -> None:
-        problem = self._dispatcher.advise(self._desk.book.with_arms(self._shares))
-        if problem is not None:
-            logger.error("a policy failed: %s", problem)
+        self.frontend.decide(Advised(self._desk.arms.add_arms(self._shares)))
 
     def _on_service(self, service: Service) -> None:
         """Serve these versions from now on; what runs on others ends there."""
@@ -440,7 +457,7 @@ class Gateway:
         self._knowledge = knowledge
         if self._tape is not None:
             self._tape.cut("versions were registered or profiled that it did not begin with")
-        self._dispatcher.roster.renew(knowledge.catalog.versions, knowledge.cost_model)
+        self.frontend.decide(CatalogChanged(knowledge.catalog.versions, knowledge.cost_model))
         self.frontend.servable = knowledge.servable()
         self.frontend.serve(self._service, knowledge.catalog)
 

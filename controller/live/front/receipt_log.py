@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from modelless.controller.config import HistorySettings
-from modelless.controller.dispatch.receipts import Receipt, ReceiptBook
+from modelless.controller.dispatch.receipts import Receipt, RecentReceipts
 from modelless.controller.history.receipts import (
     ReceiptFiles,
     drop_old_files,
@@ -86,14 +86,14 @@ class ReceiptLog:
         self._writing: asyncio.Task[None] | None = None
         self._is_failing = False
 
-    def take(self, book: ReceiptBook) -> None:
+    def log_new(self, receipts: RecentReceipts) -> None:
         """Begin to write what is new; once a second is enough. Does nothing while it writes."""
         if not self._per_s or (self._writing is not None and not self._writing.done()):
             return
         now_s = time.monotonic()
         self._may = min(self._may + self._per_s * (now_s - self._taken_s), 10.0 * self._per_s)
         self._taken_s = now_s
-        fresh = book.newest(self._last, _MOST_SEEN)
+        fresh = receipts.newest(self._last, _MOST_SEEN)
         if not fresh:
             return
         chosen = sample(fresh, int(self._may))
@@ -109,11 +109,11 @@ class ReceiptLog:
         if self._writing is not None:
             await self._writing
 
-    def close(self, book: ReceiptBook) -> None:
+    def close(self, receipts: RecentReceipts) -> None:
         """Write the last receipts, those that were not in the sample, too."""
         if not self._per_s:
             return
-        fresh = book.newest(self._last, LAST_KEPT)
+        fresh = receipts.newest(self._last, LAST_KEPT)
         self._write((self._unwritten + fresh)[-LAST_KEPT:])
         self._unwritten = []
 

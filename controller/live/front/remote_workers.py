@@ -14,7 +14,7 @@ from modelless.common.errors import ModellessError
 from modelless.controller.live.front.frontend import RunBatch
 from modelless.controller.live.front.overhead import Overhead
 from modelless.controller.live.front.routable import ROUTABLE, RoutableWorkers
-from modelless.controller.live.worker.sharing import Ran, TurnedBack
+from modelless.controller.live.worker.batch_replies import Ran, TurnedBack
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from modelless.common.errors import (
     OverloadedError,
     UnavailableError,
 )
+from modelless.controller.dispatch.messages import Refuse
 from modelless.controller.dispatch.nearest_limits import is_infeasible
 from modelless.controller.dispatch.receipts import Receipt
-from modelless.controller.effects import Refuse
 from modelless.policies.reasons import Reason
 from modelless.variants.vocabulary import Accuracy
 

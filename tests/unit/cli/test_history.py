@@ -10,7 +10,7 @@ import pytest
 
 from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.controller.cli.moments import moment_of
-from modelless.controller.control.decision_log import Entry
+from modelless.controller.control.messages import Entry
 from modelless.controller.history.entries import write_entries
 from modelless.controller.history.kinds import NOTED_KINDS
 from modelless.controller.history.receipts import (

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from modelless.controller.control.planned_memory import Footprints
-from modelless.controller.effects import LoadInstance, UnloadInstance
+from modelless.controller.device.messages import LoadInstance, UnloadInstance
 from modelless.policies.eviction.least_recently_used import LeastRecentlyUsed
 from modelless.policies.reasons import Reason
 from modelless.policies.views import ClusterView, Instance, Targets

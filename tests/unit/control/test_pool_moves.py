@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from modelless.controller.control.messages import PlanEffect, ScalePool
 from modelless.controller.control.pool_moves import Fleet, PlanLimits
-from modelless.controller.effects import PlanEffect, ResizeWorker, ScalePool
+from modelless.controller.device.messages import ResizeWorker
 from modelless.policies.reasons import Reason
 from modelless.policies.views import ClusterView, Instance, Pool, WorkerState
 from modelless.variants.vocabulary import DeviceClass

@@ -9,6 +9,14 @@ import numpy as np
 import pytest
 
 from modelless.controller.dispatch.limits import DispatchLimits
+from modelless.controller.dispatch.messages import (
+    BatchDone,
+    BatchFailed,
+    BatchReturned,
+    LoadChanged,
+    QueryCancelled,
+    WorkerLost,
+)
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
@@ -67,8 +75,8 @@ class Life:
         self.world = World(policy(), VARIANTS, LIMITS, seed=seed)
         self.counted: Counter[str] = Counter()
         self.found_nothing = 0
-        self.look = self.world.dispatcher.roster.candidates
-        self.world.dispatcher.roster.candidates = self.candidates  # type: ignore[method-assign]
+        self.look = self.world.dispatcher.instances.candidates
+        self.world.dispatcher.instances.candidates = self.candidates  # type: ignore[method-assign]
         self.workers = [f"w{number}" for number in range(int(self.rng.integers(1, 4)))]
         for worker in self.workers:
             self.report(worker)
@@ -89,7 +97,7 @@ class Life:
         return options[int(self.rng.integers(len(options)))]
 
     def candidates(self, scope: str, items: int, now_s: float, rank: int = 0) -> Candidates:
-        """What the roster offers; counts how often that is nothing."""
+        """What the instances offers; counts how often that is nothing."""
         found = self.look(scope, items, now_s, rank)
         self.found_nothing += not found.placements
         return found
@@ -154,17 +162,19 @@ class Life:
             self.world.fail(worker, worker_lost=bool(self.rng.random() < 0.5), early=early)
 
     def refresh(self) -> None:
-        self.world.dispatcher.refresh(Load(float(self.rng.integers(2))))
+        self.world.dispatcher.handle(
+            LoadChanged(Load(float(self.rng.integers(2)))), self.world.now_s
+        )
 
     def stale(self) -> None:
         """What comes too late, or of nobody, changes nothing."""
         dispatcher, now_s = self.world.dispatcher, self.world.now_s
-        assert dispatcher.on_batch_done(10**9, now_s, 0.01) == []
-        assert dispatcher.on_batch_returned(10**9, now_s, 0.01) == []
-        assert dispatcher.on_batch_failed(10**9, now_s, worker_lost=True) == []
-        assert dispatcher.on_worker_lost("nobody", now_s) == []
+        assert dispatcher.handle(BatchDone(10**9, 0.01), now_s) == []
+        assert dispatcher.handle(BatchReturned(10**9, 0.01), now_s) == []
+        assert dispatcher.handle(BatchFailed(10**9, worker_lost=True), now_s) == []
+        assert dispatcher.handle(WorkerLost("nobody"), now_s) == []
         for query_id in [*self.world.completed, *self.world.refused][-3:]:
-            dispatcher.on_cancel(query_id, now_s)
+            dispatcher.handle(QueryCancelled(query_id), now_s)
 
     def count(self) -> None:
         counters = self.world.dispatcher.take_counters()

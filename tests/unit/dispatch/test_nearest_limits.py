@@ -134,7 +134,7 @@ def test_as_few_limits_as_possible_change_as_little_as_possible(
     world = World()
     world.add_worker()
     query = make_query(1, world.now_s, **limits)  # type: ignore[arg-type]
-    candidates = world.roster.candidates("imagenet", 1, world.now_s)
+    candidates = world.instances.candidates("imagenet", 1, world.now_s)
     assert list(nearest_limits(query, candidates)) == offers
 
 
@@ -173,7 +173,7 @@ def test_an_accuracy_just_short_of_a_tenth_is_not_rounded_up_to_it(tenths: int) 
     accuracy = float(np.nextafter(tenths / 10.0, 0.0))
     world = World(variants={"imagenet/m/v@1": (0.01, accuracy)})
     world.add_worker()
-    candidates = world.roster.candidates("imagenet", 1, world.now_s)
+    candidates = world.instances.candidates("imagenet", 1, world.now_s)
     query = make_query(1, world.now_s, min_accuracy=100.0)
     (offer,) = nearest_limits(query, candidates)
     assert offer.min_accuracy is not None
@@ -206,7 +206,7 @@ def test_what_was_never_profiled_is_not_offered() -> None:
 def test_there_is_a_message_for_every_reason(reason: Reason) -> None:
     world = World()
     world.add_worker()
-    for candidates in (None, world.roster.candidates("imagenet", 1, world.now_s)):
+    for candidates in (None, world.instances.candidates("imagenet", 1, world.now_s)):
         query = make_query(1, world.now_s, latency_ms=1.0)
         receipt = Receipt(query, candidates, reason=reason, problem="Mine.on_arrival raised")
         message, retry_after_s = refusal_message(receipt, 8)
@@ -230,7 +230,7 @@ def test_the_wait_told_is_that_of_a_variant_that_would_do() -> None:
 def test_arrays_are_not_touched() -> None:
     world = World()
     world.add_worker()
-    candidates = world.roster.candidates("imagenet", 1, world.now_s)
+    candidates = world.instances.candidates("imagenet", 1, world.now_s)
     before = np.array(candidates.cost_usd)
     nearest_limits(make_query(1, world.now_s, latency_ms=1.0), candidates)
     assert (candidates.cost_usd == before).all()

@@ -6,12 +6,12 @@ from statistics import median
 
 import numpy as np
 
-from modelless.controller.dispatch.quarantine import UsualErrors
+from modelless.controller.dispatch.quarantine import TypicalErrors
 
 
 def test_it_is_the_median_of_whoever_counts() -> None:
     rng = np.random.default_rng(1)
-    usual, known = UsualErrors(), dict[str, tuple[str, float]]()
+    usual, known = TypicalErrors(), dict[str, tuple[str, float]]()
     for _ in range(2000):
         worker, device_class = f"w{rng.integers(12)}", f"c{rng.integers(2)}"
         if rng.random() < 0.3:
@@ -27,4 +27,4 @@ def test_it_is_the_median_of_whoever_counts() -> None:
 
 
 def test_of_a_class_unheard_of_nothing_is_usual() -> None:
-    assert UsualErrors().median("cpu-1") is None
+    assert TypicalErrors().median("cpu-1") is None

@@ -10,7 +10,7 @@ import pytest
 
 from modelless.common.errors import InvalidInputError
 from modelless.controller.control.planner import PlanLimits, Planner
-from modelless.controller.effects import LoadInstance, UnloadInstance
+from modelless.controller.device.messages import LoadInstance, UnloadInstance
 from modelless.policies.eviction.least_frequently_used import LeastFrequentlyUsed
 from modelless.policies.eviction.least_recently_used import LeastRecentlyUsed
 from modelless.policies.forecast.last_value import LastValue

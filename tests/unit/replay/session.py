@@ -13,10 +13,23 @@ import numpy as np
 from modelless.controller.assembly import build_dispatcher, build_planner
 from modelless.controller.config import Settings, parse_settings
 from modelless.controller.control.pool_moves import PlanLimits
-from modelless.controller.dispatch.dispatcher import DispatchEffect
-from modelless.controller.dispatch.instances import WorkerReport
-from modelless.controller.effects import Execute
-from modelless.controller.replay.recorded import RecordedDispatcher, RecordedPlanner
+from modelless.controller.dispatch.messages import (
+    Advised,
+    BatchDone,
+    BatchFailed,
+    BatchReturned,
+    DispatchEffect,
+    Execute,
+    LoadChanged,
+    QueryArrived,
+    QueryCancelled,
+    ShutDown,
+    Tick,
+    WorkerLost,
+    WorkerReport,
+    WorkerReported,
+)
+from modelless.controller.replay.recorded import Recorded, RecordedPlanner
 from modelless.controller.replay.snapshot import Snapshot
 from modelless.controller.replay.tape import SUFFIX, Tape
 from modelless.controller.sim.worlds.measurements import measurement
@@ -72,10 +85,9 @@ def record_gateway(
         known.variants,
         known.device_classes,
         known.cost_inputs.model(),
-        RecordedDispatcher,
     )
-    assert isinstance(dispatcher, RecordedDispatcher)
-    dispatcher.tape = tape = open_tape(folder, "gateway", known.document(), name)
+    tape = open_tape(folder, "gateway", known.document(), name)
+    handle = Recorded(dispatcher, tape).handle
     now_s = START_S
     names = list(known.variants)
     running: list[tuple[float, int, float]] = []
@@ -92,30 +104,28 @@ def record_gateway(
         WorkerReport("w2", "h200", tuple(names[1:])),
     ]
     held = make_query(0, now_s, latency_ms=5000.0)  # nothing is ready yet
-    carry_out(dispatcher.on_query(held, now_s), now_s)
+    carry_out(handle(QueryArrived(held), now_s), now_s)
     for report in reports:
-        carry_out(dispatcher.on_worker_report(report, now_s, report.hop_s), now_s)
+        carry_out(handle(WorkerReported(report, report.hop_s), now_s), now_s)
     shares = {"imagenet": {Placement(names[0], "cpu-1"): 0.25, Placement(names[2], "h200"): 0.75}}
-    dispatcher.advise(shares)
+    handle(Advised(shares), now_s)
     for number in range(1, queries + 1):
         now_s += float(rng.exponential(0.004 if number % 100 < 60 else 0.05))
         while running and running[0][0] <= now_s:
             at_s, batch_id, busy_s = heapq.heappop(running)
             if rng.random() < 0.03:
                 lost = bool(rng.random() < 0.5)
-                carry_out(dispatcher.on_batch_failed(batch_id, at_s, worker_lost=lost), at_s)
+                carry_out(handle(BatchFailed(batch_id, worker_lost=lost), at_s), at_s)
                 if lost:
                     for report in reports:
-                        seen = dispatcher.on_worker_report(report, at_s, report.hop_s)
+                        seen = handle(WorkerReported(report, report.hop_s), at_s)
                         carry_out(seen, at_s)
             elif rng.random() < 0.05:
                 others_s = float(rng.exponential(0.03))
-                carry_out(dispatcher.on_batch_returned(batch_id, at_s, others_s), at_s)
+                carry_out(handle(BatchReturned(batch_id, others_s), at_s), at_s)
             else:
                 others_s, waited_s = rng.exponential(0.01, 2) if rng.random() < 0.1 else (0.0, 0.0)
-                done = dispatcher.on_batch_done(
-                    batch_id, at_s, busy_s, float(others_s), float(waited_s)
-                )
+                done = handle(BatchDone(batch_id, busy_s, float(others_s), float(waited_s)), at_s)
                 carry_out(done, at_s)
         query = make_query(
             number,
@@ -129,19 +139,19 @@ def record_gateway(
             tenant=str(rng.choice(["", "a", "a", "a", "b"])),
             serve_late=bool(rng.random() < 0.1),
         )
-        carry_out(dispatcher.on_query(query, now_s), now_s)
+        carry_out(handle(QueryArrived(query), now_s), now_s)
         if rng.random() < 0.05:
-            dispatcher.on_cancel(number, now_s)
+            handle(QueryCancelled(number), now_s)
         if number % 5 == 0:
-            carry_out(dispatcher.on_tick(now_s), now_s)
+            carry_out(handle(Tick(), now_s), now_s)
         if number % 50 == 0:
-            dispatcher.refresh(Load(float(rng.uniform(0, 2)), now_s))
+            handle(LoadChanged(Load(float(rng.uniform(0, 2)), now_s)), now_s)
         if number == queries // 2:
-            carry_out(dispatcher.on_worker_lost("w1", now_s), now_s)
+            carry_out(handle(WorkerLost("w1"), now_s), now_s)
             empty = reports[0]._replace(variant_ids=())
-            carry_out(dispatcher.on_worker_report(empty, now_s), now_s)
-            carry_out(dispatcher.on_worker_report(reports[0], now_s), now_s)
-    dispatcher.shut_down(now_s)
+            carry_out(handle(WorkerReported(empty), now_s), now_s)
+            carry_out(handle(WorkerReported(reports[0]), now_s), now_s)
+    handle(ShutDown(), now_s)
     tape.close()
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from modelless.controller.dispatch.messages import LoadChanged
 from modelless.profiler.cost_model.measured_model import MeasuredCostModel
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
@@ -65,13 +66,13 @@ def test_a_slow_minute_does_not_shut_the_door_for_good(make: Any) -> None:
     name = next(iter(LADDER))
     world = World(variants={name: LADDER[name]})
     figures = {"p50_s": 0.010, "p90_s": 0.011, "p99_s": 0.012}
-    world.roster.cost_model = MeasuredCostModel([make.measurement(variant_id=name, **figures)])
+    world.instances.cost_model = MeasuredCostModel([make.measurement(variant_id=name, **figures)])
     world.add_worker()
     slow = served(world, 300, take_s=0.1)
     assert slow < 100, "it was found that they would be late"
     assert served(world, 60, take_s=0.010) >= 25
     assert served(world, 60, take_s=0.010) == 60
-    assert world.roster.cost_model.estimate(
+    assert world.instances.cost_model.estimate(
         (Placement(name, "cpu-1"),), 1, Load(at_s=world.now_s)
     ).p50_s == pytest.approx(0.010, rel=0.1)
 
@@ -81,7 +82,7 @@ def served(world: World, queries: int, take_s: float) -> int:
     before = len(world.completed)
     for _ in range(queries):
         world.now_s += 1.0
-        world.dispatcher.refresh(Load(at_s=world.now_s))
+        world.dispatcher.handle(LoadChanged(Load(at_s=world.now_s)), world.now_s)
         world.ask(latency_ms=50.0)
         if world.running:
             world.finish(after_s=take_s)

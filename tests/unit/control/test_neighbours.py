@@ -1,14 +1,14 @@
-"""What devices of one host do to each other."""
+"""How much the devices of one host slow each other down."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import pytest
 
-from modelless.controller.live.control.neighbourhood import Neighbourhood, busy_neighbours
-from modelless.controller.live.messages import Report
+from modelless.controller.control.messages import MemberReport
+from modelless.controller.control.neighbours import NeighbourSlowdowns, busy_neighbours
 from modelless.policies.views import Instance, WorkerState
 from modelless.profiler.cost_model.measured_model import MeasuredCostModel
 from modelless.profiler.cost_model.slowdowns import Kind, PairRun
@@ -35,20 +35,27 @@ PAIRS = [
 ]
 
 
-def report(name: str, *held: str, busy_share: float | None = 0.0, host: str = "here") -> Report:
+def report(
+    name: str, *held: str, busy_share: float | None = 0.0, host: str = "here"
+) -> MemberReport:
     state = None
     if busy_share is not None:
         instances = tuple(Instance(name, variant, 1, 0.1, 0.0, 1) for variant in held)
         state = WorkerState(name, "cpu-1", 1 << 30, instances, busy_share)
-    return Report(name, True, state, host=host)
+    return MemberReport(name, True, state, host=host)
 
 
-def neighbourhood(pairs: list[PairRun]) -> Neighbourhood:
+def slowdowns(*reports: MemberReport, own: int = 0) -> Mapping[str, float]:
+    """On the device of one of the members, beside the others."""
     rows = [
         measurement("calm", 1, 10.0, memory_bytes=1_000_000),
         measurement("thirsty", 1, 10.0, memory_bytes=80_000_000),
     ]
-    return Neighbourhood(MeasuredCostModel(rows, pair_runs=pairs), ["calm", "thirsty"])
+    model = MeasuredCostModel(rows, pair_runs=PAIRS)
+    known = NeighbourSlowdowns(model.slowdown, ["calm", "thirsty"])
+    found = known.slowdowns(reports[own], reports)
+    assert known.slowdowns(reports[own], reports) == found
+    return found
 
 
 def test_neighbours_are_the_other_devices_of_the_host() -> None:
@@ -72,17 +79,12 @@ def test_what_the_others_hold_slows_what_is_placed_beside_them() -> None:
         report("d"),
         report("e", "thirsty", host="elsewhere"),
     ]
-    known = neighbourhood(PAIRS)
-    beside = known.beside(reports[0], reports)
-    assert beside == ((THIRSTY,), (CALM, THIRSTY))
-    slowdowns = known.slowdowns("cpu-1", beside)
-    assert slowdowns["thirsty"] == pytest.approx(2.0 * (1.2 * 2.0) ** 0.5)
-    assert slowdowns["calm"] == pytest.approx(1.1 * 1.1**0.5)
-    assert known.slowdowns("cpu-1", beside) is slowdowns
-    assert known.slowdowns("cpu-1", known.beside(reports[4], reports)) == {}
+    found = slowdowns(*reports)
+    assert found["thirsty"] == pytest.approx(2.0 * (1.2 * 2.0) ** 0.5)
+    assert found["calm"] == pytest.approx(1.1 * 1.1**0.5)
+    assert slowdowns(*reports, own=4) == {}
 
 
 def test_without_pair_runs_no_worker_is_preferred() -> None:
     reports = [report("a"), report("b", "thirsty")]
-    assert neighbourhood([]).beside(reports[0], reports) == ()
-    assert replace(reports[0].state, slowdowns={}) == reports[0].state
+    assert NeighbourSlowdowns(None, ["calm", "thirsty"]).slowdowns(reports[0], reports) == {}
