@@ -97,7 +97,7 @@ class Engine:
         fleet: variants and profiles.
         asked: the queries, ascending.
         seed: of everything random.
-        recorder: the books.
+        recorder: counts and logs what happens.
 
     Attributes:
         clairvoyants: policies that must be told all arrivals before ``run``.
@@ -317,7 +317,7 @@ class Engine:
 
     def _tick(self, _: None) -> None:
         now_s = self._events.now_s
-        if self._dispatcher.queued:  # else nothing can expire, and nobody could be given anything
+        if self._dispatcher.queued:  # else nothing can expire, and no worker can be given anything
             self._decide(Tick())
         if now_s >= self._shut_at_s:
             self._shut_at_s = inf
@@ -353,8 +353,8 @@ class Engine:
 
 
 def _no_message(receipt: Receipt, max_batch: int) -> tuple[str, float | None]:
-    """What a refused client is told: nobody here reads it, and to word it takes longer than all
-    else about a refusal."""
+    """Return an empty message: simulated clients read none, and wording one takes longer than
+    the rest of a refusal."""
     del receipt, max_batch
     return "", None
 
