@@ -12,9 +12,8 @@ from typing import Any
 from modelless.controller.api.feedback import Feedback
 from modelless.controller.control.succession import Standing
 from modelless.controller.device.changes import Change
-from modelless.controller.dispatch.counters import Meters
+from modelless.controller.dispatch.counters import Kind, Meters
 from modelless.controller.dispatch.messages import WorkerReport
-from modelless.controller.dispatch.open_queries import Kind
 from modelless.controller.dispatch.trials import TrialCounts
 from modelless.controller.effects import PlanEffect
 from modelless.policies.views import WorkerState

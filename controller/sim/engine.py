@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from math import inf
 
 from modelless.controller.control.planner import PlanLimits, Planner
+from modelless.controller.dispatch.counters import demands_of, missed
 from modelless.controller.dispatch.dispatcher import Dispatcher
 from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
@@ -30,7 +31,6 @@ from modelless.controller.dispatch.messages import (
     WorkerLost,
     WorkerReported,
 )
-from modelless.controller.dispatch.open_queries import demands_of, missed
 from modelless.controller.dispatch.receipts import Receipt, RecentReceipts
 from modelless.controller.sim.control import ControlLoop
 from modelless.controller.sim.devices import Running, SimulatedWorker

@@ -22,8 +22,8 @@ from modelless.controller.config import Settings
 from modelless.controller.control.decision_log import Chronicle
 from modelless.controller.control.service import Service, follow_up
 from modelless.controller.control.settling import without_rash
+from modelless.controller.dispatch.counters import demands_of, missed
 from modelless.controller.dispatch.messages import WorkerReport
-from modelless.controller.dispatch.open_queries import demands_of, missed
 from modelless.controller.effects import (
     Advise,
     LoadInstance,

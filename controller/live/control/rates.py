@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from modelless.controller.dispatch.open_queries import Kind
+from modelless.controller.dispatch.counters import Kind
 from modelless.controller.live.messages import Report
 
 LEAST_S = 0.9
