@@ -48,7 +48,7 @@ from modelless.controller.device.messages import (
     UnloadInstance,
 )
 from modelless.controller.dispatch.messages import WorkerReport
-from modelless.controller.dispatch.open_queries import demands_of, missed
+from modelless.controller.dispatch.counters import demands_of, missed
 from modelless.policies.views import ClusterView, Demand, Pool, VariantFacts
 from modelless.variants.vocabulary import DeviceClass
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from modelless.controller.control.messages import MemberReport
-from modelless.controller.dispatch.open_queries import Kind
+from modelless.controller.dispatch.counters import Kind
 
 _WHOLE = 0.9
 """A query that has weighed so much has counted once. As reports stay or go whole, one may have

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from modelless.controller.dispatch.counters import DispatchCounters
 from modelless.controller.dispatch.idle_workers import IdleWorkers
 from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
@@ -40,7 +41,7 @@ from modelless.controller.dispatch.messages import (
 )
 from modelless.controller.dispatch.nearest_limits import refusal_message
 from modelless.controller.dispatch.online_learner import OnlineLearner
-from modelless.controller.dispatch.open_queries import DispatchCounters, Explain, OpenQueries
+from modelless.controller.dispatch.open_queries import Explain, OpenQueries
 from modelless.controller.dispatch.pending_loads import PendingLoads
 from modelless.controller.dispatch.policy_calls import (
     PolicyFailure,

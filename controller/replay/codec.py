@@ -80,7 +80,7 @@ def _fields(value: Any) -> list[Any]:
 
 @cache
 def _init_fields(kind: Any) -> tuple[str, ...] | None:
-    """What a data class is made of; None for anything else."""
+    """Return the names of a data class's fields; None for any other type."""
     if not dataclasses.is_dataclass(kind):
         return None
     return tuple(field.name for field in dataclasses.fields(kind) if field.init)
@@ -88,7 +88,7 @@ def _init_fields(kind: Any) -> tuple[str, ...] | None:
 
 @cache
 def _types_of(kind: Any) -> list[tuple[str, Any]] | None:
-    """The fields of a named tuple or a data class with their types; None for anything else."""
+    """Return the fields of a named tuple or data class with their types; else None."""
     names = getattr(kind, "_fields", _init_fields(kind))
     if names is None:
         return None

@@ -1,4 +1,4 @@
-"""What a recording tells of its queries: who asked for what when, and what became of it."""
+"""The queries of a recording: their arrivals, limits and outcomes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Arrival(NamedTuple):
 
 @dataclass(slots=True)
 class Outcomes:
-    """What became of the queries, as a client would count: good is in time and accurate enough.
+    """Counts of outcomes as clients see them: a good answer is in time and accurate enough.
 
     Attributes:
-        queries, good, answered: counts.
+        queries, good, answered: numbers of queries.
         value: sum of the good queries' accuracies, 0 to 1 each.
-        accuracy: sum over answered queries, per cent.
+        accuracy: sum of the answered queries' accuracies, per cent.
     """
 
     queries: int = 0
@@ -37,7 +37,7 @@ class Outcomes:
     accuracy: float = 0.0
 
     def figures(self, span_s: float) -> dict[str, Any]:
-        """In the simulator's terms; ``span_s``: over how long, seconds."""
+        """Return the figures under the simulator's names; ``span_s``: their time span, seconds."""
         return {
             "queries": self.queries,
             "attainment": self.good / self.queries if self.queries else None,
@@ -47,12 +47,12 @@ class Outcomes:
 
 
 def gateways_in(folder: Path) -> list[Path]:
-    """The tapes of gateways."""
+    """Return the tapes of the gateways."""
     return sorted(folder.glob(f"gateway-*{SUFFIX}"))
 
 
 def arrivals_in(folder: Path) -> list[Arrival]:
-    """All gateways' queries, ascending in time."""
+    """Return all gateways' queries, in the order of their arrivals."""
     found: list[Arrival] = []
     for path in gateways_in(folder):
         reader = TapeReader(path)
@@ -65,7 +65,7 @@ def arrivals_in(folder: Path) -> list[Arrival]:
 
 
 def outcomes_in(folder: Path) -> Outcomes:
-    """What became of the queries of a recording."""
+    """Return the counts of the outcomes of a recording's queries."""
     total = Outcomes()
     for path in gateways_in(folder):
         reader = TapeReader(path)
@@ -91,7 +91,7 @@ def _accuracies(header: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _course(reader: TapeReader) -> Iterator[tuple[QueryView, str | None, float]]:
-    """Each query, the variant that answered it (None: none did), and when."""
+    """Yield each query, the variant that answered it or None, and the time of the answer."""
     asked: dict[int, QueryView] = {}
     ran: dict[int, str] = {}
     for now_s, event, effects in reader.items():

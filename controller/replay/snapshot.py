@@ -1,4 +1,4 @@
-"""What a gateway knew when it began, as data that makes the same cost model anywhere."""
+"""Snapshots of a gateway's knowledge at its start, as data that rebuilds its cost model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from modelless.variants.vocabulary import DeviceClass, Variant
 
 
 class Snapshot(NamedTuple):
-    """What decisions rest on, before anything was seen.
+    """All inputs of a gateway's decisions besides the events.
 
     Attributes:
         settings: as given to ``modelless up``.
@@ -30,7 +30,7 @@ class Snapshot(NamedTuple):
     cost_inputs: CostInputs
 
     def document(self) -> dict[str, Any]:
-        """As data that ``codec.encode`` takes."""
+        """Return the snapshot as data that ``codec.encode`` takes."""
         inputs = self.cost_inputs
         return {
             "settings": self.settings.model_dump(mode="json"),
@@ -43,7 +43,7 @@ class Snapshot(NamedTuple):
 
 
 def read_snapshot(document: Mapping[str, Any]) -> Snapshot:
-    """The snapshot in a tape's header.
+    """Return the snapshot in a tape's header.
 
     Raises:
         InvalidInputError: settings that this version does not know.

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 FORMAT: Final = 2
 SUFFIX: Final = ".tape.gz"
 MOST_QUEUED: Final = 50_000
-"""Items that wait for the thread; some seconds of a gateway at its limit."""
+"""Number of items that may wait for the thread: some seconds of a gateway at its limit."""
 
 Item = tuple[float, Any, Sequence[Any]]
 """A time in seconds, the event that a machine handled at that time, and the effects it returned."""
@@ -41,9 +41,9 @@ class Tape:
 
     Args:
         path: a new file.
-        header: what the reader must know before anything else.
-        max_bytes: of the file; there the tape is cut.
-        most_queued: items that may wait for the thread.
+        header: the facts that a reader needs first.
+        max_bytes: largest size of the file; the tape is cut there.
+        most_queued: number of items that may wait for the thread.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class Tape:
         self._queue.append(item)
 
     def cut(self, why: str) -> None:
-        """End it here: what follows could not be replayed."""
+        """Cut the tape here, because later events could not be replayed."""
         self._cut = self._cut or why
 
     def close(self) -> None:
-        """Write what waits, and the end."""
+        """Write the items that wait, and the end."""
         self._closing.set()
         self._thread.join()
-        self._cut = self._cut or "closed"  # what comes now comes too late
+        self._cut = self._cut or "closed"  # later items are dropped
 
     def _run(self) -> None:
         try:
@@ -113,7 +113,7 @@ class Tape:
         while queue:
             items = [queue.popleft() for _ in range(min(len(queue), 256))]
             lines = b"".join([encode_item(*item).encode() + b"\n" for item in items])
-            pending_bytes += len(lines)  # compressed they take less, but how much is known later
+            pending_bytes += len(lines)  # an upper bound: the compressed size is known later
             if self._raw.tell() + pending_bytes > room_bytes:
                 self._file.flush()
                 pending_bytes = len(lines)
@@ -123,7 +123,7 @@ class Tape:
             self._file.write(lines)
             self._count += len(items)
         if pending_bytes:
-            self._file.flush()  # so that what a killed process leaves can be read up to here
+            self._file.flush()  # so that the tape of a killed process can be read up to here
 
 
 class TapeReader:
@@ -134,7 +134,7 @@ class TapeReader:
 
     Attributes:
         header: see ``Tape``.
-        ending: once all was read: ``end``, ``unfinished``, or why it was cut.
+        ending: after the last item: ``end``, ``unfinished``, or the reason why the tape was cut.
 
     Raises:
         InvalidInputError: the file is no tape, or has another version's format.
@@ -170,7 +170,7 @@ class TapeReader:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Whole lines, up to where the file breaks off."""
+    """Yield whole lines, up to where the file breaks off."""
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             for line in file:
@@ -184,5 +184,5 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def clock() -> dict[str, float]:
-    """The driver's clock and the time of day at one moment, to tell one from the other."""
+    """Return the driver's clock and the time of day at one moment, which links the two."""
     return {"monotonic_s": time.monotonic(), "time_s": time.time()}

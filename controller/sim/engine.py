@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from math import inf
 
 from modelless.controller.control.planner import PlanLimits, Planner
+from modelless.controller.dispatch.counters import demands_of, missed
 from modelless.controller.dispatch.dispatcher import Dispatcher
 from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
@@ -96,7 +97,7 @@ class Engine:
         fleet: variants and profiles.
         asked: the queries, ascending.
         seed: of everything random.
-        recorder: the books.
+        recorder: counts and logs what happens.
 
     Attributes:
         clairvoyants: policies that must be told all arrivals before ``run``.
@@ -308,7 +309,7 @@ class Engine:
 
     def _tick(self, _: None) -> None:
         now_s = self._events.now_s
-        if self._dispatcher.queued:  # else nothing can expire, and nobody could be given anything
+        if self._dispatcher.queued:  # else nothing can expire, and no worker can be given anything
             self._decide(Tick())
         if now_s >= self._shut_at_s:
             self._shut_at_s = inf
@@ -335,8 +336,8 @@ class Engine:
 
 
 def _no_message(receipt: Receipt, max_batch: int) -> tuple[str, float | None]:
-    """What a refused client is told: nobody here reads it, and to word it takes longer than all
-    else about a refusal."""
+    """Return an empty message: simulated clients read none, and wording one takes longer than
+    the rest of a refusal."""
     del receipt, max_batch
     return "", None
 

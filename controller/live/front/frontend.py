@@ -1,4 +1,4 @@
-"""From HTTP to the core and back: resolves names, checks tensors, turns effects into replies."""
+"""From HTTP to the dispatcher and back: requests become events, and effects become replies."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ RECEIPTS_PATH = b"/modelless/receipts/"
 
 
 class RunBatch(NamedTuple):
-    """A batch for a worker, tensors and all."""
+    """A batch for a worker, with its tensors."""
 
     batch_id: int
     worker_id: str
@@ -78,23 +78,23 @@ class V2Frontend:
     """The Open Inference Protocol on top of a dispatcher.
 
     Args:
-        catalog: what is registered.
-        servable: what of it can be served; kept up to date from outside, as the catalog is.
-        dispatcher: the core.
+        catalog: the registered tasks and variants.
+        servable: the tasks that can be served; the gateway keeps it up to date, as the catalog.
+        dispatcher: the state machine.
         run_batch: hands a batch to a worker.
-        clock: seconds, the dispatcher's time.
+        clock: returns the dispatcher's time, seconds.
         limits: bounds on requests.
-        default_latency_s: deadline of queries that name none.
-        gateway_id: begins receipt ids.
-        desk: deals queries out to versions on trial, and takes feedback.
-        status: what ``GET /modelless/status`` answers.
+        default_latency_s: latency limit of queries that name none, seconds.
+        gateway_id: the first part of receipt ids.
+        desk: assigns queries to versions on trial, and takes feedback.
+        status: returns the answer to ``GET /modelless/status``.
         wake_at: asks for a ``Tick`` at a time of the clock, seconds.
         answer_metrics: answers ``GET /metrics``, now or later.
-        check_health: raises if the process cannot serve any more.
+        check_health: raises an error if the process cannot serve any more.
 
     Attributes:
-        is_at_rest: no worker is kept just now; the first query starts one.
-        is_draining: the process is about to end: it is not ready, but answers what it has.
+        is_at_rest: whether no worker is kept just now; the first query starts one.
+        is_draining: whether the process is about to end: then it is not ready, but still answers.
         on_load_wanted: called when a query begins to wait for a load that no other waits for.
     """
 
@@ -168,7 +168,7 @@ class V2Frontend:
         return None
 
     def on_abandoned(self, query_id: int) -> None:
-        """The client went away before its answer."""
+        """Cancel a query whose client closed its connection."""
         if self._open.pop(query_id, None) is not None:
             self.decide(QueryCancelled(query_id))
 
@@ -227,7 +227,9 @@ class V2Frontend:
 
     def _look_up(self, name: str, version: str | None) -> Scope:
         if version is not None and name.count("/") < 2:
-            if version != "1":  # of the interface, which is all that a task or a model has
+            if (
+                version != "1"
+            ):  # the version of the interface, which is all that a task or model has
                 raise NotFoundError(
                     f"No version of {name!r} is called {version!r}. There is: 1. "
                     "Variants have versions: name task/model/variant."
@@ -239,7 +241,7 @@ class V2Frontend:
         return scope
 
     def serve(self, service: Service, catalog: Catalog) -> None:
-        """These versions are in service from now on."""
+        """Set the versions in service."""
         self._service = service
         current = {line.name: line.current for line in service.lines.values()}
         self._catalog = catalog.with_current(current)
@@ -282,7 +284,7 @@ class V2Frontend:
         return metadata.model_metadata(found.name, scope.task, versions)
 
     def _tell(self, receipt_id: str) -> dict[str, Any]:
-        """The receipt of one of this gateway's queries, as plain JSON."""
+        """Return the receipt of one of this gateway's queries, as plain JSON."""
         gateway_id, _, number = receipt_id.rpartition("-")
         known = gateway_id == self._gateway_id and number.isascii() and number.isdigit()
         receipt = self._dispatcher.receipt(int(number)) if known else None
@@ -292,7 +294,7 @@ class V2Frontend:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every task that can be served has something ready, or gets it when asked for."""
+        """Whether every servable task has a ready variant, or gets one on the first query."""
         wanted = self._catalog.tasks.keys() - self.servable.not_served.keys()
         return self.is_at_rest or all(self._is_served(name) for name in wanted)
 

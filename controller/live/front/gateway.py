@@ -1,4 +1,4 @@
-"""A gateway: where queries come in and are dispatched, and whose own device runs most of them."""
+"""A gateway: queries arrive and are dispatched here, and its own device runs most of them."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ from modelless.variants.estimates import Load
 from modelless.variants.runtimes.resident_memory import resident_bytes
 from modelless.variants.vocabulary import DeviceClass, Placement
 
-# Scrapes of a gateway: it answers with what the control loop knows of the whole cluster.
+# Scrapes of a gateway: the answer is that of the control loop, for the whole cluster.
 
 
 class Scrapes:
-    """Fetches the metrics off the way of queries.
+    """Fetches the metrics off the path of queries.
 
     Args:
-        control: knows them.
+        control: the control loop, which has the metrics.
     """
 
     def __init__(self, control: ControlLink) -> None:
@@ -79,19 +79,19 @@ class Scrapes:
         respond(reply)
 
 
-# Which of the machine's CPU cores a device keeps to.
+# The CPU cores of the machine that a device keeps to.
 
 
 def cores_of(rank: int, threads: int, devices: int) -> frozenset[int]:
-    """The CPU cores of one of several like devices: its own, or none if there are too few for all.
+    """Return the CPU cores of one of several equal devices; none if there are too few for all.
 
-    A model that always runs on one core finds its weights in that core's cache, and is not moved
-    on top of another that runs.
+    A model that always runs on one core finds its weights in that core's cache, and never shares
+    the core with another model.
 
     Args:
-        rank: which of the devices, from 0.
-        threads: cores that each takes.
-        devices: how many there are.
+        rank: the device's number, from 0.
+        threads: number of cores for each device.
+        devices: number of devices.
     """
     if not hasattr(os, "sched_getaffinity"):  # not Linux
         return frozenset()
@@ -107,24 +107,24 @@ TICK_S = 0.02
 OWN_TIME_LEARNT = 0.02
 OWN_TIME_STEP_S = 0.0003
 IDLE_TICK_S = 0.1
-"""How soon a tick comes after the first query since a quiet time: a refusal may be this late."""
+"""Time to the first tick after a quiet time: a refusal may be this late."""
 
 
 class Gateway:
-    """Everything in a gateway's process but the way in.
+    """Everything in a gateway's process but its HTTP server.
 
     Args:
-        gateway_id: its name, also its device's.
+        gateway_id: its id, and that of its device.
         settings: as given to ``modelless up``.
         knowledge: tasks, variants, profiles: read once from the store.
         remote: sends batches to other workers.
         control: takes a report once a second and answers with orders, and tells which versions are
             in service.
         reread: reads the store anew, for versions registered or profiled since.
-        rank: which of the gateways this is, from 0; None if unknown.
-        count: how many gateways there are.
-        receipt_log: where receipts are kept for later; None: nowhere.
-        successor: whose place it may be taking.
+        rank: the gateway's number, from 0; None if unknown.
+        count: number of gateways.
+        receipt_log: writes receipts to files; None: nothing does.
+        successor: its part in the replacement of another gateway.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class Gateway:
         )
 
     def start(self) -> None:
-        """Begin to tick and to talk to the control loop."""
+        """Begin to tick, and to exchange reports for orders with the control loop."""
         self._on_device_change()  # an empty device can be loaded: queries may wait for that
         self._remote.start(self._tell_of_others)
         sys.setswitchinterval(0.0005)  # a finished batch must not wait for the loop's 5 ms
@@ -202,7 +202,7 @@ class Gateway:
         ]
 
     def check_health(self) -> None:
-        """Raise if this gateway cannot serve any more."""
+        """Raise an error if this gateway cannot serve any more."""
         if self._device is not None:
             self._device.check_health(time.monotonic())
         for task in self._tasks:
@@ -210,7 +210,7 @@ class Gateway:
                 raise RuntimeError(f"a loop of the gateway has ended: {task}")
 
     async def drain(self, most_s: float) -> None:
-        """Let what runs or waits finish, for at most ``most_s`` seconds; then refuse and leave."""
+        """Let open queries finish for at most ``most_s`` seconds; then refuse the rest, and end."""
         self.frontend.is_draining = True
         end_s = time.monotonic() + most_s
         while self._dispatcher.open_queries and time.monotonic() < end_s:
@@ -220,7 +220,7 @@ class Gateway:
         await self._control.say_goodbye(self._report(), self._desk.for_others())
 
     def close(self) -> None:
-        """Refuse what waits and stop."""
+        """Refuse the queries that wait, and stop."""
         for task in self._tasks:
             task.cancel()
         if self._wake is not None:
@@ -234,7 +234,7 @@ class Gateway:
             self._device.close()
 
     def status(self) -> Mapping[str, Any]:
-        """The cluster in a few figures, as the control loop last told."""
+        """Return the control loop's last status of the cluster."""
         return self._status
 
     # -- batches ------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ class Gateway:
                 logger.exception("a tick failed")
 
     def _wake_at(self, at_s: float) -> None:
-        """Tick at a time of the policy's wish; of several the first, which asks for the next."""
+        """Tick at this time, or earlier if an earlier tick is due: that one asks for the next."""
         if self._wake is not None and not self._wake.cancelled():
             if self._wake_s <= at_s:
                 return
@@ -347,7 +347,7 @@ class Gateway:
         )
 
     def take_rank(self, rank: int, count: int) -> None:
-        """It is this one of so many gateways from now on."""
+        """Set the gateway's number and the number of gateways."""
         if self._device is not None:
             self._device.keep_to(self._cores_of(self._device.device_class, rank, count))
 
@@ -419,9 +419,9 @@ class Gateway:
         self._tell_of_others()
 
     def _tell_of_others(self) -> None:
-        """Tell the dispatcher of the pools' workers: what they serve, and what a hop costs.
+        """Report the pools' workers to the dispatcher: what they serve, and the time of a hop.
 
-        Of one that is out of reach: that it holds nothing.
+        A worker that is out of reach holds nothing.
         """
         for report in self._directory.values():
             worker_id = report.worker_id
@@ -444,7 +444,7 @@ class Gateway:
         self.frontend.decide(Advised(self._desk.arms.add_arms(self._shares)))
 
     def _on_service(self, service: Service) -> None:
-        """Serve these versions from now on; what runs on others ends there."""
+        """Serve these versions from now on; batches on others still end."""
         self._service = service
         self.frontend.serve(service, self._knowledge.catalog)
         self._on_device_change()
@@ -453,7 +453,7 @@ class Gateway:
             self._advise()
 
     def _on_knowledge(self, knowledge: Knowledge) -> None:
-        """Versions were registered or profiled since the start; none of them is loaded yet."""
+        """Use versions that were registered or profiled since the start; none is loaded yet."""
         self._knowledge = knowledge
         if self._tape is not None:
             self._tape.cut("versions were registered or profiled that it did not begin with")
@@ -462,7 +462,7 @@ class Gateway:
         self.frontend.serve(self._service, knowledge.catalog)
 
     def _on_device_change(self) -> None:
-        """Tell the dispatcher of the device, and what handing it a batch costs here."""
+        """Report the device to the dispatcher, with the time to hand it a batch."""
         if self._device is not None:
             self._told_own_s = self._own.seconds
             self._tell(self._device.report(), self._told_own_s)
