@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from fnmatch import fnmatchcase
 from math import ceil, inf, isfinite
@@ -58,9 +58,6 @@ class Gateway(Protocol):
     def on_batch_returned(self, running: Running, others_s: float) -> None:
         """A worker has not accepted a batch; see ``TurnBatchBack``."""
 
-    def on_batch_lost(self, running: Running) -> None:
-        """A batch's worker has died, which nobody has noticed yet."""
-
 
 class SimulatedCluster:
     """The workers of a world.
@@ -107,7 +104,6 @@ class SimulatedCluster:
         self._load_faults = [fault for fault in world.faults if isinstance(fault, LoadFails)]
         self._started_batches = self._neighbours = 0
         self._is_opening = False
-        self._at_once: deque[tuple[SimulatedWorker, StartLoad, float]] = deque()
         self._carry_out: dict[type, Callable[[SimulatedWorker, Any], None]] = {
             StartBatch: self._start_batch,
             TurnBatchBack: self._turn_batch_back,
@@ -293,9 +289,9 @@ class SimulatedCluster:
         expected = {placement: self._size_bytes(placement) for placement in placements}
         self._is_opening = at_once
         self._handle(worker, Ordered(effects, in_use, expected))
-        while self._at_once:
-            self._end_load(self._at_once.popleft())
-        self._is_opening = False
+        if at_once:
+            self._events.happen_until(self._events.now_s)
+            self._is_opening = False
 
     def send(self, running: Running) -> None:
         """A batch sets out for its worker."""
@@ -316,14 +312,11 @@ class SimulatedCluster:
     def _hand_in(self, running: Running) -> None:
         if running.worker.is_alive:
             self._handle(running.worker, BatchHandedIn(running.batch_id, running.variant_id))
-        else:
-            self._gateway.on_batch_lost(running)
 
     def _end_batch(self, running: Running) -> None:
         worker = running.worker
         worker.end()
         if not worker.is_alive:
-            self._gateway.on_batch_lost(running)
             return
         self._recorder.batch(running)
         self._handle(worker, BatchEnded(running.batch_id, running.busy_s))
@@ -335,26 +328,22 @@ class SimulatedCluster:
     def _answer(self, running: Running) -> None:
         worker = running.worker
         if not worker.is_alive:
-            self._gateway.on_batch_lost(running)
             return
         del worker.open[running.batch_id]
         if worker.is_reachable:
             self._gateway.on_batch_done(running)
         else:
             worker.undelivered.append(running)
-        if worker.is_leaving:
-            self._leave_if_done(worker)
+        self._leave_if_done(worker)
 
     def _return(self, what: tuple[Running, float]) -> None:
         running, others_s = what
         worker = running.worker
-        if not worker.is_alive:
-            self._gateway.on_batch_lost(running)
-            return
-        del worker.open[running.batch_id]
-        self._gateway.on_ready(worker)
-        self._gateway.on_batch_returned(running, others_s)
-        self._leave_if_done(worker)
+        if worker.is_alive:
+            del worker.open[running.batch_id]
+            self._gateway.on_ready(worker)
+            self._gateway.on_batch_returned(running, others_s)
+            self._leave_if_done(worker)
 
     # -- effects of a device ------------------------------------------------------------------
 
@@ -376,10 +365,9 @@ class SimulatedCluster:
     def _start_load(self, worker: SimulatedWorker, effect: StartLoad) -> None:
         if effect.device_class == worker.device.device_class:  # else it is a second copy
             self._row(worker, "load", effect.variant_id, effect.memory_bytes, effect.reason.value)
-        if self._is_opening:
-            self._at_once.append((worker, effect, 0.0))
-            return
-        load_s = self._facts[effect.variant_id].load_s[effect.device_class] * worker.slowness
+        load_s = 0.0
+        if not self._is_opening:
+            load_s = self._facts[effect.variant_id].load_s[effect.device_class] * worker.slowness
         self._events.at(self._events.now_s + load_s, self._end_load, (worker, effect, load_s))
 
     def _end_load(self, what: tuple[SimulatedWorker, StartLoad, float]) -> None:

@@ -133,7 +133,7 @@ class Engine:
         ]
         self._faults = Faults(world.faults, self._cluster, self._events, self.on_batch_done)
         self._asked: dict[int, Asked] = {}
-        self._running: dict[int, Running] = {}
+        self._done: Running  # the batch whose queries are answered
         self._count = 0
         self._wake_s = inf
         self._source_ended = False
@@ -212,10 +212,8 @@ class Engine:
         asked = self._asked
         items = sum([asked[query_id].client.slo.items for query_id in effect.query_ids])
         batch_id, _, variant_id, query_ids = effect
-        self._running[batch_id] = running = Running(
-            batch_id, variant_id, query_ids, items, worker, now_s, inf, inf, 0, worker.settings
-        )
-        self._cluster.send(running)
+        batch = (batch_id, variant_id, query_ids, items, worker, now_s, inf, inf, 0)
+        self._cluster.send(Running(*batch, worker.settings))
 
     def _batch_unsendable(self, batch_id: int) -> None:
         now_s = self._events.now_s
@@ -226,18 +224,14 @@ class Engine:
         now_s = self._events.now_s
         waited_s = running.start_s - running.dispatch_s - running.worker.one_way_s
         done = running.batch_id, now_s, running.busy_s
-        self._carry_out(self._dispatcher.on_batch_done(*done, waited_s=waited_s))
-        del self._running[running.batch_id]
+        effects = self._dispatcher.on_batch_done(*done, waited_s=waited_s)
+        self._done = running
+        self._carry_out(effects)
 
     def on_batch_returned(self, running: Running, others_s: float) -> None:
         """See ``cluster.Gateway``."""
-        del self._running[running.batch_id]
         now_s, batch_id = self._events.now_s, running.batch_id
         self._carry_out(self._dispatcher.on_batch_returned(batch_id, now_s, others_s))
-
-    def on_batch_lost(self, running: Running) -> None:
-        """See ``cluster.Gateway``."""
-        del self._running[running.batch_id]
 
     def _complete(self, effect: Complete) -> None:
         query_id = effect.query_id
@@ -247,7 +241,7 @@ class Engine:
         self._recorder.answer(
             query_id,
             asked,
-            self._running[effect.batch_id],
+            self._done,
             self._events.now_s + client.delay_s,
             receipt.reason if receipt is not None else None,
             reached=not client.delay_s or not self._cluster.is_cut(client.site),
