@@ -30,7 +30,7 @@ from modelless.controller.device.messages import (
     WakeAt,
 )
 from modelless.controller.effects import LoadInstance, PlanEffect, ResizeWorker
-from modelless.controller.sim.devices import Host, Running, SimulatedWorker
+from modelless.controller.sim.devices import Host, SimulatedBatch, SimulatedWorker
 from modelless.controller.sim.events import Events
 from modelless.controller.sim.latencies import Normals, Truth
 from modelless.controller.sim.recorder import Recorder
@@ -52,10 +52,10 @@ class Gateway(Protocol):
     def on_silent(self, worker: SimulatedWorker) -> None:
         """The worker has not been heard of for as long as it takes to notice."""
 
-    def on_batch_done(self, running: Running) -> None:
+    def on_batch_done(self, batch: SimulatedBatch) -> None:
         """The answer of a batch has come."""
 
-    def on_batch_returned(self, running: Running, others_s: float) -> None:
+    def on_batch_returned(self, batch: SimulatedBatch, others_s: float) -> None:
         """A worker has not accepted a batch; see ``TurnBatchBack``."""
 
 
@@ -156,7 +156,6 @@ class SimulatedCluster:
     def die(self, worker: SimulatedWorker) -> None:
         """The worker dies; it is noticed after a while."""
         self._remove(worker, "worker-down")
-        worker.is_alive = False
         delay_s = self._world.limits.detect_s
         self._events.at(self._events.now_s + delay_s, self._notice, worker)
 
@@ -293,14 +292,14 @@ class SimulatedCluster:
             self._events.happen_until(self._events.now_s)
             self._is_opening = False
 
-    def send(self, running: Running) -> None:
+    def send(self, batch: SimulatedBatch) -> None:
         """A batch sets out for its worker."""
-        worker = running.worker
-        worker.open[running.batch_id] = running
+        worker = batch.worker
+        worker.open[batch.batch_id] = batch
         if worker.one_way_s:
-            self._events.at(self._events.now_s + worker.one_way_s, self._hand_in, running)
+            self._events.at(self._events.now_s + worker.one_way_s, self._hand_in, batch)
         else:
-            self._hand_in(running)
+            self._hand_in(batch)
 
     def take_busy_neighbours(self) -> float:
         """How many neighbours of a worker were busy when a batch arrived there: the mean since the
@@ -309,41 +308,45 @@ class SimulatedCluster:
         self._started_batches = self._neighbours = 0
         return mean
 
-    def _hand_in(self, running: Running) -> None:
-        if running.worker.is_alive:
-            self._handle(running.worker, BatchHandedIn(running.batch_id, running.variant_id))
+    def _hand_in(self, batch: SimulatedBatch) -> None:
+        if batch.worker.is_alive:
+            self._handle(batch.worker, BatchHandedIn(batch.batch_id, batch.variant_id))
 
-    def _end_batch(self, running: Running) -> None:
-        worker = running.worker
+    def _end_batch(self, batch: SimulatedBatch) -> None:
+        worker = batch.worker
         worker.end()
         if not worker.is_alive:
             return
-        self._recorder.batch(running)
-        self._handle(worker, BatchEnded(running.batch_id, running.busy_s))
+        self._recorder.batch(batch)
+        self._handle(worker, BatchEnded(batch.batch_id, batch.busy_s))
         if worker.one_way_s:
-            self._events.at(self._events.now_s + worker.one_way_s, self._answer, running)
+            self._events.at(self._events.now_s + worker.one_way_s, self._answer, batch)
         else:
-            self._answer(running)
+            self._answer(batch)
 
-    def _answer(self, running: Running) -> None:
-        worker = running.worker
+    def _answer(self, batch: SimulatedBatch) -> None:
+        worker = batch.worker
         if not worker.is_alive:
             return
-        del worker.open[running.batch_id]
+        del worker.open[batch.batch_id]
         if worker.is_reachable:
-            self._gateway.on_batch_done(running)
+            self._gateway.on_batch_done(batch)
         else:
-            worker.undelivered.append(running)
+            worker.undelivered.append(batch)
         self._leave_if_done(worker)
 
-    def _return(self, what: tuple[Running, float]) -> None:
-        running, others_s = what
-        worker = running.worker
-        if worker.is_alive:
-            del worker.open[running.batch_id]
-            self._gateway.on_ready(worker)
-            self._gateway.on_batch_returned(running, others_s)
-            self._leave_if_done(worker)
+    def _return(self, what: tuple[SimulatedBatch, float]) -> None:
+        batch, others_s = what
+        worker = batch.worker
+        if not worker.is_alive:
+            return
+        if not worker.is_reachable:
+            self._events.at(self._events.now_s + self._world.limits.detect_s, self._return, what)
+            return
+        del worker.open[batch.batch_id]
+        self._gateway.on_ready(worker)
+        self._gateway.on_batch_returned(batch, others_s)
+        self._leave_if_done(worker)
 
     # -- effects of a device ------------------------------------------------------------------
 
@@ -352,11 +355,11 @@ class SimulatedCluster:
             self._carry_out[type(effect)](worker, effect)
 
     def _start_batch(self, worker: SimulatedWorker, effect: StartBatch) -> None:
-        running = worker.open[effect.batch_id]
-        worker.start(running, self._events.now_s)
+        batch = worker.open[effect.batch_id]
+        worker.start(batch, self._events.now_s)
         self._started_batches += 1
-        self._neighbours += running.neighbours
-        self._events.at(running.finish_s, self._end_batch, running)
+        self._neighbours += batch.neighbours
+        self._events.at(batch.finish_s, self._end_batch, batch)
 
     def _turn_batch_back(self, worker: SimulatedWorker, effect: TurnBatchBack) -> None:
         told = worker.open[effect.batch_id], effect.others_s

@@ -18,7 +18,7 @@ from modelless.controller.dispatch.receipts import Receipt, ReceiptBook
 from modelless.controller.effects import Complete, DispatchEffect, Execute, Refuse, WakeAt
 from modelless.controller.sim.cluster import SimulatedCluster
 from modelless.controller.sim.control import ControlLoop
-from modelless.controller.sim.devices import Running, SimulatedWorker
+from modelless.controller.sim.devices import SimulatedBatch, SimulatedWorker
 from modelless.controller.sim.events import Events
 from modelless.controller.sim.randomness import stream
 from modelless.controller.sim.recorder import REFUSED, UNREACHABLE, Recorder
@@ -133,7 +133,7 @@ class Engine:
         ]
         self._faults = Faults(world.faults, self._cluster, self._events, self.on_batch_done)
         self._asked: dict[int, Asked] = {}
-        self._done: Running  # the batch whose queries are answered
+        self._done: SimulatedBatch  # the batch whose queries are answered
         self._count = 0
         self._wake_s = inf
         self._source_ended = False
@@ -213,13 +213,13 @@ class Engine:
         items = sum([asked[query_id].client.slo.items for query_id in effect.query_ids])
         batch_id, _, variant_id, query_ids = effect
         batch = (batch_id, variant_id, query_ids, items, worker, now_s, inf, inf, 0)
-        self._cluster.send(Running(*batch, worker.settings))
+        self._cluster.send(SimulatedBatch(*batch, worker.settings))
 
     def _batch_unsendable(self, batch_id: int) -> None:
         now_s = self._events.now_s
         self._carry_out(self._dispatcher.on_batch_failed(batch_id, now_s, worker_lost=True))
 
-    def on_batch_done(self, running: Running) -> None:
+    def on_batch_done(self, running: SimulatedBatch) -> None:
         """See ``cluster.Gateway``."""
         now_s = self._events.now_s
         waited_s = running.start_s - running.dispatch_s - running.worker.one_way_s
@@ -228,7 +228,7 @@ class Engine:
         self._done = running
         self._carry_out(effects)
 
-    def on_batch_returned(self, running: Running, others_s: float) -> None:
+    def on_batch_returned(self, running: SimulatedBatch, others_s: float) -> None:
         """See ``cluster.Gateway``."""
         now_s, batch_id = self._events.now_s, running.batch_id
         self._carry_out(self._dispatcher.on_batch_returned(batch_id, now_s, others_s))

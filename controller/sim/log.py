@@ -56,7 +56,7 @@ CONTROL_COLUMNS: dict[str, type] = {
     "reason": str,
 }
 """``action``: ``load`` (it starts), ``loaded``, ``load-failed`` and ``unload`` (the memory is free)
-tell of a worker's variants; ``resize``, ``resized`` and ``resize-failed`` of its size; decisions are
+tell of a worker's variants; ``resize``, ``resized``, ``resize-failed`` of its size; decisions are
 ``scale`` and ``plan`` (of a policy that optimises: how good it is known to be is its reason);
 ``worker-up``, ``worker-down`` and ``worker-gone`` happened to workers; the reason of
 ``policy-problem`` is the problem."""
