@@ -8,27 +8,8 @@ from fnmatch import fnmatchcase
 from math import ceil, inf, isfinite
 from typing import Any, Protocol
 
+from modelless.controller.device import messages
 from modelless.controller.device.machine import Device
-from modelless.controller.device.messages import (
-    BatchEnded,
-    BatchHandedIn,
-    ChangeKind,
-    Event,
-    Free,
-    FreeEnded,
-    LoadEnded,
-    LoadFailed,
-    NoteResize,
-    Ordered,
-    ReportReady,
-    ResidencyChange,
-    ResizeStep,
-    StartBatch,
-    StartLoad,
-    Tick,
-    TurnBatchBack,
-    WakeAt,
-)
 from modelless.controller.effects import LoadInstance, PlanEffect, ResizeWorker
 from modelless.controller.sim.devices import Host, SimulatedBatch, SimulatedWorker
 from modelless.controller.sim.events import Events
@@ -105,14 +86,14 @@ class SimulatedCluster:
         self._started_batches = self._neighbours = 0
         self._is_opening = False
         self._carry_out: dict[type, Callable[[SimulatedWorker, Any], None]] = {
-            StartBatch: self._start_batch,
-            TurnBatchBack: self._turn_batch_back,
-            StartLoad: self._start_load,
-            Free: self._free,
-            ReportReady: self._report_ready,
-            ResidencyChange: self._note_change,
-            NoteResize: self._note_resize,
-            WakeAt: self._wake_at,
+            messages.StartBatch: self._start_batch,
+            messages.TurnBatchBack: self._turn_batch_back,
+            messages.StartLoad: self._start_load,
+            messages.Free: self._free,
+            messages.ReportReady: self._report_ready,
+            messages.ResidencyChange: self._note_change,
+            messages.NoteResize: self._note_resize,
+            messages.WakeAt: self._wake_at,
         }
 
     # -- workers ------------------------------------------------------------------------------
@@ -287,7 +268,7 @@ class SimulatedCluster:
                 placements += [Placement(name, size) for name in worker.device.ready]
         expected = {placement: self._size_bytes(placement) for placement in placements}
         self._is_opening = at_once
-        self._handle(worker, Ordered(effects, in_use, expected))
+        self._handle(worker, messages.Ordered(effects, in_use, expected))
         if at_once:
             self._events.happen_until(self._events.now_s)
             self._is_opening = False
@@ -310,7 +291,7 @@ class SimulatedCluster:
 
     def _hand_in(self, batch: SimulatedBatch) -> None:
         if batch.worker.is_alive:
-            self._handle(batch.worker, BatchHandedIn(batch.batch_id, batch.variant_id))
+            self._handle(batch.worker, messages.BatchHandedIn(batch.batch_id, batch.variant_id))
 
     def _end_batch(self, batch: SimulatedBatch) -> None:
         worker = batch.worker
@@ -318,7 +299,7 @@ class SimulatedCluster:
         if not worker.is_alive:
             return
         self._recorder.batch(batch)
-        self._handle(worker, BatchEnded(batch.batch_id, batch.busy_s))
+        self._handle(worker, messages.BatchEnded(batch.batch_id, batch.busy_s))
         if worker.one_way_s:
             self._events.at(self._events.now_s + worker.one_way_s, self._answer, batch)
         else:
@@ -350,22 +331,22 @@ class SimulatedCluster:
 
     # -- effects of a device ------------------------------------------------------------------
 
-    def _handle(self, worker: SimulatedWorker, event: Event) -> None:
+    def _handle(self, worker: SimulatedWorker, event: messages.Event) -> None:
         for effect in worker.device.handle(event, self._events.now_s):
             self._carry_out[type(effect)](worker, effect)
 
-    def _start_batch(self, worker: SimulatedWorker, effect: StartBatch) -> None:
+    def _start_batch(self, worker: SimulatedWorker, effect: messages.StartBatch) -> None:
         batch = worker.open[effect.batch_id]
         worker.start(batch, self._events.now_s)
         self._started_batches += 1
         self._neighbours += batch.neighbours
         self._events.at(batch.finish_s, self._end_batch, batch)
 
-    def _turn_batch_back(self, worker: SimulatedWorker, effect: TurnBatchBack) -> None:
+    def _turn_batch_back(self, worker: SimulatedWorker, effect: messages.TurnBatchBack) -> None:
         told = worker.open[effect.batch_id], effect.others_s
         self._events.at(self._events.now_s + worker.one_way_s, self._return, told)
 
-    def _start_load(self, worker: SimulatedWorker, effect: StartLoad) -> None:
+    def _start_load(self, worker: SimulatedWorker, effect: messages.StartLoad) -> None:
         if effect.device_class == worker.device.device_class:  # else it is a second copy
             self._row(worker, "load", effect.variant_id, effect.memory_bytes, effect.reason.value)
         load_s = 0.0
@@ -373,7 +354,7 @@ class SimulatedCluster:
             load_s = self._facts[effect.variant_id].load_s[effect.device_class] * worker.slowness
         self._events.at(self._events.now_s + load_s, self._end_load, (worker, effect, load_s))
 
-    def _end_load(self, what: tuple[SimulatedWorker, StartLoad, float]) -> None:
+    def _end_load(self, what: tuple[SimulatedWorker, messages.StartLoad, float]) -> None:
         worker, effect, took_s = what
         if not worker.is_alive:
             return
@@ -381,26 +362,26 @@ class SimulatedCluster:
         if device_class == worker.device.device_class:
             self._recorder.summary.cold_start_s += took_s
         if self._load_fails(worker, variant_id) and not self._is_opening:
-            self._handle(worker, LoadFailed(effect.copy_id, "fault"))
+            self._handle(worker, messages.LoadFailed(effect.copy_id, "fault"))
         else:
             size_bytes = int(self._size_bytes(Placement(variant_id, device_class)))
             load_s = self._facts[variant_id].load_s[device_class]
-            self._handle(worker, LoadEnded(effect.copy_id, size_bytes, load_s))
+            self._handle(worker, messages.LoadEnded(effect.copy_id, size_bytes, load_s))
 
-    def _free(self, worker: SimulatedWorker, effect: Free) -> None:
-        self._handle(worker, FreeEnded(effect.copy_id, 0.0))
+    def _free(self, worker: SimulatedWorker, effect: messages.Free) -> None:
+        self._handle(worker, messages.FreeEnded(effect.copy_id, 0.0))
 
-    def _report_ready(self, worker: SimulatedWorker, effect: ReportReady) -> None:
+    def _report_ready(self, worker: SimulatedWorker, effect: messages.ReportReady) -> None:
         del effect
         if worker.is_reachable and not self._is_opening:
             self._gateway.on_ready(worker)
 
-    def _note_change(self, worker: SimulatedWorker, effect: ResidencyChange) -> None:
+    def _note_change(self, worker: SimulatedWorker, effect: messages.ResidencyChange) -> None:
         summary, variant_id = self._recorder.summary, effect.variant_id
-        if effect.kind is ChangeKind.LOADED:
+        if effect.kind is messages.ChangeKind.LOADED:
             summary.loads += not self._is_opening
             self._row(worker, "loaded", variant_id)
-        elif effect.kind is ChangeKind.LOAD_FAILED:
+        elif effect.kind is messages.ChangeKind.LOAD_FAILED:
             summary.failed_loads += 1
             self._row(worker, "load-failed", variant_id, reason=effect.problem)
         else:
@@ -409,9 +390,9 @@ class SimulatedCluster:
             reason, other = effect.reason.value, effect.for_variant_id or None
             self._row(worker, "unload", variant_id, effect.memory_bytes, reason, other)
 
-    def _note_resize(self, worker: SimulatedWorker, effect: NoteResize) -> None:
+    def _note_resize(self, worker: SimulatedWorker, effect: messages.NoteResize) -> None:
         now_s, device_class = self._events.now_s, effect.device_class
-        if effect.step is ResizeStep.ENDED:
+        if effect.step is messages.ResizeStep.ENDED:
             self._recorder.presence(worker.settings.name, worker.since_s, now_s)
             worker.since_s = now_s
             worker.settings = self._settings[device_class]
@@ -420,12 +401,12 @@ class SimulatedCluster:
             now_s, effect.step.value, worker=worker.worker_id, device=device_class
         )
 
-    def _wake_at(self, worker: SimulatedWorker, effect: WakeAt) -> None:
+    def _wake_at(self, worker: SimulatedWorker, effect: messages.WakeAt) -> None:
         self._events.at(effect.at_s, self._wake, worker)
 
     def _wake(self, worker: SimulatedWorker) -> None:
         if worker.is_alive:
-            self._handle(worker, Tick())
+            self._handle(worker, messages.Tick())
 
     def _size_bytes(self, placement: Placement) -> float:
         size = self._facts[placement.variant_id].memory_bytes.get(placement.device_class, inf)
