@@ -47,8 +47,8 @@ from modelless.controller.device.messages import (
     ResizeWorker,
     UnloadInstance,
 )
-from modelless.controller.dispatch.messages import WorkerReport
 from modelless.controller.dispatch.counters import demands_of, missed
+from modelless.controller.dispatch.messages import WorkerReport
 from modelless.policies.views import ClusterView, Demand, Pool, VariantFacts
 from modelless.variants.vocabulary import DeviceClass
 

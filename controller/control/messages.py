@@ -16,9 +16,8 @@ from modelless.controller.device.messages import (
     Order,
     ResidencyChange,
 )
-from modelless.controller.dispatch.counters import Meters
+from modelless.controller.dispatch.counters import Kind, Meters
 from modelless.controller.dispatch.messages import WorkerReport
-from modelless.controller.dispatch.counters import Kind
 from modelless.controller.dispatch.trials import TrialCounts
 from modelless.policies.plan_quality import PlanQuality
 from modelless.policies.reasons import Reason

@@ -338,7 +338,7 @@ class Device:
             if variant_id in self._backoff.barred(now_s):
                 return
             if not self._set_aside(load, now_s):
-                self._refuse_load(load, now_s, effects)
+                effects.append(self._refuse(load, now_s))
                 return
         self._loads.put(load)
 
@@ -459,14 +459,14 @@ class Device:
                 if load.variant_id in self._backoff.barred(now_s):
                     continue
                 if not self._set_aside(load, now_s):
-                    self._refuse_load(load, now_s, effects)
+                    effects.append(self._refuse(load, now_s))
                     continue
                 resident = self._residents[load.variant_id]
             elif load.memory_bytes and self._used_bytes > self.memory_bytes:
                 # What was to make room for it stays, or takes more than expected.
                 del self._residents[load.variant_id]
                 self._remove_copy(resident.copy)
-                self._refuse_load(load, now_s, effects)
+                effects.append(self._refuse(load, now_s))
                 continue
             self._start_load(resident.copy, self._device_class, load.reason, now_s, effects)
             return
@@ -478,9 +478,8 @@ class Device:
         started = StartLoad(copy.copy_id, copy.variant_id, device_class, copy.memory_bytes, reason)
         effects.append(started)
 
-    def _refuse_load(self, load: QueuedLoad, now_s: float, effects: list[Effect]) -> None:
-        problem = Reason.NO_ROOM.value
-        effects.append(self._note_failure(load.variant_id, load.reason, problem, now_s))
+    def _refuse(self, load: QueuedLoad, now_s: float) -> ResidencyChange:
+        return self._note_failure(load.variant_id, load.reason, Reason.NO_ROOM.value, now_s)
 
     def _note_failure(
         self, variant_id: str, reason: Reason, problem: str, now_s: float
@@ -496,7 +495,7 @@ class Device:
         )
 
     def _on_load_ended(self, event: LoadEnded, now_s: float) -> list[Effect]:
-        copy, reason, _ = loading = self._take_loading()
+        copy, reason = self._end_load(now_s)
         variant_id = copy.variant_id
         self._used_bytes += event.memory_bytes - copy.memory_bytes
         copy.memory_bytes, copy.load_s = event.memory_bytes, event.load_s
@@ -505,7 +504,6 @@ class Device:
             self._resize.missing.remove(variant_id)
             self._resize.loaded[variant_id] = copy.copy_id
         else:
-            self._rest_after(loading, now_s)
             resident = self._residents[variant_id]
             resident.state, resident.last_used_s = _State.READY, now_s
             self._backoff.succeed(variant_id)
@@ -526,7 +524,7 @@ class Device:
         return self._settle(effects, now_s)
 
     def _on_load_failed(self, event: LoadFailed, now_s: float) -> list[Effect]:
-        copy, reason, _ = loading = self._take_loading()
+        copy, reason = self._end_load(now_s)
         variant_id = copy.variant_id
         self._remove_copy(copy)
         effects: list[Effect] = []
@@ -534,23 +532,19 @@ class Device:
             self._resize.missing.remove(variant_id)
             self._resize.failed[variant_id] = event.problem
         else:
-            self._rest_after(loading, now_s)
             del self._residents[variant_id]
             pause_s = self._backoff.fail(variant_id, now_s)
             self._failed[variant_id] = f"{event.problem} (next try in {pause_s:.0f} s)"
             effects.append(self._note_failure(variant_id, reason, event.problem, now_s))
         return self._settle(effects, now_s)
 
-    def _take_loading(self) -> _Loading:
+    def _end_load(self, now_s: float) -> tuple[_Copy, Reason]:
         assert self._loading is not None  # noqa: S101  (a load that ends was started)
-        loading, self._loading = self._loading, None
-        return loading
-
-    def _rest_after(self, loading: _Loading, now_s: float) -> None:
+        (copy, reason, began_s), self._loading = self._loading, None
         busy_share = min(self._busy_s / max(now_s - self._load_ended_s, 1e-9), 1.0)
         self._busy_s, self._load_ended_s = 0.0, now_s
-        took_s = now_s - loading.began_s
-        self._loads.end_load(loading.copy.variant_id, loading.reason, took_s, now_s, busy_share)
+        self._loads.end_load(copy.variant_id, reason, now_s - began_s, now_s, busy_share)
+        return copy, reason
 
     # -- resizing -----------------------------------------------------------------------------
 

@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from fnmatch import fnmatchcase
 from math import ceil, inf, isfinite
 from typing import Any, Protocol
 
+from modelless.controller.device import messages
 from modelless.controller.device.machine import Device
-from modelless.controller.device.messages import (
-    BatchEnded,
-    BatchHandedIn,
-    ChangeKind,
-    Event,
-    Free,
-    FreeEnded,
-    LoadEnded,
-    LoadFailed,
-    LoadInstance,
-    NoteResize,
-    Order,
-    Ordered,
-    ReportReady,
-    ResidencyChange,
-    ResizeStep,
-    ResizeWorker,
-    StartBatch,
-    StartLoad,
-    Tick,
-    TurnBatchBack,
-    WakeAt,
-)
-from modelless.controller.sim.devices import Host, Running, SimulatedWorker
+from modelless.controller.device.messages import LoadInstance, Order, ResizeWorker
+from modelless.controller.sim.devices import Host, SimulatedBatch, SimulatedWorker
 from modelless.controller.sim.events import Events
 from modelless.controller.sim.latencies import Normals, Truth
 from modelless.controller.sim.recorder import Recorder
@@ -54,14 +33,11 @@ class Gateway(Protocol):
     def on_silent(self, worker: SimulatedWorker) -> None:
         """The worker has not been heard of for as long as it takes to notice."""
 
-    def on_batch_done(self, running: Running) -> None:
+    def on_batch_done(self, batch: SimulatedBatch) -> None:
         """The answer of a batch has come."""
 
-    def on_batch_returned(self, running: Running, others_s: float) -> None:
+    def on_batch_returned(self, batch: SimulatedBatch, others_s: float) -> None:
         """A worker has not accepted a batch; see ``TurnBatchBack``."""
-
-    def on_batch_lost(self, running: Running) -> None:
-        """A batch's worker has died, which nobody has noticed yet."""
 
 
 class SimulatedCluster:
@@ -109,16 +85,15 @@ class SimulatedCluster:
         self._load_faults = [fault for fault in world.faults if isinstance(fault, LoadFails)]
         self._started_batches = self._neighbours = 0
         self._is_opening = False
-        self._at_once: deque[tuple[SimulatedWorker, StartLoad, float]] = deque()
         self._carry_out: dict[type, Callable[[SimulatedWorker, Any], None]] = {
-            StartBatch: self._start_batch,
-            TurnBatchBack: self._turn_batch_back,
-            StartLoad: self._start_load,
-            Free: self._free,
-            ReportReady: self._report_ready,
-            ResidencyChange: self._note_change,
-            NoteResize: self._note_resize,
-            WakeAt: self._wake_at,
+            messages.StartBatch: self._start_batch,
+            messages.TurnBatchBack: self._turn_batch_back,
+            messages.StartLoad: self._start_load,
+            messages.Free: self._free,
+            messages.ReportReady: self._report_ready,
+            messages.ResidencyChange: self._note_change,
+            messages.NoteResize: self._note_resize,
+            messages.WakeAt: self._wake_at,
         }
 
     # -- workers ------------------------------------------------------------------------------
@@ -162,7 +137,6 @@ class SimulatedCluster:
     def die(self, worker: SimulatedWorker) -> None:
         """The worker dies; it is noticed after a while."""
         self._remove(worker, "worker-down")
-        worker.is_alive = False
         delay_s = self._world.limits.detect_s
         self._events.at(self._events.now_s + delay_s, self._notice, worker)
 
@@ -294,19 +268,19 @@ class SimulatedCluster:
                 placements += [Placement(name, size) for name in worker.device.ready]
         expected = {placement: self._size_bytes(placement) for placement in placements}
         self._is_opening = at_once
-        self._handle(worker, Ordered(effects, in_use, expected))
-        while self._at_once:
-            self._end_load(self._at_once.popleft())
-        self._is_opening = False
+        self._handle(worker, messages.Ordered(effects, in_use, expected))
+        if at_once:
+            self._events.happen_until(self._events.now_s)
+            self._is_opening = False
 
-    def send(self, running: Running) -> None:
+    def send(self, batch: SimulatedBatch) -> None:
         """A batch sets out for its worker."""
-        worker = running.worker
-        worker.open[running.batch_id] = running
+        worker = batch.worker
+        worker.open[batch.batch_id] = batch
         if worker.one_way_s:
-            self._events.at(self._events.now_s + worker.one_way_s, self._hand_in, running)
+            self._events.at(self._events.now_s + worker.one_way_s, self._hand_in, batch)
         else:
-            self._hand_in(running)
+            self._hand_in(batch)
 
     def take_busy_neighbours(self) -> float:
         """How many neighbours of a worker were busy when a batch arrived there: the mean since the
@@ -315,76 +289,72 @@ class SimulatedCluster:
         self._started_batches = self._neighbours = 0
         return mean
 
-    def _hand_in(self, running: Running) -> None:
-        if running.worker.is_alive:
-            self._handle(running.worker, BatchHandedIn(running.batch_id, running.variant_id))
-        else:
-            self._gateway.on_batch_lost(running)
+    def _hand_in(self, batch: SimulatedBatch) -> None:
+        if batch.worker.is_alive:
+            self._handle(batch.worker, messages.BatchHandedIn(batch.batch_id, batch.variant_id))
 
-    def _end_batch(self, running: Running) -> None:
-        worker = running.worker
+    def _end_batch(self, batch: SimulatedBatch) -> None:
+        worker = batch.worker
         worker.end()
         if not worker.is_alive:
-            self._gateway.on_batch_lost(running)
             return
-        self._recorder.batch(running)
-        self._handle(worker, BatchEnded(running.batch_id, running.busy_s))
+        self._recorder.batch(batch)
+        self._handle(worker, messages.BatchEnded(batch.batch_id, batch.busy_s))
         if worker.one_way_s:
-            self._events.at(self._events.now_s + worker.one_way_s, self._answer, running)
+            self._events.at(self._events.now_s + worker.one_way_s, self._answer, batch)
         else:
-            self._answer(running)
+            self._answer(batch)
 
-    def _answer(self, running: Running) -> None:
-        worker = running.worker
+    def _answer(self, batch: SimulatedBatch) -> None:
+        worker = batch.worker
         if not worker.is_alive:
-            self._gateway.on_batch_lost(running)
             return
-        del worker.open[running.batch_id]
+        del worker.open[batch.batch_id]
         if worker.is_reachable:
-            self._gateway.on_batch_done(running)
+            self._gateway.on_batch_done(batch)
         else:
-            worker.undelivered.append(running)
-        if worker.is_leaving:
-            self._leave_if_done(worker)
+            worker.undelivered.append(batch)
+        self._leave_if_done(worker)
 
-    def _return(self, what: tuple[Running, float]) -> None:
-        running, others_s = what
-        worker = running.worker
+    def _return(self, what: tuple[SimulatedBatch, float]) -> None:
+        batch, others_s = what
+        worker = batch.worker
         if not worker.is_alive:
-            self._gateway.on_batch_lost(running)
             return
-        del worker.open[running.batch_id]
+        if not worker.is_reachable:
+            self._events.at(self._events.now_s + self._world.limits.detect_s, self._return, what)
+            return
+        del worker.open[batch.batch_id]
         self._gateway.on_ready(worker)
-        self._gateway.on_batch_returned(running, others_s)
+        self._gateway.on_batch_returned(batch, others_s)
         self._leave_if_done(worker)
 
     # -- effects of a device ------------------------------------------------------------------
 
-    def _handle(self, worker: SimulatedWorker, event: Event) -> None:
+    def _handle(self, worker: SimulatedWorker, event: messages.Event) -> None:
         for effect in worker.device.handle(event, self._events.now_s):
             self._carry_out[type(effect)](worker, effect)
 
-    def _start_batch(self, worker: SimulatedWorker, effect: StartBatch) -> None:
-        running = worker.open[effect.batch_id]
-        worker.start(running, self._events.now_s)
+    def _start_batch(self, worker: SimulatedWorker, effect: messages.StartBatch) -> None:
+        batch = worker.open[effect.batch_id]
+        worker.start(batch, self._events.now_s)
         self._started_batches += 1
-        self._neighbours += running.neighbours
-        self._events.at(running.finish_s, self._end_batch, running)
+        self._neighbours += batch.neighbours
+        self._events.at(batch.finish_s, self._end_batch, batch)
 
-    def _turn_batch_back(self, worker: SimulatedWorker, effect: TurnBatchBack) -> None:
+    def _turn_batch_back(self, worker: SimulatedWorker, effect: messages.TurnBatchBack) -> None:
         told = worker.open[effect.batch_id], effect.others_s
         self._events.at(self._events.now_s + worker.one_way_s, self._return, told)
 
-    def _start_load(self, worker: SimulatedWorker, effect: StartLoad) -> None:
+    def _start_load(self, worker: SimulatedWorker, effect: messages.StartLoad) -> None:
         if effect.device_class == worker.device.device_class:  # else it is a second copy
             self._row(worker, "load", effect.variant_id, effect.memory_bytes, effect.reason.value)
-        if self._is_opening:
-            self._at_once.append((worker, effect, 0.0))
-            return
-        load_s = self._facts[effect.variant_id].load_s[effect.device_class] * worker.slowness
+        load_s = 0.0
+        if not self._is_opening:
+            load_s = self._facts[effect.variant_id].load_s[effect.device_class] * worker.slowness
         self._events.at(self._events.now_s + load_s, self._end_load, (worker, effect, load_s))
 
-    def _end_load(self, what: tuple[SimulatedWorker, StartLoad, float]) -> None:
+    def _end_load(self, what: tuple[SimulatedWorker, messages.StartLoad, float]) -> None:
         worker, effect, took_s = what
         if not worker.is_alive:
             return
@@ -392,26 +362,26 @@ class SimulatedCluster:
         if device_class == worker.device.device_class:
             self._recorder.summary.cold_start_s += took_s
         if self._load_fails(worker, variant_id) and not self._is_opening:
-            self._handle(worker, LoadFailed(effect.copy_id, "fault"))
+            self._handle(worker, messages.LoadFailed(effect.copy_id, "fault"))
         else:
             size_bytes = int(self._size_bytes(Placement(variant_id, device_class)))
             load_s = self._facts[variant_id].load_s[device_class]
-            self._handle(worker, LoadEnded(effect.copy_id, size_bytes, load_s))
+            self._handle(worker, messages.LoadEnded(effect.copy_id, size_bytes, load_s))
 
-    def _free(self, worker: SimulatedWorker, effect: Free) -> None:
-        self._handle(worker, FreeEnded(effect.copy_id, 0.0))
+    def _free(self, worker: SimulatedWorker, effect: messages.Free) -> None:
+        self._handle(worker, messages.FreeEnded(effect.copy_id, 0.0))
 
-    def _report_ready(self, worker: SimulatedWorker, effect: ReportReady) -> None:
+    def _report_ready(self, worker: SimulatedWorker, effect: messages.ReportReady) -> None:
         del effect
         if worker.is_reachable and not self._is_opening:
             self._gateway.on_ready(worker)
 
-    def _note_change(self, worker: SimulatedWorker, effect: ResidencyChange) -> None:
+    def _note_change(self, worker: SimulatedWorker, effect: messages.ResidencyChange) -> None:
         summary, variant_id = self._recorder.summary, effect.variant_id
-        if effect.kind is ChangeKind.LOADED:
+        if effect.kind is messages.ChangeKind.LOADED:
             summary.loads += not self._is_opening
             self._row(worker, "loaded", variant_id)
-        elif effect.kind is ChangeKind.LOAD_FAILED:
+        elif effect.kind is messages.ChangeKind.LOAD_FAILED:
             summary.failed_loads += 1
             self._row(worker, "load-failed", variant_id, reason=effect.problem)
         else:
@@ -420,9 +390,9 @@ class SimulatedCluster:
             reason, other = effect.reason.value, effect.for_variant_id or None
             self._row(worker, "unload", variant_id, effect.memory_bytes, reason, other)
 
-    def _note_resize(self, worker: SimulatedWorker, effect: NoteResize) -> None:
+    def _note_resize(self, worker: SimulatedWorker, effect: messages.NoteResize) -> None:
         now_s, device_class = self._events.now_s, effect.device_class
-        if effect.step is ResizeStep.ENDED:
+        if effect.step is messages.ResizeStep.ENDED:
             self._recorder.presence(worker.settings.name, worker.since_s, now_s)
             worker.since_s = now_s
             worker.settings = self._settings[device_class]
@@ -431,12 +401,12 @@ class SimulatedCluster:
             now_s, effect.step.value, worker=worker.worker_id, device=device_class
         )
 
-    def _wake_at(self, worker: SimulatedWorker, effect: WakeAt) -> None:
+    def _wake_at(self, worker: SimulatedWorker, effect: messages.WakeAt) -> None:
         self._events.at(effect.at_s, self._wake, worker)
 
     def _wake(self, worker: SimulatedWorker) -> None:
         if worker.is_alive:
-            self._handle(worker, Tick())
+            self._handle(worker, messages.Tick())
 
     def _size_bytes(self, placement: Placement) -> float:
         size = self._facts[placement.variant_id].memory_bytes.get(placement.device_class, inf)

@@ -24,7 +24,7 @@ class Host:
 
 
 @dataclass(slots=True, eq=False)
-class Running:
+class SimulatedBatch:
     """A batch on its way to a worker, on its device, or on its way back.
 
     Attributes:
@@ -95,8 +95,8 @@ class SimulatedWorker:
     is_reachable: bool = True
     is_leaving: bool = False
     on_device: int = 0
-    open: dict[int, Running] = field(default_factory=dict)
-    undelivered: list[Running] = field(default_factory=list)
+    open: dict[int, SimulatedBatch] = field(default_factory=dict)
+    undelivered: list[SimulatedBatch] = field(default_factory=list)
     handed_s: float = 0.0
     told_s: float = 0.0
     told_busy_s: float = 0.0
@@ -116,19 +116,19 @@ class SimulatedWorker:
         self.told_s, self.told_busy_s = now_s, done_s
         return self.device.state(in_use, busy_share, now_s)
 
-    def start(self, running: Running, now_s: float) -> None:
+    def start(self, batch: SimulatedBatch, now_s: float) -> None:
         """Decide when the device runs a batch that has arrived, and for how long."""
         start_s = max(now_s, self.free_at_s)
         if not self.on_device:
             self.host.busy += 1
         self.on_device += 1
-        running.neighbours = neighbours = self.host.busy - 1
-        spread = self.spreads[running.variant_id][running.items - 1]
+        batch.neighbours = neighbours = self.host.busy - 1
+        spread = self.spreads[batch.variant_id][batch.items - 1]
         busy_s = spread.at(self.normals()) * self.slowness
         if neighbours:
             busy_s *= 1.0 + self.settings.contention * neighbours
-        running.settings, running.start_s = self.settings, start_s
-        running.finish_s = self.free_at_s = start_s + busy_s
+        batch.settings, batch.start_s = self.settings, start_s
+        batch.finish_s = self.free_at_s = start_s + busy_s
         self.handed_s += busy_s
 
     def end(self) -> None:

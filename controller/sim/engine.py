@@ -34,7 +34,7 @@ from modelless.controller.dispatch.messages import (
 from modelless.controller.dispatch.receipts import Receipt, RecentReceipts
 from modelless.controller.sim.cluster import SimulatedCluster
 from modelless.controller.sim.control import ControlDriver
-from modelless.controller.sim.devices import Running, SimulatedWorker
+from modelless.controller.sim.devices import SimulatedBatch, SimulatedWorker
 from modelless.controller.sim.events import Events
 from modelless.controller.sim.randomness import stream
 from modelless.controller.sim.recorder import REFUSED, UNREACHABLE, Recorder
@@ -150,7 +150,7 @@ class Engine:
         ]
         self._faults = Faults(world.faults, self._cluster, self._events, self.on_batch_done)
         self._asked: dict[int, Asked] = {}
-        self._running: dict[int, Running] = {}
+        self._done: SimulatedBatch  # the batch whose queries are answered
         self._count = 0
         self._wake_s = inf
         self._source_ended = False
@@ -232,28 +232,21 @@ class Engine:
         asked = self._asked
         items = sum([asked[query_id].client.slo.items for query_id in effect.query_ids])
         batch_id, _, variant_id, query_ids = effect
-        self._running[batch_id] = running = Running(
-            batch_id, variant_id, query_ids, items, worker, now_s, inf, inf, 0, worker.settings
-        )
-        self._cluster.send(running)
+        batch = (batch_id, variant_id, query_ids, items, worker, now_s, inf, inf, 0)
+        self._cluster.send(SimulatedBatch(*batch, worker.settings))
 
     def _batch_unsendable(self, batch_id: int) -> None:
         self._decide(BatchFailed(batch_id, worker_lost=True))
 
-    def on_batch_done(self, running: Running) -> None:
+    def on_batch_done(self, running: SimulatedBatch) -> None:
         """See ``cluster.Gateway``."""
         waited_s = running.start_s - running.dispatch_s - running.worker.one_way_s
+        self._done = running
         self._decide(BatchDone(running.batch_id, running.busy_s, waited_s=waited_s))
-        del self._running[running.batch_id]
 
-    def on_batch_returned(self, running: Running, others_s: float) -> None:
+    def on_batch_returned(self, running: SimulatedBatch, others_s: float) -> None:
         """See ``cluster.Gateway``."""
-        del self._running[running.batch_id]
         self._decide(BatchReturned(running.batch_id, others_s))
-
-    def on_batch_lost(self, running: Running) -> None:
-        """See ``cluster.Gateway``."""
-        del self._running[running.batch_id]
 
     def _complete(self, effect: Complete) -> None:
         query_id = effect.query_id
@@ -263,7 +256,7 @@ class Engine:
         self._recorder.answer(
             query_id,
             asked,
-            self._running[effect.batch_id],
+            self._done,
             self._events.now_s + client.delay_s,
             receipt.reason if receipt is not None else None,
             reached=not client.delay_s or not self._cluster.is_cut(client.site),

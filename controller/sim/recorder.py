@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modelless.controller.sim.devices import Running
+from modelless.controller.sim.devices import SimulatedBatch
 from modelless.controller.sim.log import Log
 from modelless.controller.sim.summary import Summary, Tally
 from modelless.controller.sim.worlds.arrivals import Asked
@@ -46,7 +46,7 @@ class Recorder:
         self,
         query_id: int,
         asked: Asked,
-        running: Running,
+        running: SimulatedBatch,
         answered_s: float,
         reason: Reason | None,
         *,
@@ -132,7 +132,7 @@ class Recorder:
                 )
             )
 
-    def batch(self, running: Running) -> None:
+    def batch(self, running: SimulatedBatch) -> None:
         """A device has run a batch, whoever still waits for it."""
         summary, name = self.summary, running.settings.name
         busy_s = running.finish_s - running.start_s

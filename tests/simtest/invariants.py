@@ -196,7 +196,11 @@ class Checks:
             ready = member.device.machine.ready if member.device is not None else ()
             for variant_id in ready:
                 line = store.line(name_of(variant_id))
-                known = (line.current, *line.earlier[-1:], *((line.trial.version,) if line.trial else ()))
+                known = (
+                    line.current,
+                    *line.earlier[-1:],
+                    *((line.trial.version,) if line.trial else ()),
+                )
                 if int(variant_id.partition("@")[2]) not in known:
                     self._fail("rest: versions", f"{member.name} holds {variant_id}: {line}")
                 if is_fixed and line.current_id not in ready:

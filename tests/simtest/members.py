@@ -395,9 +395,7 @@ class Member(Process):
             else:
                 reply(result)
 
-        self.world.network.call(
-            self, asked, method, arguments, on_reply, on_failure, patience_s
-        )
+        self.world.network.call(self, asked, method, arguments, on_reply, on_failure, patience_s)
 
     def make_report(self) -> MemberReport:
         """Return the report of this moment; its counts begin anew."""
@@ -507,9 +505,10 @@ class Member(Process):
         if not self.is_starting:
             return
         orders = self._orders
-        if (orders is not None and (
-            not orders.predecessor_id or (not orders.lacking and self.is_ready)
-        )) or self.now_s > self._end_start_s:
+        if (
+            orders is not None
+            and (not orders.predecessor_id or (not orders.lacking and self.is_ready))
+        ) or self.now_s > self._end_start_s:
             self._begin_serving()
         else:
             self.after(0.05, self._look_for_leave)
@@ -617,9 +616,7 @@ class Gateway(Member):
         settings = self.cluster.settings
 
         self.dispatcher = Dispatcher(
-            ReadyInstances(
-                self.knowledge.variants, fleet.CLASSES, fleet.MODEL, fleet.MAX_BATCH
-            ),
+            ReadyInstances(self.knowledge.variants, fleet.CLASSES, fleet.MODEL, fleet.MAX_BATCH),
             build_policy(SelectionPolicy, settings.policies.selection),
             np.random.default_rng(settings.seed),
             LIMITS,
@@ -863,9 +860,7 @@ class Gateway(Member):
 
     def _tell(self, report: WorkerReport, hop_s: float, lead_s: float = 0.0) -> None:
         serving = self.service.serving(report.variant_ids)
-        self.decide(
-            WorkerReported(report._replace(variant_ids=serving, hop_s=hop_s), lead_s)
-        )
+        self.decide(WorkerReported(report._replace(variant_ids=serving, hop_s=hop_s), lead_s))
 
     def _tell_load(self) -> None:
         self.decide(LoadChanged(Load(self._busy_neighbours, self.now_s), self._starting_s))

@@ -17,30 +17,10 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from modelless.controller.device import messages
 from modelless.controller.device.load_backoff import is_load_stuck
 from modelless.controller.device.machine import Device
-from modelless.controller.device.messages import (
-    BatchEnded,
-    BatchHandedIn,
-    ChangeKind,
-    Event,
-    Free,
-    FreeEnded,
-    LoadEnded,
-    LoadFailed,
-    LoadInstance,
-    NoteResize,
-    Order,
-    Ordered,
-    ReportReady,
-    ResidencyChange,
-    ResizeStep,
-    StartBatch,
-    StartLoad,
-    Tick,
-    TurnBatchBack,
-    WakeAt,
-)
+from modelless.controller.device.messages import LoadInstance, Order
 from modelless.controller.dispatch.messages import WorkerReport
 from modelless.controller.live.worker.batch_replies import TurnedBack
 from modelless.controller.live.worker.device_threads import (
@@ -121,19 +101,19 @@ class LocalDevice:
         self._variants: dict[str, Variant] = {}
         self._engines: dict[int, LoadedVariant] = {}
         self._handed_in: dict[int, tuple[Sequence[Tensors], BatchCallback]] = {}
-        self._changes: deque[ResidencyChange] = deque(maxlen=_MOST_CHANGES)
+        self._changes: deque[messages.ResidencyChange] = deque(maxlen=_MOST_CHANGES)
         self._wake: asyncio.TimerHandle | None = None
         self._batches = BatchThread(worker_id, cores)
         self._loads = LoadThread(worker_id, self._load)
         self._carry_out: dict[type, Callable[[Any], None]] = {
-            StartBatch: self._start_batch,
-            TurnBatchBack: self._turn_batch_back,
-            StartLoad: self._start_load,
-            Free: self._free,
-            ReportReady: lambda _: on_change(),
-            ResidencyChange: self._note_change,
-            NoteResize: self._note_resize,
-            WakeAt: self._wake_at,
+            messages.StartBatch: self._start_batch,
+            messages.TurnBatchBack: self._turn_batch_back,
+            messages.StartLoad: self._start_load,
+            messages.Free: self._free,
+            messages.ReportReady: lambda _: on_change(),
+            messages.ResidencyChange: self._note_change,
+            messages.NoteResize: self._note_resize,
+            messages.WakeAt: self._wake_at,
         }
 
     def run(
@@ -154,7 +134,7 @@ class LocalDevice:
             expected_s, patience_s: see ``BatchHandedIn``.
         """
         self._handed_in[batch_id] = inputs, callback
-        self._handle(BatchHandedIn(batch_id, variant_id, expected_s, patience_s))
+        self._handle(messages.BatchHandedIn(batch_id, variant_id, expected_s, patience_s))
 
     def keep_to(self, cores: Collection[int]) -> None:
         """Run batches on these CPU cores from now on; empty for wherever the system puts them."""
@@ -174,7 +154,7 @@ class LocalDevice:
             for effect in effects
             if not isinstance(effect, LoadInstance) or effect.variant_id in variants
         ]
-        self._handle(Ordered(known, frozenset(in_use)))
+        self._handle(messages.Ordered(known, frozenset(in_use)))
 
     def close(self) -> None:
         """Stop both threads after what they are at."""
@@ -217,7 +197,7 @@ class LocalDevice:
         share = self._batches.busy.take_share()
         return self._machine.state(in_use, share, time.monotonic())
 
-    def take_changes(self) -> tuple[ResidencyChange, ...]:
+    def take_changes(self) -> tuple[messages.ResidencyChange, ...]:
         """Loads and unloads that ended since the last call."""
         taken = tuple(self._changes)
         self._changes.clear()
@@ -252,25 +232,25 @@ class LocalDevice:
 
     # -- events and effects ---------------------------------------------------------------------
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: messages.Event) -> None:
         for effect in self._machine.handle(event, time.monotonic()):
             self._carry_out[type(effect)](effect)
 
-    def _start_batch(self, effect: StartBatch) -> None:
+    def _start_batch(self, effect: messages.StartBatch) -> None:
         inputs, callback = self._handed_in.pop(effect.batch_id)
 
         def done(busy_s: float, result: BatchResult) -> None:
-            self._handle(BatchEnded(effect.batch_id, busy_s))
+            self._handle(messages.BatchEnded(effect.batch_id, busy_s))
             callback(effect.batch_id, busy_s, result)
 
         self._batches.put(Batch(self._engines[effect.copy_id], inputs, done))
 
-    def _turn_batch_back(self, effect: TurnBatchBack) -> None:
+    def _turn_batch_back(self, effect: messages.TurnBatchBack) -> None:
         _, callback = self._handed_in.pop(effect.batch_id)
         holds = None if effect.is_held else self.report()
         callback(effect.batch_id, 0.0, TurnedBack(effect.others_s, holds))
 
-    def _start_load(self, effect: StartLoad) -> None:
+    def _start_load(self, effect: messages.StartLoad) -> None:
         variant = self._variants[effect.variant_id]
         threads = self._sizes[effect.device_class].threads
         self._loads.put(Load(variant, threads, partial(self._end_load, effect)))
@@ -289,12 +269,12 @@ class LocalDevice:
             ),
         )
 
-    def _end_load(self, effect: StartLoad, loaded: LoadResult) -> None:
+    def _end_load(self, effect: messages.StartLoad, loaded: LoadResult) -> None:
         if isinstance(loaded, Exception):
-            self._handle(LoadFailed(effect.copy_id, str(loaded)))
+            self._handle(messages.LoadFailed(effect.copy_id, str(loaded)))
             return
         self._engines[effect.copy_id] = loaded
-        self._handle(LoadEnded(effect.copy_id, loaded.memory_bytes, loaded.load_s))
+        self._handle(messages.LoadEnded(effect.copy_id, loaded.memory_bytes, loaded.load_s))
         excess_bytes = self._machine.used_bytes - self._machine.memory_bytes
         if excess_bytes > 0:
             logger.warning(
@@ -305,21 +285,21 @@ class LocalDevice:
                 loaded.memory_bytes,
             )
 
-    def _free(self, effect: Free) -> None:
+    def _free(self, effect: messages.Free) -> None:
         def done(seconds: float) -> None:
-            self._handle(FreeEnded(effect.copy_id, seconds))
+            self._handle(messages.FreeEnded(effect.copy_id, seconds))
 
         self._batches.put(Removal(self._engines.pop(effect.copy_id), done))
 
-    def _note_change(self, effect: ResidencyChange) -> None:
+    def _note_change(self, effect: messages.ResidencyChange) -> None:
         self._changes.append(effect._replace(at_s=time.time()))
-        if effect.kind is ChangeKind.LOAD_FAILED:
+        if effect.kind is messages.ChangeKind.LOAD_FAILED:
             logger.error(
                 "cannot load %s in %s: %s", effect.variant_id, self.worker_id, effect.problem
             )
 
-    def _note_resize(self, effect: NoteResize) -> None:
-        if effect.step is ResizeStep.FAILED:
+    def _note_resize(self, effect: messages.NoteResize) -> None:
+        if effect.step is messages.ResizeStep.FAILED:
             logger.warning(
                 "%s stays %s and cannot become %s: %s",
                 self.worker_id,
@@ -328,8 +308,8 @@ class LocalDevice:
                 effect.problem,
             )
 
-    def _wake_at(self, effect: WakeAt) -> None:
+    def _wake_at(self, effect: messages.WakeAt) -> None:
         if self._wake is not None:
             self._wake.cancel()
         delay_s = max(effect.at_s - time.monotonic(), 0.0)
-        self._wake = asyncio.get_running_loop().call_later(delay_s, self._handle, Tick())
+        self._wake = asyncio.get_running_loop().call_later(delay_s, self._handle, messages.Tick())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from modelless.controller.sim.cluster import SimulatedCluster
-from modelless.controller.sim.devices import Running, SimulatedWorker
+from modelless.controller.sim.devices import SimulatedBatch, SimulatedWorker
 from modelless.controller.sim.events import Events
 from modelless.controller.sim.worlds.world import FaultSettings, SiteCut, WorkerDies, WorkerSlows
 
@@ -25,7 +25,7 @@ class Faults:
         faults: Sequence[FaultSettings],
         cluster: SimulatedCluster,
         events: Events,
-        deliver: Callable[[Running], None],
+        deliver: Callable[[SimulatedBatch], None],
     ) -> None:
         self._faults = faults
         self._cluster = cluster
