@@ -107,7 +107,7 @@ class MemberReport:
 
     @property
     def worker_report(self) -> WorkerReport | None:
-        """What gateways may send batches for; None if it is a gateway itself, or has no device."""
+        """The report for gateways, which send it batches; None for a gateway, or with no device."""
         if self.is_gateway or self.state is None:
             return None
         return WorkerReport(self.member_id, self.state.device_class, tuple(self.ready_bytes))
@@ -154,7 +154,7 @@ class FactsChanged(NamedTuple):
 
 
 class VersionsChanged(NamedTuple):
-    """Somebody promoted, rolled back or tried a version.
+    """The versions in service were read, or changed: by a command, or by the end of a trial.
 
     Attributes:
         service: which versions are in service now.
@@ -202,7 +202,7 @@ class ResizeWorker(NamedTuple):
 
 
 Order = LoadInstance | UnloadInstance | ResizeWorker
-"""What one worker is to do. A driver may keep orders until the worker reports."""
+"""An effect for one worker. A driver may keep it until the worker reports."""
 
 
 class ScalePool(NamedTuple):

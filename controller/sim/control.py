@@ -10,10 +10,11 @@ from modelless.controller.control.messages import (
     ControlEffect,
     FactsChanged,
     LoadInstance,
+    MemberLeft,
     MemberReport,
     MemberReported,
+    Order,
     Planned,
-    ResizeWorker,
     ScalePool,
     Tick,
     UnloadInstance,
@@ -28,8 +29,8 @@ from modelless.controller.sim.worlds.profiles import Fleet
 class ControlDriver:
     """Hands the reports of the gateway and the workers to the machine, and carries its effects out.
 
-    All members report together, right before a tick, so whoever does not is gone, and the machine
-    never has to be patient. The world says how long workers take to start.
+    All members report together, right before each tick. The machine learns that a worker is lost
+    when the gateway does. The world says how long workers take to start, and starts them reliably.
 
     Args:
         planner: decides on loads and on the number of workers.
@@ -49,7 +50,7 @@ class ControlDriver:
         dispatcher: Dispatcher,
         interval_s: float,
     ) -> None:
-        times = ControlTimes(interval_s, forget_s=0.0, grace_s=0.0, settle_s=0.0, scale_again_s=0.0)
+        times = ControlTimes(interval_s, settle_s=0.0, scale_again_s=0.0)
         workers = {pool.name: pool.min_workers for pool in floor.pools}
         self._control = Control(planner, floor.pools, workers, 0.0, times, start_weight=0.0)
         self._control.handle(FactsChanged(fleet.facts, fleet.device_classes), 0.0)
@@ -80,6 +81,10 @@ class ControlDriver:
         for effect in effects:
             self._carry_out(effect, now_s, at_once=at_once)
 
+    def lose(self, worker_id: str, now_s: float) -> None:
+        """The worker is gone."""
+        self._control.handle(MemberLeft(MemberReport(worker_id, False, None)), now_s)
+
     def _gateway_report(self) -> MemberReport:
         counters = self._dispatcher.take_counters()
         return MemberReport(
@@ -97,14 +102,18 @@ class ControlDriver:
 
     def _carry_out(self, effect: ControlEffect, now_s: float, *, at_once: bool) -> None:
         floor = self._floor
-        if isinstance(effect, LoadInstance):
-            floor.load(effect.worker_id, effect.variant_id, effect.reason.value, at_once=at_once)
-        elif isinstance(effect, UnloadInstance):
+        if isinstance(effect, Order):
+            worker = floor.workers.get(effect.worker_id)
+            if worker is None or not worker.is_reachable or worker.is_leaving:
+                return  # and nobody has noticed yet
             reason = effect.reason.value
-            floor.unload(effect.worker_id, effect.variant_id, reason, effect.for_variant_id)
-        elif isinstance(effect, ResizeWorker):
-            in_use = self._dispatcher.in_use(effect.worker_id)
-            floor.resize(effect.worker_id, effect.device_class, in_use)
+            if isinstance(effect, LoadInstance):
+                floor.load(effect.worker_id, effect.variant_id, reason, at_once=at_once)
+            elif isinstance(effect, UnloadInstance):
+                floor.unload(effect.worker_id, effect.variant_id, reason, effect.for_variant_id)
+            else:
+                in_use = self._dispatcher.in_use(effect.worker_id)
+                floor.resize(effect.worker_id, effect.device_class, in_use)
         elif isinstance(effect, ScalePool):
             name, workers = effect.device_class, effect.workers
             reason = effect.reason.value

@@ -281,6 +281,7 @@ class Engine:
     def on_silent(self, worker: SimulatedWorker) -> None:
         """See ``floor.Listener``."""
         now_s = self._events.now_s
+        self._control.lose(worker.worker_id, now_s)
         self._carry_out(self._dispatcher.on_worker_lost(worker.worker_id, now_s))
 
     # -- time ---------------------------------------------------------------------------------
