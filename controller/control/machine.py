@@ -60,7 +60,7 @@ class ControlTimes(NamedTuple):
         tick_s: between two ticks, and between two reports of a member that nothing is urgent for.
         early_tick_s: least time between two ticks when a query waits for a load.
         forget_s: a member that is silent for longer is gone.
-        grace_s: members may report for so long after nobody was heard at all.
+        grace_s: members may report for so long after no member was heard at all.
         settle_s: every member has reported so long after the machine began; until then it decides
             nothing that it might regret.
         scale_again_s: see ``PoolTracker``.
@@ -162,11 +162,6 @@ class Control:
     def declined(self) -> Sequence[str]:
         """The variants that the last tick found not worth what they would displace."""
         return self._planner.declined
-
-    @property
-    def service(self) -> Service:
-        """The versions in service."""
-        return self._service
 
     @property
     def starting_s(self) -> dict[str, float]:
@@ -287,8 +282,8 @@ class Control:
     def _forget_silent(self, now_s: float) -> list[ForgetMember]:
         """Part with the members that were silent for too long.
 
-        If nobody at all was heard, the driver may have been deaf, as its processor was taken or the
-        network was slow: every member is given the time to be heard again.
+        If no member at all was heard, the driver may have been deaf, as its processor was taken or
+        the network was slow: every member is given the time to be heard again.
         """
         was_deaf = now_s - self._ticked_s > 2.0 * self._times.tick_s
         silent = []

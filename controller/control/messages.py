@@ -109,7 +109,7 @@ class MemberReport:
 
     @property
     def worker_report(self) -> WorkerReport | None:
-        """What gateways may send batches for; None if it is a gateway itself, or has no device."""
+        """The report for gateways, which send it batches; None for a gateway, or with no device."""
         if self.is_gateway or self.state is None:
             return None
         return WorkerReport(self.member_id, self.state.device_class, tuple(self.ready_bytes))
@@ -156,7 +156,7 @@ class FactsChanged(NamedTuple):
 
 
 class VersionsChanged(NamedTuple):
-    """Somebody promoted, rolled back or tried a version.
+    """The versions in service were read, or changed: by a command, or by the end of a trial.
 
     Attributes:
         service: which versions are in service now.

@@ -1,4 +1,4 @@
-"""What a process of the cluster must know to serve: read once from the store, then held in memory.
+"""Facts that a process of the cluster needs to serve, read once from the store.
 
 Serving goes on when the store is away.
 """
@@ -39,7 +39,7 @@ class Knowledge:
         cost_model: from the profiles of this machine, and of others for what it does not have.
         cost_inputs: what it was made of.
         fingerprints: of the machine under which its profiles are kept, by device class.
-        fetch: from an artifact's sha256 to a local file; who loads it checks it.
+        fetch: from an artifact's sha256 to a local file, whose digest is checked by its loader.
         worker_classes: names of the device classes that the cluster's workers may be of.
     """
 
@@ -52,7 +52,7 @@ class Knowledge:
     worker_classes: frozenset[str]
 
     def servable(self) -> Servable:
-        """What of the catalog can be served, and why not the rest."""
+        """Return what of the catalog can be served, and why not the rest."""
         return Servable(self.catalog, self.cost_model, self.worker_classes)
 
     def device_class(self, name: str) -> DeviceClass:
@@ -81,7 +81,7 @@ class Knowledge:
         return float(self.cost_model.estimate([placement], 1, Load()).load_s[0])
 
     def variant_facts(self, max_batch: int) -> tuple[VariantFacts, ...]:
-        """What planning needs of each version of each variant: where it has a profile."""
+        """Return the figures of each version of each variant, where it has a profile."""
         facts = []
         variants = tuple(self.catalog.versions.values())
         columns = {}
@@ -167,8 +167,8 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
 class Rereader:
     """Reads the store anew, for versions that were registered or profiled since the start.
 
-    What is dominated is not asked again: which variants are served was decided at the start, and
-    somebody wants these versions of them.
+    Dominated variants are not left out again: which variants are served was decided at the start,
+    and these versions of them were asked for.
     """
 
     def __init__(self, home: Path, settings: Settings) -> None:

@@ -9,6 +9,7 @@ from modelless.controller.control.messages import (
     Advise,
     ControlEffect,
     FactsChanged,
+    MemberLeft,
     MemberReport,
     MemberReported,
     Planned,
@@ -27,8 +28,8 @@ from modelless.controller.sim.worlds.profiles import Fleet
 class ControlDriver:
     """Hands the reports of the gateway and the workers to the machine, and carries its effects out.
 
-    All members report together, right before a tick, so whoever does not is gone, and the machine
-    never has to be patient. The world says how long workers take to start.
+    All members report together, right before each tick. The machine learns that a worker is lost
+    when the gateway does. The world says how long workers take to start, and starts them reliably.
 
     Args:
         planner: decides on loads and on the number of workers.
@@ -50,7 +51,7 @@ class ControlDriver:
         decide: Callable[[DispatchEvent], None],
         interval_s: float,
     ) -> None:
-        times = ControlTimes(interval_s, forget_s=0.0, grace_s=0.0, settle_s=0.0, scale_again_s=0.0)
+        times = ControlTimes(interval_s, settle_s=0.0, scale_again_s=0.0)
         workers = {pool.name: pool.min_workers for pool in cluster.pools}
         self._control = Control(planner, cluster.pools, workers, 0.0, times, start_weight=0.0)
         self._control.handle(FactsChanged(fleet.facts, fleet.device_classes), 0.0)
@@ -86,8 +87,15 @@ class ControlDriver:
             else:
                 self._carry_out(effect, now_s)
         for worker_id, ordered in orders.items():
+            ordered_to = self._cluster.workers.get(worker_id)
+            if ordered_to is None or not ordered_to.is_reachable or ordered_to.is_leaving:
+                continue  # and nobody has noticed yet
             in_use = self._dispatcher.in_use(worker_id)
             self._cluster.order(worker_id, ordered, in_use, at_once=at_once)
+
+    def lose(self, worker_id: str, now_s: float) -> None:
+        """The worker is gone."""
+        self._control.handle(MemberLeft(MemberReport(worker_id, False, None)), now_s)
 
     def _gateway_report(self) -> MemberReport:
         counters = self._dispatcher.take_counters()

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from math import inf
 
 from modelless.controller.control.planner import PlanLimits, Planner
-from modelless.controller.dispatch.counters import demands_of, missed
 from modelless.controller.dispatch.dispatcher import Dispatcher
 from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
@@ -286,6 +285,7 @@ class Engine:
 
     def on_silent(self, worker: SimulatedWorker) -> None:
         """See ``cluster.Gateway``."""
+        self._control.lose(worker.worker_id, self._events.now_s)
         self._decide(WorkerLost(worker.worker_id))
 
     # -- time ---------------------------------------------------------------------------------

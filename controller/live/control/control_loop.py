@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,48 +100,10 @@ def _rate(counts: Mapping[str, int], interval_s: float) -> float:
     return round(sum(counts.values()) / interval_s, 1) if interval_s > 0.0 else 0.0
 
 
-# Members that are called to report now, because orders or news wait for them.
+logger = logging.getLogger(__name__)
 
 WATCH_S = 2.0
 """A member that is not called asks again after this."""
-
-
-class MemberCalls:
-    """The members that are called and have not reported since."""
-
-    def __init__(self) -> None:
-        self._called: set[str] = set()
-        self._news = asyncio.Event()
-
-    def call(self, *member_ids: str) -> None:
-        """Have the members report."""
-        self._called.update(member_ids)
-        self._news.set()
-        self._news = asyncio.Event()
-
-    def end(self, member_id: str) -> None:
-        """The member reports, or is gone."""
-        self._called.discard(member_id)
-
-    async def wait(self, member_id: str) -> bool:
-        """Whether the member is called: as soon as it is, or False after a while."""
-        end_s = time.monotonic() + WATCH_S
-        while member_id not in self._called:
-            left_s = end_s - time.monotonic()
-            if left_s <= 0.0:
-                return False
-            try:
-                await asyncio.wait_for(self._news.wait(), left_s)
-            except TimeoutError:
-                return False
-        self._called.discard(member_id)
-        return True
-
-
-logger = logging.getLogger(__name__)
-
-DEPARTED_KEPT = 256
-"""Members whose goodbye is remembered."""
 
 FEEDBACK_KEPT = 10_000
 """Entries that wait for a gateway to report; more are dropped."""
@@ -156,10 +117,11 @@ EXPORT_S = 5.0
 
 @dataclass(slots=True)
 class _Mailbox:
-    """What waits for a member to report."""
+    """Orders and feedback that wait for a member to report, and whether it is called to."""
 
     orders: list[Order] = field(default_factory=list)
     feedback: list[Feedback] = field(default_factory=list)
+    is_called: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class ControlLoop:
@@ -169,7 +131,7 @@ class ControlLoop:
         home: where the store is.
         settings: as given to ``modelless up``.
         scale_pool: brings a pool to a number of workers.
-        export: takes the metrics' values every few seconds; None for nobody.
+        export: takes the metrics' values every few seconds; None: there is no export.
         times: of the control machine.
     """
 
@@ -195,8 +157,6 @@ class ControlLoop:
         self._residency = ResidencyTotals()
         self._release = release_of(settings)
         self._exported_s = -float("inf")
-        self._calls = MemberCalls()
-        self._departed: deque[str] = deque(maxlen=DEPARTED_KEPT)
         self._wake: asyncio.TimerHandle | None = None
 
     def _begin(self) -> None:
@@ -266,10 +226,10 @@ class ControlLoop:
         """
         self._begin()
         member_id = report.member_id
-        mailbox = self._mailboxes.setdefault(member_id, _Mailbox())
+        mailbox = self._mailbox(member_id)
         self._count(report, feedback)
         self._handle(MemberReported(report))
-        self._calls.end(member_id)
+        mailbox.is_called.clear()
         orders, mailbox.orders = tuple(mailbox.orders), []
         told, mailbox.feedback = tuple(mailbox.feedback), []
         control = self._control
@@ -289,17 +249,21 @@ class ControlLoop:
         )
 
     async def leave(self, report: MemberReport, feedback: Sequence[Feedback] = ()) -> None:
-        """Take a member's last report, once: a goodbye may be repeated."""
+        """Take a member's last report."""
         self._begin()
-        self._drop(report.member_id)
-        if report.member_id not in self._departed:
-            self._departed.append(report.member_id)
-            self._count(report, feedback)
-            self._handle(MemberLeft(report))
+        self._mailboxes.pop(report.member_id, None)
+        self._count(report, feedback)
+        self._handle(MemberLeft(report))
 
     async def called(self, member_id: str) -> bool:
         """Whether the member should report now: as soon as that is so, or False after a while."""
-        return await self._calls.wait(member_id)
+        is_called = self._mailbox(member_id).is_called
+        try:
+            await asyncio.wait_for(is_called.wait(), WATCH_S)
+        except TimeoutError:
+            return False
+        is_called.clear()
+        return True
 
     async def versions(self, token: str) -> Service:
         """Return the versions in service, once ``token`` does not stand for them any more."""
@@ -362,13 +326,14 @@ class ControlLoop:
 
     def _carry_out(self, effect: ControlEffect) -> None:
         if isinstance(effect, (LoadInstance, UnloadInstance, ResizeWorker)):
-            orders = self._mailboxes[effect.worker_id].orders
-            if effect not in orders:
-                orders.append(effect)
+            mailbox = self._mailbox(effect.worker_id)
+            mailbox.is_called.set()
+            if effect not in mailbox.orders:
+                mailbox.orders.append(effect)
         elif isinstance(effect, WakeAt):
             self._wake_at(effect.at_s)
         elif isinstance(effect, CallMember):
-            self._calls.call(effect.member_id)
+            self._mailbox(effect.member_id).is_called.set()
         elif isinstance(effect, ScalePool):
             logger.info("%s: %d workers", effect.device_class, effect.workers)
             self._scale_pool(effect)
@@ -378,7 +343,7 @@ class ControlLoop:
             self._history.add(effect.entries)
         elif isinstance(effect, ForgetMember):
             logger.warning("%s has not reported for too long: forgotten", effect.member_id)
-            self._drop(effect.member_id)
+            self._mailboxes.pop(effect.member_id, None)
         elif isinstance(effect, (PromoteVersion, RollBackVersion, KeepEvidence)):
             self._versions.write(effect)
 
@@ -398,7 +363,6 @@ class ControlLoop:
         for problem in self._control.problems:
             logger.error("a policy failed: %s", problem)
         self._residency.add_declined(self._control.declined)
-        self._calls.call(*(name for name, box in self._mailboxes.items() if box.orders))
         now_s = time.monotonic()
         held = (report.ready_bytes.keys() for report in self._control.reports)
         self._last_run.hold(frozenset().union(*held), now_s)
@@ -406,6 +370,5 @@ class ControlLoop:
             self._exported_s = now_s
             self._export(self._metrics.scalars())
 
-    def _drop(self, member_id: str) -> None:
-        self._mailboxes.pop(member_id, None)
-        self._calls.end(member_id)
+    def _mailbox(self, member_id: str) -> _Mailbox:
+        return self._mailboxes.setdefault(member_id, _Mailbox())

@@ -1,4 +1,4 @@
-"""The control loop's entries on their way to the store: off its path, and patient."""
+"""Writes the control loop's entries into the store, in the background."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_PENDING = 10_000
 class HistoryNotes:
     """Writes entries into the store's history in the background, one batch at a time.
 
-    A store that is away costs nothing but time: entries wait, up to ``most_pending``.
+    While the store is away, entries wait, up to ``most_pending``.
 
     Args:
         home: where the store is.
@@ -49,7 +49,7 @@ class HistoryNotes:
         self._writing: asyncio.Task[None] | None = None
 
     def add(self, entries: Iterable[Entry]) -> None:
-        """Keep these, stamped with the time, and write what is pending if nobody does."""
+        """Keep the entries, stamped with the time, and begin to write if no write is under way."""
         now = self._clock()
         for entry in entries:
             if len(self._pending) == self._pending.maxlen:

@@ -1,4 +1,4 @@
-"""What the control loop makes of the members' cost models: figures, and notes of what drifted."""
+"""The members' cost models in figures, and notes of placements whose latency drifted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class DriftNotes:
-    """Writes into the store's history what should be profiled again, each placement once.
+    """Writes into the store's history which placements to profile again, each once.
 
     Profiles are read at the start only, so a second note would say nothing new. A store that is
     away costs the note, until a member's next report, and nothing else.
@@ -88,7 +88,7 @@ def predictions_status(reports: Iterable[MemberReport]) -> list[dict[str, Any]]:
 
 
 def drifts_status(reports: Iterable[MemberReport]) -> list[dict[str, Any]]:
-    """What should be profiled again, by name; of several members' factors the last."""
+    """Return what should be profiled again, by name; of several members' factors the last."""
     factors = {drift.placement: drift.factor for report in reports for drift in report.drifts}
     return [
         {

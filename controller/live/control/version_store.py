@@ -42,7 +42,7 @@ WATCH_S: Final = 3.0
 """How long a call waits for a change before it comes back with nothing new."""
 
 MODELLESS: Final = "modelless"
-"""The author of a change that nobody asked for by a command."""
+"""The author of a change that no command asked for."""
 
 
 class VersionStore:
@@ -51,7 +51,7 @@ class VersionStore:
     Args:
         home: where the store is.
         started_with: the current version of every variant that is served, by name: a variant that
-            nobody promotes stays with it, whatever is registered meanwhile.
+            is not promoted stays with it, whatever is registered meanwhile.
         on_change: called with what was read whenever it changed, and once at the beginning.
 
     Raises:

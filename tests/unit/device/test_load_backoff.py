@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from modelless.controller.control.planned_memory import Stock
+from modelless.controller.control.planned_memory import PlannedMemory
 from modelless.controller.device.load_backoff import LoadBackoff, is_load_stuck
 from modelless.policies.views import ClusterView, VariantFacts, WorkerState
 from modelless.variants.vocabulary import Placement
@@ -45,7 +45,7 @@ def test_what_is_barred_is_loaded_into_another_worker() -> None:
     sound = WorkerState("w1", "cpu-1", 100, ())
     failing = replace(sound, worker_id="w0", barred=frozenset({NAME}))
     view = ClusterView(0.0, DEVICES, (failing, sound), (facts,), {}, {})
-    given = Stock(view).without(Placement(NAME, "cpu-1"), set())
+    given = PlannedMemory(view).without(Placement(NAME, "cpu-1"), set())
     assert [worker.worker_id for worker in given] == ["w1"]
 
 

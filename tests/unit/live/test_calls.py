@@ -14,7 +14,7 @@ from modelless.controller.control.pools import GATEWAYS
 from modelless.controller.device.messages import LoadInstance
 from modelless.controller.live import pace
 from modelless.controller.live.control import control_loop as control
-from modelless.controller.live.control.control_loop import ControlLoop, MemberCalls
+from modelless.controller.live.control.control_loop import ControlLoop
 from modelless.controller.live.messages import Orders
 from modelless.controller.live.pace import Pace
 from modelless.policies.views import Instance, WorkerState
@@ -102,18 +102,19 @@ def test_a_worker_is_called_for_its_orders_and_the_gateway_for_what_is_loaded(ho
     assert told.variant_ids == (LARGE,)
 
 
-def test_a_member_is_called_once_and_only_if_there_is_need(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_is_called_once_and_only_if_there_is_need(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(control, "WATCH_S", 0.01)
 
-    async def wait() -> list[bool]:
-        some = MemberCalls()
-        some.call("other")
-        some.call("came already")
-        some.end("came already")
-        found = [await some.wait("nobody"), await some.wait("came already")]
-        return [*found, await some.wait("other"), await some.wait("other")]
+    async def talk() -> list[bool]:
+        loop = ControlLoop(home, settings(**POOLED), None, times=ControlTimes(early_tick_s=0.0))
+        await loop.exchange(worker())
+        found = [await loop.called("nobody"), await loop.called("w")]
+        await loop.exchange(waiting(device=False))
+        return [*found, await loop.called("w"), await loop.called("w")]
 
-    assert asyncio.run(wait()) == [False, False, True, False]
+    assert asyncio.run(talk()) == [False, False, True, False]
 
 
 def test_a_member_in_a_hurry_does_not_pause_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
