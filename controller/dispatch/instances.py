@@ -258,11 +258,11 @@ class ReadyInstances:
         if before == report:
             return False
         self._reports[report.worker_id] = report
-        worn, group = self.groups.get(report.worker_id), self.groups.put(*report)
+        group_before, group = self.groups.get(report.worker_id), self.groups.put(*report)
         if before is not None and before._replace(variant_ids=report.variant_ids) == report:
             self._drop_stale(report, set(before.variant_ids) ^ set(report.variant_ids))
-            if worn is not None:
-                self.groups.replace_group(worn, group, self.groups_by_scope.values())
+            if group_before is not None:
+                self.groups.replace_group(group_before, group, self.groups_by_scope.values())
         else:
             self._rebuild()
         return True

@@ -1,6 +1,6 @@
 """Quarantine: workers that hang or became slow get no new batches until they prove sound again.
 
-Both signs are told apart from troubles that all workers share:
+A worker shows one of two signs, which troubles that all workers share do not cause:
 
 - *hanging*: a batch runs far beyond its p99, at two looks in a row, so that a standstill of this
   process itself is no sign. Where gateways share a worker, a batch may not wait so long behind
@@ -162,7 +162,7 @@ class Quarantine:
         }
 
     def filter_report(self, report: WorkerReport) -> WorkerReport:
-        """Keep a worker's report; what the table of instances is told."""
+        """Keep a worker's report; return it, without variants if the worker is in quarantine."""
         record = self._records.get(report.worker_id)
         if record is None:
             record = self._records[report.worker_id] = _Record(report)

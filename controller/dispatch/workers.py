@@ -113,15 +113,8 @@ class WorkerTable:
         self._next_batch_id = 0
         self._next_worker = 0
 
-    def __getitem__(self, worker_id: str) -> Worker:
-        return self._workers[worker_id]
-
     def __iter__(self) -> Iterator[Worker]:
         return iter(list(self._workers.values()))
-
-    def get(self, worker_id: str) -> Worker | None:
-        """Return the worker; None if there is none of this id."""
-        return self._workers.get(worker_id)
 
     def get_or_add(self, report: WorkerReport) -> Worker:
         """Return the worker that reported, adding it if it is new."""

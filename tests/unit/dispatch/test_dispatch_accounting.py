@@ -1,4 +1,4 @@
-"""Whatever happens, in whatever order: what goes in comes out once, and the books balance."""
+"""Each query comes out once, whatever events come in whatever order, and the counters add up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is usual among workers: the median of those that count, whoever comes and goes."""
+"""The typical error of a device class: the median of its workers' errors, as they come and go."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from modelless.controller.dispatch.quarantine import TypicalErrors
 
 
-def test_it_is_the_median_of_whoever_counts() -> None:
+def test_it_is_the_median_of_the_errors_put_and_not_dropped() -> None:
     rng = np.random.default_rng(1)
     usual, known = TypicalErrors(), dict[str, tuple[str, float]]()
     for _ in range(2000):
