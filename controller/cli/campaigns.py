@@ -12,7 +12,11 @@ from modelless.variants.vocabulary import DeviceClass, Placement, Variant
 
 if TYPE_CHECKING:
     from modelless.profiler.devices.device import DeviceFacts
-    from modelless.profiler.measure.campaign import Agenda, CampaignResult, CampaignSettings
+    from modelless.profiler.measure.campaign import (
+        CampaignResult,
+        CampaignSettings,
+        MeasurementStrategy,
+    )
     from modelless.profiler.measure.jobs import Job, MeasurementSink
     from modelless.profiler.measure.progress import ProgressEvent
     from modelless.variants.registry.catalog import Catalog
@@ -61,7 +65,7 @@ def measure_jobs(
     records: MeasurementSink,
     facts: DeviceFacts,
     settings: CampaignSettings,
-    agenda: Agenda | None = None,
+    strategy: MeasurementStrategy | None = None,
 ) -> CampaignResult:
     """Run the campaign with progress on stderr.
 
@@ -73,7 +77,7 @@ def measure_jobs(
     with Steps("profiling") as steps:
         try:
             shown = partial(_show, steps)
-            return run_campaign(jobs, records, facts, settings, shown, None, agenda)
+            return run_campaign(jobs, records, facts, settings, shown, None, strategy)
         except NoisyMachineError as error:
             raise NoisyMachineError(f"{error} (--accept-noise)") from None
         except KeyboardInterrupt:

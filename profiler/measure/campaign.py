@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from modelless.common.errors import InvalidInputError, ModellessError
 from modelless.profiler.devices.device import DeviceFacts
-from modelless.profiler.measure.jobs import Job, MeasurementSink, World
+from modelless.profiler.measure.jobs import Job, MeasurementSink, MeasuringEnvironment
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.noise import (
     PROBE_ATTEMPTS,
@@ -40,19 +40,19 @@ BATCHES = (1, 2, 4, 8)
 _PLACEMENT_PROBE_RUNS = 20  # about 50 ms before each placement
 
 
-class Chosen(NamedTuple):
+class PointsToMeasure(NamedTuple):
     """What to measure next: a placement at some batches, ascending."""
 
     placement: Placement
     batches: tuple[int, ...]
 
 
-class Agenda(Protocol):
+class MeasurementStrategy(Protocol):
     """Chooses what is worth measuring."""
 
     def choose(
         self, left: Mapping[Placement, Sequence[int]], known: Sequence[Measurement]
-    ) -> Chosen | None:
+    ) -> PointsToMeasure | None:
         """The next to measure; None if what is known is enough.
 
         Args:
@@ -71,7 +71,7 @@ class CampaignSettings:
         effort: for each point; under a budget the least of its time limit and the point's share.
         latency_cap_s: a placement whose median exceeds this is not measured at larger batches: the
             cost model extrapolates.
-        budget_s: time for everything. Without an agenda it is split equally over the placements
+        budget_s: time for everything. Without an strategy it is split equally over the placements
             that have something left to measure; what one leaves goes to those after it, and each
             gets its smallest batch measured even past its share. With one, whatever it chooses
             first gets the time, until none is left.
@@ -129,8 +129,8 @@ def run_campaign(
     facts: DeviceFacts,
     settings: CampaignSettings | None = None,
     progress: Progress = silent,
-    world: World | None = None,
-    agenda: Agenda | None = None,
+    environment: MeasuringEnvironment | None = None,
+    strategy: MeasurementStrategy | None = None,
 ) -> CampaignResult:
     """Measure every placement of ``jobs`` at every batch that is still missing.
 
@@ -140,13 +140,13 @@ def run_campaign(
         facts: of this host.
         settings: see CampaignSettings.
         progress: told of every step.
-        world: clocks, engines and noise; the real ones if None.
-        agenda: chooses what to measure next, and when that is enough; without one everything is
+        environment: clocks, engines and noise; the real ones if None.
+        strategy: chooses what to measure next, and when that is enough; without one everything is
             measured, in the order of ``jobs``.
 
     Raises:
         NoisyMachineError: it is too noisy now, and noise was not accepted. Nothing was measured.
-        InvalidInputError: a placement occurs twice; or the agenda chose what is not left.
+        InvalidInputError: a placement occurs twice; or the strategy chose what is not left.
         StoreError: a measurement cannot be written.
     """
     counted = Counter(job.placement for job in jobs)
@@ -154,9 +154,14 @@ def run_campaign(
         if count > 1:
             raise InvalidInputError.of("jobs", placement, "each placement once")
     campaign = _Campaign(
-        jobs, records, facts, settings or CampaignSettings(), progress, world or World()
+        jobs,
+        records,
+        facts,
+        settings or CampaignSettings(),
+        progress,
+        environment or MeasuringEnvironment(),
     )
-    return campaign.run(agenda)
+    return campaign.run(strategy)
 
 
 class _Campaign:
@@ -169,10 +174,10 @@ class _Campaign:
         facts: DeviceFacts,
         settings: CampaignSettings,
         progress: Progress,
-        world: World,
+        environment: MeasuringEnvironment,
     ) -> None:
         self._jobs, self._records, self._facts = jobs, records, facts
-        self._settings, self._progress, self._world = settings, progress, world
+        self._settings, self._progress, self._world = settings, progress, environment
         self._measured: list[Measurement] = []
         self._skipped: dict[tuple[Placement, int], SkipReason] = {}
         self._failed: dict[Placement, str] = {}
@@ -180,19 +185,19 @@ class _Campaign:
         self._total = len(jobs) * len(settings.batches)
         weight = sum(point_weight(batch) for batch in settings.batches) * len(jobs)
         self._time_left = TimeLeft(weight, settings.budget_s)
-        self._started_s = world.clock()
+        self._started_s = environment.clock()
 
-    def run(self, agenda: Agenda | None) -> CampaignResult:
+    def run(self, strategy: MeasurementStrategy | None) -> CampaignResult:
         self._tell(EventKind.PLANNED)
         waiting = [(job, missing) for job in self._jobs if (missing := self._missing(job))]
         settings, gauge = self._settings, self._world.gauge
         if waiting and not settings.accept_noise:
             threads = max(job.device.threads for job, _ in waiting)
             require_quiet(lambda: gauge.probe(threads, PROBE_RUNS), settings.noise_limits)
-        if agenda is None:
+        if strategy is None:
             self._measure_all(waiting)
         else:
-            self._follow(agenda, waiting)
+            self._follow(strategy, waiting)
         return CampaignResult(tuple(self._measured), self._skipped, self._failed, self._elapsed_s())
 
     def _measure_all(self, waiting: Sequence[tuple[Job, list[int]]]) -> None:
@@ -200,7 +205,9 @@ class _Campaign:
             share_s = self._left_s() / (len(waiting) - position)
             self._measure(job, missing, self._world.clock() + share_s)
 
-    def _follow(self, agenda: Agenda, waiting: Sequence[tuple[Job, list[int]]]) -> None:
+    def _follow(
+        self, strategy: MeasurementStrategy, waiting: Sequence[tuple[Job, list[int]]]
+    ) -> None:
         open_jobs = {job.placement: (job, missing) for job, missing in waiting}
         known = [row for by_batch in self._known.values() for row in by_batch.values()]
         reason = SkipReason.PREDICTED
@@ -209,7 +216,7 @@ class _Campaign:
                 reason = SkipReason.BUDGET_SPENT
                 break
             choices = {placement: tuple(left) for placement, (_, left) in open_jobs.items()}
-            chosen = agenda.choose(choices, (*known, *self._measured))
+            chosen = strategy.choose(choices, (*known, *self._measured))
             if chosen is None:
                 break
             _check_chosen(chosen, choices)
@@ -259,27 +266,27 @@ class _Campaign:
 
     def _measure(self, job: Job, missing: list[int], end_s: float) -> None:
         """Load a placement's variant and measure it at the ``missing`` batches until ``end_s``."""
-        world = self._world
+        environment = self._world
         spread = self._spread(job.device.threads)
         try:
-            loaded = world.load(job)
+            loaded = environment.load(job)
         except Exception as error:  # noqa: BLE001 - an engine may raise anything; the others go on
             self._fail(job, missing, error)
             return
         try:
             base_bytes = max(loaded.memory_bytes, job.variant.artifact_bytes)
-            loaded_bytes = world.used_bytes(job.device.kind)
+            loaded_bytes = environment.used_bytes(job.device.kind)
             while missing:
-                batch, begun_s = missing[0], world.clock()
+                batch, begun_s = missing[0], environment.clock()
                 self._tell(EventKind.STARTED, job, batch)
                 try:
                     effort = self._effort(missing, end_s - begun_s)
-                    timing = measure_point(loaded, job.inputs(batch), effort, world.clock)
+                    timing = measure_point(loaded, job.inputs(batch), effort, environment.clock)
                 except Exception as error:  # noqa: BLE001 - as above
                     self._fail(job, missing, error)
                     return
-                noise = world.gauge.since(begun_s, job.device.threads, spread)
-                grown_bytes = max(0, world.used_bytes(job.device.kind) - loaded_bytes)
+                noise = environment.gauge.since(begun_s, job.device.threads, spread)
+                grown_bytes = max(0, environment.used_bytes(job.device.kind) - loaded_bytes)
                 self._record(job, batch, timing, noise, base_bytes + grown_bytes, loaded.load_s)
                 del missing[0]
                 enough = self._enough(timing, batch, missing, end_s)
@@ -392,9 +399,9 @@ class _Campaign:
         )
 
 
-def _check_chosen(chosen: Chosen, left: Mapping[Placement, Sequence[int]]) -> None:
-    """InvalidInputError if an agenda chose nothing, what is not left, or not in order."""
+def _check_chosen(chosen: PointsToMeasure, left: Mapping[Placement, Sequence[int]]) -> None:
+    """InvalidInputError if an strategy chose nothing, what is not left, or not in order."""
     batches, possible = list(chosen.batches), left.get(chosen.placement, ())
     if not batches or batches != sorted({*batches}.intersection(possible)):
         allowed = f"some of {list(possible)}, ascending" if possible else "a placement that is left"
-        raise InvalidInputError.of("agenda.choose", chosen, allowed)
+        raise InvalidInputError.of("strategy.choose", chosen, allowed)

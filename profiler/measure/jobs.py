@@ -1,4 +1,4 @@
-"""What a campaign is given: jobs, a place for what it measures, and the world to measure in."""
+"""What a campaign is given: jobs, a place for what it measures, and the environment to measure in."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _utc_now() -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class MeasuringEnvironment:
     """What a campaign needs of the outside; the real thing by default, tests hand in their own.
 
     Attributes:

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from multiprocessing.synchronize import Event
 
 from modelless.common.errors import EnvironmentUnfitError
-from modelless.profiler.cost_model.slowdowns import Kind, PairRun, streaming_rates
+from modelless.profiler.cost_model.slowdowns import Bottleneck, PairRun, streaming_rates
 from modelless.profiler.devices.device import DeviceFacts
-from modelless.profiler.measure.jobs import Job, World, load_job
+from modelless.profiler.measure.jobs import Job, MeasuringEnvironment, load_job
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.noise import PROBE_ATTEMPTS, PROBE_RUNS, NoiseLimits, require_quiet
 from modelless.profiler.measure.timing import Effort, Timing, measure_point
@@ -34,21 +34,21 @@ _LEAST_S = 1e-3
 _START_S = 60.0
 _STOP_S = 10.0
 
-Beside = Callable[[Job], AbstractContextManager[None]]
+NeighbourRunner = Callable[[Job], AbstractContextManager[None]]
 """Keeps a job's variant busy for as long as the context is open."""
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class Representative:
     """A placement that stands for all of its kind on its device class."""
 
     job: Job
-    kind: Kind
+    kind: Bottleneck
 
 
-def pick_examples(
+def choose_representatives(
     jobs: Sequence[Job], points: Mapping[Placement, Sequence[Measurement]]
-) -> list[Example]:
+) -> list[Representative]:
     """The placements to run in pairs: two of each device class, one where there is but one.
 
     Those that are over within a millisecond are picked only where there are no others: they live
@@ -63,25 +63,25 @@ def pick_examples(
     for job in jobs:
         if job.placement in rates:
             by_class.setdefault(job.device.name, []).append(job)
-    examples = []
+    representatives = []
     for members in by_class.values():
         lasting = [job for job in members if points[job.placement][0].p50_s >= _LEAST_S]
         ordered = sorted(lasting or members, key=lambda job: (rates[job.placement], job.placement))
-        examples.append(Example(ordered[0], Kind.COMPUTE_BOUND))
+        representatives.append(Representative(ordered[0], Bottleneck.COMPUTE_BOUND))
         if len(ordered) > 1:
-            examples.append(Example(ordered[-1], Kind.MEMORY_BOUND))
-    return examples
+            representatives.append(Representative(ordered[-1], Bottleneck.MEMORY_BOUND))
+    return representatives
 
 
 def run_pairs(
-    examples: Sequence[Example],
+    representatives: Sequence[Representative],
     facts: DeviceFacts,
     *,
     effort: Effort = PAIR_EFFORT,
     limits: NoiseLimits | None = None,
     accept_noise: bool = False,
-    world: World | None = None,
-    beside: Beside | None = None,
+    environment: MeasuringEnvironment | None = None,
+    beside: NeighbourRunner | None = None,
 ) -> Iterator[PairRun]:
     """Run each example beside each of its device class, itself included; yields as it goes.
 
@@ -90,32 +90,36 @@ def run_pairs(
     time given to other machines while both run, is.
 
     Args:
-        examples: see ``pick_examples``.
+        representatives: see ``choose_representatives``.
         facts: of this host.
         effort: for each of the two sides of a pair.
         limits: of what disturbs; the campaign's defaults if None.
         accept_noise: run on a noisy machine too, and mark what comes of it as not trusted.
-        world: clocks, engines and noise; the real ones if None.
+        environment: clocks, engines and noise; the real ones if None.
         beside: keeps the neighbour busy; in a process of its own if None.
 
     Raises:
         NoisyMachineError: it is too noisy, and noise was not accepted.
         EnvironmentUnfitError: a neighbour could not be started, or ended early.
     """
-    world, beside, limits = world or World(), beside or neighbour_process, limits or NoiseLimits()
-    for own in examples:
-        others = [other for other in examples if other.job.device == own.job.device]
+    environment, beside, limits = (
+        environment or MeasuringEnvironment(),
+        beside or neighbour_process,
+        limits or NoiseLimits(),
+    )
+    for own in representatives:
+        others = [other for other in representatives if other.job.device == own.job.device]
         threads = own.job.device.threads
-        loaded = world.load(own.job)
+        loaded = environment.load(own.job)
         try:
             for other in others:
                 if not accept_noise:
-                    require_quiet(lambda t=threads: world.gauge.probe(t, PROBE_RUNS), limits)  # type: ignore[misc]
-                begun_s = world.clock()
-                alone = measure_point(loaded, own.job.inputs(1), effort, world.clock)
-                quiet = world.gauge.since(begun_s, threads, 0.0).level(limits) <= 1.0
+                    require_quiet(lambda t=threads: environment.gauge.probe(t, PROBE_RUNS), limits)  # type: ignore[misc]
+                begun_s = environment.clock()
+                alone = measure_point(loaded, own.job.inputs(1), effort, environment.clock)
+                quiet = environment.gauge.since(begun_s, threads, 0.0).level(limits) <= 1.0
                 with beside(other.job):
-                    together, given = _undisturbed(loaded, own.job, effort, limits, world)
+                    together, given = _undisturbed(loaded, own.job, effort, limits, environment)
                 yield PairRun(
                     placement=own.job.placement,
                     kind=own.kind,
@@ -125,7 +129,7 @@ def run_pairs(
                     beside_s=together.p50_s,
                     repeats=min(alone.repeats, together.repeats),
                     trusted=quiet and given,
-                    measured_at=world.now(),
+                    measured_at=environment.now(),
                     fingerprint=facts.fingerprint_of(own.job.device.kind),
                 )
         finally:
@@ -137,7 +141,7 @@ def _undisturbed(
     job: Job,
     effort: Effort,
     limits: NoiseLimits,
-    world: World,
+    environment: MeasuringEnvironment,
 ) -> tuple[Timing, bool]:
     """Measure beside the neighbour; again while other machines take too much of the time.
 
@@ -145,9 +149,9 @@ def _undisturbed(
         the timing, and whether the time was this machine's own.
     """
     for _ in range(PROBE_ATTEMPTS):
-        begun_s = world.clock()
-        timing = measure_point(loaded, job.inputs(1), effort, world.clock)
-        given = world.gauge.since(begun_s, job.device.threads, 0.0).steal <= limits.steal
+        begun_s = environment.clock()
+        timing = measure_point(loaded, job.inputs(1), effort, environment.clock)
+        given = environment.gauge.since(begun_s, job.device.threads, 0.0).steal <= limits.steal
         if given:
             break
     return timing, given

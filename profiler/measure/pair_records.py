@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import delete, select
 
 from modelless.common.errors import InvalidInputError, StoreError
-from modelless.profiler.cost_model.slowdowns import Kind, PairRun
+from modelless.profiler.cost_model.slowdowns import Bottleneck, PairRun
 from modelless.variants.store import PairRunRow, Store
 from modelless.variants.vocabulary import Placement
 
@@ -71,9 +71,9 @@ def _pair_run(row: PairRunRow) -> PairRun:
     try:
         return PairRun(
             placement=Placement(row.variant_id, row.device_class),
-            kind=Kind(row.kind),
+            kind=Bottleneck(row.kind),
             neighbour=Placement(row.neighbour_variant_id, row.neighbour_device_class),
-            neighbour_kind=Kind(row.neighbour_kind),
+            neighbour_kind=Bottleneck(row.neighbour_kind),
             alone_s=row.alone_s,
             beside_s=row.beside_s,
             repeats=row.repeats,

@@ -225,7 +225,7 @@ class Duplicates(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class PlacementFacts:
     """A placement of our own, as tables describe it.
 
     Attributes:
@@ -283,7 +283,7 @@ def rows_of(
     families: Mapping[str, str] | None = None,
     graphs: Mapping[str, GraphFacts] | None = None,
 ) -> list[TableRow]:
-    """Our own measurements as rows of the schema; see ``Subject.row``.
+    """Our own measurements as rows of the schema; see ``PlacementFacts.row``.
 
     Args:
         measurements: to write.
@@ -306,7 +306,7 @@ def rows_of(
             )
         family = (families or {}).get(f"{variant.task}/{variant.model}", "")
         graph = (graphs or {}).get(row.variant_id)
-        subject = Subject(variant, device, row.device_name, row.engine, family, graph)
+        subject = PlacementFacts(variant, device, row.device_name, row.engine, family, graph)
         rows.append(
             replace(
                 subject.row(row.batch, row.p50_s * 1e3),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 
 
-def column(count: int) -> tuple[array[float], FloatArray]:
+def make_column(count: int) -> tuple[array[float], FloatArray]:
     """``count`` zeros, twice over the same memory: for plain code, and for numpy.
 
     One element of the first is read or written in a third of the time that numpy takes.

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.profiler.cost_model.online.columns import FloatArray, column
+from modelless.profiler.cost_model.online.columns import FloatArray, make_column
 from modelless.profiler.cost_model.online.coverage import CoverageCounter
 from modelless.profiler.cost_model.online.residuals import Residuals
 from modelless.profiler.cost_model.online.settings import ResidualSettings, ShiftSettings
@@ -32,7 +32,7 @@ _ONCE = 0.5 ** (1.0 / _HALF_LIFE)
 _FORGOTTEN = _PATIENCE + 20.0 * _HALF_LIFE
 
 
-class Vain:
+class RefusalTracker:
     """How often queries were refused for each of n rows since it was last heard of.
 
     Args:
@@ -43,16 +43,16 @@ class Vain:
     def __init__(self, groups: Sequence[int]) -> None:
         self._group_of_row = np.asarray(groups, dtype=np.intp)
         self._group_count = max(groups, default=-1) + 1
-        self._times, self._counts = column(len(groups))
+        self._times, self._counts = make_column(len(groups))
         self._is_known = np.zeros(len(groups), dtype=np.bool_)
         self._refused_s = np.full(len(groups), -np.inf)
 
-    def heard(self, row: int) -> None:
+    def record_outcome(self, row: int) -> None:
         """The row was seen at work."""
         self._times[row] = 0.0
         self._is_known[row] = True
 
-    def refused(self, rows: IntArray, at_s: float) -> tuple[FloatArray, FloatArray] | None:
+    def record_refusal(self, rows: IntArray, at_s: float) -> tuple[FloatArray, FloatArray] | None:
         """A query was refused for these rows.
 
         Args:
@@ -189,7 +189,7 @@ class Corrections:
         self._absurd_log = math.log(settings.absurd_ratio)
         self._unfaded = 0
         self._faded_s = math.nan  # no time known yet
-        self._vain = Vain(groups)
+        self._refusals = RefusalTracker(groups)
         self.version = 0
         self.counters = [CoverageCounter() for _ in range(max(groups, default=-1) + 1)]
         self.shifted: dict[int, ShiftMark] = {}
@@ -242,7 +242,7 @@ class Corrections:
         self.counters[self._groups[row]].count(error, given, relative)
         if not self._settings.learns:
             return False
-        self._vain.heard(row)
+        self._refusals.record_outcome(row)
         residuals.learn(row, ratio_log, slowed, busy_neighbours)
         tails.learn(row, spread, error, given)
         if self._detector.observe(row, ratio_log - slowed):
@@ -256,13 +256,13 @@ class Corrections:
         return True
 
     def doubt(self, rows: IntArray, at_s: float) -> None:
-        """A query was refused for what is predicted of these rows; see ``Vain``.
+        """A query was refused for what is predicted of these rows; see ``RefusalTracker``.
 
         Args:
             rows: whose.
             at_s: as for ``observe``.
         """
-        fading = self._vain.refused(rows, at_s)
+        fading = self._refusals.record_refusal(rows, at_s)
         if fading is not None:
             self._residuals.fade(*fading)
             self._tails.fade(*fading)

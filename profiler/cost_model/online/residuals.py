@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.profiler.cost_model.online.columns import FloatArray, column
+from modelless.profiler.cost_model.online.columns import FloatArray, make_column
 from modelless.profiler.cost_model.online.settings import ResidualSettings
 
 # What busy neighbours cost on one device class, as a curve that learns.
@@ -130,13 +130,13 @@ class Residuals:
         self._most_outcomes = _REMEMBERED / settings.rate
         self._most_log = math.log(settings.most)
         self._most_neighbour_log = math.log(settings.most_per_neighbour)
-        self._mean, self._means = column(count)
-        self._outcomes, self._outcome_counts = column(count)
+        self._mean, self._means = make_column(count)
+        self._outcomes, self._outcome_counts = make_column(count)
         self._weighted = [0.0] * group_count
         self._weight = [0.0] * group_count
         # For ``locations``: own share of the estimate, and the group's share in it.
-        self._own, self._owns = column(count)
-        self._shared, self._shares = column(count)
+        self._own, self._owns = make_column(count)
+        self._shared, self._shares = make_column(count)
         self._shares += 1.0
         known = list(contention or [0.0] * count)
         priors = [0.0] * group_count
@@ -152,7 +152,7 @@ class Residuals:
                 for log, group in zip(known, self._groups, strict=True)
             ]
         )
-        self._own_load, self._own_loads = column(count)
+        self._own_load, self._own_loads = make_column(count)
         self._own_loads += self._load_prior
 
     def location(self, row: int, busy_neighbours: float) -> float:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.profiler.cost_model.online.columns import FloatArray, column
+from modelless.profiler.cost_model.online.columns import FloatArray, make_column
 
 IntArray = NDArray[np.intp]
 
@@ -52,7 +52,7 @@ class Tails:
         count, group_count = len(groups), max(groups, default=-1) + 1
         self._groups = list(groups)
         self._group_of_row = np.asarray(self._groups, dtype=np.intp)
-        self._own, flat = column(3 * count)  # a row's three side by side
+        self._own, flat = make_column(3 * count)  # a row's three side by side
         self._owns = flat.reshape(count, 3)
         self._group = [[0.0] * 3 for _ in range(group_count)]
         self._scale = [0.0] * count  # 0: nothing seen

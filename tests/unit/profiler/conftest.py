@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from modelless.profiler.devices.device import DeviceFacts
-from modelless.profiler.measure.jobs import Job, World
+from modelless.profiler.measure.jobs import Job, MeasuringEnvironment
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.noise import QUIET, Noise
 from modelless.variants.runtimes.base import Tensors
@@ -159,7 +159,7 @@ def make_measurement(**changes: Any) -> Measurement:
 
 @dataclass
 class Bench:
-    """A campaign's world in the hand of a test.
+    """A campaign's environment in the hand of a test.
 
     ``latency_s`` maps (variant id, batch) to the seconds of each run, which then varies by +-1 %.
     """
@@ -191,8 +191,8 @@ class Bench:
         return one
 
     @property
-    def world(self) -> World:
-        return World(
+    def environment(self) -> MeasuringEnvironment:
+        return MeasuringEnvironment(
             clock=self.clock,
             now=lambda: datetime(2025, 1, 1, tzinfo=UTC),
             load=self.load,
