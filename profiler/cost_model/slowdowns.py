@@ -14,7 +14,7 @@ from modelless.variants.vocabulary import Placement
 
 
 class Bottleneck(StrEnum):
-    """The resource that limits a placement: the two ends of the roofline (Williams et al., 2009)."""
+    """The resource that limits a placement: the ends of the roofline (Williams et al., 2009)."""
 
     COMPUTE_BOUND = "compute-bound"
     MEMORY_BOUND = "memory-bound"
@@ -124,7 +124,7 @@ class Slowdowns:
         return None if log is None else math.exp(log)
 
     def log_by_any(self, placement: Placement) -> float:
-        """Returns the log of a placement's slowdown beside any one neighbour; 0 if it is unknown."""
+        """Returns the log of a placement's slowdown beside any neighbour; 0 if it is unknown."""
         own = self._sorts.get(placement)
         return 0.0 if own is None else self._log_by_any.get(own, 0.0)
 

@@ -1,7 +1,7 @@
-"""Measuring many placements: which points, in what order, for how long; resumed where it was left.
+"""Campaigns: measure many placements, in some order and time, and resume after an interruption.
 
-Points are written as they are measured, so an interruption loses one point at most; what is in the
-records for this machine already, and trusted, is not measured again.
+Each point is stored as soon as it is measured, so an interruption loses at most one point. Points
+that are stored for this machine, and trusted, are not measured again.
 """
 
 from __future__ import annotations
@@ -37,47 +37,48 @@ from modelless.profiler.measure.timing import FEWEST_REPEATS, Effort, Timing, me
 from modelless.variants.vocabulary import Placement
 
 BATCHES = (1, 2, 4, 8)
-_PLACEMENT_PROBE_RUNS = 20  # about 50 ms before each placement
+_PROBE_RUNS_PER_PLACEMENT = 20  # about 50 ms before each placement
 
 
 class PointsToMeasure(NamedTuple):
-    """What to measure next: a placement at some batches, ascending."""
+    """A placement and the batch sizes, ascending, to measure next."""
 
     placement: Placement
     batches: tuple[int, ...]
 
 
 class MeasurementStrategy(Protocol):
-    """Chooses what is worth measuring."""
+    """Chooses the points that are worth measuring."""
 
     def choose(
         self, left: Mapping[Placement, Sequence[int]], known: Sequence[Measurement]
     ) -> PointsToMeasure | None:
-        """The next to measure; None if what is known is enough.
+        """Returns what to measure next; None if enough is known.
 
         Args:
-            left: batches by placement that may be measured.
-            known: what was measured, in this campaign and before.
+            left: unmeasured batch sizes by placement.
+            known: measurements, of this campaign and from before.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CampaignSettings:
-    """How a campaign is run.
+    """Settings of a campaign.
 
     Attributes:
-        batches: to measure, ascending.
-        effort: for each point; under a budget the least of its time limit and the point's share.
-        latency_cap_s: a placement whose median exceeds this is not measured at larger batches: the
-            cost model extrapolates.
-        budget_s: time for everything. Without an strategy it is split equally over the placements
-            that have something left to measure; what one leaves goes to those after it, and each
-            gets its smallest batch measured even past its share. With one, whatever it chooses
-            first gets the time, until none is left.
-        noise_limits: beyond these a measurement is not trusted.
-        accept_noise: measure on a noisy machine too, and mark what was measured as not trusted.
-        widest: a median known less well than this, as a share, is not trusted.
+        batches: batch sizes to measure, ascending.
+        effort: effort for each point; under a budget the time limit is at most the point's share.
+        latency_cap_s: a placement whose median exceeds this is not measured at larger batch sizes,
+            which the cost model extrapolates.
+        budget_s: time for the whole campaign. Without a strategy it is split equally over the
+            placements with something left to measure; what one does not use goes to the next ones,
+            and each is measured at its smallest batch size even beyond its share. With a strategy,
+            the points that it chooses first get the time until none is left.
+        noise_limits: limits beyond which a measurement is not trusted.
+        accept_noise: whether to measure on a noisy machine, too, and mark the measurements as not
+            trusted.
+        widest: relative width of the median's interval beyond which a measurement is not trusted.
     """
 
     batches: tuple[int, ...] = BATCHES
@@ -103,13 +104,13 @@ class CampaignSettings:
 
 @dataclass(frozen=True, slots=True)
 class CampaignResult:
-    """What came of a campaign.
+    """The result of a campaign.
 
     Attributes:
-        measured: in the order of measuring.
-        skipped: why each point that was not measured was not.
-        failed: what went wrong with a placement, by placement.
-        elapsed_s: all of it.
+        measured: measurements in the order of measuring.
+        skipped: for each point that was not measured, the reason.
+        failed: for each placement that failed, the error.
+        elapsed_s: time of the whole campaign.
     """
 
     measured: tuple[Measurement, ...]
@@ -119,7 +120,7 @@ class CampaignResult:
 
     @property
     def untrusted(self) -> tuple[Measurement, ...]:
-        """Those measured that are not to be trusted; a later campaign measures them again."""
+        """The measurements that are not trusted; a later campaign repeats them."""
         return tuple(row for row in self.measured if not row.trusted)
 
 
@@ -132,21 +133,22 @@ def run_campaign(
     environment: MeasuringEnvironment | None = None,
     strategy: MeasurementStrategy | None = None,
 ) -> CampaignResult:
-    """Measure every placement of ``jobs`` at every batch that is still missing.
+    """Measure every placement of ``jobs`` at every batch size that is missing.
 
     Args:
-        jobs: in the order to measure; no placement twice.
-        records: what is there already is skipped; each new measurement is added at once.
-        facts: of this host.
-        settings: see CampaignSettings.
-        progress: told of every step.
+        jobs: placements in the order of measuring, none twice.
+        records: store of measurements; points that it has are skipped, new ones are added at once.
+        facts: facts of this host.
+        settings: settings of the campaign.
+        progress: receives every step.
         environment: clocks, engines and noise; the real ones if None.
-        strategy: chooses what to measure next, and when that is enough; without one everything is
-            measured, in the order of ``jobs``.
+        strategy: chooses what to measure next and when to stop; without one everything is measured,
+            in the order of ``jobs``.
 
     Raises:
-        NoisyMachineError: it is too noisy now, and noise was not accepted. Nothing was measured.
-        InvalidInputError: a placement occurs twice; or the strategy chose what is not left.
+        NoisyMachineError: the machine is too noisy now, and noise is not accepted. Nothing was
+            measured.
+        InvalidInputError: a placement occurs twice, or the strategy chose a point that is not left.
         StoreError: a measurement cannot be written.
     """
     counted = Counter(job.placement for job in jobs)
@@ -165,7 +167,7 @@ def run_campaign(
 
 
 class _Campaign:
-    """One run of ``run_campaign``, and what it has come to."""
+    """One run of ``run_campaign`` and its results so far."""
 
     def __init__(
         self,
@@ -241,7 +243,7 @@ class _Campaign:
 
     @cached_property
     def _known(self) -> Mapping[Placement, Mapping[int, Measurement]]:
-        """What is in the records for this machine, and trusted."""
+        """The stored measurements of this machine that are trusted."""
         known: dict[Placement, dict[int, Measurement]] = {}
         for kind in sorted({job.device.kind for job in self._jobs}):
             for row in self._records.current(self._facts, kind):
@@ -250,7 +252,7 @@ class _Campaign:
         return known
 
     def _missing(self, job: Job) -> list[int]:
-        """Batches still to measure; the others are told of as skipped."""
+        """Returns the batch sizes left to measure, and reports the others as skipped."""
         known = self._known.get(job.placement, {})
         missing: list[int] = []
         capped = False
@@ -265,7 +267,10 @@ class _Campaign:
         return missing
 
     def _measure(self, job: Job, missing: list[int], end_s: float) -> None:
-        """Load a placement's variant and measure it at the ``missing`` batches until ``end_s``."""
+        """Load a placement's variant and measure it at the ``missing`` batch sizes.
+
+        It begins no batch size that would not end by ``end_s``.
+        """
         environment = self._world
         spread = self._spread(job.device.threads)
         try:
@@ -296,17 +301,17 @@ class _Campaign:
             loaded.unload()
 
     def _spread(self, threads: int) -> float:
-        """How much a fixed computation varies now; passing trouble is for the counters to see."""
+        """Returns how much a fixed computation varies now, at best of several probes."""
         spread = math.inf
         for _ in range(PROBE_ATTEMPTS):
-            probe = self._world.gauge.probe(threads, _PLACEMENT_PROBE_RUNS)
+            probe = self._world.gauge.probe(threads, _PROBE_RUNS_PER_PLACEMENT)
             spread = min(spread, probe.spread)
             if spread <= self._settings.noise_limits.spread:
                 break
         return spread
 
     def _effort(self, missing: Sequence[int], left_s: float) -> Effort:
-        """The effort for the first of ``missing``, of the ``left_s`` seconds for all of them."""
+        """Returns the effort for the first of ``missing``, given the seconds left for all."""
         effort = self._settings.effort
         share = point_weight(missing[0]) / sum(point_weight(batch) for batch in missing)
         limit_s = min(effort.max_time_s, max(1e-3, left_s * share))
@@ -315,7 +320,7 @@ class _Campaign:
     def _enough(
         self, timing: Timing, batch: int, missing: Sequence[int], end_s: float
     ) -> SkipReason | None:
-        """Why batches larger than ``batch`` are not worth measuring; None if they are."""
+        """Returns why larger batch sizes are not worth measuring; None if they are."""
         if not missing:
             return None
         if timing.p50_s > self._settings.latency_cap_s:
@@ -367,7 +372,7 @@ class _Campaign:
 
     def _end(self, batch: int, *, measured: bool) -> None:
         self._done += 1
-        self._time_left.ended(batch, measured=measured)
+        self._time_left.end_point(batch, measured=measured)
 
     def _elapsed_s(self) -> float:
         return self._world.clock() - self._started_s
@@ -400,7 +405,7 @@ class _Campaign:
 
 
 def _check_chosen(chosen: PointsToMeasure, left: Mapping[Placement, Sequence[int]]) -> None:
-    """InvalidInputError if an strategy chose nothing, what is not left, or not in order."""
+    """Raise InvalidInputError if a strategy chose no point, one that is not left, or no order."""
     batches, possible = list(chosen.batches), left.get(chosen.placement, ())
     if not batches or batches != sorted({*batches}.intersection(possible)):
         allowed = f"some of {list(possible)}, ascending" if possible else "a placement that is left"

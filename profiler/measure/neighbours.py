@@ -1,8 +1,8 @@
-"""Running pairs of placements together: what a busy neighbour costs, from a handful of runs.
+"""Runs pairs of placements together to measure how much a busy neighbour slows each down.
 
-Not all pairs: as in Bubble-Up (Mars et al., MICRO 2011) a few runs characterise how sensitive
-placements are and how much they disturb. Of each device class two placements stand for all: the one
-that streams least and the one that streams most bytes a second, so that both cores and memory are
+As in Bubble-Up (Mars et al., MICRO 2011) a few runs show how sensitive placements are and how much
+they disturb; not all pairs run. Two placements represent each device class: the one that streams
+the fewest and the one that streams the most bytes a second, so that both cores and memory are
 contended for. Each is measured alone and then beside each of the two, which runs without a pause in
 a process of its own, as another gateway's device would.
 """
@@ -28,19 +28,19 @@ from modelless.variants.runtimes.base import LoadedVariant
 from modelless.variants.vocabulary import Placement
 
 PAIR_EFFORT = Effort(min_time_s=0.5, max_time_s=2.0)
-"""For each of the two sides of a pair run."""
+"""The effort for each of the two measurements of a pair run."""
 
 _LEAST_S = 1e-3
 _START_S = 60.0
 _STOP_S = 10.0
 
 NeighbourRunner = Callable[[Job], AbstractContextManager[None]]
-"""Keeps a job's variant busy for as long as the context is open."""
+"""Returns a context manager that keeps a job's variant busy while it is open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Representative:
-    """A placement that stands for all of its kind on its device class."""
+    """A placement that represents those with its bottleneck on its device class."""
 
     job: Job
     kind: Bottleneck
@@ -49,14 +49,16 @@ class Representative:
 def choose_representatives(
     jobs: Sequence[Job], points: Mapping[Placement, Sequence[Measurement]]
 ) -> list[Representative]:
-    """The placements to run in pairs: two of each device class, one where there is but one.
+    """Returns the placements to run in pairs: two of each device class, or one if there is only
+    one.
 
-    Those that are over within a millisecond are picked only where there are no others: they live
-    in the caches and say little of anything else.
+    Placements that take less than a millisecond are chosen only where there are no others: they
+    stay in the caches and do not represent larger ones.
 
     Args:
-        jobs: what may be picked.
-        points: what was measured, by ascending batch; what was not is not picked.
+        jobs: placements to choose from.
+        points: measurements by placement, by ascending batch size; unmeasured placements are not
+            chosen.
     """
     rates = streaming_rates(points)
     by_class: dict[str, list[Job]] = {}
@@ -83,23 +85,23 @@ def run_pairs(
     environment: MeasuringEnvironment | None = None,
     beside: NeighbourRunner | None = None,
 ) -> Iterator[PairRun]:
-    """Run each example beside each of its device class, itself included; yields as it goes.
+    """Run each representative beside each of its device class, itself included; yield each run.
 
-    Each is measured alone right before, so that a machine that slows down slows both. What the
-    neighbour takes is wanted here and no noise: only what disturbs the measurement alone, and the
-    time given to other machines while both run, is.
+    Each is measured alone right before, so that a machine that becomes slower slows both
+    measurements. The time that the neighbour takes does not count as noise; only what disturbs the
+    measurement alone, and the time given to other machines while both run, does.
 
     Args:
         representatives: see ``choose_representatives``.
-        facts: of this host.
-        effort: for each of the two sides of a pair.
-        limits: of what disturbs; the campaign's defaults if None.
-        accept_noise: run on a noisy machine too, and mark what comes of it as not trusted.
+        facts: facts of this host.
+        effort: effort for each of the two measurements of a pair.
+        limits: limits of the noise; the campaign's defaults if None.
+        accept_noise: whether to run on a noisy machine, too, and mark the runs as not trusted.
         environment: clocks, engines and noise; the real ones if None.
-        beside: keeps the neighbour busy; in a process of its own if None.
+        beside: keeps the neighbour busy; by default in a process of its own.
 
     Raises:
-        NoisyMachineError: it is too noisy, and noise was not accepted.
+        NoisyMachineError: the machine is too noisy, and noise is not accepted.
         EnvironmentUnfitError: a neighbour could not be started, or ended early.
     """
     environment, beside, limits = (
@@ -119,7 +121,7 @@ def run_pairs(
                 alone = measure_point(loaded, own.job.inputs(1), effort, environment.clock)
                 quiet = environment.gauge.since(begun_s, threads, 0.0).level(limits) <= 1.0
                 with beside(other.job):
-                    together, given = _undisturbed(loaded, own.job, effort, limits, environment)
+                    together, given = _measure_beside(loaded, own.job, effort, limits, environment)
                 yield PairRun(
                     placement=own.job.placement,
                     kind=own.kind,
@@ -136,17 +138,16 @@ def run_pairs(
             loaded.unload()
 
 
-def _undisturbed(
+def _measure_beside(
     loaded: LoadedVariant,
     job: Job,
     effort: Effort,
     limits: NoiseLimits,
     environment: MeasuringEnvironment,
 ) -> tuple[Timing, bool]:
-    """Measure beside the neighbour; again while other machines take too much of the time.
+    """Returns a timing beside the neighbour, and whether this machine had the time to itself.
 
-    Returns:
-        the timing, and whether the time was this machine's own.
+    It measures again while other machines take too much of the time.
     """
     for _ in range(PROBE_ATTEMPTS):
         begun_s = environment.clock()
@@ -162,7 +163,7 @@ def neighbour_process(job: Job) -> Iterator[None]:
     """Run the job's variant without a pause in a process of its own while the context is open.
 
     Raises:
-        EnvironmentUnfitError: it did not come to run, or ended before it was told to.
+        EnvironmentUnfitError: the process did not start to run, or ended before it was told to.
     """
     context = multiprocessing.get_context("spawn")  # engines' threads do not survive a fork
     running, stop = context.Event(), context.Event()
@@ -195,7 +196,7 @@ def _unfit(job: Job, what: str) -> EnvironmentUnfitError:
 
 
 def _keep_busy(job: Job, running: Event, stop: Event) -> None:
-    """What the neighbour's process does, until it is told to stop or nobody is left to tell it."""
+    """Run the variant in the neighbour's process until it is told to stop or its parent is gone."""
     parent = os.getppid()
     loaded = load_job(job)
     inputs = job.inputs(1)

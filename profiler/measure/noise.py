@@ -1,9 +1,9 @@
-"""How noisy the machine is right now, and whether a measurement on it can be trusted.
+"""How noisy the machine is, and whether a measurement on it can be trusted.
 
-Three signs, none of which needs privileges: how much a fixed small computation varies; the time
-the hypervisor gave to others (steal); the time other processes took of the cores that are wanted.
-The first costs a fraction of a second; the other two are differences of the kernel's counters, so
-they watch a measurement from beginning to end for nothing.
+There are three signs, and none needs privileges: how much a fixed small computation varies; the
+time that the hypervisor gives to other machines (steal); and the time that other processes take of
+the wanted cores. The first takes a fraction of a second. The other two are differences of the
+kernel's counters, which cover a measurement from beginning to end at no cost.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ PROBE_ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class NoiseLimits:
-    """What is still quiet enough.
+    """The noise up to which a measurement is trusted.
 
     Attributes:
         spread: p90 over p10 of the fixed computation, less 1.
-        steal: share of the cores' time that the hypervisor gave to other machines.
+        steal: share of the cores' time that the hypervisor gives to other machines.
         contention: share of the wanted cores' time that other processes take.
     """
 
@@ -44,14 +44,14 @@ class NoiseLimits:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """How noisy it was: shares as in NoiseLimits; 0 where the host cannot tell."""
+    """Measured noise, in the shares of ``NoiseLimits``; 0 where the host cannot tell."""
 
     spread: float = 0.0
     steal: float = 0.0
     contention: float = 0.0
 
     def level(self, limits: NoiseLimits) -> float:
-        """The worst sign as a multiple of its limit: 1 is the most that can be trusted."""
+        """Returns the worst sign as a multiple of its limit; up to 1 a measurement is trusted."""
         return max(
             self.spread / limits.spread,
             self.steal / limits.steal,
@@ -59,7 +59,7 @@ class Noise:
         )
 
     def explain(self, limits: NoiseLimits) -> str:
-        """One line for a person."""
+        """Returns one line for a person."""
         return (
             f"a fixed computation varies by {self.spread:.0%} (limit {limits.spread:.0%}), "
             f"other processes take {self.contention:.0%} of the wanted cores "
@@ -76,10 +76,10 @@ class CpuCounters:
     """Seconds of processor time since some start, over the cores this process may use.
 
     Attributes:
-        at_s: when they were read, on ``time.perf_counter``.
-        busy_s, steal_s: of all processes on those cores; given to other machines.
-        own_s: of this process, all threads.
-        cores: how many cores were counted; 0 where the host keeps no counters.
+        at_s: time of reading, on ``time.perf_counter``.
+        busy_s, steal_s: time of all processes on those cores, and time given to other machines.
+        own_s: time of this process, all threads.
+        cores: number of counted cores; 0 where the host keeps no counters.
     """
 
     at_s: float
@@ -90,7 +90,7 @@ class CpuCounters:
 
 
 def spread_of(durations_s: Sequence[float]) -> float:
-    """p90 / p10 - 1 of a fixed computation's durations; 0 for fewer than two."""
+    """Returns p90 / p10 - 1 of a fixed computation's durations; 0 for fewer than two."""
     if len(durations_s) < 2:
         return 0.0
     low, high = np.quantile(np.asarray(durations_s, dtype=np.float64), [0.1, 0.9])
@@ -100,10 +100,10 @@ def spread_of(durations_s: Sequence[float]) -> float:
 def noise_between(
     before: CpuCounters, after: CpuCounters, *, threads: int, spread: float = 0.0
 ) -> Noise:
-    """Noise between two readings for work that wants ``threads`` cores.
+    """Returns the noise between two readings for work that wants ``threads`` cores.
 
-    Other processes contend only for what is left: on two cores, one busy neighbour leaves a
-    single-threaded measurement its core.
+    Other processes contend only for the cores that are left: on two cores, one busy neighbour
+    leaves a single-threaded measurement its core.
     """
     cores = min(before.cores, after.cores)
     passed_s = after.at_s - before.at_s
@@ -122,7 +122,7 @@ def noise_between(
 
 
 def parse_stat(text: str, cpus: Collection[int], tick_s: float) -> tuple[float, float, int]:
-    """(busy seconds, stolen seconds, cores found) of ``cpus`` from the text of /proc/stat."""
+    """Returns busy seconds, stolen seconds and cores of ``cpus`` in the text of /proc/stat."""
     busy_s, steal_s, cores = 0.0, 0.0, 0
     for line in text.splitlines():
         name, *fields = line.split()
@@ -137,7 +137,7 @@ def parse_stat(text: str, cpus: Collection[int], tick_s: float) -> tuple[float, 
 
 
 def read_counters(cpus: Collection[int], stat: Path = Path("/proc/stat")) -> CpuCounters:
-    """The counters now; with 0 cores where the system has no /proc/stat."""
+    """Returns the counters now, with 0 cores where the system has no /proc/stat."""
     try:
         text = stat.read_text(encoding="ascii")
         tick_s = 1.0 / os.sysconf("SC_CLK_TCK")
@@ -148,7 +148,7 @@ def read_counters(cpus: Collection[int], stat: Path = Path("/proc/stat")) -> Cpu
 
 
 def fixed_work() -> None:
-    """The probe's computation: always the same, in the interpreter alone."""
+    """Run the probe's computation, which is always the same and uses only the interpreter."""
     total = 0
     for number in range(PROBE_LOOPS):
         total += number & 7
@@ -162,7 +162,7 @@ def probe(
     work: Callable[[], None] = fixed_work,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Noise:
-    """Run ``work`` ``runs`` times and say how noisy it was meanwhile. Takes 0.1 to 0.3 s."""
+    """Returns the noise while ``work`` runs ``runs`` times, which takes 0.1 to 0.3 s."""
     before = counters()
     durations_s = []
     for _ in range(runs):
@@ -175,10 +175,10 @@ def probe(
 def require_quiet(
     probe_once: Callable[[], Noise], limits: NoiseLimits, *, attempts: int = PROBE_ATTEMPTS
 ) -> Noise:
-    """Probe until it is quiet, at most ``attempts`` times.
+    """Probe until it is quiet, at most ``attempts`` times, and return the last noise.
 
     Raises:
-        NoisyMachineError: none of them was; the message says what disturbs and what to do.
+        NoisyMachineError: no probe was quiet; the message names what disturbs and what to do.
     """
     noise = probe_once()
     for _ in range(attempts - 1):
@@ -195,9 +195,9 @@ def require_quiet(
 
 
 class NoiseWatch:
-    """Watches the counters while something is measured.
+    """Reads the counters before and after measurements.
 
-    The kernel counts in steps of 10 ms, so a window is kept at least ``window_s`` long: a quick
+    The kernel counts in steps of 10 ms, so a window is at least ``window_s`` long: a quick
     measurement is judged together with what ran just before it.
     """
 
@@ -207,7 +207,10 @@ class NoiseWatch:
         self._readings: deque[CpuCounters] = deque([counters()])
 
     def check(self, *, since_s: float, threads: int, spread: float = 0.0) -> Noise:
-        """Noise from ``since_s`` (``time.perf_counter``), or a little earlier, until now."""
+        """Returns the noise from about ``since_s`` (``time.perf_counter``) until now.
+
+        The window begins earlier where it would be shorter than ``window_s``.
+        """
         now = self._counters()
         start_s = min(since_s, now.at_s - self._window_s)
         readings = self._readings
@@ -219,19 +222,25 @@ class NoiseWatch:
 
 
 class NoiseGauge(Protocol):
-    """How noisy it is for work on so many threads."""
+    """Measures the noise for work on a number of threads."""
 
     def probe(self, threads: int, runs: int) -> Noise:
-        """Noise during ``runs`` runs of a fixed computation."""
+        """Returns the noise during ``runs`` runs of a fixed computation."""
         ...
 
     def since(self, start_s: float, threads: int, spread: float) -> Noise:
-        """Noise from ``start_s`` (``time.perf_counter``) until now; the spread is known."""
+        """Returns the noise from ``start_s`` (``time.perf_counter``) until now.
+
+        Args:
+            start_s: beginning of the work, seconds.
+            threads: cores that the work wants.
+            spread: known spread of a fixed computation.
+        """
         ...
 
 
 class HostNoise:
-    """The gauge of this host."""
+    """The noise gauge of this host."""
 
     def __init__(self) -> None:
         cpus = allowed_cpus()
@@ -239,9 +248,9 @@ class HostNoise:
         self._watch = NoiseWatch(self._counters)
 
     def probe(self, threads: int, runs: int) -> Noise:
-        """See NoiseGauge.probe."""
+        """Returns the noise during ``runs`` runs of a fixed computation."""
         return probe(threads=threads, counters=self._counters, runs=runs)
 
     def since(self, start_s: float, threads: int, spread: float) -> Noise:
-        """See NoiseGauge.since."""
+        """Returns the noise from ``start_s`` until now, with a known spread."""
         return self._watch.check(since_s=start_s, threads=threads, spread=spread)

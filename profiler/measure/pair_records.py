@@ -17,9 +17,9 @@ class PairRecords:
         self._store = store
 
     def add(self, run: PairRun) -> None:
-        """Keep ``run`` in place of an older one of the same two, in one transaction.
+        """Store ``run`` in place of an older one of the same pair, in one transaction.
 
-        One that is not trusted does not replace one that is.
+        A run that is not trusted does not replace one that is.
 
         Raises:
             StoreError: the store cannot be written.
@@ -53,10 +53,10 @@ class PairRecords:
             session.add(row)
 
     def current(self, fingerprint: str) -> list[PairRun]:
-        """What was run together on the machine with ``fingerprint``.
+        """Returns the pair runs of the machine with ``fingerprint``.
 
         Raises:
-            StoreError: the store cannot be read, or holds a row that cannot be true.
+            StoreError: the store cannot be read, or holds an impossible row.
         """
         with self._store.session() as session:
             rows = session.scalars(

@@ -1,7 +1,7 @@
 """Baselines that the learned model is compared with.
 
-Each gets the same training rows and the same few measurements of the device as the learned model, and
-corrects its level by the median of those, which favours it over its published form.
+Each gets the same training rows and the same few measurements of the device as the learned model,
+and corrects its level by the median of those, which favours it over its published form.
 """
 
 from __future__ import annotations
@@ -119,7 +119,10 @@ def best_proxy(proxies: FloatArray, shots: IntArray, seen_log: FloatArray) -> Fl
 
 
 class LogLinear(Baseline):
-    """A linear regression of log latency on the features, with levels for device, engine, precision."""
+    """A linear regression of log latency on the features.
+
+    Each device, each of its engines and each precision has a level.
+    """
 
     def predict_log(self, shots: IntArray, seen_log: FloatArray, rows: IntArray) -> FloatArray:
         inputs = np.concatenate([_design(self.training_points), _design(self.wanted_points)])

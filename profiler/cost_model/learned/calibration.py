@@ -4,9 +4,9 @@ A Gaussian process states its uncertainty under assumptions. Its real errors, in
 standard deviation, are *scores*. They come from known devices that are predicted as if they were
 unknown, and from the device's own measurements, each left out in turn. The former give the shape of
 the distribution of scores and their scale on the usual device. The latter correct both for this
-device, shrunk because they are few. The band is a quantile of the scores: split conformal prediction
-(Vovk, Gammerman and Shafer, "Algorithmic Learning in a Random World", 2005, section 4.1) with
-normalised scores and an empirical-Bayes scale.
+device, shrunk because they are few. The band is a quantile of the scores: split conformal
+prediction (Vovk, Gammerman and Shafer, "Algorithmic Learning in a Random World", 2005, section 4.1)
+with normalised scores and an empirical-Bayes scale.
 """
 
 from __future__ import annotations

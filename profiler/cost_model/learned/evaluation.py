@@ -2,10 +2,10 @@
 
 All methods get the same training rows and the same measurements ("shots") of each left-out device;
 shots are not judged. With 0 shots a device is predicted unseen. A *sampler* chooses the shots:
-``random`` takes any; ``chosen`` takes one after the other the row that reduces the expected errors of
-the others most (``experiment_design``). ``modelless profile --budget`` chooses in the same way, but
-weighs the reduction by the time that the measurement takes. A sampler sees only the latencies of the
-rows that it has taken.
+``random`` takes any; ``chosen`` takes one after the other the row that reduces the expected errors
+of the others most (``experiment_design``). ``modelless profile --budget`` chooses in the same way,
+but weighs the reduction by the time that the measurement takes. A sampler sees only the latencies
+of the rows that it has taken.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Learner(Protocol):
 Sampler = Callable[[Learner, FloatArray, int, int], IntArray]
 """Returns the shots in the order in which they are taken, shape (shots,).
 
-The arguments are the learner, the latency of each of the device's n rows in milliseconds, the number
-of shots and a seed."""
+The arguments are the learner, the latency of each of the device's n rows in milliseconds, the
+number of shots and a seed."""
 
 
 def sample_at_random(_: Learner, latency_ms: FloatArray, count: int, seed: int) -> IntArray:

@@ -1,10 +1,10 @@
 """Chooses what to measure next: the points that reduce the errors of all points most per second.
 
 This is greedy Bayesian experimental design by the expected absolute error of the predicted log
-latencies (Chaloner and Verdinelli, "Bayesian Experimental Design: A Review", 1995, section 2). For a
-normal variable that error is proportional to the standard deviation, so it has a closed form and does
-not depend on the outcome of the measurement. A-optimal design, by the squared error, would choose
-measurements for the few least known points, the extremes, where models are least reliable.
+latencies (Chaloner and Verdinelli, "Bayesian Experimental Design: A Review", 1995, section 2). For
+a normal variable that error is proportional to the standard deviation, so it has a closed form and
+does not depend on the outcome of the measurement. A-optimal design, by the squared error, would
+choose measurements for the few least known points, the extremes, where models are least reliable.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Points of any profile as columns of numbers, the input of the learned model.
 
-A point is a model at a resolution, on a device with an engine and a precision, at a batch size and a
-concurrency. Sizes are logarithms that fixed constants bring to about unit scale, so a feature means
-the same whatever table it comes from. An unknown size is 0, the middle of the scale.
+A point is a model at a resolution, on a device with an engine and a precision, at a batch size and
+a concurrency. Sizes are logarithms that fixed constants bring to about unit scale, so a feature
+means the same whatever table it comes from. An unknown size is 0, the middle of the scale.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The covariance between points of what the roofline misses.
 
-It is a sum over levels (all devices, those of a kind, ..., one device) of sums of terms (a constant,
-the roofline's balance, the features, the family, the name, the item's effect on other devices). A
-new device therefore starts with what its kind has in common, and its own measurements show what is
-particular to it. Where the rates of a device were measured, less is uncertain from the start, and
-each variance counts only in part (``_BENCHMARKED_SHARES``). This is a coregionalised Gaussian process
-with nested random effects: Bonilla, Chai and Williams, "Multi-task Gaussian Process Prediction"
-(2007).
+It is a sum over levels (all devices, those of a kind, ..., one device) of sums of terms (a
+constant, the roofline's balance, the features, the family, the name, the item's effect on other
+devices). A new device therefore starts with what its kind has in common, and its own measurements
+show what is particular to it. Where the rates of a device were measured, less is uncertain from the
+start, and each variance counts only in part (``_BENCHMARKED_SHARES``). This is a coregionalised
+Gaussian process with nested random effects: Bonilla, Chai and Williams, "Multi-task Gaussian
+Process Prediction" (2007).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Kernel:
 
     @classmethod
     def of(cls, variances: Mapping[str, Mapping[str, float]], noise_variance: float) -> Kernel:
-        """Returns the kernel with these variances by level and term; negligible ones are left out."""
+        """Returns the kernel with these variances by level and term; tiny ones become 0."""
         table = np.array([[variances[level][term] for term in TERMS] for level in LEVELS])
         return cls(np.where(table < _LEAST_VARIANCE, 0.0, table), noise_variance)
 
@@ -140,7 +140,7 @@ def weighted_terms(left: Points, right: Points, weights: FloatArray) -> FloatArr
 
 
 def _groups(points: Points) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """Yields the levels and ``is_benchmarked`` of points that agree in all of them, and their rows."""
+    """Yields the levels and ``is_benchmarked`` of points that agree in them, and their rows."""
     keys = np.column_stack([points.levels, points.is_benchmarked.astype(np.intp)])
     combinations, group = np.unique(keys, axis=0, return_inverse=True)
     group = group.reshape(-1)

@@ -136,8 +136,8 @@ class FittedPlacements:
         self._posterior = posterior
         self._base_log = base_log
         self._conditioned = conditioned
-        # Half of the errors lie within the median distance; the central 80 % leave a tenth on either
-        # side, the central 98 % a hundredth.
+        # Half of the errors lie within the median distance; the central 80 % leave a tenth on
+        # either side, the central 98 % a hundredth.
         error, variance = conditioned.leave_one_out()
         shot_errors = error / np.sqrt(variance)
         within, self._p90, self._p99 = (

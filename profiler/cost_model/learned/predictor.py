@@ -39,8 +39,8 @@ IntArray = NDArray[np.intp]
 MOST_TRAINING_POINTS = 3000
 """The most training points; more are thinned out, because the time grows with their cube."""
 
-# The prediction of least relative error lies below the median by half the variance: a whole variance
-# would follow from a log-normal error, but the bands err to the wide side.
+# The prediction of least relative error lies below the median by half the variance: a whole
+# variance would follow from a log-normal error, but the bands err to the wide side.
 _SHIFT_SHARE, _MOST_SHIFT_LOG = 0.5, 0.5
 _RELATED_SHARE = 0.75  # of the training points, at most, for items that are predicted
 

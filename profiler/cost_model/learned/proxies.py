@@ -2,10 +2,10 @@
 
 The latencies of another device tell all of a device that differs from it by one factor, and little
 of one of another make. Before a device is measured, nobody knows whether to follow all proxies a
-little, one proxy in part, or one proxy exactly. So one model for each of these assumptions predicts,
-and each counts by how likely it makes the measurements: Bayesian model averaging (Hoeting, Madigan,
-Raftery and Volinsky, "Bayesian Model Averaging: A Tutorial", 1999). Bands are wider where the models
-disagree.
+little, one proxy in part, or one proxy exactly. So one model for each of these assumptions
+predicts, and each counts by how likely it makes the measurements: Bayesian model averaging
+(Hoeting, Madigan, Raftery and Volinsky, "Bayesian Model Averaging: A Tutorial", 1999). Bands are
+wider where the models disagree.
 """
 
 from __future__ import annotations

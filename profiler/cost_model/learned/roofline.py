@@ -154,8 +154,8 @@ def measured_unit_ms(rates: DeviceRates, precision: str) -> FloatArray | None:
     - a multiply-add from the matrix product;
     - an activation from nine multiply-adds of the depthwise 3x3 convolution, whose time is mostly
       the time to move each activation through the caches;
-    - a weight from four bytes copied in memory;
-    - a layer from one run of a graph of a single operator, which starts the threads as a layer does.
+    - a weight from four bytes copied in memory; - a layer from one run of a graph of a single
+    operator, which starts the threads as a layer does.
 
     Args:
         rates: what the device was measured to do.

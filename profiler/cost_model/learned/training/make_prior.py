@@ -3,9 +3,10 @@
     python -m modelless.profiler.cost_model.learned.training.make_prior TABLE.csv...
 
 It takes three steps, each determined by the seed. Robust least squares with a level for each device
-fits the roofline's constants of each device kind. The marginal likelihood of samples of every source
-fits the variances, once with and once without item effects, and their mean is taken. Then groups of
-variances are scaled by how well a left-out device is predicted from ten of its measurements.
+fits the roofline's constants of each device kind. The marginal likelihood of samples of every
+source fits the variances, once with and once without item effects, and their mean is taken. Then
+groups of variances are scaled by how well a left-out device is predicted from ten of its
+measurements.
 """
 
 from __future__ import annotations
@@ -174,7 +175,7 @@ class Sample:
 
 
 def fit_variances(samples: Sequence[Sample], use_item_effects: bool) -> tuple[FloatArray, float]:
-    """Returns the variances, shape (7, 10), and the noise variance of largest marginal likelihood."""
+    """Returns the variances, shape (7, 10), and the noise variance of the largest likelihood."""
     absent = np.zeros((len(LEVELS), len(TERMS)), dtype=bool)
     if not use_item_effects:
         absent[:, [TERMS.index("elsewhere_linear"), TERMS.index("elsewhere_smooth")]] = True

@@ -276,7 +276,7 @@ def test_progress_tells_of_every_point_and_the_time_left(bench: Any, sink: Any, 
 def test_time_left_is_never_more_than_the_budget() -> None:
     left = TimeLeft(weight=10.0, budget_s=5.0)
     assert left.eta_s(1.0) == 4.0
-    left.ended(1, measured=True)
+    left.end_point(1, measured=True)
     assert left.eta_s(2.0) == 3.0
     assert left.eta_s(9.0) == 0.0
 
