@@ -1,4 +1,4 @@
-"""Who decides: pure policies for selection, batching, scaling, placement and eviction."""
+"""Pure policies for selection, batching, scaling, placement, eviction and forecasts."""
 
 if not __name__.startswith("modelless."):
     raise ImportError(

@@ -1,4 +1,4 @@
-"""Why something was decided: a closed list, because reasons are counted, tested and explained."""
+"""Reasons of decisions: a closed list, because reasons are counted, tested and explained."""
 
 from __future__ import annotations
 

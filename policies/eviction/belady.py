@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from modelless.policies.eviction.instance_figures import reload_s, size_bytes
 from modelless.policies.eviction.least_recently_used import LeastRecentlyUsed
-from modelless.policies.eviction.worth import reload_s, size_bytes
 from modelless.policies.scopes import scopes_of
 from modelless.policies.seams import Clairvoyant, EvictionPolicy
 from modelless.policies.views import ClusterView, Instance
@@ -55,13 +55,19 @@ class Belady(EvictionPolicy, Clairvoyant):
         return self._loss(newcomer, view.now_s, reload_s(newcomer)) >= kept
 
     def _loss(self, instance: Instance, now_s: float, ready_s: float = 0.0) -> float:
-        """Seconds of loading, a second until it is asked for again: what it would cost to do
-        without it. ``ready_s``: how long it cannot serve yet."""
+        """Returns the seconds of loading, a second until its next query, that its absence would
+        cost.
+
+        Args:
+            instance: the instance.
+            now_s: time now, seconds.
+            ready_s: seconds until it can serve.
+        """
         wait_s = self._next_s(instance.variant_id, now_s + ready_s) - now_s
         return reload_s(instance) / max(wait_s, _SOON_S)
 
     def _next_s(self, variant_id: str, now_s: float) -> float:
-        """When the next query comes that the variant could be for; inf if none does."""
+        """Returns the time of the next query that the variant could serve; inf if there is none."""
         next_s = math.inf
         for scope in scopes_of(variant_id):
             arrivals_s = self._arrivals_s.get(scope)

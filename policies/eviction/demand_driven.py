@@ -16,8 +16,8 @@ from modelless.policies.views import ClusterView, Instance
 class DemandDriven(EvictionPolicy):
     """By the queries now waiting or running that a variant could serve, then LRU.
 
-    Clockwork ranks the loads by unmet demand; here the scaling policy does that, and this one sees
-    to it that a load for one client does not take away what the next in the queue waits for.
+    Clockwork ranks the loads by unmet demand; here the scaling policy does that. This policy
+    prevents that a load for one client evicts what the next client in the queue waits for.
     """
 
     def rank(self, residents: Sequence[Instance], view: ClusterView) -> Sequence[Instance]:

@@ -16,8 +16,9 @@ from modelless.policies.views import ClusterView, Instance
 
 
 class ModelMesh(EvictionPolicy):
-    """LRU. What is wanted on demand is not loaded where room would have to be made for it and even
-    what was used longest ago was used too lately.
+    """LRU that declines a load on demand if even the oldest entry was used too recently.
+
+    It declines only where room would have to be made.
 
     Args:
         churn_age_s: seconds since the last use of the oldest entry below which a load is refused.

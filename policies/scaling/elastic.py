@@ -26,6 +26,7 @@ from modelless.policies.scaling.demand_value.demand_value import DemandValue
 from modelless.policies.scaling.demand_value.offer import offer_of
 from modelless.policies.scaling.demand_value.rates import KindRate, KindRates
 from modelless.policies.scaling.demand_value.worth import worth_of
+from modelless.policies.scaling.elastic_problem import Prices
 from modelless.policies.scaling.elastic_program import (
     Plan,
     best_plan,
@@ -33,8 +34,7 @@ from modelless.policies.scaling.elastic_program import (
     present_plan,
     rent_usd_per_s,
 )
-from modelless.policies.scaling.elastic_terms import Prices
-from modelless.policies.scaling.mixed_integer import Effort
+from modelless.policies.scaling.mixed_integer import SolverLimits
 from modelless.policies.seams import ScalingPolicy
 from modelless.policies.views import ClusterView, Targets
 
@@ -85,7 +85,7 @@ class Elastic(ScalingPolicy):
         ):
             if not 0.0 <= value < inf:
                 raise InvalidInputError.of(name, value, "0 or more, finite")
-        self.effort = Effort(node_limit, _GAP, time_limit_s).checked()
+        self.limits = SolverLimits(node_limit, _GAP, time_limit_s).validated()
         self.prices = Prices(query_usd, accuracy_usd, horizon_s)
         self.down_after_s = down_after_s
         self.zero_after_s = zero_after_s
@@ -112,7 +112,7 @@ class Elastic(ScalingPolicy):
         present = present_plan(view.workers)
         expected = self._expected(view, forecast_per_s)
         plan = present if expected is None else self._best(view, expected, present)
-        kept = self._steadied(view, plan)
+        kept = self._stabilise(view, plan)
         if self._quality is not None and kept != plan:
             self._quality = self._quality._replace(remark="a dearer one of late is kept for now")
         wanted = dict.fromkeys((size for pool in view.pools for size in pool.sizes), 0)
@@ -131,12 +131,12 @@ class Elastic(ScalingPolicy):
             return None
         if view.now_s - self._asked_s >= self.zero_after_s:
             return []
-        self._feel(view)
+        self._update_strain(view)
         tasks = {variant.task for variant in view.variants}
         told = self._rates.rates(forecast_per_s, len(tasks))
         return [kind._replace(rate_per_s=self._strain * kind.rate_per_s) for kind in told]
 
-    def _feel(self, view: ClusterView) -> None:
+    def _update_strain(self, view: ClusterView) -> None:
         """Learn whether busy workers miss deadlines."""
         busy = sum(worker.busy_share for worker in view.workers)
         is_busy = bool(view.workers) and busy >= self.utilisation * len(view.workers)
@@ -164,7 +164,7 @@ class Elastic(ScalingPolicy):
             view.device_classes,
             self.utilisation,
             self.prices,
-            self.effort,
+            self.limits,
         )
         plan = present
         if found is not None:
@@ -176,7 +176,7 @@ class Elastic(ScalingPolicy):
             plan = _cheapest(view, {offer.classes[number] for number in able})
         return plan
 
-    def _steadied(self, view: ClusterView, plan: Plan) -> Plan:
+    def _stabilise(self, view: ClusterView, plan: Plan) -> Plan:
         """The dearest plan of the last while, of equals the latest."""
         if self._plans and view.now_s < self._plans[-1][0]:
             self._plans.clear()  # the clock jumped back

@@ -95,7 +95,7 @@ class InfaasScaling(ScalingPolicy):
 
     def targets(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> Targets:
         plan = _Plan(view, self._wanted, self.accelerator_replicas, self.cpu_replicas)
-        self._low_models.look(view.now_s)
+        self._low_models.begin_view(view.now_s)
         demands = _demands(view)
         if not self._was_asked and not demands:
             demands = [
@@ -126,7 +126,7 @@ class InfaasScaling(ScalingPolicy):
         for worker in view.workers:
             if worker.device_class in view.device_classes:
                 shares[worker.device_class].append(worker.busy_share)
-        self._low_classes.look(view.now_s)
+        self._low_classes.begin_view(view.now_s)
         wanted = {}
         for name, busy in sorted(shares.items()):
             idle_share = _IDLE_SHARE.get(view.device_classes[name].kind, _IDLE_SHARE_ELSE)
@@ -362,7 +362,7 @@ class _Patience(Generic[_Key]):
         self._since_s: dict[_Key, float] = {}
         self._asked: set[_Key] = set()
 
-    def look(self, now_s: float) -> None:
+    def begin_view(self, now_s: float) -> None:
         """A new view; what was not asked about in the last one begins anew."""
         if now_s < self._now_s:
             self._since_s.clear()

@@ -17,7 +17,7 @@ from modelless.policies.scaling.fixed import Fixed
 from modelless.policies.seams import ScalingPolicy
 from modelless.policies.views import ClusterView, Targets
 
-_MOST_LOOKS = 1024
+_MOST_SAMPLES = 1024
 _MOST_WORKERS = 1_000_000
 
 
@@ -71,7 +71,7 @@ class OngoingRequests(ScalingPolicy):
         self.look_back_period_s = look_back_period_s
         self.device_classes = None if device_classes is None else tuple(device_classes)
         self._instances = Fixed(keep_dominated=keep_dominated)
-        self._looks: deque[tuple[float, int]] = deque(maxlen=_MOST_LOOKS)  # time, queries open
+        self._samples: deque[tuple[float, int]] = deque(maxlen=_MOST_SAMPLES)  # time, queries open
         self._pools: dict[str, _Pool] = {}
 
     def targets(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> Targets:
@@ -90,12 +90,12 @@ class OngoingRequests(ScalingPolicy):
 
     def _mean_ongoing(self, view: ClusterView) -> float:
         """Queries open, averaged over the looks of the last while."""
-        if self._looks and view.now_s < self._looks[-1][0]:
-            self._looks.clear()  # the clock jumped back
-        self._looks.append((view.now_s, sum(view.open_queries.values())))
-        while self._looks[0][0] < view.now_s - self.look_back_period_s:
-            self._looks.popleft()
-        return sum(count for _, count in self._looks) / len(self._looks)
+        if self._samples and view.now_s < self._samples[-1][0]:
+            self._samples.clear()  # the clock jumped back
+        self._samples.append((view.now_s, sum(view.open_queries.values())))
+        while self._samples[0][0] < view.now_s - self.look_back_period_s:
+            self._samples.popleft()
+        return sum(count for _, count in self._samples) / len(self._samples)
 
     def _desired(self, present: int, load: float) -> int:
         """Workers wanted of a class of which ``present`` are there, if ``load`` times the target

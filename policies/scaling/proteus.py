@@ -6,7 +6,7 @@ cannot be served, it asks for less and less of it. See ``proteus_program``. It p
 published, use it with the selection ``planned-shares`` and the forecaster ``ewma``.
 
 First there is a greedy plan, and the plan that was kept so far. Then the program is searched for a
-better one, for as long as its effort lasts. The best of the three by the program's own objective is
+better one, for as long as its limits lasts. The best of the three by the program's own objective is
 taken; of equals what the search found, which goes by the demand there is now. What is known of its
 distance from the best comes with it (``Targets.quality``).
 
@@ -33,8 +33,7 @@ import numpy as np
 from modelless.policies.plan_quality import PlanQuality, PlanSource
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling.demand_mix import DemandKind
-from modelless.policies.scaling.mixed_integer import Effort
-from modelless.policies.scaling.proteus_greedy import greedy_plan
+from modelless.policies.scaling.mixed_integer import SolverLimits
 from modelless.policies.scaling.proteus_program import ProteusProgram, Solution
 from modelless.policies.scaling.replanning import ReplanningPolicy
 from modelless.policies.scaling.worker_options import (
@@ -88,7 +87,7 @@ class Proteus(ReplanningPolicy):
         batch_sizes: Sequence[int] = (1, 2, 4, 8),
     ) -> None:
         super().__init__(interval_s, change)
-        self.effort = Effort(node_limit, gap, time_limit_s).checked()
+        self.limits = SolverLimits(node_limit, gap, time_limit_s).validated()
         self.batch_sizes = check_batch_sizes(batch_sizes)
         self.last_gap = nan
         self.last_beta = nan
@@ -152,17 +151,17 @@ class Proteus(ReplanningPolicy):
         known: _Known,
     ) -> _Answer | None:
         """The most accurate plan at the first beta that can be met; None if none is found."""
-        if self.effort.node_limit == 0 or self.effort.time_limit_s == 0.0:
+        if self.limits.node_limit == 0 or self.limits.time_limit_s == 0.0:
             return None
         program = ProteusProgram(kinds, options, workers)
         answer = self._at(BETAS[0], program, known)
         if answer is not None:
             return answer
-        most = program.most_served(self.effort)
+        most = program.most_served(self.limits)
         if most.solution is not None:
             found = np.array(most.solution.counts, dtype=np.float64)
             known = [*known, (PlanSource.PROGRAM, found)]
-        time_limit_s = self.effort.time_limit_s
+        time_limit_s = self.limits.time_limit_s
         served = max(program.served_of(plan, time_limit_s) for _, plan in known)
         beta = next((beta for beta in BETAS[1:] if beta <= served + 1e-6), None)
         return None if beta is None else self._at(beta, program, known)
@@ -172,9 +171,9 @@ class Proteus(ReplanningPolicy):
         answers = {
             source: solution
             for source, plan in known
-            if (solution := program.accuracy_of(plan, beta, self.effort.time_limit_s)) is not None
+            if (solution := program.accuracy_of(plan, beta, self.limits.time_limit_s)) is not None
         }
-        search = program.most_accurate(beta, self.effort)
+        search = program.most_accurate(beta, self.limits)
         bound = inf
         if search.solution is not None:
             answers[PlanSource.PROGRAM] = search.solution
@@ -254,3 +253,64 @@ def _balanced(
             part = counts[o] * options[o].items_per_s / able if able else 1.0
             balanced[kind, o] = balanced.get((kind, o), 0.0) + flow * part
     return balanced
+
+
+_CHUNKS = 16  # of a device class's workers: so many are moved at a time
+_MOST_SWAPS = 32
+_MOST_SWAP_ROWS = 500  # looked at at a time; with more options, the plan stays as it is
+
+
+def greedy_plan(
+    kinds: Sequence[DemandKind],
+    options: Sequence[WorkerOption],
+    workers: Mapping[str, int],
+    headroom: float = 1.0,
+) -> FloatArray:
+    """Workers by option: add what helps most until none is left, then swap while that helps.
+
+    Args:
+        kinds: demand.
+        options: what workers may be set to.
+        workers: by device class.
+        headroom: capacity is planned for this many times the demand.
+    """
+    kinds = [replace(kind, items_per_s=headroom * kind.items_per_s) for kind in kinds]
+    classes = [option.placement.device_class for option in options]
+    chunk = {name: max(1, count // _CHUNKS) for name, count in workers.items()}
+    free = dict(workers)
+    counts = np.zeros(len(options))
+    best = -inf
+    while True:
+        open_ = [o for o, name in enumerate(classes) if free[name] > 0]
+        if not open_:
+            break
+        plans = np.repeat(counts[None, :], len(open_), axis=0)
+        for row, option in enumerate(open_):
+            plans[row, option] += min(chunk[classes[option]], free[classes[option]])
+        value = worth(*served_and_accuracy(kinds, options, plans))
+        row = int(value.argmax())
+        if not value[row] > best + 1e-9:
+            break
+        best = float(value[row])
+        free[classes[open_[row]]] -= round(float((plans[row] - counts).sum()))
+        counts = plans[row]
+    for _ in range(_MOST_SWAPS):
+        swaps = [
+            (out, into)
+            for out in np.flatnonzero(counts).tolist()
+            for into, name in enumerate(classes)
+            if name == classes[out] and into != out
+        ]
+        if not 0 < len(swaps) <= _MOST_SWAP_ROWS:
+            break
+        plans = np.repeat(counts[None, :], len(swaps), axis=0)
+        for row, (out, into) in enumerate(swaps):
+            moved = min(float(chunk[classes[out]]), counts[out])
+            plans[row, out] -= moved
+            plans[row, into] += moved
+        value = worth(*served_and_accuracy(kinds, options, plans))
+        row = int(value.argmax())
+        if not value[row] > best + 1e-9:
+            break
+        best, counts = float(value[row]), plans[row]
+    return counts

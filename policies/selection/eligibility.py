@@ -12,16 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.policies.reasons import Reason
-from modelless.policies.selection.feasibility import Options, look, why_infeasible
+from modelless.policies.selection.feasibility import Options, list_options, why_infeasible
 from modelless.policies.views import Candidates, QueryView
 from modelless.variants.vocabulary import Placement
 
 
-def look_at_all(query: QueryView, candidates: Candidates, quantile: str = "p50") -> Options:
+def list_all_options(query: QueryView, candidates: Candidates, quantile: str = "p50") -> Options:
     """All rows as options, the dominated ones included: option i is row i."""
     if candidates.shortlist is not None:
         candidates = replace(candidates, shortlist=None)
-    return look(query, candidates, quantile)
+    return list_options(query, candidates, quantile)
 
 
 def within_limits(query: QueryView, options: Options) -> NDArray[np.bool_]:
@@ -43,7 +43,7 @@ def why_never(query: QueryView, options: Options) -> Reason | None:
     return None if possible.any() else why_infeasible(query, options)
 
 
-def only(options: Options, kept: NDArray[np.bool_]) -> Options:
+def select_options(options: Options, kept: NDArray[np.bool_]) -> Options:
     """Some of the options; ``kept`` has shape (m,)."""
     rows = np.flatnonzero(kept)
     return Options(

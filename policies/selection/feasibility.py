@@ -54,7 +54,7 @@ def latency_column(estimates: Estimates, quantile: str) -> FloatArray:
     return estimates.p90_s if quantile == "p90" else estimates.p50_s
 
 
-def look(query: QueryView, candidates: Candidates, quantile: str) -> Options:
+def list_options(query: QueryView, candidates: Candidates, quantile: str) -> Options:
     """What there is to choose from, and which of it is feasible."""
     rows = candidates.shortlist
     accuracy_percent, cost_usd = candidates.accuracy_percent, candidates.cost_usd

@@ -33,7 +33,7 @@ from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.feasibility import (
     check_quantile,
     latency_column,
-    look,
+    list_options,
     why_infeasible,
 )
 from modelless.policies.views import (
@@ -52,8 +52,8 @@ from modelless.variants.vocabulary import Placement
 
 _RECENT: Final = 5
 _LOOSE_S: Final = 0.1  # with more time than that, accelerators are saved
-_LEAST_LOOKS: Final = 3
-_LOOKS_PER_S: Final = 0.15 * 1000.0 / 0.6
+_LEAST_EXAMINED: Final = 3
+_EXAMINED_PER_S: Final = 0.15 * 1000.0 / 0.6
 _PERIOD_S: Final = 1.0
 _REMEMBERED_S: Final = 30.0
 _DEAR: Final = 4.0
@@ -103,32 +103,32 @@ class Infaas(SelectionPolicy):
         super().__init__(batching or EarliestDeadlineFirst())
         self.quantile = check_quantile(quantile)
         self.accelerators = None if accelerators is None else frozenset(accelerators)
-        self._watches: dict[str, _Watch] = {}
+        self._histories: dict[str, _PlacementHistory] = {}
         self._holders = _Holders()
 
     def on_arrival(
         self, query: QueryView, candidates: Candidates, rng: np.random.Generator
     ) -> Choice:
         latency_s = latency_column(candidates.estimates, self.quantile)
-        watch = self._watch(query.scope, candidates)
-        watch.look(candidates, latency_s, self._holders)
+        history = self._history(query.scope, candidates)
+        history.observe(candidates, latency_s, self._holders)
         # Unknown latencies are inf, and so is a limit that was not given.
         fits = np.isfinite(latency_s) & (latency_s <= query.deadline_s - candidates.now_s)
         allowed = (candidates.accuracy_percent >= query.min_accuracy_percent) & (
             candidates.cost_usd <= query.max_cost_usd
         )
-        able = fits & allowed & ~watch.overloaded
-        row = watch.recent_row(able)
+        able = fits & allowed & ~history.overloaded
+        row = history.recent_row(able)
         if row is None:
-            row = self._search(query, watch, latency_s, allowed, able)
+            row = self._search(query, history, latency_s, allowed, able)
         if row is not None:
-            watch.choose(row)
+            history.choose(row)
             return Bind(row, Reason.BEST_FIT)
-        row = _soonest_loaded(candidates, watch, fits & allowed & watch.dear, latency_s)
+        row = _soonest_loaded(candidates, history, fits & allowed & history.dear, latency_s)
         if row is not None:
-            watch.choose(row)
+            history.choose(row)
             return Bind(row, Reason.FALLBACK)
-        return Reject(why_infeasible(query, look(query, candidates, self.quantile)))
+        return Reject(why_infeasible(query, list_options(query, candidates, self.quantile)))
 
     def on_idle(
         self,
@@ -137,36 +137,43 @@ class Infaas(SelectionPolicy):
         now_s: float,
         rng: np.random.Generator,
     ) -> Run | Wait:
-        self._holders.note(worker, now_s)
+        self._holders.record(worker, now_s)
         return super().on_idle(worker, queues, now_s, rng)
 
     def _search(
-        self, query: QueryView, watch: _Watch, latency_s: FloatArray, allowed: Mask, able: Mask
+        self,
+        query: QueryView,
+        history: _PlacementHistory,
+        latency_s: FloatArray,
+        allowed: Mask,
+        able: Mask,
     ) -> int | None:
         """The tightest fit among the first few in ascending accuracy; if none, among all."""
         limit_s = query.deadline_s - query.arrival_s
         bound = len(able)
         if limit_s < np.inf:
-            bound = max(_LEAST_LOOKS, int(limit_s * _LOOKS_PER_S))
+            bound = max(_LEAST_EXAMINED, int(limit_s * _EXAMINED_PER_S))
         if limit_s > _LOOSE_S:
             slow = latency_s >= _LOOSE_S  # what is quicker is saved for who needs it
-            row = _tightest(watch.order, allowed & slow, able, latency_s, bound)
+            row = _tightest(history.order, allowed & slow, able, latency_s, bound)
             if row is not None:
                 return row
-        row = _tightest(watch.order, allowed, able, latency_s, bound)
-        return row if row is not None else _tightest(watch.order, able, able, latency_s, len(able))
+        row = _tightest(history.order, allowed, able, latency_s, bound)
+        return (
+            row if row is not None else _tightest(history.order, able, able, latency_s, len(able))
+        )
 
-    def _watch(self, scope: str, candidates: Candidates) -> _Watch:
+    def _history(self, scope: str, candidates: Candidates) -> _PlacementHistory:
         """What is known of the scope's placements, carried over if these are not the same."""
-        known = self._watches.get(scope)
+        known = self._histories.get(scope)
         if known is None or known.placements is not candidates.placements:
-            if known is None and len(self._watches) >= _MOST_SCOPES:
-                del self._watches[next(iter(self._watches))]
-            known = self._watches[scope] = _Watch(candidates, self.accelerators, known)
+            if known is None and len(self._histories) >= _MOST_SCOPES:
+                del self._histories[next(iter(self._histories))]
+            known = self._histories[scope] = _PlacementHistory(candidates, self.accelerators, known)
         return known
 
 
-class _Watch:
+class _PlacementHistory:
     """The placements of a scope: what was chosen of them, and which are overloaded.
 
     Attributes:
@@ -180,7 +187,7 @@ class _Watch:
         self,
         candidates: Candidates,
         accelerators: frozenset[str] | None,
-        before: _Watch | None,
+        before: _PlacementHistory | None,
     ) -> None:
         self.placements = candidates.placements
         rows = len(self.placements)
@@ -196,7 +203,7 @@ class _Watch:
         self._recent: list[Placement] = []  # newest first
         self._chosen = np.zeros(rows)
         self._delay_s = np.zeros(rows)  # summed over looks
-        self._looks = 0
+        self._observations = 0
         self._since_s: float | None = None
         if before is not None:
             self._recent = before._recent
@@ -206,14 +213,14 @@ class _Watch:
             self.overloaded[new] = before.overloaded[old]
             self._chosen[new] = before._chosen[old]
             self._delay_s[new] = before._delay_s[old]
-            self._looks, self._since_s = before._looks, before._since_s
+            self._observations, self._since_s = before._observations, before._since_s
 
-    def look(self, candidates: Candidates, latency_s: FloatArray, holders: _Holders) -> None:
+    def observe(self, candidates: Candidates, latency_s: FloatArray, holders: _Holders) -> None:
         """Take in how long each placement's least busy holder will be busy; once a second judge."""
         now_s = candidates.now_s
         delay_s = candidates.free_at_s - now_s
         self._delay_s += delay_s
-        self._looks += 1
+        self._observations += 1
         passed_s = now_s - self._since_s if self._since_s is not None else 0.0
         if self._since_s is not None and 0.0 <= passed_s < _PERIOD_S:
             return
@@ -224,7 +231,7 @@ class _Watch:
         self._since_s = now_s
         self._chosen[:] = 0.0
         self._delay_s[:] = 0.0
-        self._looks = 0
+        self._observations = 0
 
     def recent_row(self, able: Mask) -> int | None:
         """The newest of the placements chosen lately that is able to serve."""
@@ -261,7 +268,7 @@ class _Watch:
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             is_quick = self.dear & (latency_s < _QUICK_S)
             slow = np.where(is_quick, np.minimum(5.0, 0.015 / latency_s), slow)
-            took_s = self._delay_s / self._looks + latency_s
+            took_s = self._delay_s / self._observations + latency_s
             in_flight = delay_s > most_s
             over = ((took_s > slow * latency_s) & (rate * latency_s > busy_share)) | in_flight
             cleared = ~in_flight & (took_s < calm * latency_s)
@@ -274,7 +281,7 @@ class _Holders:
     def __init__(self) -> None:
         self._seen: dict[str, tuple[float, str, tuple[str, ...]]] = {}
 
-    def note(self, worker: WorkerView, now_s: float) -> None:
+    def record(self, worker: WorkerView, now_s: float) -> None:
         """Remember what the worker holds."""
         self._seen[worker.worker_id] = (now_s, worker.device_class, tuple(worker.residents))
 
@@ -317,10 +324,10 @@ def _tightest(
 
 
 def _soonest_loaded(
-    candidates: Candidates, watch: _Watch, overloaded: Mask, latency_s: FloatArray
+    candidates: Candidates, history: _PlacementHistory, overloaded: Mask, latency_s: FloatArray
 ) -> int | None:
     """Overloaded ones on accelerators stay candidates, as if they were still to be loaded."""
-    rows = watch.order[overloaded[watch.order]]
+    rows = history.order[overloaded[history.order]]
     if not len(rows):
         return None
     ready_s = np.nan_to_num(candidates.estimates.load_s[rows], nan=np.inf) + latency_s[rows]

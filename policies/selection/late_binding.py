@@ -18,7 +18,7 @@ from modelless.policies.batching.urgency import urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import in_scope
 from modelless.policies.seams import SelectionPolicy
-from modelless.policies.selection.eligibility import look_at_all, why_never
+from modelless.policies.selection.eligibility import list_all_options, why_never
 from modelless.policies.views import (
     Candidates,
     Choice,
@@ -83,7 +83,7 @@ class LateBinding(SelectionPolicy):
     def on_arrival(
         self, query: QueryView, candidates: Candidates, rng: np.random.Generator
     ) -> Choice:
-        options = look_at_all(query, candidates, "p99")
+        options = list_all_options(query, candidates, "p99")
         offer = (options.accuracy_percent, options.latency_s)
         self._offers[query.scope, query.items] = offer
         never = why_never(query, options)

@@ -28,7 +28,7 @@ from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.eligibility import (
     in_time_if_idle,
-    look_at_all,
+    list_all_options,
     within_limits,
 )
 from modelless.policies.selection.feasibility import Options, best, why_infeasible
@@ -102,7 +102,7 @@ class ModelSwitching(SelectionPolicy):
         self, query: QueryView, candidates: Candidates, rng: np.random.Generator
     ) -> Choice:
         now_s = candidates.now_s
-        options = look_at_all(query, candidates)
+        options = list_all_options(query, candidates)
         level = self._levels.setdefault(query.scope, _Level(now_s))
         if now_s - level.since_s >= self.period_s:
             self._set_level(query, candidates, options)

@@ -17,7 +17,7 @@ from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.eligibility import (
     in_time_if_idle,
-    look_at_all,
+    list_all_options,
     name_of,
     within_limits,
 )
@@ -89,7 +89,7 @@ class PlannedShares(SelectionPolicy):
         shares = self._shares.get(query.scope)
         if not shares:
             return {}
-        options = look_at_all(query, candidates, "p50")
+        options = list_all_options(query, candidates, "p50")
         possible = within_limits(query, options) & in_time_if_idle(query, options)
         easy = possible & (2.0 * options.latency_s <= query.deadline_s - query.arrival_s)
         row_of = {placement: row for row, placement in enumerate(candidates.placements)}

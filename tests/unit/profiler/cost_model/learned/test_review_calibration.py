@@ -76,7 +76,7 @@ def test_an_outlier_that_is_played_down_still_counts_as_far_off() -> None:
 class Watched(GaussianProcess):
     """Keeps which rows were left out."""
 
-    def left_out(self, rows: NDArray[np.intp]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def leave_out(self, rows: NDArray[np.intp]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         LEFT.append(len(rows))
         return super().leave_out(rows)
 

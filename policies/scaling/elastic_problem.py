@@ -29,7 +29,7 @@ class Prices(NamedTuple):
     horizon_s: float
 
 
-class Terms:
+class ElasticProblem:
     """A demand, and the workers that could serve it. A *slot* is a pool's worker of one size.
 
     Args:

@@ -1,4 +1,4 @@
-"""Figures that eviction policies weigh with, made safe: profiles may hold inf and NaN."""
+"""Figures of instances for eviction policies, with inf and NaN in profiles made harmless."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ _MOST_S = 1e9
 
 
 def key_of(instance: Instance) -> Key:
-    """What tells an instance from every other: worker and variant."""
+    """Returns the worker and the variant, which identify an instance."""
     return instance.worker_id, instance.variant_id
 
 
 def instances_of(view: ClusterView) -> dict[Key, Instance]:
-    """All that is loaded or loading, by key."""
+    """Returns all loaded or loading instances by key."""
     return {key_of(each): each for worker in view.workers for each in worker.instances}
 
 
 def reload_s(instance: Instance) -> float:
-    """Seconds to load it again: none if that is unknown, very many if it cannot be done."""
+    """Returns the seconds to load it again: 0 if unknown, very many if it is impossible."""
     load_s = instance.load_s
     return min(max(load_s, 0.0), _MOST_S) if load_s == load_s else 0.0
 
 
 def size_bytes(instance: Instance) -> int:
-    """Its memory, 1 byte at least."""
+    """Returns its memory, at least 1 byte."""
     return max(instance.memory_bytes, 1)
