@@ -46,7 +46,7 @@ _STRAIN_UP, _STRAIN_DOWN, _MOST_STRAIN = 1.25, 0.99, 8.0  # a view
 
 
 class Elastic(ScalingPolicy):
-    """Workers by number and size, worth less rent; what they hold as ``demand-value`` decides.
+    """Workers by number and size, worth less rent; ``demand-value`` decides what they hold.
 
     Args:
         query_usd: value of an answer in time.
@@ -93,7 +93,7 @@ class Elastic(ScalingPolicy):
         self.utilisation = utilisation
         self.slack = slack
         self._rates = KindRates(_MEMORY_S)
-        self._asked_s: float | None = None  # when there last was a query
+        self._asked_s: float | None = None  # time of the last query
         self._strain = 1.0
         self._quality: PlanQuality | None = None  # of this view's plan
         self._plans: deque[tuple[float, Plan]] = deque(maxlen=_MOST_PLANS)
@@ -108,7 +108,7 @@ class Elastic(ScalingPolicy):
         )
 
     def _workers(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> dict[str, int]:
-        """Wanted workers by device class; before anything came, those that are there."""
+        """Returns wanted workers by device class; before any query, those that exist."""
         present = present_plan(view.workers)
         expected = self._expected(view, forecast_per_s)
         plan = present if expected is None else self._best(view, expected, present)
@@ -124,7 +124,7 @@ class Elastic(ScalingPolicy):
     def _expected(
         self, view: ClusterView, forecast_per_s: Mapping[str, float]
     ) -> list[KindRate] | None:
-        """The demand to plan for; None before there was any."""
+        """Returns the demand to plan for; None before any query."""
         if any(rate > 0.0 for rate in view.arrivals_per_s.values()) or view.open_queries:
             self._asked_s = view.now_s
         if self._asked_s is None:
@@ -146,7 +146,7 @@ class Elastic(ScalingPolicy):
             self._strain = max(self._strain * _STRAIN_DOWN, 1.0)
 
     def _best(self, view: ClusterView, expected: list[KindRate], present: Plan) -> Plan:
-        """What pays; where nothing does and nobody is at work, one worker for those who wait."""
+        """Returns the best plan; if it is empty while queries wait, one cheapest worker."""
         sizes = {size for pool in view.pools for size in pool.sizes}
         names = sorted((sizes | {size for _, size in present}) & set(view.device_classes))
         offer = offer_of(view.variants, names)
@@ -177,7 +177,7 @@ class Elastic(ScalingPolicy):
         return plan
 
     def _stabilise(self, view: ClusterView, plan: Plan) -> Plan:
-        """The dearest plan of the last while, of equals the latest."""
+        """Returns the most expensive recent plan, of equal ones the latest."""
         if self._plans and view.now_s < self._plans[-1][0]:
             self._plans.clear()  # the clock jumped back
         self._plans.append((view.now_s, plan))
@@ -190,7 +190,7 @@ class Elastic(ScalingPolicy):
 
 
 def _cheapest(view: ClusterView, able: Collection[str]) -> Plan:
-    """One worker of the cheapest class that is able to serve; none if there is none."""
+    """Returns one worker of the cheapest class that is able to serve; empty without any."""
     slots = [
         (pool.name, size)
         for pool in view.pools
@@ -202,6 +202,6 @@ def _cheapest(view: ClusterView, able: Collection[str]) -> Plan:
 
 
 def _unpooled(view: ClusterView, present: Plan) -> Plan:
-    """Workers that no pool knows of; they stay as they are."""
+    """Returns the workers outside the pools, which stay as they are."""
     pooled = {pool.name for pool in view.pools}
     return Counter({key: count for key, count in present.items() if key[0] not in pooled})

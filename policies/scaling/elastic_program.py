@@ -1,11 +1,14 @@
-"""The best workers for a demand: how many of each pool and of which size, as one integer program.
+"""The best workers for a demand, by number, pool and size: an integer program and a greedy plan.
 
-What is gained is answers in time, and accuracy; what is paid is rent, and what a move costs. How
-queries are shared among placements is part of the program, so that a cheaper variant, a larger
-worker and one worker more compete on the same problem, as in Proteus (Ahmad et al., ASPLOS 2024),
-here with workers of several sizes that may become one another. Where the search ends before it has
-proven anything, a greedy plan is worked out as well (``elastic_greedy``), and the better of the two
-by the program's own objective is taken.
+The gain is answers in time and accuracy; the cost is rent and moves. The division of queries among
+placements is part of the program, so a cheaper variant, a larger worker and one more worker compete
+on equal terms, as in Proteus (Ahmad et al., ASPLOS 2024), here with workers of several sizes that
+may change into each other. If the search ends without a proof, the greedy planner plans, too, and
+the better plan by the program's own objective is used.
+
+The greedy planner starts from the existing workers and takes the best step for as long as one
+helps. A step adds, removes or resizes some workers. It gives their time to what earns most in it,
+without a program, so the estimate of what they earn may be somewhat low.
 """
 
 from __future__ import annotations
@@ -27,25 +30,27 @@ from modelless.variants.vocabulary import DeviceClass
 _MOST_KINDS = 64
 
 Plan = Counter[tuple[str, str]]
-"""Workers by pool and size."""
+"""The number of workers by pool and size."""
 
 
 def present_plan(workers: Sequence[WorkerState]) -> Plan:
-    """The workers as they are, or are about to be."""
+    """Returns the workers by pool and by the size that they have or change to."""
     return Counter((worker.pool, worker.size) for worker in workers)
 
 
 def rent_usd_per_s(plan: Plan, classes: Mapping[str, DeviceClass]) -> float:
-    """What the workers of a plan cost."""
+    """Returns the rent of a plan's workers, US dollars a second."""
     return sum(classes[size].cost_usd(1.0) * n for (_, size), n in plan.items() if size in classes)
 
 
 def merged(rate_per_s: FloatArray, time_s: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Kinds that the same placements serve alike, as one; of very many the largest, scaled up.
+    """Returns kinds that the same placements serve equally, merged; of very many the largest.
+
+    The rates of the largest are scaled up to the total.
 
     Args:
-        rate_per_s: shape (k,).
-        time_s: shape (k, p), device time of a query; inf where the placement must not serve it.
+        rate_per_s: queries a second of each kind, shape (k,).
+        time_s: device time of a query, shape (k, p); inf where the placement must not serve it.
     """
     rows, number = np.unique(time_s, axis=0, return_inverse=True)
     rates = np.bincount(number.reshape(-1), weights=rate_per_s, minlength=len(rows))
@@ -65,18 +70,18 @@ def best_plan(
     prices: Prices,
     limits: SolverLimits,
 ) -> tuple[Plan, PlanQuality] | None:
-    """The plan that earns most of what is found, and how good it is; None if there is none.
+    """Returns the plan that earns most and its quality; None if there is no plan.
 
     Args:
-        rate_per_s: shape (k,), queries a second of each kind.
-        time_s: shape (k, p), device time of a query; inf where the placement must not serve it.
-        offer: the placements.
-        pools: what may be changed.
-        present: the workers as they are.
+        rate_per_s: queries a second of each kind, shape (k,).
+        time_s: device time of a query, shape (k, p); inf where the placement must not serve it.
+        offer: placements.
+        pools: pools and their bounds.
+        present: current workers.
         classes: device classes by name.
-        utilisation: the share of a worker's time that is planned with.
-        prices: what things are worth.
-        limits: how long to search.
+        utilisation: share of a worker's time to plan with.
+        prices: values of answers.
+        limits: limits of the search.
     """
     problem = ElasticProblem(
         rate_per_s, time_s, offer, pools, present, classes, utilisation, prices
@@ -119,9 +124,10 @@ def _plan_of(problem: ElasticProblem, counts: FloatArray) -> Plan:
 
 
 def program_of(problem: ElasticProblem) -> MixedIntegerProgram:
-    """What is earned, and the bounds.
+    """Returns the program of a problem.
 
-    Columns: workers by slot, queries a second by flow, resized or started by slot, by pool.
+    The columns are workers by slot, queries a second by flow, resized or started workers by slot,
+    and started workers by pool.
     """
     counts, flows = len(problem.slots), len(problem.kinds)
     moved, started = counts + flows, 2 * counts + flows
@@ -165,7 +171,7 @@ _MOST_AT_ONCE = 256
 
 
 class _Pair(NamedTuple):
-    """A kind on a device class: seconds and worth of a query there."""
+    """A kind on a device class, with the seconds and the worth of a query there."""
 
     kind: int
     number: int
@@ -178,7 +184,7 @@ class _Pair(NamedTuple):
 
 
 def greedy_counts(problem: ElasticProblem) -> FloatArray | None:
-    """Workers by slot; None where none of the plans looked at keeps the pools' bounds."""
+    """Returns the workers by slot; None if no plan found keeps the pools' bounds."""
     if not problem.slots:
         return np.zeros(0)
     orders = _orders(problem)
@@ -199,7 +205,7 @@ def greedy_counts(problem: ElasticProblem) -> FloatArray | None:
 
 
 def _steps(problem: ElasticProblem) -> FloatArray:
-    """What may be added to a plan, shape (steps, slots)."""
+    """Returns the possible steps of a plan, shape (steps, slots)."""
     one = np.eye(len(problem.slots))
     moves = [sign * row for row in one for sign in (1.0, -1.0)]
     moves += [
@@ -214,8 +220,11 @@ def _steps(problem: ElasticProblem) -> FloatArray:
 
 
 def _orders(problem: ElasticProblem) -> tuple[list[_Pair], ...]:
-    """Orders to give away the workers' time in: what earns most a second first; the same, but the
-    kinds first that fewest classes serve; and what earns most a query first, then the rest."""
+    """Returns the orders in which the workers' time is given away.
+
+    The first order is by earnings a second; the second is the same with the kinds first that the
+    fewest classes serve; the third is by earnings a query, then by the first order.
+    """
     thrifty: dict[tuple[int, int], _Pair] = {}
     lavish: dict[tuple[int, int], _Pair] = {}
     for kind, placed in zip(problem.kinds.tolist(), problem.placed.tolist(), strict=True):
@@ -232,7 +241,7 @@ def _orders(problem: ElasticProblem) -> tuple[list[_Pair], ...]:
 
 
 def _broken(problem: ElasticProblem, plans: FloatArray) -> FloatArray:
-    """By how many workers and cores the pools' bounds are broken, shape (plans,)."""
+    """Returns by how many workers and cores each plan breaks the pools' bounds, shape (plans,)."""
     broken = np.zeros(len(plans))
     for number in range(len(problem.pools)):
         mine = problem.pool_of_slot == number
@@ -246,7 +255,10 @@ def _broken(problem: ElasticProblem, plans: FloatArray) -> FloatArray:
 def _earned(
     problem: ElasticProblem, orders: Sequence[Sequence[_Pair]], plans: FloatArray
 ) -> FloatArray:
-    """US dollars a second, shape (plans,); far less than nothing where bounds are broken."""
+    """Returns the earnings of each plan, US dollars a second, shape (plans,).
+
+    Broken bounds make them very negative.
+    """
     earned = -plans @ problem.rent_usd
     earned -= np.maximum(plans - problem.there, 0.0) @ problem.resize_usd
     for number, there in enumerate(problem.pool_there):
@@ -260,7 +272,7 @@ def _earned(
 
 
 def _served_usd(problem: ElasticProblem, order: Sequence[_Pair], plans: FloatArray) -> FloatArray:
-    """What answers are worth a second if the workers' time is given away in this order."""
+    """Returns the worth of answers a second if the workers' time is given away in this order."""
     left = [
         problem.utilisation * (plans[:, problem.class_of_slot == number].sum(axis=1) + elsewhere)
         for number, elsewhere in enumerate(problem.elsewhere)

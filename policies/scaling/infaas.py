@@ -30,8 +30,8 @@ from modelless.policies.seams import ScalingPolicy
 from modelless.policies.views import ClusterView, Demand, Targets
 from modelless.variants.vocabulary import Placement
 
-_LOAD_SHARE_PER_S: Final = 0.2  # of an accelerator's capacity, kept for each second of loading
-_CPU_SHARE: Final = 0.95  # of a CPU's capacity, to be used
+_LOAD_SHARE_PER_S: Final = 0.2  # share of an accelerator's capacity kept per second of loading
+_CPU_SHARE: Final = 0.95  # share of a CPU's capacity to use
 _UPGRADE_GAIN: Final = 1.5
 _NO_ROOM_COST: Final = 1000.0
 _BUSY_SHARE: Final = 0.8
@@ -119,7 +119,7 @@ class InfaasScaling(ScalingPolicy):
         return Targets(instances, self._workers(view), Reason.DEMAND)
 
     def _workers(self, view: ClusterView) -> dict[str, int]:
-        """One more where all are busy, one fewer where one has been idle for long."""
+        """Returns one more worker where all are busy, one fewer where one has long been idle."""
         if self.worker_patience_s is None:
             return {}
         shares = defaultdict[str, list[float]](list)
@@ -140,12 +140,12 @@ class InfaasScaling(ScalingPolicy):
 
 @dataclass(slots=True)
 class _Plan:
-    """One decision in the making.
+    """One decision in progress.
 
     Attributes:
         wanted: replicas by placement.
-        demand: items a second given to each.
-        strictest: the tightest limits of what was given to each.
+        demand: items a second given to each placement.
+        strictest: tightest limits of the demand given to each placement.
     """
 
     view: ClusterView
@@ -180,14 +180,14 @@ class _Plan:
         self._weigh()
 
     def running(self) -> list[ModelVariant]:
-        """What is wanted, by name."""
+        """Returns the wanted model-variants, by name."""
         names = sorted((p for p, count in self.wanted.items() if count > 0), key=_name)
         return [self._models[placement] for placement in names]
 
     def assign(self, demand: Demand) -> None:
-        """Give the demand to running models, the tightest fit first, as far as they have capacity.
+        """Give the demand to running models, the tightest fit first, within their capacity.
 
-        What is left over counts for the first that has room to grow, or starts another if none has.
+        The rest counts for the first that has room to grow, or starts another if none has.
         """
         able = [model for model in self._by_scope.get(demand.scope, ()) if model.meets(demand)]
         running = [model for model in able if self.wanted.get(model.placement, 0) > 0]
@@ -204,18 +204,18 @@ class _Plan:
             self._start(demand, able)
 
     def is_short(self, model: ModelVariant) -> bool:
-        """Whether it has too little capacity, and one replica fewer would not do."""
+        """Returns whether its capacity is too small, and one replica fewer would not do."""
         return self._missing(model) > 0.0 and not self.is_low(model)
 
     def is_low(self, model: ModelVariant) -> bool:
-        """Whether one replica fewer would do, or a downgrade of the last one."""
+        """Returns whether one replica fewer would do, or a downgrade of the last one."""
         count = self.wanted[model.placement]
         if self.demand[model.placement] <= (count - 1) * model.item_per_s:
             return True
         return count == 1 and self._downgrade(model) is not None
 
     def grow(self, model: ModelVariant) -> None:
-        """Replicate, or upgrade within the architecture where that costs much less loading."""
+        """Add replicas, or upgrade within the architecture where that costs much less loading."""
         missing = self._missing(model)
         count, room = ceil(missing / model.item_per_s), self._room(model)
         cheap = min(room, max(self._cap(model) - self.wanted[model.placement], 0))
@@ -229,7 +229,7 @@ class _Plan:
         self._add(model, min(count, room))
 
     def shrink(self, model: ModelVariant) -> None:
-        """One replica fewer; the last one on an accelerator is downgraded to a CPU, if one fits."""
+        """Remove one replica; downgrade the last one on an accelerator to a CPU, if one fits."""
         placement = model.placement
         if self.wanted[placement] == 1:
             substitute = self._downgrade(model)
@@ -240,12 +240,12 @@ class _Plan:
         self.wanted[placement] -= 1
 
     def _cap(self, model: ModelVariant) -> float:
-        """Replicas past which one more counts as dear."""
+        """Returns the replicas beyond which one more counts as expensive."""
         cap = self.accelerator_replicas if model.is_dear else self.cpu_replicas
         return inf if cap is None else cap
 
     def _missing(self, model: ModelVariant) -> float:
-        """Items a second beyond what it should be given; the source's Delta."""
+        """Returns the items a second beyond what it should be given; the source's Delta."""
         demand = self.demand[model.placement]
         capacity = self.wanted[model.placement] * model.item_per_s
         if demand <= 0.0:
@@ -255,7 +255,7 @@ class _Plan:
         return demand - _CPU_SHARE * capacity
 
     def _capacity_left(self, model: ModelVariant) -> float:
-        """Items a second it may still be given. Replicas share their workers' time with others."""
+        """Returns the items a second it may still be given; replicas share their workers' time."""
         capacity = self.wanted.get(model.placement, 0) * model.item_per_s * _CPU_SHARE
         shared = self._idle_workers[model.placement.device_class] * model.item_per_s * _CPU_SHARE
         return max(min(capacity - self.demand[model.placement], shared), 0.0)
@@ -273,7 +273,7 @@ class _Plan:
         return rate
 
     def _start(self, demand: Demand, able: Sequence[ModelVariant]) -> None:
-        """Want what is soonest loaded of what could serve it; CPUs first if time allows."""
+        """Want the model that is loaded soonest and can serve; CPUs first if time allows."""
         startable = [model for model in able if self.wanted.get(model.placement, 0) == 0]
         startable.sort(
             key=lambda m: (
@@ -289,14 +289,14 @@ class _Plan:
                 return
 
     def _siblings(self, model: ModelVariant) -> Iterable[ModelVariant]:
-        """Others of the architecture that meet what it was given."""
+        """Yields others of the architecture that meet its demand's limits."""
         limits = self.strictest.get(model.placement)
         for other in self._by_scope.get(model.architecture, ()):
             if other is not model and (limits is None or other.meets(limits)):
                 yield other
 
     def _upgrade(self, model: ModelVariant, missing: float) -> ModelVariant | None:
-        """The quickest sibling that has room for as many replicas as absorb all that is missing."""
+        """Returns the quickest sibling with room for the replicas that are missing."""
         able = [
             other
             for other in self._siblings(model)
@@ -306,7 +306,7 @@ class _Plan:
         return min(able, key=lambda m: (m.latency_s, _name(m.placement)), default=None)
 
     def _downgrade(self, model: ModelVariant) -> ModelVariant | None:
-        """The quickest sibling on a CPU that can take over all of the demand; None on a CPU."""
+        """Returns the quickest sibling on a CPU that can take over all demand; None on a CPU."""
         if not model.is_dear:
             return None
         demand = self.demand[model.placement]
@@ -319,7 +319,7 @@ class _Plan:
         return min(able, key=lambda m: (m.latency_s, _name(m.placement)), default=None)
 
     def _is_last(self, model: ModelVariant) -> bool:
-        """Whether it is all that its task has."""
+        """Returns whether its task has no other wanted model."""
         task = task_of(model.placement.variant_id)
         return not any(
             count > 0 and placement != model.placement
@@ -331,14 +331,14 @@ class _Plan:
         self.wanted[model.placement] = self.wanted.get(model.placement, 0) + count
 
     def _room(self, model: ModelVariant) -> int:
-        """How many workers more could hold it without taking anything wanted away."""
+        """Returns how many more workers could hold it without evicting anything wanted."""
         free_bytes = self._free_bytes[model.placement.device_class]
         fitting = len(free_bytes) - bisect_left(free_bytes, model.memory_bytes)
         crammed = [free < model.memory_bytes for free in self._holders[model.placement]]
         return max(fitting + sum(crammed) - self.wanted.get(model.placement, 0), 0)
 
     def _weigh(self) -> None:
-        """Note what each worker has free beside what is wanted or cannot leave, and its models."""
+        """Note each worker's free memory beside what is wanted or cannot leave, and its models."""
         for worker in self.view.workers:
             placements = [Placement(i.variant_id, worker.device_class) for i in worker.instances]
             kept_bytes = sum(
@@ -355,7 +355,7 @@ class _Plan:
 
 
 class _Patience(Generic[_Key]):
-    """For how long something has been low without a break."""
+    """How long something has been low without a break."""
 
     def __init__(self) -> None:
         self._now_s = -inf
@@ -363,7 +363,7 @@ class _Patience(Generic[_Key]):
         self._asked: set[_Key] = set()
 
     def begin_view(self, now_s: float) -> None:
-        """A new view; what was not asked about in the last one begins anew."""
+        """Begin a new view; keys that the last one did not ask about start again."""
         if now_s < self._now_s:
             self._since_s.clear()
         self._since_s = {key: s for key, s in self._since_s.items() if key in self._asked}
@@ -371,7 +371,7 @@ class _Patience(Generic[_Key]):
         self._now_s = now_s
 
     def is_over(self, key: _Key, is_low: bool, patience_s: float) -> bool:
-        """Whether it has been low for so long; if so, it begins anew."""
+        """Returns whether it has been low for so long; if so, it starts again."""
         self._asked.add(key)
         if not is_low:
             self._since_s.pop(key, None)
@@ -388,7 +388,7 @@ def _name(placement: Placement) -> tuple[str, str]:
 
 
 def _demands(view: ClusterView) -> list[Demand]:
-    """What was asked for, strictest first; without limits where only its rate is known."""
+    """Returns the demands, strictest first, without limits where only the rate is known."""
     told = {demand.scope for demand in view.demands}
     rates = view.arrivals_per_s.items()
     rest = [Demand(scope, inf, 0.0, rate) for scope, rate in rates if scope not in told]

@@ -50,16 +50,16 @@ from modelless.policies.views import ClusterView, FloatArray, Targets
 from modelless.variants.vocabulary import Placement
 
 BETAS = tuple(round(1.05 - 0.05 * step, 2) for step in range(18))
-"""Shares of demand to be served, as the paper tries them: 1.05, 1.0, ... 0.2."""
+"""The shares of demand that the paper tries to serve: 1.05, 1.0, ... 0.2."""
 
-_EQUAL = 1e-9  # what differs by less than this share is worth the same
+_EQUAL = 1e-9  # plans that differ by less than this share are worth the same
 
 _Answer = tuple[Solution, PlanQuality]
 _Known = Sequence[tuple[PlanSource, FloatArray]]
 
 
 class Proteus(ReplanningPolicy):
-    """One variant a worker, for the most accuracy that demand leaves room for.
+    """Gives each worker one variant, for the most accuracy while demand is served.
 
     Args:
         interval_s: seconds between plans.
@@ -73,7 +73,7 @@ class Proteus(ReplanningPolicy):
             time limit.
 
     Attributes:
-        last_gap: how far the last plan may be from the best, as a share; NaN if nobody knows.
+        last_gap: how far the last plan may be from the best, as a share; NaN if unknown.
         last_beta: share of demand that the last plan had to serve; NaN after a greedy plan.
     """
 
@@ -91,14 +91,14 @@ class Proteus(ReplanningPolicy):
         self.batch_sizes = check_batch_sizes(batch_sizes)
         self.last_gap = nan
         self.last_beta = nan
-        self._held: dict[Placement, int] = {}  # workers by what they were last set to
+        self._held: dict[Placement, int] = {}  # workers by placement in the last plan
 
     def _plan(
         self, view: ClusterView, workers: Mapping[str, int], kinds: Sequence[DemandKind]
     ) -> Targets:
         options = worker_options(view, workers, kinds, self.batch_sizes)
         served = frozenset[int]().union(*(option.kinds for option in options))
-        if len(served) < len(kinds):  # what nothing can serve is no reason to serve nothing
+        if len(served) < len(kinds):  # plan without the kinds that nothing can serve
             kinds = [kinds[k] for k in sorted(served)]
             options = worker_options(view, workers, kinds, self.batch_sizes)
         self.last_gap = self.last_beta = nan
@@ -132,8 +132,7 @@ class Proteus(ReplanningPolicy):
         options: Sequence[WorkerOption],
         workers: Mapping[str, int],
     ) -> _Known:
-        """Plans that are there before any program is solved: the last one, where the workers are
-        still enough for it, and a greedy one."""
+        """Returns the plans known before solving: the last one, if it fits, and a greedy one."""
         held = np.array([float(self._held.get(o.placement, 0)) for o in options])
         used = Counter[str]()
         for option, count in zip(options, held.tolist(), strict=True):
@@ -150,7 +149,7 @@ class Proteus(ReplanningPolicy):
         workers: Mapping[str, int],
         known: _Known,
     ) -> _Answer | None:
-        """The most accurate plan at the first beta that can be met; None if none is found."""
+        """Returns the most accurate plan at the first beta that can be met; None without any."""
         if self.limits.node_limit == 0 or self.limits.time_limit_s == 0.0:
             return None
         program = ProteusProgram(kinds, options, workers)
@@ -167,7 +166,7 @@ class Proteus(ReplanningPolicy):
         return None if beta is None else self._at(beta, program, known)
 
     def _at(self, beta: float, program: ProteusProgram, known: _Known) -> _Answer | None:
-        """The best of what is known and what the search finds, if ``beta`` can be served at all."""
+        """Returns the best of the known plans and the search; None if ``beta`` cannot be served."""
         answers = {
             source: solution
             for source, plan in known
@@ -196,10 +195,10 @@ class Proteus(ReplanningPolicy):
 def _best_known(
     kinds: Sequence[DemandKind], options: Sequence[WorkerOption], known: _Known
 ) -> _Answer:
-    """The best of the known plans by what they serve, then how accurately, without any program."""
+    """Returns the best known plan by served share, then by accuracy, without any program."""
     plans = np.stack([plan for _, plan in known])
     value = worth(*served_and_accuracy(kinds, options, plans))
-    # Of equals the greedy one: it goes by the demand there is now.
+    # Of equal plans the greedy one is taken, because it is for the current demand.
     row = len(plans) - 1 - int(value[::-1].argmax())
     flows = {(k, o): float(given[row]) for k, o, given in fill(kinds, options, plans)}
     counts = tuple(round(count) for count in plans[row].tolist())
@@ -210,7 +209,7 @@ def _best_known(
 def _employ_spare(
     options: Sequence[WorkerOption], solution: Solution, workers: Mapping[str, int]
 ) -> list[int]:
-    """The plan's counts, and each idle worker one more of what is busiest and can run there."""
+    """Returns the plan's counts with each idle worker set to what is busiest and can run there."""
     counts = list(solution.counts)
     variants = [option.placement.variant_id for option in options]
     sent: dict[str, float] = {}
@@ -236,9 +235,9 @@ def _balanced(
     counts: Sequence[int],
     flows: Mapping[tuple[int, int], float],
 ) -> dict[tuple[int, int], float]:
-    """The flows of a variant divided by throughput between the device classes that run it.
+    """Returns the flows with each variant's share divided by throughput between device classes.
 
-    As accurate, and no worker is beyond its capacity that was not before.
+    The accuracy stays the same, and no further worker is beyond its capacity.
     """
     groups: dict[tuple[str, frozenset[int]], list[int]] = {}
     for number, option in enumerate(options):
@@ -255,9 +254,9 @@ def _balanced(
     return balanced
 
 
-_CHUNKS = 16  # of a device class's workers: so many are moved at a time
+_CHUNKS = 16  # parts of a device class's workers; one part moves at a time
 _MOST_SWAPS = 32
-_MOST_SWAP_ROWS = 500  # looked at at a time; with more options, the plan stays as it is
+_MOST_SWAP_ROWS = 500  # most swaps to compare at a time; with more the plan stays as it is
 
 
 def greedy_plan(
@@ -266,13 +265,13 @@ def greedy_plan(
     workers: Mapping[str, int],
     headroom: float = 1.0,
 ) -> FloatArray:
-    """Workers by option: add what helps most until none is left, then swap while that helps.
+    """Returns workers by option: adds what helps most until none is left, then swaps.
 
     Args:
         kinds: demand.
-        options: what workers may be set to.
-        workers: by device class.
-        headroom: capacity is planned for this many times the demand.
+        options: options of workers.
+        workers: number of workers by device class.
+        headroom: planned capacity over demand.
     """
     kinds = [replace(kind, items_per_s=headroom * kind.items_per_s) for kind in kinds]
     classes = [option.placement.device_class for option in options]

@@ -69,7 +69,7 @@ class Clockwork(LateBinding):
     def variants_for(
         self, query: QueryView, residents: Sequence[ResidentView]
     ) -> Sequence[ResidentView]:
-        """The one by rule, chosen as if nothing else were going on."""
+        """Returns the one variant that the rule chooses, as if the system were idle."""
         limit_s = query.deadline_s - query.arrival_s
 
         def key(resident: ResidentView) -> tuple[float, float, str]:

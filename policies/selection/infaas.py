@@ -51,7 +51,7 @@ from modelless.policies.views import (
 from modelless.variants.vocabulary import Placement
 
 _RECENT: Final = 5
-_LOOSE_S: Final = 0.1  # with more time than that, accelerators are saved
+_LOOSE_S: Final = 0.1  # latency limit beyond which accelerators are avoided
 _LEAST_EXAMINED: Final = 3
 _EXAMINED_PER_S: Final = 0.15 * 1000.0 / 0.6
 _PERIOD_S: Final = 1.0
@@ -64,9 +64,12 @@ Mask = NDArray[np.bool_]
 
 
 class _Thresholds(NamedTuple):
-    """When a variant is overloaded: if its queries take ``slow`` times its latency while they come
-    at ``busy_share`` of the rate that it could serve one by one, or if ``most_s`` of work are in
-    flight; and it is no more when they take less than ``calm`` times."""
+    """The thresholds of overload.
+
+    A variant is overloaded if its queries take ``slow`` times its latency while they arrive at
+    ``busy_share`` of the rate that it could serve one by one, or if ``most_s`` of work are in
+    flight. It is no longer overloaded when they take less than ``calm`` times its latency.
+    """
 
     slow: float
     busy_share: float
@@ -82,8 +85,8 @@ _SINGLE_CPU: Final = _Thresholds(4.0, 1.0, 1.1, 1.5)
 class Infaas(SelectionPolicy):
     """Best fit among running variants that are not overloaded; a query is bound for good.
 
-    Latency is what the profile says of the variant, without the queue: queues count only in that
-    they make variants overloaded, which is judged once a second. So queries may be bound to what
+    Latency is that of the variant's profile, without the queue: queues count only because they make
+    variants overloaded, which is judged once a second. So queries may be bound to variants that
     will be late.
 
     Args:
@@ -148,13 +151,13 @@ class Infaas(SelectionPolicy):
         allowed: Mask,
         able: Mask,
     ) -> int | None:
-        """The tightest fit among the first few in ascending accuracy; if none, among all."""
+        """Returns the tightest fit among the first rows in ascending accuracy, or among all."""
         limit_s = query.deadline_s - query.arrival_s
         bound = len(able)
         if limit_s < np.inf:
             bound = max(_LEAST_EXAMINED, int(limit_s * _EXAMINED_PER_S))
         if limit_s > _LOOSE_S:
-            slow = latency_s >= _LOOSE_S  # what is quicker is saved for who needs it
+            slow = latency_s >= _LOOSE_S  # quicker variants are for queries with tight limits
             row = _tightest(history.order, allowed & slow, able, latency_s, bound)
             if row is not None:
                 return row
@@ -164,7 +167,7 @@ class Infaas(SelectionPolicy):
         )
 
     def _history(self, scope: str, candidates: Candidates) -> _PlacementHistory:
-        """What is known of the scope's placements, carried over if these are not the same."""
+        """Returns the history of the scope's placements, carried over if these have changed."""
         known = self._histories.get(scope)
         if known is None or known.placements is not candidates.placements:
             if known is None and len(self._histories) >= _MOST_SCOPES:
@@ -174,13 +177,13 @@ class Infaas(SelectionPolicy):
 
 
 class _PlacementHistory:
-    """The placements of a scope: what was chosen of them, and which are overloaded.
+    """The placements of a scope: recent choices, and which placements are overloaded.
 
     Attributes:
-        placements: as in ``Candidates``; arrays below are by row.
-        order: rows in ascending accuracy; equals by name.
-        overloaded: not to be chosen.
-        dear: on accelerators.
+        placements: as in ``Candidates``; the arrays below are by row.
+        order: rows in ascending accuracy, equal ones by name.
+        overloaded: which rows must not be chosen.
+        dear: which rows are on accelerators.
     """
 
     def __init__(
@@ -216,7 +219,7 @@ class _PlacementHistory:
             self._observations, self._since_s = before._observations, before._since_s
 
     def observe(self, candidates: Candidates, latency_s: FloatArray, holders: _Holders) -> None:
-        """Take in how long each placement's least busy holder will be busy; once a second judge."""
+        """Note how long each placement's least busy holder will be busy; judge once a second."""
         now_s = candidates.now_s
         delay_s = candidates.free_at_s - now_s
         self._delay_s += delay_s
@@ -234,7 +237,7 @@ class _PlacementHistory:
         self._observations = 0
 
     def recent_row(self, able: Mask) -> int | None:
-        """The newest of the placements chosen lately that is able to serve."""
+        """Returns the row of the last chosen placement that is able to serve; None without any."""
         for placement in self._recent:
             row = self._rows.get(placement)
             if row is not None and able[row]:
@@ -252,11 +255,13 @@ class _PlacementHistory:
     def _judge(
         self, latency_s: FloatArray, delay_s: FloatArray, rate: FloatArray, replicas: FloatArray
     ) -> None:
-        """Which placements are overloaded; see ``_Thresholds``.
+        """Judge which placements are overloaded; see ``_Thresholds``.
 
         Args:
-            rate: queries chosen for a replica of each, a second.
-            replicas: of each.
+            latency_s: profiled latency by row, seconds.
+            delay_s: time until the least busy holder is idle, by row, seconds.
+            rate: chosen queries a second and replica, by row.
+            replicas: number of replicas by row.
         """
         rows = [self.dear, replicas <= 1.0]
         slow, busy_share, most_s, calm = (
@@ -276,17 +281,17 @@ class _PlacementHistory:
 
 
 class _Holders:
-    """Which workers hold what, as far as they were seen falling idle lately."""
+    """The variants that workers hold, as far as the workers recently became idle."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[float, str, tuple[str, ...]]] = {}
 
     def record(self, worker: WorkerView, now_s: float) -> None:
-        """Remember what the worker holds."""
+        """Remember the variants that the worker holds."""
         self._seen[worker.worker_id] = (now_s, worker.device_class, tuple(worker.residents))
 
     def count(self, placements: Sequence[Placement], now_s: float) -> FloatArray:
-        """Replicas of each placement, one at least; shape (n,)."""
+        """Returns the replicas of each placement, at least one, shape (n,)."""
         self._seen = {
             name: seen for name, seen in self._seen.items() if now_s - seen[0] <= _REMEMBERED_S
         }
@@ -301,7 +306,7 @@ class _Holders:
 
 
 def _dear(candidates: Candidates, accelerators: frozenset[str] | None) -> Mask:
-    """The rows on accelerators."""
+    """Returns which rows are on accelerators, shape (n,)."""
     classes = [placement.device_class for placement in candidates.placements]
     if accelerators is not None:
         return np.array([name in accelerators for name in classes], dtype=np.bool_)
@@ -317,7 +322,7 @@ def _dear(candidates: Candidates, accelerators: frozenset[str] | None) -> Mask:
 def _tightest(
     order: NDArray[np.intp], looked_at: Mask, able: Mask, latency_s: FloatArray, bound: int
 ) -> int | None:
-    """Of the first ``bound`` rows of ``order`` to be looked at, the slowest that is able."""
+    """Returns the slowest able row of the first ``bound`` rows of ``order``; None without any."""
     rows = order[looked_at[order]][:bound]
     rows = rows[able[rows]]
     return int(rows[latency_s[rows].argmax()]) if len(rows) else None

@@ -47,14 +47,14 @@ from modelless.policies.views import (
 from modelless.variants.vocabulary import Placement
 
 _SEEN_S = 30.0
-"""A worker that has not asked for work for so long counts no more."""
+"""The seconds after which a worker that has not asked for work does not count."""
 
 
 @dataclass(slots=True)
 class _Level:
-    """What one scope may use now: nothing more accurate than ``accuracy_percent``.
+    """The level of one scope: nothing more accurate than ``accuracy_percent`` is used.
 
-    Nothing is known in the first period: it begins with the fastest.
+    It starts with the fastest variant, because nothing is known in the first period.
     """
 
     since_s: float
@@ -132,7 +132,7 @@ class ModelSwitching(SelectionPolicy):
         return super().on_idle(worker, queues, now_s, rng)
 
     def _set_level(self, query: QueryView, candidates: Candidates, options: Options) -> None:
-        """End a period: what is the most accurate level that would have kept up with it?"""
+        """End a period and set the most accurate level that would have kept up with it."""
         now_s, level = candidates.now_s, self._levels[query.scope]
         per_s = {least: items / (now_s - level.since_s) for least, items in level.items.items()}
         level.since_s, level.items = now_s, Counter()
@@ -158,7 +158,7 @@ class ModelSwitching(SelectionPolicy):
     def _ladder(
         self, query: QueryView, candidates: Candidates, options: Options
     ) -> tuple[FloatArray, FloatArray]:
-        """Accuracy of the variants, ascending, and items a second that all workers could answer."""
+        """Returns the variants' accuracies, ascending, and the items a second of all workers."""
         holders: Counter[Placement] = Counter()
         for worker_id, (seen_s, holds) in list(self._seen.items()):
             if candidates.now_s - seen_s > _SEEN_S:
@@ -187,12 +187,14 @@ class ModelSwitching(SelectionPolicy):
 def _busy_share(
     per_s: Mapping[int, float], accuracy_percent: FloatArray, capacity_per_s: FloatArray
 ) -> FloatArray:
-    """Of the workers' time, what each level would take, shape (n,).
+    """Returns the share of the workers' time that each level would take, shape (n,).
 
-    What wants more accuracy than the level gets the variant of most capacity that has it.
+    Queries that want more accuracy than the level get the variant of most capacity that has it.
 
     Args:
         per_s: items a second by minimum accuracy.
+        accuracy_percent: accuracy of each level, ascending, shape (n,).
+        capacity_per_s: items a second of each level, shape (n,).
     """
     busy_share = np.zeros_like(capacity_per_s)
     for least, rate_per_s in per_s.items():

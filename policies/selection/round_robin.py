@@ -33,7 +33,7 @@ class RoundRobin(SelectionPolicy):
     def __init__(self, batching: BatchingPolicy | None = None) -> None:
         super().__init__(batching or EarliestDeadlineFirst())
         self._order = NameOrder()
-        self._last: dict[str, tuple[str, str]] = {}  # by scope: whose turn it was
+        self._last: dict[str, tuple[str, str]] = {}  # the last placement by scope
 
     def on_arrival(
         self, query: QueryView, candidates: Candidates, rng: np.random.Generator

@@ -51,7 +51,7 @@ class Static(SelectionPolicy):
         return Reject(Reason.NOTHING_READY) if row is None else Bind(row, Reason.ALWAYS)
 
     def _choose(self, candidates: Candidates, allowed: Options) -> str | None:
-        """The variant to use whatever the queues; None if none may be."""
+        """Returns the variant to use, regardless of the queues; None if none may be used."""
         latency_s, accuracy_percent = allowed.latency_s, allowed.accuracy_percent
         if self.variant == "fastest":
             row = best(candidates, allowed, latency_s, -accuracy_percent)
@@ -63,7 +63,7 @@ class Static(SelectionPolicy):
 
 
 def _check_variant(value: str) -> str:
-    """Return ``value`` if it says which variant, else raise InvalidInputError."""
+    """Returns ``value`` if it names a variant or a rule, else raises InvalidInputError."""
     if value not in ("fastest", "most-accurate") and value.count("/") != 2:
         raise InvalidInputError.of(
             "variant", value, "fastest, most-accurate, or an id such as task/model/name@version"

@@ -29,7 +29,7 @@ class UniformRandom(SelectionPolicy):
 
     def __init__(self, batching: BatchingPolicy | None = None) -> None:
         super().__init__(batching or EarliestDeadlineFirst())
-        self._order = NameOrder()  # so that a draw means the same in whatever order rows come
+        self._order = NameOrder()  # a draw must not depend on the order of the rows
 
     def on_arrival(
         self, query: QueryView, candidates: Candidates, rng: np.random.Generator
