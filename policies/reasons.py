@@ -49,7 +49,6 @@ class Reason(StrEnum):
     ON_TRIAL = "on-trial"
     WITHDRAWN = "withdrawn"
     OVER_BUDGET = "over-budget"
-    LEAST_RECENTLY_USED = "least-recently-used"
     FIXED_SIZE = "fixed-size"
     DEMAND = "demand"
     FORECAST = "forecast"

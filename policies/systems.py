@@ -66,20 +66,6 @@ def systems() -> Mapping[str, System]:
     return parse_systems(yaml.safe_load(text), source="systems.yaml")
 
 
-def find_system(name: str) -> System:
-    """Returns the system of that name.
-
-    Raises:
-        NotFoundError: there is none; the message lists the names.
-    """
-    known = systems()
-    if name in known:
-        return known[name]
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise NotFoundError(f"system {name!r} does not exist; there are: {', '.join(known)}.{hint}")
-
-
 def parse_systems(document: object, source: str = "systems") -> dict[str, System]:
     """Returns the systems in a document that was read already, by name.
 

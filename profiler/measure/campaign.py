@@ -179,7 +179,7 @@ class _Campaign:
         environment: MeasuringEnvironment,
     ) -> None:
         self._jobs, self._records, self._facts = jobs, records, facts
-        self._settings, self._progress, self._world = settings, progress, environment
+        self._settings, self._progress, self._environment = settings, progress, environment
         self._measured: list[Measurement] = []
         self._skipped: dict[tuple[Placement, int], SkipReason] = {}
         self._failed: dict[Placement, str] = {}
@@ -192,7 +192,7 @@ class _Campaign:
     def run(self, strategy: MeasurementStrategy | None) -> CampaignResult:
         self._tell(EventKind.PLANNED)
         waiting = [(job, missing) for job in self._jobs if (missing := self._missing(job))]
-        settings, gauge = self._settings, self._world.gauge
+        settings, gauge = self._settings, self._environment.gauge
         if waiting and not settings.accept_noise:
             threads = max(job.device.threads for job, _ in waiting)
             require_quiet(lambda: gauge.probe(threads, PROBE_RUNS), settings.noise_limits)
@@ -205,7 +205,7 @@ class _Campaign:
     def _measure_all(self, waiting: Sequence[tuple[Job, list[int]]]) -> None:
         for position, (job, missing) in enumerate(waiting):
             share_s = self._left_s() / (len(waiting) - position)
-            self._measure(job, missing, self._world.clock() + share_s)
+            self._measure(job, missing, self._environment.clock() + share_s)
 
     def _follow(
         self, strategy: MeasurementStrategy, waiting: Sequence[tuple[Job, list[int]]]
@@ -223,7 +223,7 @@ class _Campaign:
                 break
             _check_chosen(chosen, choices)
             job, left = open_jobs[chosen.placement]
-            self._measure(job, list(chosen.batches), self._world.clock() + self._left_s())
+            self._measure(job, list(chosen.batches), self._environment.clock() + self._left_s())
             left[:] = [batch for batch in left if batch not in chosen.batches]
             if job.placement in self._failed:
                 while left:
@@ -271,7 +271,7 @@ class _Campaign:
 
         It begins no batch size that would not end by ``end_s``.
         """
-        environment = self._world
+        environment = self._environment
         spread = self._spread(job.device.threads)
         try:
             loaded = environment.load(job)
@@ -304,7 +304,7 @@ class _Campaign:
         """Returns how much a fixed computation varies now, at best of several probes."""
         spread = math.inf
         for _ in range(PROBE_ATTEMPTS):
-            probe = self._world.gauge.probe(threads, _PROBE_RUNS_PER_PLACEMENT)
+            probe = self._environment.gauge.probe(threads, _PROBE_RUNS_PER_PLACEMENT)
             spread = min(spread, probe.spread)
             if spread <= self._settings.noise_limits.spread:
                 break
@@ -326,7 +326,7 @@ class _Campaign:
         if timing.p50_s > self._settings.latency_cap_s:
             return SkipReason.LATENCY_CAP
         needed_s = (FEWEST_REPEATS + 1) * timing.p50_s * missing[0] / batch
-        return SkipReason.BUDGET_SPENT if self._world.clock() + needed_s > end_s else None
+        return SkipReason.BUDGET_SPENT if self._environment.clock() + needed_s > end_s else None
 
     def _record(
         self, job: Job, batch: int, timing: Timing, noise: Noise, memory_bytes: int, load_s: float
@@ -350,7 +350,7 @@ class _Campaign:
             load_s=load_s,
             trusted=level <= 1.0 and timing.relative_width <= settings.widest,
             noise=level,
-            measured_at=self._world.now(),
+            measured_at=self._environment.now(),
             fingerprint=self._facts.fingerprint_of(kind),
         )
         self._records.add(measurement)
@@ -375,7 +375,7 @@ class _Campaign:
         self._time_left.end_point(batch, measured=measured)
 
     def _elapsed_s(self) -> float:
-        return self._world.clock() - self._started_s
+        return self._environment.clock() - self._started_s
 
     def _tell(
         self,

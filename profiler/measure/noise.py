@@ -68,9 +68,6 @@ class Noise:
         )
 
 
-QUIET = Noise()
-
-
 @dataclass(frozen=True, slots=True)
 class CpuCounters:
     """Seconds of processor time since some start, over the cores this process may use.
@@ -154,24 +151,6 @@ def fixed_work() -> None:
         total += number & 7
 
 
-def probe(
-    *,
-    threads: int,
-    counters: Callable[[], CpuCounters],
-    runs: int = PROBE_RUNS,
-    work: Callable[[], None] = fixed_work,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Noise:
-    """Returns the noise while ``work`` runs ``runs`` times, which takes 0.1 to 0.3 s."""
-    before = counters()
-    durations_s = []
-    for _ in range(runs):
-        started_s = clock()
-        work()
-        durations_s.append(clock() - started_s)
-    return noise_between(before, counters(), threads=threads, spread=spread_of(durations_s))
-
-
 def require_quiet(
     probe_once: Callable[[], Noise], limits: NoiseLimits, *, attempts: int = PROBE_ATTEMPTS
 ) -> Noise:
@@ -194,33 +173,6 @@ def require_quiet(
     return noise
 
 
-class NoiseWatch:
-    """Reads the counters before and after measurements.
-
-    The kernel counts in steps of 10 ms, so a window is at least ``window_s`` long: a quick
-    measurement is judged together with what ran just before it.
-    """
-
-    def __init__(self, counters: Callable[[], CpuCounters], window_s: float = 0.5) -> None:
-        self._counters = counters
-        self._window_s = window_s
-        self._readings: deque[CpuCounters] = deque([counters()])
-
-    def check(self, *, since_s: float, threads: int, spread: float = 0.0) -> Noise:
-        """Returns the noise from about ``since_s`` (``time.perf_counter``) until now.
-
-        The window begins earlier where it would be shorter than ``window_s``.
-        """
-        now = self._counters()
-        start_s = min(since_s, now.at_s - self._window_s)
-        readings = self._readings
-        while len(readings) > 1 and readings[1].at_s <= start_s:
-            readings.popleft()
-        noise = noise_between(readings[0], now, threads=threads, spread=spread)
-        readings.append(now)
-        return noise
-
-
 class NoiseGauge(Protocol):
     """Measures the noise for work on a number of threads."""
 
@@ -240,17 +192,51 @@ class NoiseGauge(Protocol):
 
 
 class HostNoise:
-    """The noise gauge of this host."""
+    """The noise gauge of this host.
 
-    def __init__(self) -> None:
-        cpus = allowed_cpus()
-        self._counters = partial(read_counters, cpus)
-        self._watch = NoiseWatch(self._counters)
+    The kernel counts in steps of 10 ms, so a window is at least ``window_s`` long: a quick
+    measurement is judged together with what ran just before it.
+
+    Args:
+        counters: reads the counters; by default those of the cores this process may use.
+        window_s: shortest window, seconds.
+        work: the probe's computation.
+        clock: monotonic clock for the probe, seconds.
+    """
+
+    def __init__(
+        self,
+        counters: Callable[[], CpuCounters] | None = None,
+        window_s: float = 0.5,
+        work: Callable[[], None] = fixed_work,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._counters = counters or partial(read_counters, allowed_cpus())
+        self._window_s = window_s
+        self._work, self._clock = work, clock
+        self._readings: deque[CpuCounters] = deque([self._counters()])
 
     def probe(self, threads: int, runs: int) -> Noise:
-        """Returns the noise during ``runs`` runs of a fixed computation."""
-        return probe(threads=threads, counters=self._counters, runs=runs)
+        """Returns the noise during ``runs`` runs of a fixed computation; 100 take 0.1 to 0.3 s."""
+        before = self._counters()
+        durations_s = []
+        for _ in range(runs):
+            started_s = self._clock()
+            self._work()
+            durations_s.append(self._clock() - started_s)
+        spread = spread_of(durations_s)
+        return noise_between(before, self._counters(), threads=threads, spread=spread)
 
     def since(self, start_s: float, threads: int, spread: float) -> Noise:
-        """Returns the noise from ``start_s`` until now, with a known spread."""
-        return self._watch.check(since_s=start_s, threads=threads, spread=spread)
+        """Returns the noise from about ``start_s`` until now, with a known spread.
+
+        The window begins earlier where it would be shorter than ``window_s``.
+        """
+        now = self._counters()
+        start_s = min(start_s, now.at_s - self._window_s)
+        readings = self._readings
+        while len(readings) > 1 and readings[1].at_s <= start_s:
+            readings.popleft()
+        noise = noise_between(readings[0], now, threads=threads, spread=spread)
+        readings.append(now)
+        return noise

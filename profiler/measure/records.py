@@ -12,8 +12,6 @@ from modelless.profiler.devices.device import DeviceFacts
 from modelless.profiler.measure.measurement import Measurement
 from modelless.variants.store import MeasurementRow, Store
 
-__all__ = ["Measurement", "Records"]
-
 _FIELDS = tuple(field.name for field in fields(Measurement))
 
 

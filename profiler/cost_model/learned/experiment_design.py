@@ -78,15 +78,6 @@ class BayesianDesign:
         self._model = PlacementModel(prior, placements, batches)
         self._target_error = target_error
         self._effort = effort or Effort()
-        self._expected_error = np.inf
-
-    @property
-    def expected_error(self) -> float:
-        """The expected median relative error of the unmeasured points at the last choice.
-
-        Of very many points it is that of an even sample.
-        """
-        return self._expected_error
 
     def choose(
         self, left: Mapping[Placement, Sequence[int]], known: Sequence[Measurement]
@@ -98,8 +89,8 @@ class BayesianDesign:
         ]
         rows = self._model.rows(points)
         expected = fitted.predict(rows)
-        self._expected_error = float(np.median(expected.spread)) * MEDIAN_OF_NORMAL
-        is_enough = self._target_error is not None and self._expected_error <= self._target_error
+        expected_error = float(np.median(expected.spread)) * MEDIAN_OF_NORMAL
+        is_enough = self._target_error is not None and expected_error <= self._target_error
         if is_enough and len(known) >= LEAST_MEASURED:
             return None
         loads_s = [row.load_s for row in known]

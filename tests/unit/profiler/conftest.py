@@ -15,7 +15,7 @@ import pytest
 from modelless.profiler.devices.device import DeviceFacts
 from modelless.profiler.measure.jobs import Job, MeasuringEnvironment
 from modelless.profiler.measure.measurement import Measurement
-from modelless.profiler.measure.noise import QUIET, Noise
+from modelless.profiler.measure.noise import Noise
 from modelless.variants.runtimes.base import Tensors
 from modelless.variants.vocabulary import (
     Accuracy,
@@ -70,8 +70,8 @@ class FakeLoaded:
 class FakeGauge:
     """Noise as the test sets it: for the first probe, before a placement, during a point."""
 
-    first: Noise = QUIET
-    during: Noise = QUIET
+    first: Noise = field(default_factory=Noise)
+    during: Noise = field(default_factory=Noise)
     probes: int = 0
     queued: list[Noise] = field(default_factory=list)
 
