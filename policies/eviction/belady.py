@@ -28,10 +28,10 @@ _SOON_S = 1e-3
 class Belady(EvictionPolicy, Clairvoyant):
     """Least (load time / size / time to the next query of any scope it is in) first.
 
-    What nobody asks for again leaves before all else. Ties go by last use; so it is LRU as long as
-    nothing was revealed. A load is declined if what leaves for it would soon cost more: if its own
-    load time over the time to its next query is less than that of all who leave, summed. Its next
-    query is the first to come when it is loaded.
+    Instances without a future query leave first. Ties go by last use, so it is LRU until arrivals
+    are revealed. A load is declined if the victims would soon cost more: if its own load time over
+    the time to its next query is less than the sum of theirs. Its next query is the first one after
+    it is loaded.
     """
 
     def __init__(self) -> None:

@@ -120,10 +120,9 @@ class LagQuantile(Forecaster):
         self._weights += (self.step * slope / length)[:, None] * features
 
     def _features(self, at_s: float) -> FloatArray:
-        """Mean rates over the windows that end at ``at_s``, and their spread; (scopes, lags + 1).
+        """Returns the features at ``at_s``, shape (scopes, lags + 1).
 
-        The spread is the standard deviation of a Poisson process's mean rate over the horizon,
-        never 0: a scope that was silent may speak again.
+        They are the mean rates over the windows that end there, and the spread of the longest one.
         """
         begins_s = np.maximum(at_s - np.array(self.lags_s), 0.0)
         counts = self._upto(np.array([at_s])) - self._upto(begins_s)
@@ -133,7 +132,10 @@ class LagQuantile(Forecaster):
         return np.hstack([means, spread])
 
     def _upto(self, at_s: FloatArray) -> FloatArray:
-        """Arrivals up to each of ``at_s``, shape (scopes, len(at_s)); linear in between."""
+        """Returns the arrivals up to each of ``at_s``, shape (scopes, len(at_s)).
+
+        They are linear between observations.
+        """
         right = np.clip(np.searchsorted(self._seconds, at_s), 1, len(self._seconds) - 1)
         left = right - 1
         share = (at_s - self._seconds[left]) / (self._seconds[right] - self._seconds[left])

@@ -43,12 +43,12 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class InfaasScaling(ScalingPolicy):
-    """Instances by variant, and workers by device class. The forecast is not looked at.
+    """Instances by variant, and workers by device class; the forecast is not used.
 
     Demand is given to running variants as INFaaS's selection would: the slowest that fits first,
-    and what is beyond its capacity to the next. What can be served by nothing that runs starts
-    what is soonest loaded; so does each task before anything was asked for. The last variant of a
-    task stays, and so does the last worker of a class.
+    and the rest beyond its capacity to the next. Demand that nothing running can serve starts the
+    variant that is loaded soonest; so does each task before any query. The last variant of a task
+    stays, and so does the last worker of a class.
 
     Args:
         accelerator_patience_s: seconds of low demand before an accelerator's variant loses a

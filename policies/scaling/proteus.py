@@ -5,20 +5,20 @@ queries that each worker gets, to maximise the accuracy of all answers while dem
 cannot be served, it asks for less and less of it. See ``proteus_program``. It plans shares: as
 published, use it with the selection ``planned-shares`` and the forecaster ``ewma``.
 
-First there is a greedy plan, and the plan that was kept so far. Then the program is searched for a
-better one, for as long as its limits lasts. The best of the three by the program's own objective is
-taken; of equals what the search found, which goes by the demand there is now. What is known of its
-distance from the best comes with it (``Targets.quality``).
+The policy first has a greedy plan and the previous plan. Then it searches the program for a better
+one within its limits. It takes the best of the three by the program's own objective; of equal plans
+the one of the search, which is for the current demand. The plan's distance from the best, as far as
+it is known, comes with it (``Targets.quality``).
 
-Departures. The published artifact solves a bilinear program with Gurobi; here the same in a linear
-form. A kind here is a scope and a minimum accuracy, where the paper's kind has no minimum. The
-paper rounds throughput down to whole items a second, which would make nothing of slow models. How
-much can be served at all is one program more instead of up to seventeen attempts. What the program
-leaves open is settled: idle workers repeat what is busiest, and what a variant serves on several
+Departures. The published artifact solves a bilinear program with Gurobi; here the same program has
+a linear form. A kind here is a scope and a minimum accuracy; the paper's kind has no minimum. The
+paper rounds throughput down to whole items a second, which would exclude slow models. One more
+program finds how much can be served at all, in place of up to seventeen attempts. Idle workers,
+which the program leaves open, repeat the busiest variant, and the load of a variant on several
 device classes is divided by throughput. A policy says how many workers hold a variant, not which:
-the core places them, and unloads what is no longer wanted only when memory is short. A new plan is
-made not only at intervals, but also when demand, workers or variants have changed much. The last
-plan and the greedy one stand in for a warm start, which HiGHS does not take through SciPy.
+the core places them, and unloads unwanted ones only when memory is short. A new plan is made not
+only at intervals, but also when demand, workers or variants have changed much. The last plan and
+the greedy one replace a warm start, which HiGHS does not take through SciPy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What policies share that bind when a worker falls idle.
+"""The common base of policies that bind when a worker becomes idle.
 
 On arrival such a policy only turns away what nobody could serve in time, and otherwise defers.
 When a worker falls idle it looks for the most urgent query that the worker can still serve, and

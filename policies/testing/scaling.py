@@ -74,7 +74,7 @@ class ScalingConformance(PolicyConformance):
     def test_wants_no_more_than_there_is_room_for(
         self, policy: Any, variants: int, workers: int
     ) -> None:
-        """In a flood and at ease, with pools that may grow and without."""
+        """Checks a flood and little demand, with pools that may grow and without."""
         rng = np.random.default_rng(36)
         for number in range(6):
             view = make_cluster(rng, variants, workers, unknown=0.1)

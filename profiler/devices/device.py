@@ -51,7 +51,7 @@ class GpuFacts:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """What is known of this host without running anything on it.
+    """The facts of a host that are known without running anything on it.
 
     Attributes:
         cpu_model: name of the processor, e.g. ``AMD EPYC 9R14``; with its family and model number

@@ -201,7 +201,7 @@ Run = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class DeviceRates:
-    """What a device class does in a second with its engine; unmeasured rates are absent.
+    """The rates of a device class with its engine; unmeasured rates are absent.
 
     Attributes:
         threads: intra-op threads.
@@ -247,7 +247,7 @@ class DeviceRates:
 
 @dataclass(frozen=True)
 class BenchmarkEnvironment:
-    """What the benchmark needs from outside.
+    """The clocks, engine and noise gauge of the benchmark; tests substitute their own.
 
     Attributes:
         open_probe: returns a probe ready to run with so many threads, or raises

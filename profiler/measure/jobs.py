@@ -69,7 +69,7 @@ def _utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class MeasuringEnvironment:
-    """What a campaign needs from outside; by default the real thing, in tests substitutes.
+    """The clocks, engines and noise gauge of a campaign; tests substitute their own.
 
     Attributes:
         clock: monotonic clock, seconds; the gauge uses the same clock.

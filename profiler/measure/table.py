@@ -213,7 +213,7 @@ class Duplicates(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlacementFacts:
-    """What is known of one of our own placements, for rows of a table.
+    """The facts of one of our own placements, for rows of a table.
 
     Attributes:
         variant, device: the placement.

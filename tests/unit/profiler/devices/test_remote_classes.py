@@ -1,4 +1,4 @@
-"""What one machine knows of the device classes of others."""
+"""A machine knows the device classes of other machines by their measurements."""
 
 from __future__ import annotations
 

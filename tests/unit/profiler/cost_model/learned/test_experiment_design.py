@@ -1,4 +1,4 @@
-"""What a measurement is worth is what it takes off the expected errors of all points."""
+"""The worth of a measurement is the reduction of the expected errors of all points."""
 
 from __future__ import annotations
 

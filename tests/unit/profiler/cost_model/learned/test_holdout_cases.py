@@ -1,4 +1,4 @@
-"""What is judged is not learned from."""
+"""Judged points are not trained on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is supposed on a host of several device classes, and what it must not touch."""
+"""Predictions on a host with several device classes, and what they must not change."""
 
 from __future__ import annotations
 
