@@ -5,6 +5,7 @@ Rows of arrays represent placements, in no particular order; every array is read
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -355,6 +356,14 @@ class ClusterView:
     open_queries: Mapping[str, int] = field(default_factory=dict)
     pools: tuple[Pool, ...] = ()
     missed_per_s: float = 0.0
+
+    def count_instances(self) -> Counter[Placement]:
+        """Returns the number of loaded or loading instances by placement."""
+        return Counter(
+            Placement(instance.variant_id, worker.device_class)
+            for worker in self.workers
+            for instance in worker.instances
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from modelless.profiler.devices.device_records import DeviceRecords
     from modelless.profiler.devices.microbenchmark import DeviceRates
     from modelless.profiler.measure.campaign import MeasurementStrategy
-    from modelless.profiler.measure.jobs import Job, MeasurementSink
+    from modelless.profiler.measure.jobs import MeasurementJob, MeasurementSink
     from modelless.profiler.measure.measurement import Measurement
     from modelless.variants.registry.catalog import Catalog
     from modelless.variants.registry.registry import Registry
@@ -249,7 +249,7 @@ def _describe(
 def _agenda(
     registry: Registry,
     catalog: Catalog,
-    jobs: Sequence[Job],
+    jobs: Sequence[MeasurementJob],
     facts: DeviceFacts,
     batches: Sequence[int],
     target_error: float | None,

@@ -10,14 +10,14 @@ from modelless.controller.cli.screen import Steps, show_table
 from modelless.profiler.cost_model.measured_model import best_points
 from modelless.profiler.cost_model.slowdowns import PairRun
 from modelless.profiler.devices.device import DeviceFacts
-from modelless.profiler.measure.jobs import Job
+from modelless.profiler.measure.jobs import MeasurementJob
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.neighbours import choose_representatives, run_pairs
 from modelless.profiler.measure.pair_records import PairRecords
 
 
 def measure_neighbours(
-    jobs: Sequence[Job],
+    jobs: Sequence[MeasurementJob],
     rows: Sequence[Measurement],
     records: PairRecords,
     facts: DeviceFacts,

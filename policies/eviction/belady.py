@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.policies.eviction.instance_figures import reload_s, size_bytes
+from modelless.policies.eviction.instance_figures import rank_by, reload_s, size_bytes
 from modelless.policies.eviction.least_recently_used import LeastRecentlyUsed
 from modelless.policies.scopes import scopes_of
 from modelless.policies.seams import Clairvoyant, EvictionPolicy
@@ -44,11 +44,7 @@ class Belady(EvictionPolicy, Clairvoyant):
         if not self._arrivals_s:
             return LeastRecentlyUsed().rank(residents, view)
 
-        def key(instance: Instance) -> tuple[float, float, str, str]:
-            per_byte = self._loss(instance, view.now_s) / size_bytes(instance)
-            return per_byte, instance.last_used_s, instance.worker_id, instance.variant_id
-
-        return sorted(residents, key=key)
+        return rank_by(residents, lambda i: self._loss(i, view.now_s) / size_bytes(i))
 
     def admits(self, newcomer: Instance, victims: Sequence[Instance], view: ClusterView) -> bool:
         kept = sum(self._loss(victim, view.now_s) for victim in victims)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from modelless.policies.eviction.instance_figures import rank_by
 from modelless.policies.scopes import scopes_of
 from modelless.policies.seams import EvictionPolicy
 from modelless.policies.views import ClusterView, Instance
@@ -25,6 +26,4 @@ class DemandDriven(EvictionPolicy):
             asked = view.open_queries
             return sum(asked.get(scope, 0) for scope in scopes_of(instance.variant_id))
 
-        return sorted(
-            residents, key=lambda i: (demand(i), i.last_used_s, i.worker_id, i.variant_id)
-        )
+        return rank_by(residents, demand)

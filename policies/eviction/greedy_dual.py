@@ -13,6 +13,7 @@ from modelless.policies.eviction.instance_figures import (
     Key,
     instances_of,
     key_of,
+    rank_by,
     reload_s,
     size_bytes,
 )
@@ -45,10 +46,7 @@ class GreedyDualSizeFrequency(EvictionPolicy):
             key: self._uses[key][1] + uses[each.variant_id] * reload_s(each) / size_bytes(each)
             for key, each in held.items()
         }
-        return sorted(
-            residents,
-            key=lambda i: (self._priority[key_of(i)], i.last_used_s, i.worker_id, i.variant_id),
-        )
+        return rank_by(residents, lambda instance: self._priority[key_of(instance)])
 
     def _advance(self, workers: set[str], held: Mapping[Key, Instance]) -> None:
         """Advance the clock by the instances that have been evicted."""

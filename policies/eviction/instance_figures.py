@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from modelless.policies.views import ClusterView, Instance
 
 Key = tuple[str, str]
@@ -17,6 +19,11 @@ def key_of(instance: Instance) -> Key:
 def instances_of(view: ClusterView) -> dict[Key, Instance]:
     """Returns all loaded or loading instances by key."""
     return {key_of(each): each for worker in view.workers for each in worker.instances}
+
+
+def rank_by(residents: Sequence[Instance], cost: Callable[[Instance], float]) -> list[Instance]:
+    """Returns the residents by ascending cost, then by last use, then by worker and variant."""
+    return sorted(residents, key=lambda i: (cost(i), i.last_used_s, *key_of(i)))
 
 
 def reload_s(instance: Instance) -> float:

@@ -11,11 +11,11 @@ import math
 from collections.abc import Sequence
 
 from modelless.common.errors import InvalidInputError
-from modelless.policies.seams import EvictionPolicy
+from modelless.policies.eviction.least_recently_used import LeastRecentlyUsed
 from modelless.policies.views import ClusterView, Instance
 
 
-class ModelMesh(EvictionPolicy):
+class ModelMesh(LeastRecentlyUsed):
     """LRU that declines a load on demand if even the oldest entry was used too recently.
 
     It declines only where room would have to be made.
@@ -28,10 +28,6 @@ class ModelMesh(EvictionPolicy):
         if not (isinstance(churn_age_s, (int, float)) and 0.0 <= churn_age_s < math.inf):
             raise InvalidInputError.of("churn_age_s", churn_age_s, "seconds, 0 or more")
         self.churn_age_s = churn_age_s
-
-    def rank(self, residents: Sequence[Instance], view: ClusterView) -> Sequence[Instance]:
-        del view
-        return sorted(residents, key=lambda i: (i.last_used_s, i.worker_id, i.variant_id))
 
     def admits(self, newcomer: Instance, victims: Sequence[Instance], view: ClusterView) -> bool:
         if not victims:

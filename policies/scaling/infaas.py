@@ -166,11 +166,7 @@ class _Plan:
         present = Counter(w.device_class for w in view.workers)
         self._idle_workers = {name: float(count) for name, count in present.items()}
         self._models, self._by_scope = model_variants(view, sorted(present))
-        held = Counter(
-            Placement(instance.variant_id, worker.device_class)
-            for worker in view.workers
-            for instance in worker.instances
-        )
+        held = view.count_instances()
         kept = held if self.before is None else self.before
         self.wanted = {
             placement: min(count, held[placement])

@@ -23,7 +23,6 @@ demand gives the same plan on any machine.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -168,11 +167,7 @@ class _ScopeSearch:
             prices = dict.fromkeys(workers, 1.0)
         most = sum(prices.get(name, 0.0) * count for name, count in workers.items())
         self._cost = np.array([prices.get(name, 0.0) / most for name in self._classes])
-        loaded = Counter(
-            Placement(instance.variant_id, worker.device_class)
-            for worker in view.workers
-            for instance in worker.instances
-        )
+        loaded = view.count_instances()
         self._loaded = np.array([float(loaded[option.placement]) for option in options])
         longest = max(option.load_s for option in options)
         self._load = np.array([option.load_s / longest if longest else 0.0 for option in options])

@@ -7,7 +7,6 @@ unload.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 
 from modelless.common.errors import InvalidInputError
@@ -61,11 +60,7 @@ class OnDemand(ScalingPolicy):
                 Reason.DEMAND,
             )
         options = options_of(view, {task_of(demand.scope) for demand in demands})
-        held = Counter(
-            Placement(instance.variant_id, worker.device_class)
-            for worker in view.workers
-            for instance in worker.instances
-        )
+        held = view.count_instances()
         wanted: dict[Placement, int] = {}
         most = self.loads_per_worker * len(view.workers) - count_loading(view)
         for demand in demands:

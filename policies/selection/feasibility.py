@@ -49,9 +49,8 @@ def check_quantile(value: str) -> str:
 
 def latency_column(estimates: Estimates, quantile: str) -> FloatArray:
     """Returns the latency at a quantile, shape (n,), seconds."""
-    if quantile == "p99":
-        return estimates.p99_s
-    return estimates.p90_s if quantile == "p90" else estimates.p50_s
+    column: FloatArray = getattr(estimates, f"{quantile}_s")
+    return column
 
 
 def list_options(query: QueryView, candidates: Candidates, quantile: str) -> Options:

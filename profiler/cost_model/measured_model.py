@@ -289,7 +289,7 @@ class MeasuredCostModel:
         for placement in placements:
             found = by_id.get(id(placement))
             rows.append(self._look_up(placement) if found is None else found[1])
-        sequence = _Sequence(placements, rows)
+        sequence = _Sequence(placements, np.array(rows, dtype=np.intp))
         if type(placements) is tuple:  # anything else may change, and is looked up each time
             _make_room(self._sequences, _SEQUENCES_KEPT)
             self._sequences[id(placements)] = sequence
@@ -302,14 +302,11 @@ class MeasuredCostModel:
         return row
 
 
-class _Sequence:
+class _Sequence(NamedTuple):
     """The placements of a request and their rows; holding the placements keeps their ids valid."""
 
-    __slots__ = ("placements", "rows")
-
-    def __init__(self, placements: Sequence[Placement], rows: list[int]) -> None:
-        self.placements = placements
-        self.rows = np.array(rows, dtype=np.intp)
+    placements: Sequence[Placement]
+    rows: NDArray[np.intp]
 
 
 def best_points(measurements: Iterable[Measurement]) -> dict[Placement, list[Measurement]]:

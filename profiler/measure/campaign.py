@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from modelless.common.errors import InvalidInputError, ModellessError
 from modelless.profiler.devices.device import DeviceFacts
-from modelless.profiler.measure.jobs import Job, MeasurementSink, MeasuringEnvironment
+from modelless.profiler.measure.jobs import MeasurementJob, MeasurementSink, MeasuringEnvironment
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.noise import (
     PROBE_ATTEMPTS,
@@ -33,7 +33,12 @@ from modelless.profiler.measure.progress import (
     point_weight,
     silent,
 )
-from modelless.profiler.measure.timing import FEWEST_REPEATS, Effort, Timing, measure_point
+from modelless.profiler.measure.timing import (
+    FEWEST_REPEATS,
+    MeasurementEffort,
+    Timing,
+    measure_point,
+)
 from modelless.variants.vocabulary import Placement
 
 BATCHES = (1, 2, 4, 8)
@@ -82,7 +87,7 @@ class CampaignSettings:
     """
 
     batches: tuple[int, ...] = BATCHES
-    effort: Effort = field(default_factory=Effort)
+    effort: MeasurementEffort = field(default_factory=MeasurementEffort)
     latency_cap_s: float = 1.0
     budget_s: float | None = None
     noise_limits: NoiseLimits = field(default_factory=NoiseLimits)
@@ -125,7 +130,7 @@ class CampaignResult:
 
 
 def run_campaign(
-    jobs: Sequence[Job],
+    jobs: Sequence[MeasurementJob],
     records: MeasurementSink,
     facts: DeviceFacts,
     settings: CampaignSettings | None = None,
@@ -171,7 +176,7 @@ class _Campaign:
 
     def __init__(
         self,
-        jobs: Sequence[Job],
+        jobs: Sequence[MeasurementJob],
         records: MeasurementSink,
         facts: DeviceFacts,
         settings: CampaignSettings,
@@ -202,13 +207,13 @@ class _Campaign:
             self._follow(strategy, waiting)
         return CampaignResult(tuple(self._measured), self._skipped, self._failed, self._elapsed_s())
 
-    def _measure_all(self, waiting: Sequence[tuple[Job, list[int]]]) -> None:
+    def _measure_all(self, waiting: Sequence[tuple[MeasurementJob, list[int]]]) -> None:
         for position, (job, missing) in enumerate(waiting):
             share_s = self._left_s() / (len(waiting) - position)
             self._measure(job, missing, self._environment.clock() + share_s)
 
     def _follow(
-        self, strategy: MeasurementStrategy, waiting: Sequence[tuple[Job, list[int]]]
+        self, strategy: MeasurementStrategy, waiting: Sequence[tuple[MeasurementJob, list[int]]]
     ) -> None:
         open_jobs = {job.placement: (job, missing) for job, missing in waiting}
         known = [row for by_batch in self._known.values() for row in by_batch.values()]
@@ -251,7 +256,7 @@ class _Campaign:
                     known.setdefault(row.placement, {})[row.batch] = row
         return known
 
-    def _missing(self, job: Job) -> list[int]:
+    def _missing(self, job: MeasurementJob) -> list[int]:
         """Returns the batch sizes left to measure, and reports the others as skipped."""
         known = self._known.get(job.placement, {})
         missing: list[int] = []
@@ -266,7 +271,7 @@ class _Campaign:
                 missing.append(batch)
         return missing
 
-    def _measure(self, job: Job, missing: list[int], end_s: float) -> None:
+    def _measure(self, job: MeasurementJob, missing: list[int], end_s: float) -> None:
         """Load a placement's variant and measure it at the ``missing`` batch sizes.
 
         It begins no batch size that would not end by ``end_s``.
@@ -310,7 +315,7 @@ class _Campaign:
                 break
         return spread
 
-    def _effort(self, missing: Sequence[int], left_s: float) -> Effort:
+    def _effort(self, missing: Sequence[int], left_s: float) -> MeasurementEffort:
         """Returns the effort for the first of ``missing``, given the seconds left for all."""
         effort = self._settings.effort
         share = point_weight(missing[0]) / sum(point_weight(batch) for batch in missing)
@@ -329,7 +334,13 @@ class _Campaign:
         return SkipReason.BUDGET_SPENT if self._environment.clock() + needed_s > end_s else None
 
     def _record(
-        self, job: Job, batch: int, timing: Timing, noise: Noise, memory_bytes: int, load_s: float
+        self,
+        job: MeasurementJob,
+        batch: int,
+        timing: Timing,
+        noise: Noise,
+        memory_bytes: int,
+        load_s: float,
     ) -> None:
         settings, kind = self._settings, job.device.kind
         level = noise.level(settings.noise_limits)
@@ -358,12 +369,12 @@ class _Campaign:
         self._end(batch, measured=True)
         self._tell(EventKind.MEASURED, job, batch, measurement=measurement, timing=timing)
 
-    def _skip(self, job: Job, batch: int, reason: SkipReason) -> None:
+    def _skip(self, job: MeasurementJob, batch: int, reason: SkipReason) -> None:
         self._skipped[job.placement, batch] = reason
         self._end(batch, measured=False)
         self._tell(EventKind.SKIPPED, job, batch, reason=reason)
 
-    def _fail(self, job: Job, batches: Sequence[int], error: Exception) -> None:
+    def _fail(self, job: MeasurementJob, batches: Sequence[int], error: Exception) -> None:
         message = str(error) if isinstance(error, ModellessError) else repr(error)
         self._failed[job.placement] = message
         for batch in batches:
@@ -380,7 +391,7 @@ class _Campaign:
     def _tell(
         self,
         kind: EventKind,
-        job: Job | None = None,
+        job: MeasurementJob | None = None,
         batch: int | None = None,
         *,
         measurement: Measurement | None = None,

@@ -20,7 +20,7 @@ from modelless.variants.vocabulary import DeviceClass, Placement, Variant
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class MeasurementJob:
     """One placement to measure.
 
     Attributes:
@@ -47,7 +47,7 @@ class MeasurementSink(Protocol):
     def add(self, measurement: Measurement) -> object: ...
 
 
-def load_job(job: Job) -> LoadedVariant:
+def load_job(job: MeasurementJob) -> LoadedVariant:
     """Load a job's variant with its engine, warmed up as for serving."""
     return find_runtime(job.variant.engine).load(
         job.variant, job.artifact, threads=job.device.threads, warm_up=warm_up_inputs(job.inputs)
@@ -81,6 +81,6 @@ class MeasuringEnvironment:
 
     clock: Callable[[], float] = time.perf_counter
     now: Callable[[], datetime] = _utc_now
-    load: Callable[[Job], LoadedVariant] = load_job
+    load: Callable[[MeasurementJob], LoadedVariant] = load_job
     gauge: NoiseGauge = field(default_factory=HostNoise)
     used_bytes: Callable[[str], int] = used_bytes

@@ -20,21 +20,21 @@ from multiprocessing.synchronize import Event
 from modelless.common.errors import EnvironmentUnfitError
 from modelless.profiler.cost_model.slowdowns import Bottleneck, PairRun, streaming_rates
 from modelless.profiler.devices.device import DeviceFacts
-from modelless.profiler.measure.jobs import Job, MeasuringEnvironment, load_job
+from modelless.profiler.measure.jobs import MeasurementJob, MeasuringEnvironment, load_job
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.noise import PROBE_ATTEMPTS, PROBE_RUNS, NoiseLimits, require_quiet
-from modelless.profiler.measure.timing import Effort, Timing, measure_point
+from modelless.profiler.measure.timing import MeasurementEffort, Timing, measure_point
 from modelless.variants.runtimes.base import LoadedVariant
 from modelless.variants.vocabulary import Placement
 
-PAIR_EFFORT = Effort(min_time_s=0.5, max_time_s=2.0)
+PAIR_EFFORT = MeasurementEffort(min_time_s=0.5, max_time_s=2.0)
 """The effort for each of the two measurements of a pair run."""
 
 _LEAST_S = 1e-3
 _START_S = 60.0
 _STOP_S = 10.0
 
-NeighbourRunner = Callable[[Job], AbstractContextManager[None]]
+NeighbourRunner = Callable[[MeasurementJob], AbstractContextManager[None]]
 """Returns a context manager that keeps a job's variant busy while it is open."""
 
 
@@ -42,12 +42,12 @@ NeighbourRunner = Callable[[Job], AbstractContextManager[None]]
 class Representative:
     """A placement that represents those with its bottleneck on its device class."""
 
-    job: Job
+    job: MeasurementJob
     kind: Bottleneck
 
 
 def choose_representatives(
-    jobs: Sequence[Job], points: Mapping[Placement, Sequence[Measurement]]
+    jobs: Sequence[MeasurementJob], points: Mapping[Placement, Sequence[Measurement]]
 ) -> list[Representative]:
     """Returns the placements to run in pairs: two of each device class, or one if there is only
     one.
@@ -61,7 +61,7 @@ def choose_representatives(
             chosen.
     """
     rates = streaming_rates(points)
-    by_class: dict[str, list[Job]] = {}
+    by_class: dict[str, list[MeasurementJob]] = {}
     for job in jobs:
         if job.placement in rates:
             by_class.setdefault(job.device.name, []).append(job)
@@ -79,7 +79,7 @@ def run_pairs(
     representatives: Sequence[Representative],
     facts: DeviceFacts,
     *,
-    effort: Effort = PAIR_EFFORT,
+    effort: MeasurementEffort = PAIR_EFFORT,
     limits: NoiseLimits | None = None,
     accept_noise: bool = False,
     environment: MeasuringEnvironment | None = None,
@@ -140,8 +140,8 @@ def run_pairs(
 
 def _measure_beside(
     loaded: LoadedVariant,
-    job: Job,
-    effort: Effort,
+    job: MeasurementJob,
+    effort: MeasurementEffort,
     limits: NoiseLimits,
     environment: MeasuringEnvironment,
 ) -> tuple[Timing, bool]:
@@ -159,7 +159,7 @@ def _measure_beside(
 
 
 @contextmanager
-def neighbour_process(job: Job) -> Iterator[None]:
+def neighbour_process(job: MeasurementJob) -> Iterator[None]:
     """Run the job's variant without a pause in a process of its own while the context is open.
 
     Raises:
@@ -188,14 +188,14 @@ def neighbour_process(job: Job) -> Iterator[None]:
         process.close()
 
 
-def _unfit(job: Job, what: str) -> EnvironmentUnfitError:
+def _unfit(job: MeasurementJob, what: str) -> EnvironmentUnfitError:
     return EnvironmentUnfitError(
         f"the neighbour {job.placement.variant_id} on {job.placement.device_class} {what}; its "
         "error is above. Usually memory is short: free some and run the command again."
     )
 
 
-def _keep_busy(job: Job, running: Event, stop: Event) -> None:
+def _keep_busy(job: MeasurementJob, running: Event, stop: Event) -> None:
     """Run the variant in the neighbour's process until it is told to stop or its parent is gone."""
     parent = os.getppid()
     loaded = load_job(job)

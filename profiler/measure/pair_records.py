@@ -9,6 +9,8 @@ from modelless.profiler.cost_model.slowdowns import Bottleneck, PairRun
 from modelless.variants.store import PairRunRow, Store
 from modelless.variants.vocabulary import Placement
 
+_PLAIN_FIELDS = ("alone_s", "beside_s", "repeats", "trusted", "measured_at", "fingerprint")
+
 
 class PairRecords:
     """Pair runs in the store: one for each placement, neighbour and machine fingerprint."""
@@ -31,12 +33,7 @@ class PairRecords:
             neighbour_variant_id=run.neighbour.variant_id,
             neighbour_device_class=run.neighbour.device_class,
             neighbour_kind=run.neighbour_kind.value,
-            alone_s=run.alone_s,
-            beside_s=run.beside_s,
-            repeats=run.repeats,
-            trusted=run.trusted,
-            measured_at=run.measured_at,
-            fingerprint=run.fingerprint,
+            **{name: getattr(run, name) for name in _PLAIN_FIELDS},
         )
         same = (
             PairRunRow.variant_id == row.variant_id,
@@ -74,12 +71,7 @@ def _pair_run(row: PairRunRow) -> PairRun:
             kind=Bottleneck(row.kind),
             neighbour=Placement(row.neighbour_variant_id, row.neighbour_device_class),
             neighbour_kind=Bottleneck(row.neighbour_kind),
-            alone_s=row.alone_s,
-            beside_s=row.beside_s,
-            repeats=row.repeats,
-            trusted=row.trusted,
-            measured_at=row.measured_at,
-            fingerprint=row.fingerprint,
+            **{name: getattr(row, name) for name in _PLAIN_FIELDS},
         )
     except (InvalidInputError, ValueError) as error:
         raise StoreError(

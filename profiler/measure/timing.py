@@ -138,7 +138,7 @@ Intervals become too narrow if they are checked often and the first narrow one e
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class MeasurementEffort:
     """How much effort to spend on one point.
 
     Attributes:
@@ -216,7 +216,7 @@ class Timing:
 
 
 def summarise(
-    latencies_s: list[float], effort: Effort, *, total_s: float, stopped: StopReason
+    latencies_s: list[float], effort: MeasurementEffort, *, total_s: float, stopped: StopReason
 ) -> Timing:
     """Returns the figures of one point from its timed runs.
 
@@ -250,7 +250,7 @@ def summarise(
 def measure_point(
     loaded: LoadedVariant,
     inputs: Tensors,
-    effort: Effort,
+    effort: MeasurementEffort,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Timing:
     """Time ``loaded.infer(inputs)`` until ``effort`` is satisfied or spent."""
@@ -283,7 +283,7 @@ def measure_point(
 def _warm_up(
     loaded: LoadedVariant,
     inputs: Tensors,
-    effort: Effort,
+    effort: MeasurementEffort,
     clock: Callable[[], float],
     started_s: float,
 ) -> None:

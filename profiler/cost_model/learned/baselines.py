@@ -142,8 +142,18 @@ class LogLinear(Baseline):
         return np.asarray(inputs[len(self.training) + rows] @ weights + level_log)
 
 
-class _Fitted(Baseline):
-    """A regressor of scikit-learn on the training rows; the median corrects its level."""
+class _Levelled(Baseline):
+    """A method with one expected log latency for each wanted row; the median corrects its level."""
+
+    _expected: FloatArray
+
+    def predict_log(self, shots: IntArray, seen_log: FloatArray, rows: IntArray) -> FloatArray:
+        apart = seen_log - self._expected[shots]
+        return self._expected[rows] + (float(np.median(apart)) if len(apart) else 0.0)
+
+
+class _Fitted(_Levelled):
+    """A regressor of scikit-learn on the training rows."""
 
     def __init__(
         self, training: Sequence[TableRow], wanted: Sequence[TableRow], roofline: Roofline
@@ -169,10 +179,6 @@ class _Fitted(Baseline):
 
     def _least(self) -> int:
         return 1
-
-    def predict_log(self, shots: IntArray, seen_log: FloatArray, rows: IntArray) -> FloatArray:
-        apart = seen_log - self._expected[shots]
-        return self._expected[rows] + (float(np.median(apart)) if len(apart) else 0.0)
 
 
 class BoostedTrees(_Fitted):
@@ -200,7 +206,7 @@ class NearestNeighbour(_Fitted):
         return KNeighborsRegressor(min(_NEIGHBOURS, len(self.training)), weights="distance")
 
 
-class LookupTable(Baseline):
+class LookupTable(_Levelled):
     """An item's mean over all devices, without their levels, linear between batch sizes.
 
     INFaaS keeps such a table. An item that it lacks gets the mean of its family, or of all rows.
@@ -229,10 +235,6 @@ class LookupTable(Baseline):
                 )
             ]
         )
-
-    def predict_log(self, shots: IntArray, seen_log: FloatArray, rows: IntArray) -> FloatArray:
-        apart = seen_log - self._expected[shots]
-        return self._expected[rows] + (float(np.median(apart)) if len(apart) else 0.0)
 
 
 BASELINES: Mapping[str, type[Baseline]] = {

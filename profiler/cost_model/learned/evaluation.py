@@ -161,8 +161,8 @@ class DrawErrors:
     median: float
     within: float
     rank: float
-    coverage: float = np.nan
-    width: float = np.nan
+    coverage: float
+    width: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,22 +289,17 @@ def judge(
         from scipy.stats import spearmanr
 
         rank = float(spearmanr(predicted_ms, truth_ms).statistic)
-    draw = DrawErrors(
+    coverage = width = np.nan
+    if low_ms is not None and high_ms is not None:
+        coverage = 100.0 * float(((truth_ms >= low_ms) & (truth_ms <= high_ms)).mean())
+        width = float(np.median(high_ms / low_ms))
+    return DrawErrors(
         100.0 * float(error.mean()),
         100.0 * float(np.median(error)),
         100.0 * float((error <= 0.10).mean()),
         rank,
-    )
-    if low_ms is None or high_ms is None:
-        return draw
-    inside = (truth_ms >= low_ms) & (truth_ms <= high_ms)
-    return DrawErrors(
-        draw.mape,
-        draw.median,
-        draw.within,
-        rank,
-        100.0 * float(inside.mean()),
-        float(np.median(high_ms / low_ms)),
+        coverage,
+        width,
     )
 
 

@@ -19,7 +19,7 @@ from modelless.profiler.cost_model.learned.prior import Prior
 from modelless.profiler.measure.campaign import PointsToMeasure
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.table import PlacementFacts
-from modelless.profiler.measure.timing import Effort
+from modelless.profiler.measure.timing import MeasurementEffort
 from modelless.variants.estimates import FloatArray
 from modelless.variants.vocabulary import Placement
 
@@ -73,11 +73,11 @@ class BayesianDesign:
         placements: Mapping[Placement, PlacementFacts],
         batches: Sequence[int],
         target_error: float | None = None,
-        effort: Effort | None = None,
+        effort: MeasurementEffort | None = None,
     ) -> None:
         self._model = PlacementModel(prior, placements, batches)
         self._target_error = target_error
-        self._effort = effort or Effort()
+        self._effort = effort or MeasurementEffort()
 
     def choose(
         self, left: Mapping[Placement, Sequence[int]], known: Sequence[Measurement]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from modelless.profiler.devices.device import DeviceFacts
-from modelless.profiler.measure.jobs import Job, MeasuringEnvironment
+from modelless.profiler.measure.jobs import MeasurementJob, MeasuringEnvironment
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.noise import Noise
 from modelless.variants.runtimes.base import Tensors
@@ -172,7 +172,7 @@ class Bench:
     fail_at_batch: int | None = None
     loaded: list[FakeLoaded] = field(default_factory=list)
 
-    def load(self, job: Job) -> FakeLoaded:
+    def load(self, job: MeasurementJob) -> FakeLoaded:
         if job.variant.id == self.fail_load:
             raise RuntimeError("cannot be loaded")
         self.clock.now_s += self.load_s
@@ -205,9 +205,9 @@ class Bench:
         return [batch for one in self.loaded for batch in one.runs]
 
 
-def make_jobs(count: int = 3, threads: int = 1) -> list[Job]:
+def make_jobs(count: int = 3, threads: int = 1) -> list[MeasurementJob]:
     return [
-        Job(
+        MeasurementJob(
             make_variant(f"v{number}"),
             make_device(threads),
             Path("none.onnx"),

@@ -14,7 +14,7 @@ from modelless.profiler.measure.campaign import CampaignSettings, run_campaign
 from modelless.profiler.measure.jobs import used_bytes
 from modelless.profiler.measure.noise import Noise
 from modelless.profiler.measure.progress import EventKind, ProgressEvent, SkipReason, TimeLeft
-from modelless.profiler.measure.timing import Effort
+from modelless.profiler.measure.timing import MeasurementEffort
 from tests.unit.variants.fake_nvidia import FakeCuda, install_cuda
 
 LOUD = Noise(contention=0.9)
@@ -188,7 +188,9 @@ def test_a_fixed_computation_that_keeps_varying_is_not_trusted(
 
 
 def test_a_budget_is_kept_and_shared_fairly(bench: Any, sink: Any, make: Any) -> None:
-    effort = Effort(relative_width=0.001, max_time_s=100.0)  # never satisfied: takes all it gets
+    effort = MeasurementEffort(
+        relative_width=0.001, max_time_s=100.0
+    )  # never satisfied: takes all it gets
     result = run_campaign(
         make.jobs(5),
         sink,
@@ -203,7 +205,7 @@ def test_a_budget_is_kept_and_shared_fairly(bench: Any, sink: Any, make: Any) ->
 
 
 def test_what_a_quick_placement_leaves_goes_to_the_next(bench: Any, sink: Any, make: Any) -> None:
-    effort = Effort(relative_width=0.001, max_time_s=100.0, max_repeats=50)
+    effort = MeasurementEffort(relative_width=0.001, max_time_s=100.0, max_repeats=50)
     bench.latency_s = lambda variant, batch: (0.05 if "v2" in variant else 1e-4) * batch
     run_campaign(
         make.jobs(3),

@@ -23,7 +23,7 @@ from modelless.common.errors import (
 from modelless.profiler.cost_model.measured_model import MeasuredCostModel, best_points
 from modelless.profiler.cost_model.slowdowns import Bottleneck, PairRun, Slowdowns
 from modelless.profiler.measure.inputs import sample_inputs
-from modelless.profiler.measure.jobs import Job
+from modelless.profiler.measure.jobs import MeasurementJob
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.neighbours import (
     Representative,
@@ -41,7 +41,9 @@ from tests.unit.cli.tiny import tiny_bytes
 CPU, MEM = Bottleneck.COMPUTE_BOUND, Bottleneck.MEMORY_BOUND
 
 
-def rows(make: Any, jobs: Sequence[Job], rates: Sequence[float], p50_s: float) -> list[Measurement]:
+def rows(
+    make: Any, jobs: Sequence[MeasurementJob], rates: Sequence[float], p50_s: float
+) -> list[Measurement]:
     """A measurement a job, with so many bytes a second."""
     return [
         make.measurement(
@@ -127,7 +129,7 @@ def test_each_runs_alone_and_beside_each(make: Any) -> None:
         return 0.010 * (cost[own][busy[-1]] if busy else 1.0)
 
     @contextmanager
-    def beside(job: Job) -> Iterator[None]:
+    def beside(job: MeasurementJob) -> Iterator[None]:
         busy.append(job.variant.name)
         yield
         busy.pop()
@@ -135,7 +137,7 @@ def test_each_runs_alone_and_beside_each(make: Any) -> None:
     bench.latency_s = latency_s
     load = bench.load
 
-    def fresh(job: Job) -> Any:
+    def fresh(job: MeasurementJob) -> Any:
         loaded = load(job)
         streams = loaded.latencies_s
         loaded.latencies_s = lambda batch: (next(streams(batch)) for _ in iter(int, 1))
@@ -160,7 +162,7 @@ def test_the_neighbour_is_no_noise_but_others_are(make: Any) -> None:
     bench, jobs = make.bench(), make.jobs(1)
 
     @contextmanager
-    def beside(job: Job) -> Iterator[None]:
+    def beside(job: MeasurementJob) -> Iterator[None]:
         bench.gauge.during = Noise(contention=1.0)
         yield
         bench.gauge.during = Noise()
@@ -247,14 +249,14 @@ def test_runs_are_kept_by_machine_and_the_newest_counts(tmp_path: Path) -> None:
             records.current("here")
 
 
-def real_job(make: Any, path: Path) -> Job:
+def real_job(make: Any, path: Path) -> MeasurementJob:
     content = tiny_bytes()
     path.write_bytes(content)
     variant = replace(
         make.variant(), artifact_sha256=sha256(content).hexdigest(), artifact_bytes=len(content)
     )
     spec = TensorSpec("image", "UINT8", (-1, -1, -1, 3))
-    return Job(variant, make.device(), path, partial(sample_inputs, (spec,)))
+    return MeasurementJob(variant, make.device(), path, partial(sample_inputs, (spec,)))
 
 
 def test_a_real_neighbour_runs_in_a_process_of_its_own(make: Any, tmp_path: Path) -> None:
