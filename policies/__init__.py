@@ -1,4 +1,4 @@
-"""Pure policies for selection, batching, scaling, placement, eviction and forecasts."""
+"""Who decides: pure policies for selection, batching, scaling, placement and eviction."""
 
 if not __name__.startswith("modelless."):
     raise ImportError(
