@@ -4,10 +4,9 @@ Clipper (Crankshaw et al., NSDI 2017, sec. 4.3.1). The largest batch of a model 
 amount while batches of that size meet the latency objective, and shrinks by a tenth when one does
 not. It needs no profile.
 
-How long a batch took is not told to a batching policy. It is inferred: a worker that has left
-queries waiting is asked again the moment its batch is done, so the time between is the batch's
-latency. Of a worker that left nothing waiting nothing is learned, and nothing needs to be: then a
-larger batch could not have been formed.
+A batching policy does not receive the latency of a batch, so this one infers it: a worker that left
+queries waiting is asked again when its batch is done, and the time between is the latency. Where no
+query was left waiting, a larger batch could not have been formed, and nothing is learned.
 """
 
 from __future__ import annotations

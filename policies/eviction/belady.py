@@ -1,6 +1,6 @@
 """Belady by cost: evicts the instance that is needed again last, for its load time and size.
 
-Offline: it must be told all arrivals to come. Belady's rule (IBM Systems Journal, 1966) evicts what
+Offline: it must know all future arrivals. Belady's rule (IBM Systems Journal, 1966) evicts what
 is used again last, which is optimal for equal sizes and costs. If a miss need not be loaded, the
 newcomer itself is a candidate for eviction: it is declined if everything that would leave for it is
 asked for again sooner. With sizes and costs the optimal choice is NP-hard (Chrobak et al.,

@@ -6,9 +6,9 @@ workers hold as ``demand-value`` does, so the variants follow the load as well. 
 machine workers may be slower than profiled: while busy workers miss deadlines, the policy
 multiplies demand by a growing factor (*strain*), which falls slowly afterwards.
 
-The plan is the best that a mixed-integer program is known to have, or, where its search ends
-unproven, the better of what it found and of a greedy plan (``elastic_program``). The search is
-ended by the work done, so that the same demand gives the same plan on any machine.
+The plan is the proven best of a mixed-integer program. If the search ends without a proof, it is
+the better of the plan found and a greedy plan (``elastic_program``). A limit on the work ends the
+search, so that the same demand gives the same plan on any machine.
 """
 
 from __future__ import annotations

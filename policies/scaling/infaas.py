@@ -4,13 +4,13 @@ The autoscalers of INFaaS (Romero et al., "INFaaS: Automated Model-less Inferenc
 ATC 2021). One scales variants by their demand and profiled throughput; the other scales workers by
 the utilisation of the least busy one. Constants are the source's unless said otherwise.
 
-Departures. The source scales models on each worker by itself, and its cap of replicas is of one
-machine with many cores; here it is decided for all workers at once, each of which holds one copy at
-most, and the cap is of a variant on a device class. A variant has no other of a smaller batch here,
-so that what is downgraded goes to a CPU. Demand is given to variants as the selection would, as no
-view says what came of it. Workers are looked at with every view, where the source does every two
-seconds; low must be held in seconds, not in looks. On CPUs a worker is idle up to 20 % (ours).
-Nothing is evicted but what is no longer wanted, and that only when its room is needed.
+Departures. The source scales models on each worker by itself, and its cap of replicas is for one
+machine with many cores. Here one decision covers all workers, each of which holds at most one copy,
+and the cap is for a variant on a device class. There are no variants of a smaller batch here, so a
+downgrade goes to a CPU. Demand is assigned to variants as the selection would assign it, because no
+view contains the assignment. Workers are checked with every view, in the source every two seconds;
+demand must be low for a number of seconds, not of checks. On CPUs a worker is idle up to 20 %
+(ours). Only unwanted instances are evicted, and only when their room is needed.
 """
 
 from __future__ import annotations

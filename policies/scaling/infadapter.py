@@ -10,15 +10,15 @@ while demand is served: accuracy is that of the mean answer, cost that of the wo
 time that of the slowest variant that is not loaded yet. The paper finds the best by trying all, and
 so does this, for small sets. Quotas are shares of the queries: select with ``planned-shares``.
 
-Departures. The paper gives one service CPU cores of one node; here an option is a whole worker
-of some device class, its cost the price of that class, so that for workers that are all alike it is
-the paper's. The paper has one service; here workers are divided between scopes by the device time
-their demand takes at its cheapest, and what a scope leaves over is offered to the others, the worst
-off first. Variants run batches, as in Proteus, where the paper's run single queries. Where demand
-cannot be served, as much as possible is. The paper forecasts by an LSTM, here the world's
-forecaster does, and capacity is planned with some headroom (ours). All plans are looked at where
-there are few, and otherwise coarser steps and smaller sets, by count and not by the clock: the same
-demand gives the same plan on any machine.
+Departures. The paper gives one service CPU cores of one node. Here an option is a whole worker of a
+device class at that class's price, which for equal workers is the same. The paper has one service.
+Here workers are divided between scopes by the device time that their demand takes at its cheapest,
+and the workers that a scope does not use are offered to the others, the worst off first. Variants
+run batches, as in Proteus; the paper's run single queries. Where demand cannot be served, as much
+as possible is served. The paper forecasts by an LSTM, this control plane by its forecaster, and
+capacity is planned with some headroom (ours). All plans are compared where they are few; otherwise
+the search uses coarser steps and smaller sets, limited by count and not by the clock, so that the
+same demand gives the same plan on any machine.
 """
 
 from __future__ import annotations

@@ -7,15 +7,15 @@ variants to queries that need them. Once a second, three rows of thresholds deci
 are overloaded: for accelerators, for CPUs with one replica, and for all others. Constants are the
 source's.
 
-Departures. Where that system would load a variant, here the search is widened, because loading is
-up to scaling (``infaas-autoscaler``) and placement (``least-utilised``). Its worker rule draws one
-of the three least loaded hosts of the variant that are not over 80 % utilised; here what is bound
-waits in one queue for all hosts of a device class, and the first to fall idle takes it, which is
-the least loaded. A policy is not told how long answers took or what is in flight: that is the wait
-at the least busy host and the profile, where the source measures. Replicas are those hosts that
-fell idle in the last half minute. The source fits a line to the latencies of batches of 1, 4 and 8,
-and judges by the latency of the average query's items; here the cost model knows all batches, and
-it is judged by the items of the query that comes when it is time to judge.
+Departures. Where that system would load a variant, the search is widened here, because loading
+belongs to scaling (``infaas-autoscaler``) and placement (``least-utilised``). Its worker rule draws
+one of the three least loaded hosts of the variant that are at most 80 % utilised. Here bound
+queries wait in one queue for all hosts of a device class, and the first host to become idle, the
+least loaded one, takes them. The source measures latencies and work in flight; a policy here does
+not know them and uses the wait at the least busy host and the profile. Replicas are the hosts that
+became idle in the last half minute. The source fits a line to the latencies of batches of 1, 4 and
+8, and judges by the latency of the average query's items. Here the cost model knows all batch
+sizes, and the items of the query that arrives at the time of judging count.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The common base of policies that bind when a worker becomes idle.
 
-On arrival such a policy only turns away what nobody could serve in time, and otherwise defers.
-When a worker falls idle it looks for the most urgent query that the worker can still serve, and
-builds a batch behind it. Costs are not known then, so a maximum cost is held to on arrival only.
+On arrival such a policy rejects queries that no placement could serve in time, and defers all
+others. When a worker becomes idle it takes the most urgent query that the worker can still serve,
+and builds a batch from it. Costs are not known then, so it checks a maximum cost only on arrival.
 """
 
 from __future__ import annotations

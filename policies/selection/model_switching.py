@@ -4,13 +4,13 @@ Zhang et al., HotCloud 2020. It measures the arrival rate and serves all queries
 of most effective accuracy at that rate, where late answers count as 0. RAMSIS and Sommelier switch
 in the same spirit. Nothing is loaded or moved; only the choice changes.
 
-The paper looks the model up in a table of load tests. Here its capacity is computed: what the
-workers that lately asked for work, and hold it, can answer one by one at the predicted p50. A
-policy is not told how many workers there are; those that never ask had nothing to do, so what is
-seen is enough for the load that was, and grows with it. The paper knows no minimum accuracy; what
-must be served above the level takes its share of the capacity first. A level is raised only
-after some calm periods in a row, so that a rate at the brink does not switch it back and forth
-(ours), and a share of the capacity is left for chance.
+The paper looks the model up in a table of load tests. Here its capacity is computed: the queries
+that the workers with the model that recently asked for work can answer one by one at the predicted
+p50. A policy does not know how many workers exist. Those that never ask had no work, so the known
+workers suffice for the past load, and their number grows with it. The paper has no minimum
+accuracy; queries that must be served above the level take their share of the capacity first. A
+level is raised only after some calm periods in a row, so that a rate near the limit does not switch
+it back and forth (ours), and a share of the capacity is kept in reserve.
 """
 
 from __future__ import annotations
