@@ -107,7 +107,7 @@ def parse_prior(content: bytes, name: str) -> Prior:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, InvalidInputError):
             raise
-        raise InvalidInputError.of(name, repr(error), "a prior file without damage", _MEND) from error
+        raise InvalidInputError.of(name, repr(error), "a prior file, undamaged", _MEND) from error
 
 
 _MEND = "Install modelless again, or make the file with training/make_prior.py."
