@@ -12,8 +12,12 @@ from modelless.variants.vocabulary import DeviceClass, Placement, Variant
 
 if TYPE_CHECKING:
     from modelless.profiler.devices.device import DeviceFacts
-    from modelless.profiler.measure.campaign import Agenda, CampaignResult, CampaignSettings
-    from modelless.profiler.measure.jobs import Job, MeasurementSink
+    from modelless.profiler.measure.campaign import (
+        CampaignResult,
+        CampaignSettings,
+        MeasurementStrategy,
+    )
+    from modelless.profiler.measure.jobs import MeasurementJob, MeasurementSink
     from modelless.profiler.measure.progress import ProgressEvent
     from modelless.variants.registry.catalog import Catalog
     from modelless.variants.registry.registry import Registry
@@ -24,17 +28,17 @@ def jobs_of(
     catalog: Catalog,
     variants: Sequence[Variant],
     devices: Sequence[DeviceClass],
-) -> tuple[list[Job], Mapping[Placement, str]]:
+) -> tuple[list[MeasurementJob], Mapping[Placement, str]]:
     """The placements to measure, and those whose file is damaged, with what is wrong with it.
 
     Raises:
         IntegrityError: every file is damaged.
     """
     from modelless.profiler.measure.inputs import sample_inputs
-    from modelless.profiler.measure.jobs import Job
+    from modelless.profiler.measure.jobs import MeasurementJob
     from modelless.variants.runtimes.engines import ENGINES, runs_on
 
-    jobs: list[Job] = []
+    jobs: list[MeasurementJob] = []
     damaged: dict[Placement, str] = {}
     error: ModellessError | None = None
     for variant in variants:
@@ -50,18 +54,18 @@ def jobs_of(
             damaged.update({Placement(variant.id, d.name): str(damage) for d in fit})
             continue
         inputs = partial(sample_inputs, catalog.tasks[variant.task].inputs)
-        jobs += [Job(variant, device, artifact, inputs) for device in fit]
+        jobs += [MeasurementJob(variant, device, artifact, inputs) for device in fit]
     if error is not None and not jobs:
         raise error
     return jobs, damaged
 
 
 def measure_jobs(
-    jobs: Sequence[Job],
+    jobs: Sequence[MeasurementJob],
     records: MeasurementSink,
     facts: DeviceFacts,
     settings: CampaignSettings,
-    agenda: Agenda | None = None,
+    strategy: MeasurementStrategy | None = None,
 ) -> CampaignResult:
     """Run the campaign with progress on stderr.
 
@@ -73,7 +77,7 @@ def measure_jobs(
     with Steps("profiling") as steps:
         try:
             shown = partial(_show, steps)
-            return run_campaign(jobs, records, facts, settings, shown, None, agenda)
+            return run_campaign(jobs, records, facts, settings, shown, None, strategy)
         except NoisyMachineError as error:
             raise NoisyMachineError(f"{error} (--accept-noise)") from None
         except KeyboardInterrupt:

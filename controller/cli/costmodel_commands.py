@@ -14,7 +14,7 @@ from modelless.controller.cli.arguments import names_of
 from modelless.controller.cli.screen import Json, Steps, emit, say, show_table
 
 if TYPE_CHECKING:
-    from modelless.profiler.cost_model.learned.evaluation import Score, Trial
+    from modelless.profiler.cost_model.learned.evaluation import HoldoutCase, MethodScore
     from modelless.profiler.measure.table import TableRow
 
 EPILOG = (
@@ -94,9 +94,13 @@ def evaluate(
     a table holds several times with other latencies are kept: what told them apart was not
     published.
     """
-    from modelless.profiler.cost_model.learned.evaluation import Holdout, evaluate, plan_trials
+    from modelless.profiler.cost_model.learned.evaluation import (
+        SAMPLERS,
+        Holdout,
+        evaluate,
+        plan_cases,
+    )
     from modelless.profiler.cost_model.learned.prior import read_prior, shipped_prior
-    from modelless.profiler.cost_model.learned.sampling import SAMPLERS
 
     counts = _counts_of(shots)
     if draw not in SAMPLERS:
@@ -104,32 +108,32 @@ def evaluate(
     known_prior = shipped_prior() if prior is None else read_prior(prior)
     rows = _read(tables)
     training = _read(train) if train else None
-    trials = plan_trials(rows, training, [Holdout.of(text) for text in holdout or ()])
-    scores: list[Score] = []
-    for trial in trials:
-        count = len(trial.wanted)
-        name = trial.wanted[0].device
+    cases = plan_cases(rows, training, [Holdout.of(text) for text in holdout or ()])
+    scores: list[MethodScore] = []
+    for case in cases:
+        count = len(case.wanted)
+        name = case.wanted[0].device
         rows_there = "1 row" if count == 1 else f"{count:,} rows"
-        if trial.passed_over:
-            say(f"note: {name} has {count + trial.passed_over:,} rows: {count:,} of them are drawn")
+        if case.passed_over:
+            say(f"note: {name} has {count + case.passed_over:,} rows: {count:,} of them are drawn")
             rows_there = f"{count:,} drawn rows"
         if too_many := [str(each) for each in counts if each >= count]:
             say(f"note: {name} has {rows_there}: left out: {', '.join(too_many)} shots")
-        if not trial.training:
-            say(f"note: no row to learn {trial.wanted[0].device} from but its shots: see --train")
+        if not case.training:
+            say(f"note: no row to learn {case.wanted[0].device} from but its shots: see --train")
     with Steps("predicting") as steps:
-        for number, trial in enumerate(trials):
-            device = trial.wanted[0].device
+        for number, case in enumerate(cases):
+            device = case.wanted[0].device
 
             def tell(done: int, total: int, number: int = number, device: str = device) -> None:
-                steps.at(number, len(trials), f"{device}, draw {done} of {total}")
+                steps.at(number, len(cases), f"{device}, draw {done} of {total}")
 
-            steps.at(number, len(trials), device)
-            scores += evaluate(trial, known_prior, counts, seeds, tell, SAMPLERS[draw])
-        steps.at(len(trials), len(trials))
+            steps.at(number, len(cases), device)
+            scores += evaluate(case, known_prior, counts, seeds, tell, SAMPLERS[draw])
+        steps.at(len(cases), len(cases))
     if not scores:
         raise InvalidInputError.of(
-            "--shots", shots, f"fewer than a device has rows, {_most_rows(trials)} at most here"
+            "--shots", shots, f"fewer than a device has rows, {_most_rows(cases)} at most here"
         )
     if as_json:
         emit(_document(scores, known_prior.version, tables, train, holdout, counts, seeds, draw))
@@ -155,12 +159,12 @@ def _read(tables: Sequence[Path]) -> list[TableRow]:
     return [row for path in tables for row in read_table(path, duplicates=Duplicates.KEEP)]
 
 
-def _most_rows(trials: Sequence[Trial]) -> int:
-    return max(len(trial.wanted) for trial in trials)
+def _most_rows(cases: Sequence[HoldoutCase]) -> int:
+    return max(len(case.wanted) for case in cases)
 
 
 def _document(
-    scores: Sequence[Score],
+    scores: Sequence[MethodScore],
     prior_version: str,
     tables: Sequence[Path],
     train: Sequence[Path] | None,
@@ -181,7 +185,7 @@ def _document(
     }
 
 
-def _show(scores: Sequence[Score], draw: str) -> None:
+def _show(scores: Sequence[MethodScore], draw: str) -> None:
     for source, device, shots in dict.fromkeys(
         (one.source, one.device, one.shots) for one in scores
     ):

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from modelless.profiler.devices.device import DeviceFacts
     from modelless.profiler.devices.device_records import DeviceRecords
     from modelless.profiler.devices.microbenchmark import DeviceRates
-    from modelless.profiler.measure.campaign import Agenda
-    from modelless.profiler.measure.jobs import Job, MeasurementSink
+    from modelless.profiler.measure.campaign import MeasurementStrategy
+    from modelless.profiler.measure.jobs import MeasurementJob, MeasurementSink
     from modelless.profiler.measure.measurement import Measurement
     from modelless.variants.registry.catalog import Catalog
     from modelless.variants.registry.registry import Registry
@@ -141,11 +141,11 @@ def profile(
             for kind in {device.kind for device in devices}:
                 wrong |= drifted_placements(registry.store, facts, kind)
         chosen = [job for job in jobs if not drifted or job.placement in wrong]
-        agenda = None
+        strategy = None
         if target is not None or budget_s is not None:
-            agenda = _agenda(registry, catalog, chosen, facts, sizes, target, rates)
+            strategy = _agenda(registry, catalog, chosen, facts, sizes, target, rates)
         sink = _Anew(records) if again or drifted else records
-        result = measure_jobs(chosen, sink, facts, settings, agenda)
+        result = measure_jobs(chosen, sink, facts, settings, strategy)
         wanted = {Placement(v.id, device.name) for v in variants for device in devices}
         kinds = sorted({device.kind for device in devices})
         rows = [
@@ -249,20 +249,20 @@ def _describe(
 def _agenda(
     registry: Registry,
     catalog: Catalog,
-    jobs: Sequence[Job],
+    jobs: Sequence[MeasurementJob],
     facts: DeviceFacts,
     batches: Sequence[int],
     target_error: float | None,
     rates: Mapping[str, DeviceRates],
-) -> Agenda:
+) -> MeasurementStrategy:
     """Measures what tells most of all the jobs."""
-    from modelless.profiler.cost_model.learned.agenda import InformedAgenda
+    from modelless.profiler.cost_model.learned.experiment_design import BayesianDesign
     from modelless.profiler.cost_model.learned.prior import shipped_prior
-    from modelless.profiler.cost_model.subjects import subjects_of
+    from modelless.profiler.cost_model.placement_facts import describe_placements
 
     variants = {job.variant.id: job.variant for job in jobs}
     devices = {job.device.name: job.device for job in jobs}
-    subjects = subjects_of(
+    subjects = describe_placements(
         variants.values(),
         devices.values(),
         facts,
@@ -270,7 +270,7 @@ def _agenda(
         registry.graph_facts,
         rates,
     )
-    return InformedAgenda(shipped_prior(), subjects, batches, target_error)
+    return BayesianDesign(shipped_prior(), subjects, batches, target_error)
 
 
 def _check_writable(path: Path) -> None:

@@ -10,14 +10,14 @@ from modelless.controller.cli.screen import Steps, show_table
 from modelless.profiler.cost_model.measured_model import best_points
 from modelless.profiler.cost_model.slowdowns import PairRun
 from modelless.profiler.devices.device import DeviceFacts
-from modelless.profiler.measure.jobs import Job
+from modelless.profiler.measure.jobs import MeasurementJob
 from modelless.profiler.measure.measurement import Measurement
-from modelless.profiler.measure.neighbours import pick_examples, run_pairs
+from modelless.profiler.measure.neighbours import choose_representatives, run_pairs
 from modelless.profiler.measure.pair_records import PairRecords
 
 
 def measure_neighbours(
-    jobs: Sequence[Job],
+    jobs: Sequence[MeasurementJob],
     rows: Sequence[Measurement],
     records: PairRecords,
     facts: DeviceFacts,
@@ -36,12 +36,12 @@ def measure_neighbours(
     Raises:
         NoisyMachineError: it is too noisy, and noise was not accepted.
     """
-    examples = pick_examples(jobs, best_points(rows))
-    counts = [sum(o.job.device == e.job.device for o in examples) for e in examples]
+    representatives = choose_representatives(jobs, best_points(rows))
+    counts = [sum(o.job.device == e.job.device for o in representatives) for e in representatives]
     runs: list[PairRun] = []
     with Steps("running pairs") as steps:
         try:
-            for run in run_pairs(examples, facts, accept_noise=accept_noise):
+            for run in run_pairs(representatives, facts, accept_noise=accept_noise):
                 records.add(run)
                 runs.append(run)
                 steps.at(len(runs), sum(counts), f"{run.placement.variant_id}")

@@ -109,9 +109,9 @@ def _report_on(
         NotFoundError: nothing is, or nothing on one of the device classes.
     """
     from modelless.profiler.cost_model.dominated import in_pairs
-    from modelless.profiler.cost_model.learned.leave_out import leave_one_batch_out
+    from modelless.profiler.cost_model.learned.placement_model import leave_one_batch_out
     from modelless.profiler.cost_model.learned.prior import shipped_prior
-    from modelless.profiler.cost_model.subjects import measured_subjects
+    from modelless.profiler.cost_model.placement_facts import describe_measured
     from modelless.profiler.devices.device import default_device_classes
     from modelless.profiler.devices.host import read_facts
     from modelless.profiler.measure.records import Records
@@ -122,7 +122,7 @@ def _report_on(
     by_id = {variant.id: variant for variant in variants}
     measurements = _wanted(Records(registry.store).everything(), variants, classes)
     devices = {each.name: each for each in default_device_classes(read_facts())}
-    subjects = measured_subjects(
+    subjects = describe_measured(
         measurements, by_id, devices, registry.catalog().models.values(), registry.graph_facts
     )
     return report_of(

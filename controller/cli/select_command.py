@@ -71,7 +71,7 @@ def select(
     from modelless.policies.scopes import in_scope
     from modelless.policies.seams import SelectionPolicy
     from modelless.profiler.cost_model.dominated import without_dominated
-    from modelless.profiler.cost_model.host_model import cost_model_of, read_measurements
+    from modelless.profiler.cost_model.host_model import cost_inputs_of, read_measurements
     from modelless.profiler.devices.device import default_device_classes
     from modelless.profiler.devices.host import read_facts
     from modelless.variants.registry.registry import open_registry
@@ -91,9 +91,9 @@ def select(
         measured = read_measurements(registry, devices, facts)
         if not settings.serve_dominated:
             catalog = without_dominated(catalog, measured, registry.store, class_names)
-        cost_model = cost_model_of(
+        cost_model = cost_inputs_of(
             registry, catalog, every, facts, measured, unmeasured=settings.serve_unmeasured
-        )
+        ).model()
     scope = catalog.resolve(task)
     left_out = {name: why for name, why in catalog.left_out.items() if in_scope(name, scope.name)}
     ids = {variant.id: variant for variant in scope.variants}

@@ -13,7 +13,7 @@ from modelless.profiler.devices.device import default_device_classes
 from modelless.profiler.devices.host import read_facts
 from modelless.profiler.measure.campaign import CampaignResult, CampaignSettings, run_campaign
 from modelless.profiler.measure.inputs import sample_inputs
-from modelless.profiler.measure.jobs import Job
+from modelless.profiler.measure.jobs import MeasurementJob
 from modelless.profiler.measure.progress import Progress
 from modelless.profiler.measure.records import Records
 from modelless.variants.registry.registry import open_registry
@@ -44,7 +44,7 @@ def profile_all(
     with closing(open_registry(home)) as registry:
         catalog = registry.catalog()
         jobs = [
-            Job(
+            MeasurementJob(
                 variant,
                 classes[device_class],
                 registry.artifacts.fetch(variant.artifact_sha256),

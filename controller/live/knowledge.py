@@ -18,7 +18,7 @@ from modelless.profiler.cost_model.dominated import without_dominated
 from modelless.profiler.cost_model.host_model import CostInputs, cost_inputs_of, read_measurements
 from modelless.profiler.cost_model.measured_model import MeasuredCostModel
 from modelless.profiler.devices.device import default_device_classes
-from modelless.profiler.devices.elsewhere import read_elsewhere
+from modelless.profiler.devices.device_records import read_remote_classes
 from modelless.profiler.devices.host import read_facts
 from modelless.profiler.measure.records import Records
 from modelless.variants.estimates import Load
@@ -131,8 +131,8 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
         facts = read_facts()
         classes = {known.name: known for known in default_device_classes(facts)}
         measured = read_measurements(registry, classes.values(), facts)
-        elsewhere = read_elsewhere(registry.store, settings.device_classes - classes.keys())
-        measured += [row for there in elsewhere for row in there.measured]
+        remote = read_remote_classes(registry.store, settings.device_classes - classes.keys())
+        measured += [row for there in remote for row in there.measured]
         if not settings.serve_dominated:
             catalog = without_dominated(catalog, measured, registry.store, settings.device_classes)
         cost_inputs = cost_inputs_of(
@@ -154,7 +154,7 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
             "no variant has a profile on this machine: run 'modelless profile' first"
         )
     fingerprints = {name: facts.fingerprint_of(device.kind) for name, device in classes.items()}
-    for there in elsewhere:
+    for there in remote:
         classes[there.device.name] = there.device
         fingerprints[there.device.name] = there.fingerprint
     _check_sizes(settings, classes)

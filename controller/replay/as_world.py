@@ -23,7 +23,7 @@ from modelless.controller.replay.queries import Arrival, arrivals_in, gateways_i
 from modelless.controller.replay.snapshot import Snapshot, read_snapshot
 from modelless.controller.replay.tape import SUFFIX, TapeReader
 from modelless.policies.views import ClusterView, QueryView
-from modelless.profiler.cost_model.measured_model import Figures, best_points
+from modelless.profiler.cost_model.measured_model import PlacementFigures, best_points
 
 _COLUMNS: Final = (
     "arrival_s", "task", "latency_ms", "min_accuracy", "max_cost_usd", "tenant", "priority",
@@ -190,7 +190,7 @@ def _contention(known: Snapshot, device_class: str) -> float:
 
 def _tasks(known: Snapshot) -> list[dict[str, Any]]:
     settings = known.settings
-    points: dict[str, list[Figures]] = {}
+    points: dict[str, list[PlacementFigures]] = {}
     for placement, rows in best_points(known.cost_inputs.measurements).items():
         if placement.device_class in settings.device_classes:
             points.setdefault(placement.variant_id, []).extend(rows)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from modelless.controller.config import Settings, parse_settings
 from modelless.controller.replay.codec import decode
 from modelless.profiler.cost_model.host_model import CostInputs
-from modelless.profiler.cost_model.learned.supposed import Supposed
+from modelless.profiler.cost_model.learned.unmeasured import PredictedFigures
 from modelless.profiler.cost_model.slowdowns import PairRun
 from modelless.profiler.measure.measurement import Measurement
 from modelless.variants.vocabulary import DeviceClass, Variant
@@ -38,7 +38,7 @@ class Snapshot(NamedTuple):
             "device_classes": list(self.device_classes.values()),
             "measurements": list(inputs.measurements),
             "pair_runs": list(inputs.pair_runs),
-            "supposed": list(inputs.supposed),
+            "supposed": list(inputs.predicted),
         }
 
 
@@ -58,7 +58,7 @@ def read_snapshot(document: Mapping[str, Any]) -> Snapshot:
         CostInputs(
             decode(tuple[Measurement, ...], document["measurements"]),
             decode(tuple[PairRun, ...], document["pair_runs"]),
-            decode(tuple[Supposed, ...], document["supposed"]),
+            decode(tuple[PredictedFigures, ...], document["supposed"]),
             settings.learn_online,
         ),
     )

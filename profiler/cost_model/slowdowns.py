@@ -1,4 +1,4 @@
-"""What placements cost each other on one host, from a few pairs that were run together."""
+"""How much placements slow each other down on one host, from a few pairs that ran together."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from modelless.profiler.measure.measurement import Measurement
 from modelless.variants.vocabulary import Placement
 
 
-class Kind(StrEnum):
-    """What bounds a placement: the ends of the roofline (Williams et al., CACM 2009)."""
+class Bottleneck(StrEnum):
+    """The resource that limits a placement: the ends of the roofline (Williams et al., 2009)."""
 
     COMPUTE_BOUND = "compute-bound"
     MEMORY_BOUND = "memory-bound"
@@ -25,19 +25,19 @@ class PairRun:
     """One placement, measured alone and then beside a neighbour that ran all the time.
 
     Attributes:
-        placement, kind: what was measured.
-        neighbour, neighbour_kind: what ran beside it.
+        placement, kind: the measured placement and its bottleneck.
+        neighbour, neighbour_kind: the placement beside it and its bottleneck.
         alone_s, beside_s: median latency of one item, seconds.
-        repeats: timed runs behind that of the two medians that has fewer.
-        trusted: nothing but the neighbour disturbed.
-        measured_at: with a time zone.
-        fingerprint: of the machine.
+        repeats: timed runs of the median that has fewer.
+        trusted: whether nothing but the neighbour disturbed the measurement.
+        measured_at: time with a time zone.
+        fingerprint: fingerprint of the machine.
     """
 
     placement: Placement
-    kind: Kind
+    kind: Bottleneck
     neighbour: Placement
-    neighbour_kind: Kind
+    neighbour_kind: Bottleneck
     alone_s: float
     beside_s: float
     repeats: int
@@ -56,15 +56,19 @@ class PairRun:
 
     @property
     def slowdown(self) -> float:
-        """How many times as long it took; at least 1, for a neighbour helps nobody."""
+        """The latency beside the neighbour over the latency alone, at least 1."""
         return max(1.0, self.beside_s / self.alone_s)
 
 
 def streaming_rates(points: Mapping[Placement, Sequence[Measurement]]) -> dict[Placement, float]:
-    """Bytes that each placement must stream a second at its smallest batch.
+    """Returns the bytes a second that each placement streams at its smallest batch size.
 
-    Its memory over its median: weights and activations pass through the processor about once a
-    run, so the rate is high for what waits on memory and low for what computes.
+    The rate is its memory over its median latency: weights and activations pass through the
+    processor about once a run, so the rate is high for placements bound by memory and low for those
+    bound by compute.
+
+    Args:
+        points: measurements by placement, by ascending batch size.
     """
     return {
         placement: max(rows[0].memory_bytes, 1) / rows[0].p50_s
@@ -74,23 +78,21 @@ def streaming_rates(points: Mapping[Placement, Sequence[Measurement]]) -> dict[P
 
 
 class Slowdowns:
-    """The slowdown by (own device class and kind, neighbour's device class and kind).
+    """Slowdowns by (own device class and bottleneck, neighbour's device class and bottleneck).
 
-    Where some runs of a pair are trusted the others do not count.
-
-    A placement is of the kind of that measured representative of its device class to whose
-    streaming rate its own is nearest, by ratio.
+    A placement has the bottleneck of the measured representative of its device class whose
+    streaming rate is nearest, by ratio. Where some runs of a pair are trusted, only those count.
 
     Args:
-        runs: of one machine.
-        rates: see ``streaming_rates``.
+        runs: pair runs of one machine.
+        rates: streaming rates; see ``streaming_rates``.
     """
 
     def __init__(self, runs: Iterable[PairRun], rates: Mapping[Placement, float]) -> None:
-        logs: dict[tuple[_Sort, _Sort], dict[bool, list[float]]] = {}
-        examples: dict[str, dict[Placement, Kind]] = {}
+        logs: dict[tuple[_Group, _Group], dict[bool, list[float]]] = {}
+        examples: dict[str, dict[Placement, Bottleneck]] = {}
         for run in runs:
-            own: _Sort = (run.placement.device_class, run.kind)
+            own: _Group = (run.placement.device_class, run.kind)
             other = (run.neighbour.device_class, run.neighbour_kind)
             by_trust = logs.setdefault((own, other), {})
             by_trust.setdefault(run.trusted, []).append(math.log(run.slowdown))
@@ -98,7 +100,7 @@ class Slowdowns:
             examples.setdefault(run.neighbour.device_class, {})[run.neighbour] = run.neighbour_kind
         best = {pair: by_trust[max(by_trust)] for pair, by_trust in logs.items()}
         self._log = {pair: sum(values) / len(values) for pair, values in best.items()}
-        by_any: dict[_Sort, list[float]] = {}
+        by_any: dict[_Group, list[float]] = {}
         for (own, _), log in self._log.items():
             by_any.setdefault(own, []).append(log)
         self._log_by_any = {own: sum(values) / len(values) for own, values in by_any.items()}
@@ -110,11 +112,11 @@ class Slowdowns:
 
     @property
     def is_known(self) -> bool:
-        """Whether there were any runs."""
+        """Whether there are any runs."""
         return bool(self._log)
 
     def slowdown(self, placement: Placement, neighbour: Placement) -> float | None:
-        """How many times as long ``placement`` takes beside ``neighbour``; None if unknown."""
+        """Returns the slowdown of ``placement`` beside ``neighbour``; None if it is unknown."""
         own, other = self._sorts.get(placement), self._sorts.get(neighbour)
         if own is None or other is None:
             return None
@@ -122,17 +124,17 @@ class Slowdowns:
         return None if log is None else math.exp(log)
 
     def log_by_any(self, placement: Placement) -> float:
-        """The log of its slowdown by one neighbour of unknown kind; 0 where nothing is known."""
+        """Returns the log of a placement's slowdown beside any neighbour; 0 if it is unknown."""
         own = self._sorts.get(placement)
         return 0.0 if own is None else self._log_by_any.get(own, 0.0)
 
 
-_Sort = tuple[str, Kind]
+_Group = tuple[str, Bottleneck]
 
 
 def _nearest(
-    rate: float, examples: Mapping[Placement, Kind], rates: Mapping[Placement, float]
-) -> Kind | None:
+    rate: float, examples: Mapping[Placement, Bottleneck], rates: Mapping[Placement, float]
+) -> Bottleneck | None:
     known = [(rates[example], kind) for example, kind in examples.items() if example in rates]
     if not known:
         return None

@@ -1,6 +1,6 @@
-"""What a device is: its facts, a fingerprint of what matters to latency, default classes.
+"""Device facts, a fingerprint of what determines latency, and the default device classes.
 
-Reading the host's files is ``host.py``'s business; everything here is a value.
+The module holds values only; ``host`` reads the host's files.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from modelless.common.errors import InvalidInputError
 from modelless.variants.vocabulary import DeviceClass
 
 DEVICE_CLASSES = ("cpu-1", "cpu-2", "gpu-1")
-"""All that there are, on whatever machine; see ``default_device_classes``."""
+"""The names of all device classes on any machine; see ``default_device_classes``."""
 
 USD_PER_CORE_HOUR = 0.05
-"""A default price: about what the large clouds ask on demand for one virtual core of a
-general-purpose machine (0.04 to 0.06 USD). The setting ``prices_usd_per_hour`` takes your own."""
+"""The default price: about what large clouds charge on demand for one virtual core of a
+general-purpose machine (0.04 to 0.06 USD). The setting ``prices_usd_per_hour`` replaces it."""
 
 WATTS_PER_CORE = 8.0
-"""The power assumed: a server processor's rated 200 to 350 W shared out over its 24 to 48 cores. No
+"""The assumed power: a server processor's rated 200 to 350 W divided by its 24 to 48 cores. No
 setting changes it."""
 
 USD_PER_GPU_HOUR = 3.0
-"""A default price: about what the large clouds ask on demand for one data-centre card with its host
-(an L4 0.7, an A100 4, an H100 5 to 10 USD). ``prices_usd_per_hour`` takes your own."""
+"""The default price: about what large clouds charge on demand for one data-centre card with its
+host (an L4 0.7, an A100 4, an H100 5 to 10 USD). ``prices_usd_per_hour`` replaces it."""
 
 WATTS_PER_GPU = 300.0
-"""The power assumed of cards whose driver tells no limit. No setting changes it."""
+"""The assumed power of cards whose driver reports no limit. No setting changes it."""
 
 GPU_MEMORY_SHARE = 0.8
-"""The part of a card's memory that variants may fill; the rest is for CUDA and growing batches."""
+"""The share of a card's memory that variants may fill; the rest is for CUDA and larger batches."""
 
 MEMORY_SHARE = 0.5
-"""The part of the usable memory that variants may fill; the rest is for Ray and the gateways."""
+"""The share of the usable memory that variants may fill; the rest is for Ray and the gateways."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """One graphics card, as its driver describes it."""
+    """One graphics card as its driver describes it."""
 
     name: str
     memory_bytes: int
@@ -51,19 +51,21 @@ class GpuFacts:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """What is known of this host without running anything on it.
+    """The facts of a host that are known without running anything on it.
 
     Attributes:
-        cpu_model: the processor's own name, e.g. ``AMD EPYC 9R14``; with its family and model
-            number where the name alone says little.
+        cpu_model: name of the processor, e.g. ``AMD EPYC 9R14``; with its family and model number
+            where the name alone is vague.
         architecture: ``x86_64``, ``aarch64``, ...
-        cores: cores this process may use, whole ones, at least 1: the least of affinity and quota.
-        quota_cores: cores' worth of time the control group grants; None where it sets no limit.
-        isa: instruction-set extensions that matter to inference, sorted: ``avx2``,
-            ``avx512_vnni``, ...
-        cache_bytes: size by level, ``{"L1d": 49152, "L2": ..., "L3": ...}``; missing where unknown.
+        cores: whole cores this process may use, at least 1: the least of affinity and quota.
+        quota_cores: cores' worth of time that the control group grants; None where it sets no
+            limit.
+        isa: instruction-set extensions that affect inference, sorted: ``avx2``, ``avx512_vnni``,
+            ...
+        cache_bytes: size by level, ``{"L1d": 49152, "L2": ..., "L3": ...}``; unknown levels are
+            missing.
         memory_bytes: memory this process may use: the least of the host's and the control group's.
-        gpus: the host's graphics cards.
+        gpus: graphics cards of the host.
         engines: version of each installed engine by its name, ``{"onnxruntime-cpu": "1.20.1"}``.
         threads_per_core: how many of ``cores`` share one physical core; None where unknown.
     """
@@ -85,11 +87,11 @@ class DeviceFacts:
         return self.fingerprint_of("cpu")
 
     def fingerprint_of(self, kind: str) -> str:
-        """16 hex digits of a hash over what matters to latency on devices of ``kind``.
+        """Returns 16 hex digits of a hash over what determines latency on devices of ``kind``.
 
-        Equal where a measurement by the same version of an engine may be reused: same processor,
-        cores, caches and extensions; for ``gpu`` the cards and their driver as well. Memory size,
-        kernel, host name and clock speed (it wanders) are left out on purpose.
+        Fingerprints are equal where a measurement by the same engine version may be reused: same
+        processor, cores, caches and extensions; for ``gpu`` the cards and their driver as well.
+        Memory size, kernel, host name and the varying clock speed are left out on purpose.
         """
         matters: dict[str, object] = {
             "architecture": self.architecture,
@@ -106,16 +108,16 @@ class DeviceFacts:
 
     @property
     def engine_names(self) -> frozenset[str]:
-        """``engine_name`` of every installed engine."""
+        """The ``engine_name`` of every installed engine."""
         return frozenset(map(self.engine_name, self.engines))
 
     def engine_name(self, engine: str) -> str:
-        """The engine with its version, where that is known: ``onnxruntime-cpu-1.20.1``."""
+        """Returns the engine with its version, if known: ``onnxruntime-cpu-1.20.1``."""
         version = self.engines.get(engine)
         return f"{engine}-{version}" if version else engine
 
     def device_name(self, kind: str = "cpu") -> str:
-        """The name people know the device of ``kind`` by."""
+        """Returns the common name of the device of ``kind``."""
         if kind == "gpu" and self.gpus:
             return self.gpus[0].name
         return self.cpu_model
@@ -128,10 +130,11 @@ def default_device_classes(
     watts_per_core: float = WATTS_PER_CORE,
     memory_share: float = MEMORY_SHARE,
 ) -> list[DeviceClass]:
-    """``cpu-1`` (one thread); ``cpu-2`` on two cores or more; ``gpu-1``, a whole card, with one.
+    """Returns ``cpu-1`` (one thread), ``cpu-2`` on two cores or more, ``gpu-1`` (a card) with a
+    card.
 
-    Each core brings its equal part of ``memory_share`` of the usable memory, so that any mix of
-    these classes that fits the cores fits the memory too.
+    Each core brings an equal part of ``memory_share`` of the usable memory, so that any mix of
+    these classes that fits the cores fits the memory, too.
 
     Raises:
         InvalidInputError: a price or power that is negative or not a number; a share that is not
@@ -158,7 +161,7 @@ def default_device_classes(
         for threads in (1, 2)
         if threads <= facts.cores
     ]
-    for card in facts.gpus[:1]:  # the one that engines use: others are other workers'
+    for card in facts.gpus[:1]:  # engines use the first card
         power_w = card.power_limit_w or WATTS_PER_GPU
         memory_bytes = int(card.memory_bytes * GPU_MEMORY_SHARE)
         classes.append(DeviceClass("gpu-1", "gpu", 1, memory_bytes, USD_PER_GPU_HOUR, power_w))

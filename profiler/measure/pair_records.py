@@ -5,9 +5,11 @@ from __future__ import annotations
 from sqlalchemy import delete, select
 
 from modelless.common.errors import InvalidInputError, StoreError
-from modelless.profiler.cost_model.slowdowns import Kind, PairRun
+from modelless.profiler.cost_model.slowdowns import Bottleneck, PairRun
 from modelless.variants.store import PairRunRow, Store
 from modelless.variants.vocabulary import Placement
+
+_PLAIN_FIELDS = ("alone_s", "beside_s", "repeats", "trusted", "measured_at", "fingerprint")
 
 
 class PairRecords:
@@ -17,9 +19,9 @@ class PairRecords:
         self._store = store
 
     def add(self, run: PairRun) -> None:
-        """Keep ``run`` in place of an older one of the same two, in one transaction.
+        """Store ``run`` in place of an older one of the same pair, in one transaction.
 
-        One that is not trusted does not replace one that is.
+        A run that is not trusted does not replace one that is.
 
         Raises:
             StoreError: the store cannot be written.
@@ -31,12 +33,7 @@ class PairRecords:
             neighbour_variant_id=run.neighbour.variant_id,
             neighbour_device_class=run.neighbour.device_class,
             neighbour_kind=run.neighbour_kind.value,
-            alone_s=run.alone_s,
-            beside_s=run.beside_s,
-            repeats=run.repeats,
-            trusted=run.trusted,
-            measured_at=run.measured_at,
-            fingerprint=run.fingerprint,
+            **{name: getattr(run, name) for name in _PLAIN_FIELDS},
         )
         same = (
             PairRunRow.variant_id == row.variant_id,
@@ -53,10 +50,10 @@ class PairRecords:
             session.add(row)
 
     def current(self, fingerprint: str) -> list[PairRun]:
-        """What was run together on the machine with ``fingerprint``.
+        """Returns the pair runs of the machine with ``fingerprint``.
 
         Raises:
-            StoreError: the store cannot be read, or holds a row that cannot be true.
+            StoreError: the store cannot be read, or holds an impossible row.
         """
         with self._store.session() as session:
             rows = session.scalars(
@@ -71,15 +68,10 @@ def _pair_run(row: PairRunRow) -> PairRun:
     try:
         return PairRun(
             placement=Placement(row.variant_id, row.device_class),
-            kind=Kind(row.kind),
+            kind=Bottleneck(row.kind),
             neighbour=Placement(row.neighbour_variant_id, row.neighbour_device_class),
-            neighbour_kind=Kind(row.neighbour_kind),
-            alone_s=row.alone_s,
-            beside_s=row.beside_s,
-            repeats=row.repeats,
-            trusted=row.trusted,
-            measured_at=row.measured_at,
-            fingerprint=row.fingerprint,
+            neighbour_kind=Bottleneck(row.neighbour_kind),
+            **{name: getattr(row, name) for name in _PLAIN_FIELDS},
         )
     except (InvalidInputError, ValueError) as error:
         raise StoreError(

@@ -12,8 +12,6 @@ from modelless.profiler.devices.device import DeviceFacts
 from modelless.profiler.measure.measurement import Measurement
 from modelless.variants.store import MeasurementRow, Store
 
-__all__ = ["Measurement", "Records"]
-
 _FIELDS = tuple(field.name for field in fields(Measurement))
 
 
@@ -24,10 +22,12 @@ class Records:
         self._store = store
 
     def add(self, measurement: Measurement) -> bool:
-        """Keep ``measurement`` in place of an older one of the same point, in one transaction.
+        """Store ``measurement`` in place of an older one of the same point, in one transaction.
 
-        One that is not trusted does not replace one by the same version of the engine that is:
-        then nothing is written, and the answer is False.
+        A measurement that is not trusted does not replace a trusted one of the same engine version.
+
+        Returns:
+            Whether the measurement was stored.
 
         Raises:
             StoreError: the store cannot be written.
@@ -47,14 +47,14 @@ class Records:
         return True
 
     def current(self, facts: DeviceFacts, kind: str = "cpu") -> list[Measurement]:
-        """What was measured on the machine of ``facts`` by engines it has now, trusted or not.
+        """Returns the measurements of a machine with the engines it has now, trusted or not.
 
         Args:
-            facts: of the machine; another version of an engine would take another time.
-            kind: of its devices.
+            facts: facts of the machine; another version of an engine would take another time.
+            kind: kind of its devices.
 
         Raises:
-            StoreError: the store cannot be read, or holds a row that cannot be true.
+            StoreError: the store cannot be read, or holds an impossible row.
         """
         return self._select(
             MeasurementRow.fingerprint == facts.fingerprint_of(kind),
@@ -62,13 +62,14 @@ class Records:
         )
 
     def everything(self) -> list[Measurement]:
-        """What was measured on any machine. Raises as ``current`` does."""
+        """Returns the measurements of all machines; raises as ``current`` does."""
         return self._select()
 
     def count(self, variant_ids: Iterable[str]) -> dict[str, int]:
-        """How many points of these variants there are, of all machines, by id; StoreError.
+        """Returns the number of points of these variants on all machines, by id; none are left out.
 
-        Those that have none are left out.
+        Raises:
+            StoreError: the store cannot be read.
         """
         name = MeasurementRow.variant_id
         counts = select(name, func.count()).where(name.in_(list(variant_ids))).group_by(name)
@@ -76,7 +77,11 @@ class Records:
             return {row[0]: row[1] for row in session.execute(counts)}
 
     def forget(self, fingerprint: str, variant_ids: Iterable[str] | None = None) -> int:
-        """Remove what was measured with ``fingerprint``, of ``variant_ids`` or of all; how many.
+        """Remove the measurements of a machine, of some variants or of all; return their number.
+
+        Args:
+            fingerprint: fingerprint of the machine.
+            variant_ids: the variants; None for all.
 
         Raises:
             StoreError: the store cannot be written.

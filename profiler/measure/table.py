@@ -1,6 +1,6 @@
-"""Profiles as CSV: one schema for our own measurements and for anyone's.
+"""Profiles as CSV, in one schema for our own measurements and for other sources.
 
-One row is one measured point; the columns are ``COLUMNS``. A blank is "not known". Latencies are
+A row is one measured point; the columns are ``COLUMNS``. A blank means unknown. Latencies are
 milliseconds for the whole batch, throughput is items a second, memory MiB, accuracy per cent.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
@@ -22,53 +22,35 @@ from modelless.variants.vocabulary import DeviceClass, Variant
 
 if TYPE_CHECKING:
     from modelless.profiler.devices.microbenchmark import DeviceRates
-from collections.abc import Hashable
-from typing import Protocol
-
-# Checks of a whole table: latencies in another unit, points that occur twice.
-
 _FACTOR = 30.0
-"""Latency and throughput may disagree so much (start-up, pipelining); 1,000 is another unit."""
+"""The factor by which latency and throughput may disagree (start-up, pipelining).
+
+A factor of 1,000 means another unit."""
 
 _MOST_MACS_PER_S = {"cpu": 3e13, "gpu": 3e15, "npu": 3e15}
-"""Multiply-adds a second that no device of the kind reaches on a whole network, as of 2025: several
-times what the largest servers, cards and accelerators are rated for."""
+"""Multiply-adds a second that no device of the kind reaches on a whole network, as of 2025.
+
+They are several times the rated peaks of the largest servers, cards and accelerators."""
 
 _LONGEST_MS, _SHORTEST_MS = 3.6e6, 1e-4
 _SHOWN_LINES = 8
 
 
-class Row(Protocol):
-    """What the checks read of a row."""
-
-    @property
-    def device_kind(self) -> str: ...
-    @property
-    def batch(self) -> int: ...
-    @property
-    def concurrency(self) -> int | None: ...
-    @property
-    def gmacs(self) -> float | None: ...
-    @property
-    def latency_ms(self) -> float: ...
-    @property
-    def latency_p99_ms(self) -> float | None: ...
-    @property
-    def throughput_per_s(self) -> float | None: ...
-    @property
-    def key(self) -> Hashable: ...
-
-
-def check_units(path: Path, rows: Sequence[Row], lines: Sequence[int]) -> None:
+def check_units(path: Path, rows: Sequence[TableRow], lines: Sequence[int]) -> None:
     """Refuse latencies that look like seconds or microseconds given as milliseconds.
 
-    Four signs, row by row, so that a table of two minds is found out too: throughput (by Little's
-    law, batch x concurrency = throughput x latency); the p99 of the same row; the rate of
-    multiply-adds; the length itself. A row with none of the other columns can only be judged by
-    its length.
+    It checks four signs row by row, so that a table with mixed units is found, too: throughput (by
+    Little's law, batch x concurrency = throughput x latency), the p99 of the same row, the rate of
+    multiply-adds, and the length itself. A row with none of the other columns is judged by its
+    length.
+
+    Args:
+        path: the file, for the error.
+        rows: rows of the table.
+        lines: line number of each row.
 
     Raises:
-        InvalidInputError: naming the lines, the first row's figures and what they look like.
+        InvalidInputError: names the lines, the first row's figures and what they look like.
     """
     suspects: list[tuple[int, str]] = []
     for line, row in zip(lines, rows, strict=True):
@@ -84,11 +66,16 @@ def check_units(path: Path, rows: Sequence[Row], lines: Sequence[int]) -> None:
         )
 
 
-def check_duplicates(path: Path, rows: Sequence[Row], lines: Sequence[int]) -> None:
+def check_duplicates(path: Path, rows: Sequence[TableRow], lines: Sequence[int]) -> None:
     """Refuse two rows for one point.
 
+    Args:
+        path: the file, for the error.
+        rows: rows of the table.
+        lines: line number of each row.
+
     Raises:
-        InvalidInputError: naming the lines.
+        InvalidInputError: names the lines.
     """
     first: dict[Hashable, int] = {}
     repeated: list[int] = []
@@ -108,12 +95,13 @@ def check_duplicates(path: Path, rows: Sequence[Row], lines: Sequence[int]) -> N
         )
 
 
-def _suspicion(row: Row) -> str:
+def _suspicion(row: TableRow) -> str:
+    """Returns why a row's latency looks wrong; empty if it does not."""
     if not _SHORTEST_MS <= row.latency_ms <= _LONGEST_MS:
         return f"{row.latency_ms:g} ms, outside {_SHORTEST_MS:g} to {_LONGEST_MS:g} ms"
     if row.throughput_per_s is not None:
         ratio = row.latency_ms * row.throughput_per_s / 1e3 / row.batch
-        # Unpublished concurrency may raise it, and never lowers it.
+        # An unpublished concurrency may raise the ratio, but never lowers it.
         most = _FACTOR * row.concurrency if row.concurrency is not None else 1000.0 * _FACTOR
         if not 1.0 / _FACTOR <= ratio <= most:
             unit = "seconds" if ratio < 1.0 else "microseconds"
@@ -146,26 +134,27 @@ def _some(lines: Sequence[int]) -> str:
 
 
 SOURCE = "modelless"
-"""The ``source`` of tables we write."""
+"""The ``source`` of the tables that this project writes."""
 
 _MIB = float(1 << 20)
 
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One measured point of any source. None where the source does not tell.
+    """One measured point of any source; None where the source does not tell.
 
     Attributes:
         source, task, model, family: names; ``family`` is the architecture's.
         device, device_kind: name; ``cpu``, ``gpu`` or ``npu``.
         engine, precision: as the source writes them.
-        resolution_px, batch, concurrency: input side, items a batch, clients at once.
+        resolution_px, batch, concurrency: side of the input, items a batch, clients at once.
         params_m, gmacs, mactivations_m, layers: millions, 10^9 multiply-adds an item, millions,
-            count.
-        latency_ms, latency_p99_ms: for the whole batch; ours are the median and the p99.
+            number.
+        latency_ms, latency_p99_ms: latency of the whole batch; in our own tables the median and the
+            p99.
         throughput_per_s: items a second.
         memory_mib: peak of the run.
-        accuracy, accuracy_metric: per cent, and what it measures.
+        accuracy, accuracy_metric: per cent, and the name of the metric.
     """
 
     source: str
@@ -192,7 +181,7 @@ class TableRow:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What tells one point from another."""
+        """The columns that distinguish points."""
         return (
             self.source,
             self.task,
@@ -208,9 +197,7 @@ class TableRow:
 
 
 COLUMNS = tuple(field.name for field in fields(TableRow))
-_REQUIRED = frozenset(
-    {"model", "device", "batch", "latency_ms"}
-)  # a row says nothing without these
+_REQUIRED = frozenset({"model", "device", "batch", "latency_ms"})
 _TEXT = frozenset(field.name for field in fields(TableRow) if field.type == "str")
 _WHOLE = frozenset({"resolution_px", "batch", "concurrency", "layers"})
 _ANY_SIGN = frozenset({"accuracy"})  # some metrics are published negative (decibels)
@@ -218,22 +205,22 @@ _MAY_BE_ZERO = frozenset({"memory_mib", "params_m", "gmacs", "mactivations_m", "
 
 
 class Duplicates(StrEnum):
-    """What to do with several rows of one key."""
+    """How to treat several rows of one key."""
 
     REFUSE = "refuse"
     KEEP = "keep"
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """A placement of our own, as tables describe it.
+class PlacementFacts:
+    """The facts of one of our own placements, for rows of a table.
 
     Attributes:
         variant, device: the placement.
-        device_name, engine: as measurements tell them.
+        device_name, engine: names as in measurements.
         family: the model's architecture; the model's own name if blank.
-        graph: what is known of its graph.
-        rates: what the device class was measured to do in a second; None if it was not.
+        graph: facts of its graph; None if unknown.
+        rates: measured rates of the device class; None if there are none.
     """
 
     variant: Variant
@@ -245,10 +232,10 @@ class Subject:
     rates: DeviceRates | None = None
 
     def row(self, batch: int, latency_ms: float) -> TableRow:
-        """A point of the placement.
+        """Returns a point of the placement as a row.
 
-        ``device`` is ``<device name>/<device class>``, for threads are part of a device here; a
-        variant's version beyond the first stays visible as ``model@version``.
+        ``device`` is ``<device name>/<device class>``, because threads are part of a device here. A
+        version beyond the first stays visible as ``model@version``.
         """
         variant, graph = self.variant, self.graph
         return TableRow(
@@ -283,17 +270,17 @@ def rows_of(
     families: Mapping[str, str] | None = None,
     graphs: Mapping[str, GraphFacts] | None = None,
 ) -> list[TableRow]:
-    """Our own measurements as rows of the schema; see ``Subject.row``.
+    """Returns our own measurements as rows of the schema; see ``PlacementFacts.row``.
 
     Args:
-        measurements: to write.
-        variants: by variant id.
-        devices: by name.
+        measurements: measurements to write.
+        variants: variants by id.
+        devices: device classes by name.
         families: architecture family by ``task/model``; the model's own name where missing.
-        graphs: what is known of the variants' graphs, by variant id.
+        graphs: facts of the variants' graphs, by variant id.
 
     Raises:
-        InvalidInputError: a measurement of a variant or device class that was not given.
+        InvalidInputError: a measurement of a variant or device class that is not given.
     """
     rows = []
     for row in measurements:
@@ -306,7 +293,7 @@ def rows_of(
             )
         family = (families or {}).get(f"{variant.task}/{variant.model}", "")
         graph = (graphs or {}).get(row.variant_id)
-        subject = Subject(variant, device, row.device_name, row.engine, family, graph)
+        subject = PlacementFacts(variant, device, row.device_name, row.engine, family, graph)
         rows.append(
             replace(
                 subject.row(row.batch, row.p50_s * 1e3),
@@ -323,7 +310,7 @@ def _per(count: int | None, unit: float) -> float | None:
 
 
 def write_table(path: Path, rows: Sequence[TableRow]) -> None:
-    """Write ``rows``, heading first; numbers to 6 significant digits, blanks for None."""
+    """Write ``rows`` below a heading, numbers with 6 significant digits, None as a blank."""
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -333,17 +320,17 @@ def write_table(path: Path, rows: Sequence[TableRow]) -> None:
 
 
 def read_table(path: Path, *, duplicates: Duplicates = Duplicates.REFUSE) -> list[TableRow]:
-    """Read any table of the schema. Columns of other names are ignored.
+    """Returns the rows of a table of the schema; columns of other names are ignored.
 
     Args:
         path: a CSV file, UTF-8, heading first.
-        duplicates: some published tables hold a point several times, because what told the
-            measurements apart was not published: KEEP takes all of them.
+        duplicates: whether a point may occur several times. Some published tables need KEEP,
+            because they do not publish what distinguishes the measurements.
 
     Raises:
-        InvalidInputError: not such a file, a column missing, no rows, a value that is not a number
-            or cannot be true, latencies that look like another unit, duplicates. The message names
-            the file, the lines, the value and what is allowed.
+        InvalidInputError: the file is unreadable, a column is missing, there are no rows, a value
+            is no number or impossible, latencies look like another unit, or points occur twice. The
+            message names the file, the lines, the value and what is allowed.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")

@@ -49,7 +49,7 @@ DECLARATIONS: dict[str, dict[str, Any]] = {
     "planned-shares": {"keeps_deadlines": False},
     "proteus-batching": {"never_idles": False},
 }
-"""What a policy promises beyond what all do, or does not promise; see the cases."""
+"""The declarations of policies that differ from the defaults; see the cases."""
 
 SETTINGS: dict[str, list[dict[str, Any]]] = {
     "cheapest-feasible": [{"quantile": "p50"}],

@@ -11,12 +11,12 @@ from modelless.controller.control.messages import MemberReport
 from modelless.controller.control.neighbours import NeighbourSlowdowns, busy_neighbours
 from modelless.policies.views import Instance, WorkerState
 from modelless.profiler.cost_model.measured_model import MeasuredCostModel
-from modelless.profiler.cost_model.slowdowns import Kind, PairRun
+from modelless.profiler.cost_model.slowdowns import Bottleneck, PairRun
 from modelless.variants.vocabulary import Placement
 from tests.unit.cli.tiny import measurement
 
 CALM, THIRSTY = Placement("calm", "cpu-1"), Placement("thirsty", "cpu-1")
-KINDS = {CALM: Kind.COMPUTE_BOUND, THIRSTY: Kind.MEMORY_BOUND}
+KINDS = {CALM: Bottleneck.COMPUTE_BOUND, THIRSTY: Bottleneck.MEMORY_BOUND}
 SLOWDOWNS = {(CALM, CALM): 1.0, (CALM, THIRSTY): 1.1, (THIRSTY, CALM): 1.2, (THIRSTY, THIRSTY): 2.0}
 PAIRS = [
     PairRun(

@@ -16,7 +16,7 @@ from modelless.policies.placement.most_free_memory import MostFreeMemory
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible
-from modelless.policies.selection.feasibility import latency_column, look, why_infeasible
+from modelless.policies.selection.feasibility import latency_column, list_options, why_infeasible
 from modelless.policies.selection.most_accurate_feasible import MostAccurateFeasible
 from modelless.policies.testing.options import (
     NOW_S,
@@ -62,7 +62,7 @@ def test_the_choice_is_the_best_there_is(
     cheapest = CheapestFeasible(quantile).on_arrival(query, candidates, rng)
     accurate = MostAccurateFeasible(quantile).on_arrival(query, candidates, rng)
     if not feasible:
-        options = look(query, candidates, quantile)
+        options = list_options(query, candidates, quantile)
         assert cheapest == accurate == Reject(why_infeasible(query, options))
         return
     assert isinstance(cheapest, Bind)

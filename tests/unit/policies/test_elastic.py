@@ -14,10 +14,9 @@ from modelless.policies.reasons import Reason
 from modelless.policies.scaling.demand_value.offer import offer_of
 from modelless.policies.scaling.demand_value.rates import KindRates
 from modelless.policies.scaling.elastic import Elastic
-from modelless.policies.scaling.elastic_greedy import greedy_counts
-from modelless.policies.scaling.elastic_program import program_of
-from modelless.policies.scaling.elastic_terms import Prices, Terms
-from modelless.policies.scaling.mixed_integer import Effort, Found, Program
+from modelless.policies.scaling.elastic_problem import ElasticProblem, Prices
+from modelless.policies.scaling.elastic_program import greedy_counts, program_of
+from modelless.policies.scaling.mixed_integer import MixedIntegerProgram, SolverLimits, SolverResult
 from modelless.policies.views import (
     ClusterView,
     Demand,
@@ -255,7 +254,7 @@ def test_a_plan_that_is_proven_says_so_and_so_does_one_that_is_kept_for_a_while(
     ]
 
 
-def some_terms(seed: int) -> Terms:
+def some_problem(seed: int) -> ElasticProblem:
     """A few kinds, variants, sizes and pools."""
     rng = np.random.default_rng(seed)
     variants = tuple(
@@ -271,21 +270,21 @@ def some_terms(seed: int) -> Terms:
     present = Counter({("cpu-1", "cpu-1"): int(rng.integers(1, 4)), ("cpu-2", "cpu-2"): 1})
     rates = rng.uniform(1.0, 150.0, 3)
     prices = Prices(float(rng.choice([1e-6, 1e-3])), 1e-5, 120.0)
-    return Terms(rates, time_s, offer, pools, present, CLASSES, 0.7, prices)
+    return ElasticProblem(rates, time_s, offer, pools, present, CLASSES, 0.7, prices)
 
 
-EFFORT = Effort(10_000, 1e-9, 60.0)
+LIMITS = SolverLimits(10_000, 1e-9, 60.0)
 
 
 def test_greedy_plans_keep_the_bounds_and_are_nearly_as_good() -> None:
     shares = []
     for seed in range(24):
-        terms = some_terms(seed)
-        program = program_of(terms)
-        best = program.best(EFFORT)
-        greedy = greedy_counts(terms)
+        problem = some_problem(seed)
+        program = program_of(problem)
+        best = program.maximise(LIMITS)
+        greedy = greedy_counts(problem)
         assert greedy is not None
-        known = program.worth_of(greedy, 60.0)  # which is impossible where bounds are broken
+        known = program.evaluate_plan(greedy, 60.0)  # which is impossible where bounds are broken
         assert known.values is not None
         assert known.worth <= best.bound + 1e-6
         shares.append(known.worth / best.worth)
@@ -296,21 +295,21 @@ def test_greedy_plans_keep_the_bounds_and_are_nearly_as_good() -> None:
 def test_a_poor_plan_of_the_solver_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = view(0.0, 100.0, "cpu-1", pool=NUMBER)
 
-    def poor(self: Program, effort: Effort) -> Found:
-        found = self.worth_of([1.0], 10.0)  # one worker, where three pay
+    def poor(self: MixedIntegerProgram, limits: SolverLimits) -> SolverResult:
+        found = self.evaluate_plan([1.0], 10.0)  # one worker, where three pay
         return found._replace(bound=1.01 * best.worth)
 
-    best = Found(None)
+    best = SolverResult(None)
 
-    def remembered(self: Program, effort: Effort) -> Found:
+    def remembered(self: MixedIntegerProgram, limits: SolverLimits) -> SolverResult:
         nonlocal best
-        best = search(self, effort)
+        best = search(self, limits)
         return best
 
-    search = Program.best
-    monkeypatch.setattr(Program, "best", remembered)
+    search = MixedIntegerProgram.maximise
+    monkeypatch.setattr(MixedIntegerProgram, "maximise", remembered)
     assert wanted(Elastic(), seen) == {"cpu-1": 3}
-    monkeypatch.setattr(Program, "best", poor)
+    monkeypatch.setattr(MixedIntegerProgram, "maximise", poor)
     targets = Elastic().targets(seen, {})
     assert dict(targets.workers) == {"cpu-1": 3}
     assert targets.quality is not None

@@ -19,7 +19,7 @@ from modelless.policies.eviction.least_recently_used import LeastRecentlyUsed
 from modelless.policies.eviction.lemonade import Lemonade
 from modelless.policies.eviction.miss_cost import MissCost
 from modelless.policies.eviction.modelmesh import ModelMesh
-from modelless.policies.eviction.popularity import Popularity
+from modelless.policies.eviction.query_rates import DecayedRates
 from modelless.policies.seams import EvictionPolicy
 from modelless.policies.views import ClusterView, Demand, Instance, VariantFacts, WorkerState
 from modelless.variants.vocabulary import DeviceClass
@@ -492,38 +492,38 @@ def test_miss_costs_settings(settings: dict[str, Any], told: str) -> None:
 
 
 def test_popularity_finds_steady_rates() -> None:
-    popularity = Popularity([600.0, 7200.0])
+    popularity = DecayedRates([600.0, 7200.0])
     for _ in range(2000):
         popularity.observe(10.0, {"often": 5.0, "seldom": 0.1}, ["often", "seldom", "never"])
-    rates = popularity.per_s()
+    rates = popularity.rates_per_s()
     assert rates["often"] == pytest.approx(0.5, rel=0.1)
     assert rates["seldom"] == pytest.approx(0.01, rel=0.1)
     assert rates["never"] < 0.001
 
 
 def test_popularity_follows_a_change_sooner_than_its_longest_half_life() -> None:
-    mixed, slow = Popularity([600.0, 7200.0]), Popularity([7200.0])
+    mixed, slow = DecayedRates([600.0, 7200.0]), DecayedRates([7200.0])
     for each in (mixed, slow):
         for counts, seconds in (({"a": 1.0}, 20_000), ({"b": 1.0}, 1200)):
             for _ in range(seconds // 10):
                 each.observe(10.0, counts, ["a", "b"])
-    assert mixed.per_s()["a"] < 0.5 * slow.per_s()["a"]
-    assert mixed.per_s()["b"] > 2.0 * slow.per_s()["b"]
+    assert mixed.rates_per_s()["a"] < 0.5 * slow.rates_per_s()["a"]
+    assert mixed.rates_per_s()["b"] > 2.0 * slow.rates_per_s()["b"]
 
 
 def test_popularity_before_anything_came() -> None:
-    popularity = Popularity([600.0])
-    assert popularity.per_s() == {}
+    popularity = DecayedRates([600.0])
+    assert popularity.rates_per_s() == {}
     popularity.observe(0.0, {}, ["a", "b"])
-    rates = popularity.per_s()
+    rates = popularity.rates_per_s()
     assert rates["a"] == rates["b"]
     assert 0.0 <= rates["a"] < 1e-3
 
 
 def test_popularity_takes_in_names_that_come_later() -> None:
-    popularity = Popularity([600.0])
+    popularity = DecayedRates([600.0])
     popularity.observe(100.0, {"a": 10.0}, ["a"])
     popularity.observe(100.0, {"b": 10.0}, ["a", "b"])
     copy = pickle.loads(pickle.dumps(popularity))  # noqa: S301  (our own)
-    assert copy.per_s() == popularity.per_s()
-    assert set(popularity.per_s()) == {"a", "b"}
+    assert copy.rates_per_s() == popularity.rates_per_s()
+    assert set(popularity.rates_per_s()) == {"a", "b"}

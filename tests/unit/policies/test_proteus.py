@@ -17,14 +17,14 @@ from modelless.policies.plan_quality import PlanSource
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling import proteus
 from modelless.policies.scaling.demand_mix import DemandKind
-from modelless.policies.scaling.mixed_integer import Effort
+from modelless.policies.scaling.mixed_integer import SolverLimits
 from modelless.policies.scaling.proteus import BETAS, Proteus
-from modelless.policies.scaling.proteus_program import ProteusProgram, Search
+from modelless.policies.scaling.proteus_program import ProteusProgram, SearchResult
 from modelless.policies.scaling.worker_options import WorkerOption, worker_options
 from modelless.policies.views import ClusterView, Demand, Targets, VariantFacts, WorkerState
 from modelless.variants.vocabulary import DeviceClass, Placement
 
-EFFORT = Effort(10_000, 1e-6, 60.0)
+LIMITS = SolverLimits(10_000, 1e-6, 60.0)
 
 
 def make_view(
@@ -139,7 +139,7 @@ def as_published(
 def test_the_linear_program_in_sums_is_the_published_one(seed: int, beta: float) -> None:
     kinds, options, workers = some_case(seed)
     expected = as_published(kinds, options, workers, beta)
-    found = ProteusProgram(kinds, options, workers).most_accurate(beta, EFFORT).solution
+    found = ProteusProgram(kinds, options, workers).most_accurate(beta, LIMITS).solution
     if expected is None:
         assert found is None
         return
@@ -158,7 +158,7 @@ def test_these_cases_are_of_both_kinds() -> None:
 def test_capacity_is_kept(seed: int) -> None:
     kinds, options, workers = some_case(seed)
     kinds = [replace(kind, items_per_s=kind.items_per_s / 4) for kind in kinds]
-    found = ProteusProgram(kinds, options, workers).most_accurate(1.05, EFFORT).solution
+    found = ProteusProgram(kinds, options, workers).most_accurate(1.05, LIMITS).solution
     assert found is not None
     demand = sum(kind.items_per_s for kind in kinds)
     used = Counter[str]()
@@ -330,16 +330,16 @@ def test_a_plan_tells_how_good_it_is_known_to_be() -> None:
         assert greedy.words() == "greedy, how far from the best is not known"
 
 
-def poor(bound: float) -> Callable[..., Search]:
+def poor(bound: float) -> Callable[..., SearchResult]:
     """A search that ends with a plan of the quickest variant alone, and a bound."""
 
-    def most_accurate(self: ProteusProgram, beta: float, effort: Effort) -> Search:
+    def most_accurate(self: ProteusProgram, beta: float, limits: SolverLimits) -> SearchResult:
         quickest = max(range(len(self._capacities)), key=lambda o: self._capacities[o])
         plan = [0.0] * len(self._capacities)
         plan[quickest] = 4.0
         solution = self.accuracy_of(plan, beta, 10.0)
         assert solution is not None
-        return Search(replace(solution, bound=bound), is_impossible=False, by_clock=True)
+        return SearchResult(replace(solution, bound=bound), is_impossible=False, by_clock=True)
 
     return most_accurate
 

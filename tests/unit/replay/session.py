@@ -35,7 +35,7 @@ from modelless.controller.replay.tape import SUFFIX, Tape
 from modelless.controller.sim.worlds.measurements import measurement
 from modelless.policies.views import ClusterView, Demand, Instance, VariantFacts, WorkerState
 from modelless.profiler.cost_model.host_model import CostInputs
-from modelless.profiler.cost_model.learned.supposed import Supposed
+from modelless.profiler.cost_model.learned.unmeasured import PredictedFigures
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
 from tests.unit.dispatch.world import DEVICES, LADDER, make_query, make_variant
@@ -59,7 +59,7 @@ def snapshot(**settings: Any) -> Snapshot:
         for batch in (1, 4, 8)
     ]
     supposed = [
-        Supposed(Placement(name, "h200"), n, 0.002 * n, 0.003 * n, 0.004 * n, 1e9, 2.0)
+        PredictedFigures(Placement(name, "h200"), n, 0.002 * n, 0.003 * n, 0.004 * n, 1e9, 2.0)
         for name in LADDER
         for n in (1, 8)
     ]

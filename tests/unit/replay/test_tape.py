@@ -79,7 +79,7 @@ def test_a_snapshot_makes_the_same_cost_model() -> None:
     assert again.variants == known.variants
     assert again.device_classes == known.device_classes
     assert list(again.cost_inputs.measurements) == list(known.cost_inputs.measurements)
-    assert list(again.cost_inputs.supposed) == list(known.cost_inputs.supposed)
+    assert list(again.cost_inputs.predicted) == list(known.cost_inputs.predicted)
 
 
 def test_nothing_is_kept_after_the_end(tmp_path: Path) -> None:

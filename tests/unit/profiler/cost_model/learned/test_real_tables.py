@@ -12,9 +12,9 @@ from modelless.profiler.cost_model.learned.baselines import BASELINES
 from modelless.profiler.cost_model.learned.evaluation import (
     MODELLESS,
     Holdout,
-    Score,
+    MethodScore,
     evaluate,
-    plan_trials,
+    plan_cases,
 )
 from modelless.profiler.cost_model.learned.predictor import Predictor
 from modelless.profiler.cost_model.learned.prior import shipped_prior
@@ -34,9 +34,11 @@ def some_of(table: str, models: int, seed: int = 0) -> list[TableRow]:
     return [one for one in rows if one.model in kept]
 
 
-def scores_of(rows: list[TableRow], device: str, shots: int, seeds: int) -> Mapping[str, Score]:
+def scores_of(
+    rows: list[TableRow], device: str, shots: int, seeds: int
+) -> Mapping[str, MethodScore]:
     """By method."""
-    (trial,) = plan_trials(rows, None, [Holdout("device", device)])
+    (trial,) = plan_cases(rows, None, [Holdout("device", device)])
     return {one.method: one for one in evaluate(trial, shipped_prior(), (shots,), seeds)}
 
 

@@ -1,4 +1,4 @@
-"""Campaigns that follow an agenda: every point ends, and what cannot be chosen is refused."""
+"""Campaigns that follow an strategy: every point ends, and what cannot be chosen is refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from modelless.common.errors import InvalidInputError
-from modelless.profiler.measure.campaign import CampaignSettings, Chosen, run_campaign
+from modelless.profiler.measure.campaign import CampaignSettings, PointsToMeasure, run_campaign
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.progress import ProgressEvent, SkipReason
 from modelless.variants.vocabulary import Placement
@@ -17,12 +17,12 @@ from modelless.variants.vocabulary import Placement
 class Listed:
     """Chooses what it was told to, in that order."""
 
-    def __init__(self, chosen: Iterable[Chosen]) -> None:
+    def __init__(self, chosen: Iterable[PointsToMeasure]) -> None:
         self._chosen = iter(chosen)
 
     def choose(
         self, left: Mapping[Placement, Sequence[int]], known: Sequence[Measurement]
-    ) -> Chosen | None:
+    ) -> PointsToMeasure | None:
         return next(self._chosen, None)
 
 
@@ -33,8 +33,10 @@ def place(number: int) -> Placement:
 def test_every_point_of_a_placement_that_fails_ends(bench: Any, sink: Any, make: Any) -> None:
     bench.fail_load = place(0).variant_id
     events: list[ProgressEvent] = []
-    agenda = Listed([Chosen(place(0), (2,)), Chosen(place(1), (1, 4))])
-    result = run_campaign(make.jobs(2), sink, make.facts, None, events.append, bench.world, agenda)
+    strategy = Listed([PointsToMeasure(place(0), (2,)), PointsToMeasure(place(1), (1, 4))])
+    result = run_campaign(
+        make.jobs(2), sink, make.facts, None, events.append, bench.environment, strategy
+    )
     assert set(result.failed) == {place(0)}
     assert [row.batch for row in result.measured] == [1, 4]
     assert result.skipped == dict.fromkeys([(place(1), 2), (place(1), 8)], SkipReason.PREDICTED)
@@ -46,8 +48,8 @@ def test_every_point_of_a_placement_that_fails_midway_ends(
 ) -> None:
     bench.fail_at_batch = 4
     events: list[ProgressEvent] = []
-    agenda = Listed([Chosen(place(0), (2, 4, 8)), Chosen(place(1), (1,))])
-    run_campaign(make.jobs(2), sink, make.facts, None, events.append, bench.world, agenda)
+    strategy = Listed([PointsToMeasure(place(0), (2, 4, 8)), PointsToMeasure(place(1), (1,))])
+    run_campaign(make.jobs(2), sink, make.facts, None, events.append, bench.environment, strategy)
     assert [(row.variant_id, row.batch) for row in sink.rows] == [
         (place(0).variant_id, 2),
         (place(1).variant_id, 1),
@@ -57,8 +59,10 @@ def test_every_point_of_a_placement_that_fails_midway_ends(
 
 def test_beyond_the_latency_cap_smaller_batches_stay_open(bench: Any, sink: Any, make: Any) -> None:
     bench.latency_s = lambda _variant, batch: 0.4 * batch
-    agenda = Listed([Chosen(place(0), (4,)), Chosen(place(0), (1,))])
-    result = run_campaign(make.jobs(1), sink, make.facts, world=bench.world, agenda=agenda)
+    strategy = Listed([PointsToMeasure(place(0), (4,)), PointsToMeasure(place(0), (1,))])
+    result = run_campaign(
+        make.jobs(1), sink, make.facts, environment=bench.environment, strategy=strategy
+    )
     assert [row.batch for row in result.measured] == [4, 1]
     assert result.skipped == {
         (place(0), 8): SkipReason.LATENCY_CAP,
@@ -69,27 +73,32 @@ def test_beyond_the_latency_cap_smaller_batches_stay_open(bench: Any, sink: Any,
 @pytest.mark.parametrize(
     "chosen",
     [
-        Chosen(place(0), ()),
-        Chosen(place(0), (4, 2)),
-        Chosen(place(0), (2, 2)),
-        Chosen(place(0), (3,)),
-        Chosen(place(7), (1,)),
+        PointsToMeasure(place(0), ()),
+        PointsToMeasure(place(0), (4, 2)),
+        PointsToMeasure(place(0), (2, 2)),
+        PointsToMeasure(place(0), (3,)),
+        PointsToMeasure(place(7), (1,)),
     ],
 )
 def test_what_is_not_left_cannot_be_chosen(
-    bench: Any, sink: Any, make: Any, chosen: Chosen
+    bench: Any, sink: Any, make: Any, chosen: PointsToMeasure
 ) -> None:
-    """An agenda that names no batch would otherwise be asked for ever."""
+    """An strategy that names no batch would otherwise be asked for ever."""
     settings = CampaignSettings(batches=(1, 2, 4))
-    with pytest.raises(InvalidInputError, match=r"agenda\.choose"):
+    with pytest.raises(InvalidInputError, match=r"strategy\.choose"):
         run_campaign(
-            make.jobs(1), sink, make.facts, settings, world=bench.world, agenda=Listed([chosen])
+            make.jobs(1),
+            sink,
+            make.facts,
+            settings,
+            environment=bench.environment,
+            strategy=Listed([chosen]),
         )
     assert bench.loaded == []
 
 
 def test_a_point_is_measured_once(bench: Any, sink: Any, make: Any) -> None:
-    again = Listed([Chosen(place(0), (1, 2)), Chosen(place(0), (2, 4))])
-    with pytest.raises(InvalidInputError, match=r"agenda\.choose"):
-        run_campaign(make.jobs(1), sink, make.facts, world=bench.world, agenda=again)
+    again = Listed([PointsToMeasure(place(0), (1, 2)), PointsToMeasure(place(0), (2, 4))])
+    with pytest.raises(InvalidInputError, match=r"strategy\.choose"):
+        run_campaign(make.jobs(1), sink, make.facts, environment=bench.environment, strategy=again)
     assert [row.batch for row in sink.rows] == [1, 2]

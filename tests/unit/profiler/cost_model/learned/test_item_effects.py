@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from modelless.profiler.cost_model.learned.elsewhere import Elsewhere
-from modelless.profiler.cost_model.learned.points import Vocabulary, encode, latency_log
+from modelless.profiler.cost_model.learned.features import NameCodes, encode, item_latency_log
+from modelless.profiler.cost_model.learned.item_effects import ItemEffects
 from modelless.profiler.cost_model.learned.prior import shipped_prior
 from modelless.profiler.measure.table import TableRow
 
@@ -16,11 +16,11 @@ from .worlds import FloatArray, multiples, row
 
 
 def marks(training: list[TableRow], wanted: list[TableRow]) -> tuple[FloatArray, FloatArray]:
-    vocabulary, roofline = Vocabulary(), shipped_prior().roofline
+    vocabulary, roofline = NameCodes(), shipped_prior().roofline
     points = encode(training, vocabulary, roofline)
-    elsewhere = Elsewhere(points, latency_log(training) - points.roofline_log)
-    marked = elsewhere.mark(encode(wanted, vocabulary, roofline))
-    return marked.elsewhere, marked.is_known_elsewhere
+    elsewhere = ItemEffects(points, item_latency_log(training) - points.roofline_log)
+    marked = elsewhere.add_to(encode(wanted, vocabulary, roofline))
+    return marked.item_effect, marked.has_item_effect
 
 
 def test_an_item_that_is_slow_for_its_size_is_marked_so() -> None:

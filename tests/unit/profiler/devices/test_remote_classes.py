@@ -1,4 +1,4 @@
-"""What one machine knows of the device classes of others."""
+"""A machine knows the device classes of other machines by their measurements."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pytest
 
 from modelless.controller.config import PoolSettings, Settings
 from modelless.controller.live.knowledge import read_knowledge
-from modelless.profiler.devices.device_records import DeviceRecords
-from modelless.profiler.devices.elsewhere import read_elsewhere
+from modelless.profiler.devices.device_records import DeviceRecords, read_remote_classes
 from modelless.profiler.measure.records import Records
 from modelless.variants.estimates import Load
 from modelless.variants.registry.registry import open_registry
@@ -47,11 +46,11 @@ def home(tmp_path: Path) -> Path:
 
 def test_the_machine_that_was_measured_last_speaks_for_the_class(home: Path) -> None:
     with closing(open_registry(home)) as registry:
-        assert read_elsewhere(registry.store, [CARD.name]) == [], "nobody described it"
+        assert read_remote_classes(registry.store, [CARD.name]) == [], "nobody described it"
         DeviceRecords(registry.store).note([CARD])
         DeviceRecords(registry.store).note([CARD])
-        (there,) = read_elsewhere(registry.store, [CARD.name, "never-seen"])
-        assert read_elsewhere(registry.store, []) == []
+        (there,) = read_remote_classes(registry.store, [CARD.name, "never-seen"])
+        assert read_remote_classes(registry.store, []) == []
     assert there.device == CARD
     assert there.fingerprint == "newer"
     assert [row.p50_s for row in there.measured] == [0.0005]

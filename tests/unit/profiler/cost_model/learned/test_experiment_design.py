@@ -1,11 +1,11 @@
-"""What a measurement is worth is what it takes off the expected errors of all points."""
+"""The worth of a measurement is the reduction of the expected errors of all points."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from modelless.profiler.cost_model.learned.acquisition import Gains
+from modelless.profiler.cost_model.learned.experiment_design import ErrorReduction
 
 from .worlds import FloatArray
 
@@ -29,26 +29,26 @@ def left_after(covariance: FloatArray, measured: list[int]) -> float:
 @pytest.mark.parametrize("before", [[], [4], [7, 0, 3]])
 def test_a_gain_is_what_measuring_takes_off(before: list[int]) -> None:
     covariance = covariance_of(len(before))
-    gains = Gains(covariance, NOISE_VARIANCE)
+    gains = ErrorReduction(covariance, NOISE_VARIANCE)
     for row in before:
-        gains.learn(row)
+        gains.condition_on(row)
     expected = [
         left_after(covariance, before) - left_after(covariance, [*before, row])
         for row in range(POINTS)
         if row not in before
     ]
     others = np.setdiff1d(np.arange(POINTS), before)
-    np.testing.assert_allclose(gains.now()[others], expected, rtol=1e-8)
+    np.testing.assert_allclose(gains.by_point()[others], expected, rtol=1e-8)
 
 
 def test_the_callers_covariance_stays_as_it_was() -> None:
     covariance = covariance_of(0)
-    Gains(covariance, NOISE_VARIANCE).learn(2)
+    ErrorReduction(covariance, NOISE_VARIANCE).condition_on(2)
     np.testing.assert_array_equal(covariance, covariance_of(0))
 
 
 def test_what_tells_of_many_is_worth_more_than_what_is_least_known() -> None:
     covariance = np.diag([1.5, *[1.0] * 9])
     covariance[1:, 1:] = 0.8 + 0.2 * np.eye(9)
-    gains = Gains(covariance, NOISE_VARIANCE).now()
+    gains = ErrorReduction(covariance, NOISE_VARIANCE).by_point()
     assert gains[0] < 0.3 * gains[1:].min()

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from modelless.profiler.cost_model.learned.calibration import scores_of
-from modelless.profiler.cost_model.learned.points import Points, Vocabulary, encode
+from modelless.profiler.cost_model.learned.calibration import score_devices
+from modelless.profiler.cost_model.learned.features import NameCodes, Points, encode
+from modelless.profiler.cost_model.learned.gaussian_process import GaussianProcess
 from modelless.profiler.cost_model.learned.prior import shipped_prior
-from modelless.profiler.cost_model.learned.process import Process
 from modelless.profiler.measure.table import TableRow
 
 
@@ -45,7 +45,7 @@ def points_of(devices: int, items: int) -> Points:
         for device in range(devices)
         for number in range(items)
     ]
-    return encode(rows, Vocabulary(), shipped_prior().roofline)
+    return encode(rows, NameCodes(), shipped_prior().roofline)
 
 
 def test_rows_left_out_are_predicted_as_by_a_process_without_them() -> None:
@@ -53,9 +53,11 @@ def test_rows_left_out_are_predicted_as_by_a_process_without_them() -> None:
     kernel = shipped_prior().kernel
     values = rng.normal(0.0, 0.8 * np.sqrt(kernel.noise_variance), len(points))
     rows = np.arange(40, 60)
-    errors, variances = Process(kernel, points, values).left_out(rows)
+    errors, variances = GaussianProcess(kernel, points, values).leave_out(rows)
     rest = np.setdiff1d(np.arange(len(points)), rows)
-    belief = Process(kernel, points.take(rest), values[rest]).believe(points.take(rows))
+    belief = GaussianProcess(kernel, points.select(rest), values[rest]).posterior_at(
+        points.select(rows)
+    )
     # Nothing here lies far off, so no point is played down in either.
     assert errors == pytest.approx(values[rows] - belief.mean, abs=1e-6)
     assert variances == pytest.approx(belief.variance + kernel.noise_variance, rel=1e-5)
@@ -66,17 +68,17 @@ def test_an_outlier_that_is_played_down_still_counts_as_far_off() -> None:
     values = rng.normal(0.0, 0.05, len(points))
     values[7] += 3.0
     kernel = shipped_prior().kernel
-    errors, variances = Process(kernel, points, values).left_out(np.array([7, 8]))
+    errors, variances = GaussianProcess(kernel, points, values).leave_out(np.array([7, 8]))
     assert errors[0] == pytest.approx(3.0, abs=0.3)
     assert variances[0] < 2.0 * variances[1]
 
 
-class Watched(Process):
+class Watched(GaussianProcess):
     """Keeps which rows were left out."""
 
-    def left_out(self, rows: NDArray[np.intp]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def leave_out(self, rows: NDArray[np.intp]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         LEFT.append(len(rows))
-        return super().left_out(rows)
+        return super().leave_out(rows)
 
 
 LEFT: list[int] = []
@@ -87,6 +89,6 @@ def test_a_device_of_many_points_is_left_out_whole() -> None:
     points, rng = points_of(2, 320), np.random.default_rng(0)
     values = np.repeat([0.0, 2.0], 320) + rng.normal(0.0, 0.05, len(points))
     LEFT.clear()
-    scores = scores_of(Watched(shipped_prior().kernel, points, values), rng)
+    scores = score_devices(Watched(shipped_prior().kernel, points, values), rng)
     assert LEFT == [310, 310]
     assert len(scores.values) == 2 * 300 + 12

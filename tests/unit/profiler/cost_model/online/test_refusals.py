@@ -1,4 +1,4 @@
-"""What was seen long ago bars nobody for good: it fades where queries are refused for it."""
+"""Old corrections fade while queries are refused for them."""
 
 from __future__ import annotations
 

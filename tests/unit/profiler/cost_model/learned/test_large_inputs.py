@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 
 from modelless.common.errors import InvalidInputError
-from modelless.profiler.cost_model.learned.agenda import InformedAgenda
+from modelless.profiler.cost_model.learned.experiment_design import BayesianDesign
+from modelless.profiler.cost_model.learned.gaussian_process import (
+    ConditionedProcess,
+    GaussianProcess,
+)
 from modelless.profiler.cost_model.learned.predictor import Predictor
 from modelless.profiler.cost_model.learned.prior import Prior, digest_of, parse_prior, shipped_prior
-from modelless.profiler.cost_model.learned.process import Adapted, Process
-from modelless.profiler.measure.table import Subject
+from modelless.profiler.measure.table import PlacementFacts
 from modelless.variants.vocabulary import Placement
 
 from .test_review_calibration import points_of, row
@@ -61,25 +64,24 @@ def test_a_prior_beyond_its_bounds_is_refused(variance: float) -> None:
 
 def test_noise_is_told_from_many_points_too() -> None:
     points, rng = points_of(1, 400), np.random.default_rng(0)
-    process = Process(shipped_prior().kernel, points.take([]), np.empty(0))
+    process = GaussianProcess(shipped_prior().kernel, points.select([]), np.empty(0))
     values = rng.normal(0.0, 0.01, len(points))
-    adapted = Adapted(process, process.believe(points), values)
+    adapted = ConditionedProcess(process, process.posterior_at(points), values)
     assert adapted.noise_variance < 0.1 * process.kernel.noise_variance
 
 
 def test_a_choice_among_many_placements_stays_cheap(make: Any) -> None:
     device = make.device()
     subjects = {
-        Placement(variant.id, device.name): Subject(variant, device, "processor", "engine")
+        Placement(variant.id, device.name): PlacementFacts(variant, device, "processor", "engine")
         for variant in (make.variant(f"v{number}") for number in range(500))
     }
-    agenda = InformedAgenda(shipped_prior(), subjects, (1, 2, 4, 8))
+    strategy = BayesianDesign(shipped_prior(), subjects, (1, 2, 4, 8))
     left = dict.fromkeys(subjects, (1, 2, 4, 8))
     tracemalloc.start()
-    chosen = agenda.choose(left, ())
+    chosen = strategy.choose(left, ())
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert chosen is not None
     assert chosen.placement in subjects
-    assert np.isfinite(agenda.expected_error)
     assert peak_bytes < 50 << 20  # 2,000 points at once would take 200 MB

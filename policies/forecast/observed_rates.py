@@ -1,7 +1,7 @@
-"""What forecasters are told, made fit to learn from; scopes that fell silent are forgotten.
+"""Observed rates in a form that forecasters can learn from.
 
-Said once for all of them: clocks may stand still or jump back, rates may be anything, and clients
-may make up any number of scopes.
+Clocks may stand still or jump back, rates may have any value, and clients may invent any number of
+scopes. This module handles that for all forecasters, and forgets scopes that have become silent.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ MAX_SCOPES = 4096
 FORGET_AFTER_S = 3600.0
 
 
-class Intake:
-    """The time that passed and the rates that were measured, observation by observation.
+class ObservedRates:
+    """The elapsed time and the measured rates, observation by observation.
 
     Attributes:
-        now_s: of the last observation that told the time; None before the first.
-        forgotten: scopes given up with the last observation.
+        now_s: time of the last valid observation; None before the first.
+        forgotten: scopes dropped with the last observation.
     """
 
     def __init__(self) -> None:
@@ -27,14 +27,14 @@ class Intake:
         self.forgotten: frozenset[str] = frozenset()
         self._heard_s: dict[str, float] = {}
 
-    def take(
+    def record(
         self, now_s: float, arrivals_per_s: Mapping[str, float]
     ) -> tuple[float, dict[str, float]]:
-        """Seconds since the last observation, and the rates of all scopes worth remembering.
+        """Returns the seconds since the last observation, and the rates of all remembered scopes.
 
-        The seconds are 0 at first and if the clock stood still, jumped back or told no time.
-        Scopes that are not named were silent: their rate is 0. Those whose rate is NaN or infinite
-        are left out: of these nothing was told.
+        The seconds are 0 at first and if the clock stood still, jumped back or was not finite.
+        Scopes that are not named were silent: their rate is 0. Scopes with a rate that is NaN or
+        infinite are left out.
         """
         if not isfinite(now_s):
             now_s = self.now_s if self.now_s is not None else 0.0
@@ -67,5 +67,5 @@ class Intake:
 
 
 def newness(elapsed_s: float, half_life_s: float) -> float:
-    """The weight of what is new after ``elapsed_s``, if memory halves every ``half_life_s``."""
+    """Returns the weight of a new observation after ``elapsed_s``, by its half-life."""
     return 1.0 - exp2(-elapsed_s / half_life_s)

@@ -11,17 +11,21 @@ import numpy as np
 import pytest
 
 from modelless.common.errors import NotFoundError
-from modelless.profiler.cost_model.host_model import with_gaps
+from modelless.profiler.cost_model.host_model import find_gaps
+from modelless.profiler.cost_model.learned.features import LEVELS
 from modelless.profiler.cost_model.learned.kernel import TERMS, Kernel
-from modelless.profiler.cost_model.learned.own_speed import unit_ms_of
-from modelless.profiler.cost_model.learned.placements import LEAST_OWN, Expected, PlacementModel
-from modelless.profiler.cost_model.learned.points import LEVELS
+from modelless.profiler.cost_model.learned.placement_model import (
+    LEAST_OWN,
+    ExpectedLatency,
+    PlacementModel,
+)
 from modelless.profiler.cost_model.learned.prior import shipped_prior
-from modelless.profiler.cost_model.learned.supposed import suppose
-from modelless.profiler.cost_model.subjects import subjects_of
+from modelless.profiler.cost_model.learned.roofline import measured_unit_ms
+from modelless.profiler.cost_model.learned.unmeasured import predict_unmeasured
+from modelless.profiler.cost_model.placement_facts import describe_placements
 from modelless.profiler.devices.microbenchmark import DeviceRates
 from modelless.profiler.measure.measurement import Measurement
-from modelless.profiler.measure.table import Subject
+from modelless.profiler.measure.table import PlacementFacts
 from modelless.variants.graphs.graph_facts import GraphFacts
 from modelless.variants.vocabulary import DeviceClass, Placement, Variant
 
@@ -47,7 +51,7 @@ def rates_of(speed: float = 1.0, **changes: Any) -> DeviceRates:
 
 def subjects(
     make: Any, device: DeviceClass, rates: DeviceRates | None, count: int = 6
-) -> dict[Placement, Subject]:
+) -> dict[Placement, PlacementFacts]:
     found = {}
     for number in range(count):
         variant = replace(
@@ -55,12 +59,14 @@ def subjects(
             multiply_adds=10**8 * (number + 1),
             parameter_count=10**6 * (number + 1),
         )
-        subject = Subject(variant, device, "processor", ENGINE, rates=rates)
+        subject = PlacementFacts(variant, device, "processor", ENGINE, rates=rates)
         found[Placement(variant.id, device.name)] = subject
     return found
 
 
-def measured(make: Any, some: dict[Placement, Subject], scale_s: float = 1e-3) -> list[Measurement]:
+def measured(
+    make: Any, some: dict[Placement, PlacementFacts], scale_s: float = 1e-3
+) -> list[Measurement]:
     return [
         make.measurement(
             variant_id=placement.variant_id,
@@ -77,30 +83,30 @@ def measured(make: Any, some: dict[Placement, Subject], scale_s: float = 1e-3) -
 
 
 def expected(
-    some: dict[Placement, Subject],
+    some: dict[Placement, PlacementFacts],
     known: Sequence[Measurement] = (),
     wanted: Sequence[Placement] = (),
-) -> Expected:
+) -> ExpectedLatency:
     model = PlacementModel(shipped_prior(), some, BATCHES)
-    return model.fit(known).expect(
+    return model.fit(known).predict(
         model.rows((placement, b) for placement in wanted or some for b in BATCHES)
     )
 
 
 def test_units_are_milliseconds_of_the_probe_most_alike() -> None:
-    usual = unit_ms_of(rates_of(), "fp32")
+    usual = measured_unit_ms(rates_of(), "fp32")
     assert usual is not None
     assert usual.shape == (4,)
     # 10^9 multiply-adds at 5 * 10^10 a second take 20 ms, by the factor of multiply-adds.
     assert usual[0] == pytest.approx(0.67 * 20.0)
     assert usual[3] == pytest.approx(2.1 * 0.005)
-    half = unit_ms_of(rates_of(0.5), "fp32")
+    half = measured_unit_ms(rates_of(0.5), "fp32")
     assert half is not None
     np.testing.assert_allclose(half, 2.0 * usual)
 
 
 def test_precisions_have_rates_of_their_own_and_fp32_stands_in() -> None:
-    fp32, int8, fp16 = (unit_ms_of(rates_of(), name) for name in ("fp32", "int8", "fp16"))
+    fp32, int8, fp16 = (measured_unit_ms(rates_of(), name) for name in ("fp32", "int8", "fp16"))
     assert fp32 is not None
     assert int8 is not None
     assert int8[0] == pytest.approx(fp32[0] / 4.0)
@@ -118,7 +124,7 @@ def test_precisions_have_rates_of_their_own_and_fp32_stands_in() -> None:
 )
 def test_where_a_rate_is_absent_rates_tell_nothing(make: Any, changes: dict[str, Any]) -> None:
     rates = rates_of(**changes)
-    assert unit_ms_of(rates, "fp32") is None
+    assert measured_unit_ms(rates, "fp32") is None
     found, plain = (expected(subjects(make, ONE, each)) for each in (rates, None))
     np.testing.assert_array_equal(found.median_s, plain.median_s)
     np.testing.assert_array_equal(found.spread, plain.spread)
@@ -144,7 +150,7 @@ def test_enough_measurements_of_a_class_put_its_rates_aside(make: Any) -> None:
 
 
 def test_a_class_without_a_profile_is_told_from_its_sibling_by_their_rates(make: Any) -> None:
-    def of_both(*rates: DeviceRates | None) -> dict[Placement, Subject]:
+    def of_both(*rates: DeviceRates | None) -> dict[Placement, PlacementFacts]:
         return subjects(make, ONE, rates[0]) | subjects(make, TWO, rates[1])
 
     known = measured(make, subjects(make, ONE, None))
@@ -161,13 +167,13 @@ def test_a_class_without_a_profile_is_told_from_its_sibling_by_their_rates(make:
 def test_a_rated_class_takes_memory_and_load_time_from_its_kind(make: Any) -> None:
     one, two = subjects(make, ONE, rates_of()), subjects(make, TWO, rates_of(2.0))
     known = measured(make, one)
-    found = suppose(shipped_prior(), one | two, known, BATCHES)
+    found = predict_unmeasured(shipped_prior(), one | two, known, BATCHES)
     assert {row.placement for row in found} == set(two)
     load_s = [row.load_s for row in found]
     assert load_s == pytest.approx([known[0].load_s] * len(load_s), rel=0.01)
     unrated = subjects(make, TWO, None)
-    assert suppose(shipped_prior(), one | unrated, known, BATCHES) == []
-    assert suppose(shipped_prior(), two, [], BATCHES) == []
+    assert predict_unmeasured(shipped_prior(), one | unrated, known, BATCHES) == []
+    assert predict_unmeasured(shipped_prior(), two, [], BATCHES) == []
 
 
 def test_gaps_take_in_rated_classes_where_the_unmeasured_count(make: Any) -> None:
@@ -176,9 +182,9 @@ def test_gaps_take_in_rated_classes_where_the_unmeasured_count(make: Any) -> Non
     arguments = known, [variant], [ONE, TWO]
     rated = {"cpu-2": rates_of()}
     placement = Placement(variant.id, "cpu-2")
-    assert placement in with_gaps(*arguments, unmeasured=True, rated=rated)
-    assert placement not in with_gaps(*arguments, unmeasured=True)
-    assert placement not in with_gaps(*arguments, unmeasured=False, rated=rated)
+    assert placement in find_gaps(*arguments, unmeasured=True, benchmarked=rated)
+    assert placement not in find_gaps(*arguments, unmeasured=True)
+    assert placement not in find_gaps(*arguments, unmeasured=False, benchmarked=rated)
 
 
 def unreadable(variant: Variant) -> GraphFacts:
@@ -190,15 +196,17 @@ def test_rates_tell_of_the_engine_that_they_were_measured_with(make: Any) -> Non
     newer = replace(make.facts, engines={"onnxruntime-cpu": "1.21.0"})
     rates = {"cpu-1": rates_of()}
     for each, told in ((facts, rates["cpu-1"]), (newer, None)):
-        (subject,) = subjects_of([make.variant("v0")], [ONE], each, [], unreadable, rates).values()
+        (subject,) = describe_placements(
+            [make.variant("v0")], [ONE], each, [], unreadable, rates
+        ).values()
         assert subject.rates is told
 
 
 def test_the_covariance_of_rated_and_unrated_points_is_one() -> None:
-    points = encoded(varied(), elsewhere_seed=1)
+    points = encoded(varied(), item_effect_seed=1)
     rated = (points.level("device") % 2).astype(np.float64)
     assert 0.0 < rated.mean() < 1.0
-    mixed = replace(points, is_rated=rated)
+    mixed = replace(points, is_benchmarked=rated)
     for kernel in (
         shipped_prior().kernel,
         Kernel(np.full((len(LEVELS), len(TERMS)), 0.3), 0.01),

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelless.profiler.cost_model.learned.points import (
+from modelless.profiler.cost_model.learned.features import (
     LEVELS,
+    NameCodes,
     Points,
-    Vocabulary,
-    canonical_precision,
+    normalise_precision,
 )
 from modelless.profiler.measure.table import TableRow
 
@@ -117,7 +117,7 @@ def test_a_device_of_another_source_is_another() -> None:
 def test_precisions_of_several_names_are_one() -> None:
     assert same(row(precision="amp"), row(precision="FP16"), "precision") == [True]
     assert same(row(precision="fp16"), row(precision="int8"), "precision") == [False]
-    assert [canonical_precision(name) for name in ("Float", "half", "w8a8", "INT8", "")] == [
+    assert [normalise_precision(name) for name in ("Float", "half", "w8a8", "INT8", "")] == [
         "fp32", "fp16", "int8", "int8", "",
     ]  # fmt: skip
 
@@ -126,14 +126,14 @@ def test_names_that_look_like_parts_of_others_stay_apart() -> None:
     """A device called like an engine, a family called like a model: codes are of whole keys."""
     points = encoded([row(device="x", engine="y"), row(device="y", engine="x")])
     assert points.level("setting")[0] != points.level("setting")[1]
-    vocabulary = Vocabulary()
+    vocabulary = NameCodes()
     assert vocabulary.code(("device", "a")) != vocabulary.code(("engine", "a"))
     assert vocabulary.code(("device", "a")) == 0
 
 
 @pytest.mark.parametrize("rows", [[], [2], [5, 1, 1]])
 def test_some_points_are_taken_whole(rows: list[int]) -> None:
-    points = encoded(varied(), elsewhere_seed=1)
-    some = points.take(rows)
+    points = encoded(varied(), item_effect_seed=1)
+    some = points.select(rows)
     for one in fields(points):
         np.testing.assert_array_equal(getattr(some, one.name), getattr(points, one.name)[rows])

@@ -5,22 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modelless.profiler.cost_model.learned.mixture import Mixture
+from modelless.profiler.cost_model.learned.gaussian_process import GaussianProcess
 from modelless.profiler.cost_model.learned.prior import shipped_prior
-from modelless.profiler.cost_model.learned.process import Process
-from modelless.profiler.cost_model.learned.proxies import contrasts_of
+from modelless.profiler.cost_model.learned.proxies import ProxyMixture, contrasts_of
 
 from .worlds import BLANK_SIZES, FloatArray, IntArray, drawn, encoded, multiples
 
 MODELS, SHOTS = 80, 10
 
 
-def mixture_of(truth_log: FloatArray, contrasts: FloatArray, shots: IntArray) -> Mixture:
+def mixture_of(truth_log: FloatArray, contrasts: FloatArray, shots: IntArray) -> ProxyMixture:
     """That has seen these shots, and nothing else."""
     points = encoded(multiples({"new": 1.0}, MODELS, **BLANK_SIZES))
-    nothing = points.take(np.arange(0))
-    process = Process(shipped_prior().kernel, nothing, np.empty(0))
-    return Mixture(process, process.believe(points), contrasts, shots, truth_log[shots])
+    nothing = points.select(np.arange(0))
+    process = GaussianProcess(shipped_prior().kernel, nothing, np.empty(0))
+    return ProxyMixture(process, process.posterior_at(points), contrasts, shots, truth_log[shots])
 
 
 def predicted(
@@ -96,7 +95,7 @@ def test_a_shot_that_is_left_out_has_no_say_in_what_is_followed(seed: int) -> No
     rng = np.random.default_rng(seed)
     truth_log, contrasts = rng.normal(0.0, 0.5, MODELS), rng.normal(0.0, 0.5, (12, MODELS))
     shots, _ = drawn(SHOTS, MODELS, seed)
-    error, variance = mixture_of(truth_log, contrasts, shots).left_out()
+    error, variance = mixture_of(truth_log, contrasts, shots).leave_one_out()
     for number, shot in enumerate(shots):
         others = mixture_of(truth_log, contrasts, np.delete(shots, number))
         (mean,), (own_variance,) = others.predict(shots[[number]])

@@ -1,8 +1,8 @@
-"""Points of any profile as columns of numbers: what the learned model sees of them.
+"""Points of any profile as columns of numbers, the input of the learned model.
 
-A point is a model at a resolution, on a device with an engine and a precision, at a batch and a
-concurrency. Sizes are logarithms, brought to about unit scale by fixed constants, so that a
-feature means the same whatever table it came from. What is not known is 0 there, the middle.
+A point is a model at a resolution, on a device with an engine and a precision, at a batch size and
+a concurrency. Sizes are logarithms that fixed constants bring to about unit scale, so a feature
+means the same whatever table it comes from. An unknown size is 0, the middle of the scale.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.profiler.cost_model.learned.device_speed import speed_of
-from modelless.profiler.cost_model.learned.own_speed import unit_ms_of
-from modelless.profiler.cost_model.learned.roofline import Roofline
+from modelless.profiler.cost_model.learned.roofline import (
+    Roofline,
+    measured_unit_ms,
+    published_speed,
+)
 from modelless.profiler.measure.table import TableRow
 from modelless.variants.estimates import FloatArray
 
@@ -28,10 +30,11 @@ if TYPE_CHECKING:
 IntArray = NDArray[np.intp]
 
 LEVELS = ("all", "kind", "precision", "engine", "source", "device", "setting")
-"""How far a finding carries: to every point, to those of a device kind, of that and a precision,
-of a source's engine on a kind, of a source, of a device, of a device with engine and precision."""
+"""The groups of points that share an effect: all points, those of a device kind, of a kind and a
+precision, of a source's engine on a kind, of a source, of a device, and of a device with engine and
+precision."""
 
-# Feature: centre and scale of its natural logarithm.
+# The centre and the scale of each feature's natural logarithm.
 _SCALES = {
     "gmacs": (0.5, 2.0),
     "mactivations_per_mac": (1.5, 1.0),
@@ -43,10 +46,10 @@ _SCALES = {
     "concurrency": (0.0, 2.0),
 }
 _NUMBERS_KEPT = 8  # of a model's name
-_MOST_NUMBER = 1e18  # there: no size, but a hash or a date
+_MOST_NUMBER = 1e18  # a larger number in a name is a hash or a date, not a size
 
 MOST_LOG = 60.0
-"""Of a predicted log latency: what an extrapolation gone wild is held to."""
+"""The largest absolute log latency that is predicted; extrapolations are clipped to it."""
 _PRECISIONS = {
     "float": "fp32",
     "float32": "fp32",
@@ -57,32 +60,32 @@ _PRECISIONS = {
 }
 
 
-class Vocabulary:
-    """Numbers for names, the same for all points that are to be compared."""
+class NameCodes:
+    """Integer codes for names, shared by all points that are compared with each other."""
 
     def __init__(self) -> None:
         self._codes: dict[Hashable, int] = {}
 
     def code(self, name: Hashable) -> int:
-        """The number of ``name``."""
+        """Returns the code of ``name``; a new name gets the next code."""
         return self._codes.setdefault(name, len(self._codes))
 
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """n points as columns; everything that can be known of a point without running it.
+    """n points as columns: all that is known of a point without running it.
 
     Attributes:
         features: shape (n, 8).
-        shares: shape (n, 4), of the roofline's time by component.
-        roofline_log: shape (n,), log of the roofline's milliseconds an item.
-        name_numbers: shape (n, 8), logs of the numbers in the model's name.
-        levels: shape (n, 7), codes of ``LEVELS``.
-        family, model, item, skeleton: codes, shape (n,); an item is a model at a resolution, a
-            skeleton a model's name without its numbers.
-        elsewhere: shape (n,), how the item fares on other devices; see ``elsewhere``.
-        is_known_elsewhere: shape (n,), 1 where that is known, else 0.
-        is_rated: shape (n,), 1 where the device was itself measured (``own_speed``), else 0.
+        shares: each component's share of the roofline's time, shape (n, 4).
+        roofline_log: log of the roofline's milliseconds an item, shape (n,).
+        name_numbers: logs of the numbers in the model's name, shape (n, 8).
+        levels: codes of ``LEVELS``, shape (n, 7).
+        family, model, item, skeleton: codes, shape (n,). An item is a model at a resolution; a
+            skeleton is a model's name without its numbers.
+        item_effect: how the item deviates on other devices, shape (n,); see ``item_effects``.
+        has_item_effect: 1 where ``item_effect`` is known, else 0, shape (n,).
+        is_benchmarked: 1 where the rates of the device were measured, else 0, shape (n,).
     """
 
     features: FloatArray
@@ -94,61 +97,62 @@ class Points:
     model: IntArray
     item: IntArray
     skeleton: IntArray
-    elsewhere: FloatArray = field(default_factory=lambda: np.empty(0))
-    is_known_elsewhere: FloatArray = field(default_factory=lambda: np.empty(0))
-    is_rated: FloatArray = field(default_factory=lambda: np.empty(0))
+    item_effect: FloatArray = field(default_factory=lambda: np.empty(0))
+    has_item_effect: FloatArray = field(default_factory=lambda: np.empty(0))
+    is_benchmarked: FloatArray = field(default_factory=lambda: np.empty(0))
 
     def __len__(self) -> int:
         return len(self.roofline_log)
 
-    def take(self, rows: IntArray | Sequence[int]) -> Points:
-        """Some of the points."""
+    def select(self, rows: IntArray | Sequence[int]) -> Points:
+        """Returns the points at these rows."""
         index = np.asarray(rows, dtype=np.intp)
         return Points(*(getattr(self, one.name)[index] for one in fields(self)))
 
     def level(self, name: str) -> IntArray:
-        """Codes of one of ``LEVELS``, shape (n,)."""
+        """Returns the codes of one of ``LEVELS``, shape (n,)."""
         return self.levels[:, LEVELS.index(name)]
 
 
 def encode(
     rows: Sequence[TableRow],
-    vocabulary: Vocabulary,
+    names: NameCodes,
     roofline: Roofline,
     rates: Sequence[DeviceRates | None] = (),
 ) -> Points:
-    """The points of ``rows``; their latencies are not looked at.
+    """Returns the points of ``rows``; their latencies are not used.
 
     Args:
-        rows: of any source.
-        vocabulary: grows by what is new.
+        rows: n rows of any source.
+        names: codes of names; new names are added.
         roofline: the analytical estimate.
-        rates: what the device of each row was measured to do, n of them; none where nothing was.
+        rates: measured rates of each row's device, n of them, None where there are none; empty for
+            none at all.
     """
     sizes = {
-        name: np.array([_or_nan(getattr(row, name)) for row in rows])
+        name: np.array([_nan_if_none(getattr(row, name)) for row in rows])
         for name in ("gmacs", "mactivations_m", "params_m", "layers", "resolution_px")
     }
     sizes["batch"] = np.array([float(row.batch) for row in rows])
     sizes["concurrency"] = np.array([float(row.concurrency or 1) for row in rows])
-    own = [
-        None if each is None else unit_ms_of(each, canonical_precision(row.precision))
+    measured_ms = [
+        None if each is None else measured_unit_ms(each, normalise_precision(row.precision))
         for row, each in zip(rows, rates or [None] * len(rows), strict=True)
     ]
     unit_ms = [
-        _published(row, roofline) if known is None else known
-        for row, known in zip(rows, own, strict=True)
+        _published_unit_ms(row, roofline) if known is None else known
+        for row, known in zip(rows, measured_ms, strict=True)
     ]
     roofline_log, shares = roofline.estimate(unit_ms, sizes)
-    names = [re.findall(r"\d+", row.model)[:_NUMBERS_KEPT] for row in rows]
     numbers = np.zeros((len(rows), _NUMBERS_KEPT))
-    for position, found in enumerate(names):
+    for position, row in enumerate(rows):
+        found = re.findall(r"\d+", row.model)[:_NUMBERS_KEPT]
         numbers[position, : len(found)] = [
             math.log1p(min(float(text), _MOST_NUMBER)) for text in found
         ]
 
     def codes(*keys: Hashable) -> IntArray:
-        return np.array([vocabulary.code(key) for key in keys], dtype=np.intp)
+        return np.array([names.code(key) for key in keys], dtype=np.intp)
 
     level_keys = [_level_keys(row) for row in rows]
     return Points(
@@ -157,41 +161,46 @@ def encode(
         roofline_log=roofline_log,
         name_numbers=numbers,
         levels=np.array(
-            [[vocabulary.code(key) for key in keys] for keys in level_keys], dtype=np.intp
+            [[names.code(key) for key in keys] for keys in level_keys], dtype=np.intp
         ).reshape(len(rows), len(LEVELS)),
         family=codes(*(("family", row.source, row.family or row.model) for row in rows)),
         model=codes(*(("model", row.source, row.task, row.model) for row in rows)),
         item=codes(*(("item", row.source, row.task, row.model, row.resolution_px) for row in rows)),
         skeleton=codes(*(("skeleton", row.source, re.sub(r"\d+", "#", row.model)) for row in rows)),
-        elsewhere=np.zeros(len(rows)),
-        is_known_elsewhere=np.zeros(len(rows)),
-        is_rated=np.array([float(known is not None) for known in own]),
+        item_effect=np.zeros(len(rows)),
+        has_item_effect=np.zeros(len(rows)),
+        is_benchmarked=np.array([float(known is not None) for known in measured_ms]),
     )
 
 
-def latency_log(rows: Sequence[TableRow]) -> FloatArray:
-    """What is predicted: log of milliseconds an item, shape (n,)."""
+def item_latency_log(rows: Sequence[TableRow]) -> FloatArray:
+    """Returns the log of each row's milliseconds an item, the predicted quantity, shape (n,)."""
     return np.array([math.log(row.latency_ms / row.batch) for row in rows])
 
 
-def in_order(rows: Sequence[TableRow]) -> list[TableRow]:
-    """Sorted, so that draws do not depend on the order of rows and tables; equal rows once."""
+def sort_rows(rows: Sequence[TableRow]) -> list[TableRow]:
+    """Returns the distinct rows sorted, so that draws do not depend on the order of the input."""
     return sorted(dict.fromkeys(rows), key=lambda row: (*map(str, row.key), row.latency_ms))
 
 
-def canonical_precision(name: str) -> str:
-    """One name for what sources call differently: ``amp`` and ``FP16`` are ``fp16``."""
+def normalise_precision(name: str) -> str:
+    """Returns one name for a precision that sources name differently.
+
+    ``amp`` and ``FP16`` are ``fp16``.
+    """
     lowered = name.lower()
     return _PRECISIONS.get(lowered, lowered)
 
 
-def _published(row: TableRow, roofline: Roofline) -> FloatArray:
-    speed = speed_of(row.device, row.device_kind, canonical_precision(row.precision))
-    return roofline.unit_ms(row.device_kind, speed)
+def _published_unit_ms(row: TableRow, roofline: Roofline) -> FloatArray:
+    precision = normalise_precision(row.precision)
+    return roofline.unit_ms(
+        row.device_kind, published_speed(row.device, row.device_kind, precision)
+    )
 
 
 def _level_keys(row: TableRow) -> tuple[Hashable, ...]:
-    kind, precision = row.device_kind, canonical_precision(row.precision)
+    kind, precision = row.device_kind, normalise_precision(row.precision)
     device = (row.source, row.device)
     return (
         "all",
@@ -218,5 +227,5 @@ def _features(sizes: dict[str, FloatArray]) -> FloatArray:
     return np.nan_to_num(np.stack(scaled, axis=1), nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def _or_nan(value: float | None) -> float:
+def _nan_if_none(value: float | None) -> float:
     return math.nan if value is None else float(value)

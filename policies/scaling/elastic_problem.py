@@ -1,4 +1,7 @@
-"""What workers to plan for costs and earns, as columns: what a program and a greedy plan share."""
+"""The planning problem of ``elastic``: the costs and gains of workers as columns.
+
+The integer program and the greedy planner share it.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,16 @@ from modelless.policies.scaling.demand_value.offer import Offer
 from modelless.policies.views import FloatArray, Pool
 from modelless.variants.vocabulary import DeviceClass
 
-_RESIZE_S = 1.0  # of rent: a resize is not for nothing, but far cheaper than a start
+_RESIZE_S = 1.0  # seconds of rent that a resize costs, far less than a start
 
 
 class Prices(NamedTuple):
-    """What things are worth, US dollars.
+    """The values of answers, US dollars.
 
     Attributes:
-        query_usd: of an answer in time.
-        accuracy_usd: what a perfectly accurate one is worth besides.
-        horizon_s: the time in which a move has to pay.
+        query_usd: value of an answer in time.
+        accuracy_usd: additional value of a perfectly accurate answer.
+        horizon_s: time within which a move must pay, seconds.
     """
 
     query_usd: float
@@ -29,28 +32,28 @@ class Prices(NamedTuple):
     horizon_s: float
 
 
-class Terms:
+class ElasticProblem:
     """A demand, and the workers that could serve it. A *slot* is a pool's worker of one size.
 
     Args:
-        rate_per_s: shape (k,), queries a second of each kind.
-        time_s: shape (k, p), device time of a query; inf where the placement must not serve it.
-        offer: the placements.
-        pools: what may be changed.
-        present: the workers as they are, by pool and size.
+        rate_per_s: queries a second of each kind, shape (k,).
+        time_s: device time of a query, shape (k, p); inf where the placement must not serve it.
+        offer: placements.
+        pools: pools and their bounds.
+        present: current workers by pool and size.
         classes: device classes by name.
-        utilisation: the share of a worker's time that is planned with.
-        prices: what things are worth.
+        utilisation: share of a worker's time to plan with.
+        prices: values of answers.
 
     Attributes:
-        kinds, placed: kind and placement of each flow: of what may serve what.
-        worth_usd: (p,), of a query that the placement answers.
-        slots: pools and sizes; columns by slot are the pool's number ``pool_of_slot``, the number
-            of the device class ``class_of_slot`` (-1 if nothing is offered on it), workers
+        kinds, placed: kind and placement of each flow, which is a pair that may serve.
+        worth_usd: worth of a query that the placement answers, shape (p,).
+        slots: pools and sizes; the columns by slot are the pool's number ``pool_of_slot``, the
+            number of the device class ``class_of_slot`` (-1 if nothing is offered on it), workers
             ``there``, ``cores`` of one, its ``rent_usd`` a second, and ``resize_usd``.
-        pool_there: workers by pool, and ``least``, ``most`` and ``most_cores`` that it may have;
-            ``start_usd`` is what one more costs, spread over the horizon.
-        elsewhere: by device class, workers that no pool knows of.
+        pool_there: workers by pool; ``least``, ``most`` and ``most_cores`` are its bounds;
+            ``start_usd`` is the cost of one more worker, spread over the horizon.
+        elsewhere: workers outside the pools, by device class.
     """
 
     def __init__(

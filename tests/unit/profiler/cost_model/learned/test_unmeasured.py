@@ -1,4 +1,4 @@
-"""What is supposed on a host of several device classes, and what it must not touch."""
+"""Predictions on a host with several device classes, and what they must not change."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from modelless.profiler.cost_model.learned.prior import shipped_prior
-from modelless.profiler.cost_model.learned.supposed import Supposed, suppose
+from modelless.profiler.cost_model.learned.unmeasured import PredictedFigures, predict_unmeasured
 from modelless.profiler.cost_model.measured_model import MeasuredCostModel
 from modelless.profiler.measure.measurement import Measurement
-from modelless.profiler.measure.table import Subject
+from modelless.profiler.measure.table import PlacementFacts
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import DeviceClass, Engine, Placement
 
@@ -23,13 +23,15 @@ CPU = DeviceClass("cpu-1", "cpu", 1, 1 << 30, 0.36, 8.0)
 GPU = DeviceClass("gpu-1", "gpu", 1, 1 << 34, 3.0, 300.0)
 
 
-def subject_of(make: Any, name: str, device: DeviceClass, artifact_bytes: int) -> Subject:
+def subject_of(make: Any, name: str, device: DeviceClass, artifact_bytes: int) -> PlacementFacts:
     engine = Engine.ONNXRUNTIME_CPU if device is CPU else Engine.ONNXRUNTIME_CUDA
     variant = replace(make.variant(name), artifact_bytes=artifact_bytes, engine=engine)
-    return Subject(variant, device, device.name, engine.value)
+    return PlacementFacts(variant, device, device.name, engine.value)
 
 
-def measured(make: Any, subject: Subject, batch: int, memory: int, load_s: float) -> Measurement:
+def measured(
+    make: Any, subject: PlacementFacts, batch: int, memory: int, load_s: float
+) -> Measurement:
     row: Measurement = make.measurement(
         variant_id=subject.variant.id,
         device_class=subject.device.name,
@@ -40,7 +42,7 @@ def measured(make: Any, subject: Subject, batch: int, memory: int, load_s: float
     return row
 
 
-def placement_of(subject: Subject) -> Placement:
+def placement_of(subject: PlacementFacts) -> Placement:
     return Placement(subject.variant.id, subject.device.name)
 
 
@@ -50,7 +52,9 @@ def test_a_graphics_card_does_not_tell_what_a_processor_needs(make: Any) -> None
     rows = [measured(make, one, b, 8 * MIB, 0.1) for one in cpu[:2] for b in (1, 2, 4)]
     rows += [measured(make, one, b, 800 * MIB, 5.0) for one in gpu[:2] for b in (1, 2, 4)]
     subjects = {placement_of(one): one for one in cpu + gpu}
-    found = {row.placement: row for row in suppose(shipped_prior(), subjects, rows, (1,))}
+    found = {
+        row.placement: row for row in predict_unmeasured(shipped_prior(), subjects, rows, (1,))
+    }
     on_cpu, on_gpu = found[placement_of(cpu[2])], found[placement_of(gpu[2])]
     assert on_cpu.memory_bytes == pytest.approx(8 * MIB, rel=0.01)
     assert on_cpu.load_s == pytest.approx(0.1, rel=0.01)
@@ -63,15 +67,17 @@ def test_memory_is_never_less_than_the_artifact(make: Any) -> None:
     small, large = (subject_of(make, f"v{size}", CPU, size * MIB) for size in (1, 100))
     rows = [measured(make, small, b, 2 * MIB, 0.1) for b in (1, 2, 4, 8, 16)]
     subjects = {placement_of(one): one for one in (small, large)}
-    (found,) = suppose(shipped_prior(), subjects, rows, (1,))
+    (found,) = predict_unmeasured(shipped_prior(), subjects, rows, (1,))
     assert found.placement == placement_of(large)
     assert found.memory_bytes >= 100 * MIB
 
 
 def test_what_is_supposed_of_larger_batches_leaves_a_measured_load_time_alone(make: Any) -> None:
     row = make.measurement(batch=1, load_s=0.1)
-    supposed = [Supposed(row.placement, batch, 0.02, 0.03, 0.04, 3e6, 9.0) for batch in (2, 4, 8)]
-    model = MeasuredCostModel([row], supposed=supposed)
+    supposed = [
+        PredictedFigures(row.placement, batch, 0.02, 0.03, 0.04, 3e6, 9.0) for batch in (2, 4, 8)
+    ]
+    model = MeasuredCostModel([row], predicted=supposed)
     assert model.estimate((row.placement,), 1, Load()).load_s[0] == 0.1
 
 
@@ -81,7 +87,7 @@ def test_where_engines_do_not_run_there_is_no_gap_and_scipy_stays_out() -> None:
 import sys
 from types import SimpleNamespace as Some
 from modelless.profiler.measure.campaign import BATCHES
-from modelless.profiler.cost_model.host_model import with_gaps
+from modelless.profiler.cost_model.host_model import find_gaps
 from modelless.variants.vocabulary import DeviceClass, Engine, Placement
 
 cpu = DeviceClass("cpu-1", "cpu", 1, 1, 0.1, 1.0)
@@ -89,11 +95,11 @@ variants = [Some(id="a", engine=Engine.ONNXRUNTIME_CPU), Some(id="b", engine=Eng
 rows = [
     Some(placement=Placement("a", "cpu-1"), batch=b, device_class="cpu-1") for b in BATCHES
 ]
-assert not with_gaps(rows, variants, [cpu], unmeasured=True)
-assert with_gaps(rows[:-1], variants, [cpu], unmeasured=False) == {Placement("a", "cpu-1")}
+assert not find_gaps(rows, variants, [cpu], unmeasured=True)
+assert find_gaps(rows[:-1], variants, [cpu], unmeasured=False) == {Placement("a", "cpu-1")}
 more = [*variants, Some(id="c", engine=Engine.ONNXRUNTIME_CPU)]
-assert not with_gaps(rows, more, [cpu], unmeasured=False)
-assert with_gaps(rows, more, [cpu], unmeasured=True) == {Placement("c", "cpu-1")}
+assert not find_gaps(rows, more, [cpu], unmeasured=False)
+assert find_gaps(rows, more, [cpu], unmeasured=True) == {Placement("c", "cpu-1")}
 assert not [name for name in sys.modules if name.split(".")[0] == "scipy"]
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -121,7 +127,7 @@ def shares_below(make: Any, seed: int) -> tuple[float, float]:
         replace(measured(make, subject, 1, MIB, 0.1), p50_s=t, p90_s=t, p99_s=t, mean_s=t)
         for subject, t in zip(list(subjects.values())[:100], truth_s[:100].tolist(), strict=True)
     ]
-    found = suppose(shipped_prior(), subjects, rows, (1,))
+    found = predict_unmeasured(shipped_prior(), subjects, rows, (1,))
     assert [row.placement for row in found] == list(subjects)[100:]
     p90_s, p99_s = (np.array([getattr(row, name) for row in found]) for name in ("p90_s", "p99_s"))
     return float((truth_s[100:] <= p90_s).mean()), float((truth_s[100:] <= p99_s).mean())
