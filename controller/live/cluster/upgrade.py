@@ -1,10 +1,10 @@
 """``modelless upgrade``: what runs is replaced by what is installed, one process after the other.
 
 A process of the new release joins the cluster and does this. It replaces the control loop first,
-which hands the variants of each old process to its heir (``control/succession``). Then it replaces
-the pools' workers and the gateways by Ray Serve's rolling update, with one replica more than usual.
-An old gateway answers what it has taken in. Ray, Ray Serve, HAProxy and the supervisor stay as they
-are.
+which hands the variants of each old process to its successor (``control/succession``). Then it
+replaces the pools' workers and the gateways by Ray Serve's rolling update, with one replica more
+than usual. An old gateway answers what it has taken in. Ray, Ray Serve, HAProxy and the supervisor
+stay as they are.
 
 Each step is a wish that Serve or Ray keeps, and what is done already is not done again: interrupted
 at any time, the cluster serves, and another run goes on.

@@ -26,19 +26,17 @@ from modelless.controller.control.messages import (
     ControlEvent,
     FactsChanged,
     ForgetMember,
-    KeepEvidence,
     MemberLeft,
     MemberReport,
     MemberReported,
     NoteHistory,
-    PromoteVersion,
-    RollBackVersion,
     ScalePool,
     Tick,
+    VersionEffect,
     WakeAt,
 )
 from modelless.controller.control.service import Service
-from modelless.controller.device.messages import LoadInstance, Order, ResizeWorker, UnloadInstance
+from modelless.controller.device.messages import Order
 from modelless.controller.live.cluster.release import PROTOCOL, ProtocolError, release_of
 from modelless.controller.live.control.history_notes import HistoryNotes
 from modelless.controller.live.control.last_run import LastRun, read_last_run
@@ -168,6 +166,9 @@ class ControlLoop:
         self._drift_notes = DriftNotes(home, knowledge.fingerprints)
         self._history = HistoryNotes(home, settings.history.max_entries)
         self._last_run = LastRun(home)
+        self._versions = VersionStore(
+            home, {name_of(v.id): v.version for v in knowledge.catalog.variants}, self._handle
+        )
         asked = settings.residency.preload
         preload = read_last_run(home) if asked == "last-run" else asked
         planner, self._tape = open_planner(settings, knowledge.device_classes, preload)
@@ -180,9 +181,7 @@ class ControlLoop:
         )
         self._metrics = ClusterMetrics(knowledge.device_classes, lambda: self._control.reports)
         self._learn(knowledge)
-        self._versions = VersionStore(
-            home, {name_of(v.id): v.version for v in knowledge.catalog.variants}, self._handle
-        )
+        self._handle(self._versions.latest)
         follower = VersionFollower(
             knowledge, Rereader(home, settings), self._versions.watch, lambda _: None, self._learn
         )
@@ -325,7 +324,7 @@ class ControlLoop:
             self._carry_out(effect)
 
     def _carry_out(self, effect: ControlEffect) -> None:
-        if isinstance(effect, (LoadInstance, UnloadInstance, ResizeWorker)):
+        if isinstance(effect, Order):
             mailbox = self._mailbox(effect.worker_id)
             mailbox.is_called.set()
             if effect not in mailbox.orders:
@@ -344,7 +343,7 @@ class ControlLoop:
         elif isinstance(effect, ForgetMember):
             logger.warning("%s has not reported for too long: forgotten", effect.member_id)
             self._mailboxes.pop(effect.member_id, None)
-        elif isinstance(effect, (PromoteVersion, RollBackVersion, KeepEvidence)):
+        elif isinstance(effect, VersionEffect):
             self._versions.write(effect)
 
     def _wake_at(self, at_s: float) -> None:

@@ -52,7 +52,10 @@ class VersionStore:
         home: where the store is.
         started_with: the current version of every variant that is served, by name: a variant that
             is not promoted stays with it, whatever is registered meanwhile.
-        on_change: called with what was read whenever it changed, and once at the beginning.
+        on_change: called with what was read whenever it changed.
+
+    Attributes:
+        latest: what was read last.
 
     Raises:
         StoreError: the store cannot be read.
@@ -71,7 +74,7 @@ class VersionStore:
         self._to_write: list[VersionEffect] = []
         self._published = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._publish(self._read())
+        self.latest = self._read()
 
     def start(self) -> None:
         """Begin to look at the store; does nothing if that has begun."""
@@ -82,13 +85,13 @@ class VersionStore:
         """Return the versions in service, as soon as ``token`` does not stand for them."""
         self.start()
         end_s = time.monotonic() + WATCH_S
-        while self.service.token == token and (left_s := end_s - time.monotonic()) > 0.0:
+        while self.latest.service.token == token and (left_s := end_s - time.monotonic()) > 0.0:
             published = self._published
             try:
                 await asyncio.wait_for(published.wait(), left_s)
             except TimeoutError:
                 break
-        return self.service
+        return self.latest.service
 
     def write(self, effect: VersionEffect) -> None:
         """Write the effect at the next look. One that fails is lost: the machine repeats it."""
@@ -104,7 +107,10 @@ class VersionStore:
         for effect in effects:
             await asyncio.to_thread(self._write, effect)
         if await asyncio.to_thread(read_change, self._store) != self._number:
-            self._publish(await asyncio.to_thread(self._read))
+            self.latest = await asyncio.to_thread(self._read)
+            self._on_change(self.latest)
+            self._published.set()
+            self._published = asyncio.Event()
 
     async def _look_forever(self) -> None:
         is_away = False
@@ -119,12 +125,6 @@ class VersionStore:
             except Exception:
                 logger.exception("a look at the versions failed")
             await asyncio.sleep(LOOK_S)
-
-    def _publish(self, change: VersionsChanged) -> None:
-        self.service = change.service
-        self._on_change(change)
-        self._published.set()
-        self._published = asyncio.Event()
 
     def _read(self) -> VersionsChanged:
         lines = read_lines(self._store)

@@ -246,3 +246,21 @@ class TestTrials:
         machine.handle(VersionsChanged(Service("c", {NAME: Line(NAME, 1)}), {}, EPOCH_S), 0.0)
         effects = tick(machine, SETTLED_S, worker("w", A, f"{NAME}@2"))
         assert effects == [UnloadInstance("w", f"{NAME}@2", Reason.WITHDRAWN)]
+
+
+def test_the_same_events_have_the_same_effects() -> None:
+    def effects() -> list[list[ControlEffect]]:
+        machine = control(Wants(A, B, workers={"cpu-1": 2}))
+        events = [
+            VersionsChanged(ON_TRIAL, {}, EPOCH_S),
+            worker("v", A),
+            gateway(queued=1, trials=(counts(3600),)),
+            Tick(),
+            worker("w"),
+            MemberLeft(MemberReport("v", False, None)),
+            Tick(),
+        ]
+        return [machine.handle(event, SETTLED_S + n) for n, event in enumerate(events)]
+
+    assert effects() == effects()
+    assert any(effects())

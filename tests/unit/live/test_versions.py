@@ -96,21 +96,21 @@ def line(home: Path) -> Line:
 
 class TestStore:
     def test_a_change_in_the_store_reaches_whoever_waits(self, home: Path) -> None:
-        async def talk() -> list[VersionsChanged]:
+        async def talk() -> tuple[Service, Service]:
             seen: list[VersionsChanged] = []
             store = VersionStore(home, SERVED, seen.append)
             before = await store.watch("")
             version = add_version(home)
             await store.look()
-            assert store.service == before  # registering changes nothing
+            assert store.latest.service == before  # registering changes nothing
             waiting = asyncio.create_task(store.watch(before.token))
             with opened(home) as registry:
                 promote(registry.store, version, "ann", "better")
             await store.look()
-            assert await waiting == seen[1].service
-            return seen
+            assert await waiting == seen[0].service
+            return before, seen[0].service
 
-        before, after = (each.service for each in asyncio.run(talk()))
+        before, after = asyncio.run(talk())
         assert before.lines[NAME] == Line(NAME, 1)
         assert after.lines[NAME] == Line(NAME, 2, (1,))
         assert after.token != before.token
@@ -126,7 +126,7 @@ class TestStore:
             for _ in range(2):  # the machine repeats it
                 store.write(end(trial, "so it is", {"share": 0.2}))
             await store.look()
-            return store.service
+            return store.latest.service
 
         trial = try_version(home)
         service = asyncio.run(talk())
@@ -134,12 +134,10 @@ class TestStore:
 
     def test_evidence_is_kept_for_a_control_loop_that_starts_anew(self, home: Path) -> None:
         async def talk() -> list[VersionsChanged]:
-            seen: list[VersionsChanged] = []
-            store = VersionStore(home, SERVED, seen.append)
+            store = VersionStore(home, SERVED, lambda _: None)
             store.write(KeepEvidence(trial, {"slow_step": 3}))
             await store.look()
-            VersionStore(home, SERVED, seen.append)
-            return seen
+            return [store.latest, VersionStore(home, SERVED, lambda _: None).latest]
 
         trial = try_version(home)
         first, second = asyncio.run(talk())
