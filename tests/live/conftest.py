@@ -19,6 +19,7 @@ from .running import Running, cluster, modelless
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(pytest.mark.live)
+        item.add_marker(pytest.mark.timeout(300, func_only=True))  # clusters take their time
         if not uses_shared(item):
             item.add_marker(pytest.mark.slow)
     items.sort(key=uses_shared)  # last: no other cluster runs beside the shared one
