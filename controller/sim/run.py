@@ -24,7 +24,7 @@ from modelless.controller.sim.worlds.world import WorldFile
 # A policy that does not return: its run ends with an error that names it, instead of never.
 
 _CONTROLLER = "modelless.controller."
-_ASKING = tuple(f"{_CONTROLLER}{name}." for name in ("dispatch", "control", "sim"))
+_ASKING = tuple(f"{_CONTROLLER}{folder}." for folder in ("dispatch", "control", "device", "sim"))
 _DEBUGGERS = ("bdb", "pdb")
 
 

@@ -84,7 +84,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "on-demand": [{"preload": False, "loads_per_worker": 0.5}],
     "unserved-demand": [{"utilisation": 1.0, "preload": False}],
 }
-"""Settings to check besides the defaults."""
+"""Settings to check besides the defaults, by ``make test-all``."""
 
 
 def make_case(seam: type, name: str, settings: dict[str, Any], number: int) -> type:
@@ -93,6 +93,8 @@ def make_case(seam: type, name: str, settings: dict[str, Any], number: int) -> t
 
     title = "".join(part.capitalize() for part in name.split("-"))
     members = {"policy": pytest.fixture(policy), **DECLARATIONS.get(name, {})}
+    if number:
+        members["pytestmark"] = pytest.mark.slow
     return type(f"Test{title}{number or ''}", (CASES[seam],), members)
 
 

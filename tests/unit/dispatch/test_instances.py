@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from modelless.controller.dispatch.instances import WORTHWHILE_ROWS, ReadyInstances, find_shortlist
@@ -231,7 +231,6 @@ def random_candidates(rng: np.random.Generator, rows: int, sets: int) -> Candida
     return Candidates(placements, accuracy, cost, estimates, free_at_s, 0.0, shortlist)
 
 
-@settings(max_examples=60)
 @given(seed=st.integers(0, 10_000), rows=st.integers(WORTHWHILE_ROWS, 400), sets=st.integers(1, 5))
 def test_a_choice_from_the_shortlist_is_as_good_as_one_from_all(
     seed: int, rows: int, sets: int

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from modelless.controller.dispatch.nearest_limits import (
@@ -53,7 +53,6 @@ limits = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300)
 @given(
     variants=st.lists(st.tuples(latencies_s, accuracies), min_size=1, max_size=8),
     limits=limits,

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
@@ -46,7 +46,6 @@ def feasible_rows(query: QueryView, candidates: Candidates, quantile: str) -> li
     ]
 
 
-@settings(max_examples=150)
 @given(
     seed=st.integers(0, 100_000),
     rows=st.integers(0, 40),
@@ -83,7 +82,6 @@ def test_the_choice_is_the_best_there_is(
     )
 
 
-@settings(max_examples=100)
 @given(seed=st.integers(0, 100_000), quantile=st.sampled_from(QUANTILES))
 def test_on_late_chooses_as_on_arrival(seed: int, quantile: str) -> None:
     rng = np.random.default_rng(seed)
@@ -161,7 +159,6 @@ def test_a_selection_policy_defers_and_rejects_what_is_late_by_default() -> None
 # -- batching ---------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(seed=st.integers(0, 100_000), queues=st.integers(1, 6), min_gain=st.floats(0.0, 0.9))
 def test_a_batch_is_the_front_of_the_most_urgent_queue(
     seed: int, queues: int, min_gain: float

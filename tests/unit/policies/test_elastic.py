@@ -12,7 +12,6 @@ import pytest
 from modelless.common.errors import InvalidInputError
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling.demand_value.offer import offer_of
-from modelless.policies.scaling.demand_value.rates import KindRates
 from modelless.policies.scaling.elastic import Elastic
 from modelless.policies.scaling.elastic_problem import ElasticProblem, Prices
 from modelless.policies.scaling.elastic_program import greedy_counts, program_of
@@ -239,12 +238,10 @@ def test_the_greedy_plan_is_the_programs_where_there_is_one_size(
 
 
 def test_a_plan_that_is_proven_says_so_and_so_does_one_that_is_kept_for_a_while() -> None:
-    policy = Elastic(down_after_s=10.0)
+    policy = Elastic(down_after_s=1000.0)
     words = []
-    for second, rate_per_s in enumerate((60.0, 5.0)):
-        seen = view(60.0 * second, rate_per_s, "cpu-1", "cpu-1", pool=NUMBER)
-        seen = replace(seen, now_s=float(second))
-        policy._rates = KindRates(0.1)  # forgets at once
+    for now_s, rate_per_s in ((0.0, 60.0), (900.0, 5.0)):  # the first rate is forgotten by then
+        seen = view(now_s, rate_per_s, "cpu-1", "cpu-1", pool=NUMBER)
         quality = policy.targets(seen, {"t": rate_per_s}).quality
         assert quality is not None
         words.append(quality.words())

@@ -376,10 +376,12 @@ def test_the_last_plan_is_kept_if_nothing_better_is_found(monkeypatch: pytest.Mo
 
 def test_of_equal_plans_the_searchs_is_taken_and_never_one_that_is_worse() -> None:
     twins = {"one": (70.0, 0.02), "other": (70.01, 0.0201)}
-    view = make_view(twins, 2, [Demand("t", 1.0, 0.0, 20.0)])
-    policy = Proteus(interval_s=0.0, gap=0.01)
+    asked = [Demand("t", 1.0, 0.0, 20.0)]
+    view = make_view(twins, 2, asked)
     for held in ("one", "other"):
-        policy._held = {cpu(held): 2}
+        policy = Proteus(interval_s=0.0, gap=0.01)
+        only = policy.targets(make_view({held: twins[held]}, 2, asked), {"t": 20.0})
+        assert dict(only.instances) == {cpu(held): 2}
         targets = policy.targets(view, {"t": 20.0})
         assert dict(targets.instances) == {cpu("other"): 2}
         assert targets.quality is not None

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from modelless.common.errors import InvalidInputError, NoisyMachineError
@@ -66,7 +66,6 @@ def test_a_cards_memory_is_looked_at_on_the_card(
     assert set(kinds) == {"gpu"}
 
 
-@settings(max_examples=30)
 @given(done=st.sets(st.integers(0, 11)), untrusted=st.sets(st.integers(0, 11)))
 def test_resuming_skips_exactly_what_is_done_and_trusted(
     make: Any, done: set[int], untrusted: set[int]

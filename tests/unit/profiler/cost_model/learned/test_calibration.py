@@ -62,17 +62,20 @@ def inside_bands(shots: int, seed: int) -> tuple[float, float]:
     return float(np.mean(inside)), float(np.median(widths))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shots", [5, 10])
 def test_bands_hold_nine_in_ten_where_the_model_is_true(shots: int) -> None:
     share = np.mean([inside_bands(shots, seed)[0] for seed in range(2)])
     assert 0.85 <= share <= 0.95
 
 
+@pytest.mark.slow
 def test_bands_without_shots_hold_about_nine_in_ten_too() -> None:
     share = np.mean([inside_bands(0, seed)[0] for seed in range(2)])
     assert 0.80 <= share <= 0.98
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_bands_narrow_as_shots_are_added(seed: int) -> None:
     none, five, ten = (inside_bands(shots, seed)[1] for shots in (0, 5, 10))
@@ -80,6 +83,7 @@ def test_bands_narrow_as_shots_are_added(seed: int) -> None:
     assert five > ten
 
 
+@pytest.mark.slow
 def test_bands_follow_from_the_process_alone() -> None:
     """The same without ``elsewhere``, which the draw above does not know of."""
     inside = []
