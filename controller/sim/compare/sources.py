@@ -11,12 +11,11 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections.abc import Iterable, Iterator
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from modelless.policies.discovery import BUILT_IN, GROUP
+from modelless.policies.discovery import POLICIES
 
 
 class Sources:
@@ -84,9 +83,8 @@ def data_files(document: Any, folder: Path) -> set[Path]:
 
 def _homes(name: str) -> set[str]:
     """The modules of every policy of that name."""
-    paths = [known[name] for known in BUILT_IN.values() if name in known]
-    paths += [point.value for point in entry_points(group=GROUP) if point.name == name]
-    return {path.partition(":")[0] for path in paths or [name] if ":" in path}
+    paths = {known.path(name) for known in POLICIES.values()}
+    return {path.partition(":")[0] for path in paths if ":" in path}
 
 
 def _read(name: str) -> tuple[tuple[str, ...], str] | None:

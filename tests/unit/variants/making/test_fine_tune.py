@@ -21,7 +21,7 @@ from modelless.variants.making.builder import (
     with_answers,
 )
 from modelless.variants.making.calibration import CalibrationData
-from modelless.variants.making.catalog import build_maker
+from modelless.variants.making.maker import build_maker
 from modelless.variants.making.recipe import parse_recipe, parse_step
 from modelless.variants.making.session import Session
 from modelless.variants.making.telling import tell, telling
