@@ -94,7 +94,9 @@ class _Engines(Mapping[Engine, EngineEntry]):
     def __getitem__(self, engine: Engine) -> EngineEntry:
         entry = _PLUGINS.find(engine)
         if not isinstance(entry, EngineEntry):
-            raise InvalidInputError.of("engine", engine.value, "an EngineEntry", f"It is {entry!r}.")
+            raise InvalidInputError.of(
+                "engine", engine.value, "an EngineEntry", f"It is {entry!r}."
+            )
         return entry
 
     def __iter__(self) -> Iterator[Engine]:

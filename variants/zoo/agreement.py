@@ -93,8 +93,9 @@ def agreement(same: Mapping[str, Sequence[bool]]) -> Agreement:
 
     Jeffreys' interval (Brown, Cai and DasGupta, 2001, https://doi.org/10.1214/ss/1009213286) for an
     effective sample: as many independent crops as have the standard error that the spread between
-    photos shows (Kish's design effect). Few photos may agree by luck, so for the lower end one more is imagined, on half
-    of whose crops the two differ; else complete agreement would look like certainty.
+    photos shows (Kish's design effect). Few photos may agree by luck, so for the lower end one more
+    is imagined, on half of whose crops the two differ; else complete agreement would look like
+    certainty.
 
     Args:
         same: whether the two agreed, by crop, under the photo's name.

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from modelless.controller.sim.worlds.traces import TRACES
 from modelless.policies.discovery import POLICIES
 
 
@@ -63,6 +64,11 @@ def policy_modules(document: Any) -> set[str]:
     if isinstance(document, list | tuple):
         return {module for value in document for module in policy_modules(value)}
     return _homes(document) if isinstance(document, str) else set()
+
+
+def arrival_modules(queries: Iterable[Any]) -> set[str]:
+    """The modules of the kinds of arrivals in a world's ``queries``."""
+    return {TRACES.path(each["arrivals"]["kind"]).partition(":")[0] for each in queries}
 
 
 def data_files(document: Any, folder: Path) -> set[Path]:

@@ -19,7 +19,7 @@ silently, with an exit code that means something else here."""
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``Did you mean 'lru'?`` with the name that is most like ``name``; empty if none is."""
     near = difflib.get_close_matches(name, list(known), n=1)
-    return f"Did you mean {near[0]!r}?" if near else ""
+    return f"Did you mean {str(near[0])!r}?" if near else ""
 
 
 class ModellessError(Exception):

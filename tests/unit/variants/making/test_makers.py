@@ -18,9 +18,8 @@ from modelless.variants.graphs.canonical import read_model
 from modelless.variants.graphs.inspection import inspect_onnx
 from modelless.variants.graphs.weights import weights
 from modelless.variants.making.calibration import CalibrationData
-from modelless.variants.making.maker import MAKERS, build_maker, find_maker
 from modelless.variants.making.fidelity import Fidelity, compare, run_all
-from modelless.variants.making.maker import Maker
+from modelless.variants.making.maker import MAKERS, Maker, build_maker, find_maker
 from modelless.variants.making.makers.prune_magnitude import lamp_scores
 from modelless.variants.making.session import Session
 
