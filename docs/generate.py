@@ -75,10 +75,14 @@ def metrics_table() -> str:
 def engine_table() -> str:
     """Every engine, what it runs on and what brings it."""
     rows = (
-        (f"`{engine.value}`", entry.device_kind, entry.summary, f"`{entry.install}`")
+        (f"`{engine.value}`", entry.device_kind, entry.summary, f"`{_extra(entry.install)}`")
         for engine, entry in ENGINES.items()
     )
-    return "\n".join(_table(("engine", "runs on", "what it is", "how to install it"), rows))
+    return "\n".join(_table(("engine", "runs on", "what it is", "extra"), rows))
+
+
+def _extra(install: str) -> str:
+    return install.partition("[")[2].partition("]")[0]
 
 
 def exit_code_table() -> str:
@@ -200,7 +204,7 @@ def _allowed(field: FieldInfo) -> str:
         return " or ".join(f"`{value}`" for value in get_args(field.annotation))
     if "dict[str, typing.Any]" in words:
         return "a name, or a mapping of `policy` and its settings"
-    if words.startswith("tuple"):
+    if words.startswith(("tuple", "list")):
         return "a list of names"
     if words == "dict[str, str]":
         return "a mapping of names to text"

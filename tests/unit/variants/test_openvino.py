@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from modelless.common.errors import EnvironmentUnfitError
+from modelless.variants.graphs.canonical import write_model
 from modelless.variants.runtimes import LoadedVariant, find_runtime, openvino_cpu
 from modelless.variants.runtimes.engine_cache import EngineCache
 from modelless.variants.runtimes.openvino_cpu import OpenVinoCpu
@@ -21,8 +22,8 @@ from modelless.variants.vocabulary import Engine, Precision
 from modelless.variants.zoo.efficientnet_lite import ARCHITECTURES, Network, load_network
 from modelless.variants.zoo.fashion_mnist import FashionMnist
 from modelless.variants.zoo.graph import write_graph
+from modelless.variants.zoo.imagenet import quantised
 from modelless.variants.zoo.photos import LABELLED, UNLABELLED, crops
-from modelless.variants.zoo.quantise import Calibration, calibrate, correct_biases
 
 from .tiny_models import make_model, need, tiny_bytes, tiny_model, variant_of
 
@@ -55,12 +56,6 @@ def network() -> Network:
     return load_network(ARCHITECTURES[0])
 
 
-@pytest.fixture(scope="module")
-def calibration(network: Network) -> Calibration:
-    others = crops(np.random.default_rng(0), 1, UNLABELLED)
-    return calibrate(network, (crop.pixels for crop in list(others)[:4]))
-
-
 def photos(side: int | None = None) -> list[NDArray[np.uint8]]:
     """Some photos, whole; or their corners of so many pixels, in one batch."""
     pixels = [np.ascontiguousarray(photo.load()) for photo in LABELLED[:4]]
@@ -85,11 +80,9 @@ class TestAnswers:
             one, other = answers(tmp_path, data, {"image": batch})
             np.testing.assert_allclose(other, one, atol=2e-5)
 
-    def test_efficientnet_lite0_in_int8(
-        self, tmp_path: Path, network: Network, calibration: Calibration
-    ) -> None:
-        corrected = correct_biases(network, calibration.means)
-        data = write_graph(corrected, 224, calibration.ranges).SerializeToString()
+    def test_efficientnet_lite0_in_int8(self, tmp_path: Path, network: Network) -> None:
+        others = crops(np.random.default_rng(0), 1, UNLABELLED)
+        data = write_model(quantised(network, [crop.pixels for crop in others]))
         for batch in photos(side=224):
             one, other = answers(tmp_path, data, {"image": batch})
             np.testing.assert_allclose(other, one, atol=0.08)

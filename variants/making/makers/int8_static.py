@@ -110,6 +110,9 @@ class Int8Static(Maker):
     keep_worst: int = Field(
         0, ge=0, description="number of layers left in float32: those that disturb the outputs most"
     )
+    keep_float: list[str] = Field(
+        default_factory=list, description="names of nodes left in float32 besides"
+    )
     bias_correction: bool = Field(
         False, description="corrects biases for the change of the layers' means by rounding"
     )
@@ -132,11 +135,17 @@ class Int8Static(Maker):
             raise InvalidInputError.of(
                 "int8-static.keep_worst", self.keep_worst, f"less than {len(layers)}, its layers"
             )
+        names = {node.name for node in model.graph.node}
+        for name in self.keep_float:
+            if name not in names:
+                raise InvalidInputError.of(
+                    "int8-static.keep_float", name, "names of the model's nodes"
+                )
         ranges = measure_ranges(
             model, _activations(model), calibration, self.calibration, self.percentile
         )
         notes = [f"activation ranges by {self.calibration} over {len(calibration.feeds)} calls"]
-        excluded: list[str] = []
+        excluded = list(self.keep_float)
         if self.keep_worst:
             ranked = rank_layers(
                 model,
@@ -145,7 +154,7 @@ class Int8Static(Maker):
                 calibration,
             )
             worst = ranked[: self.keep_worst]
-            excluded = [layer for layer, _ in worst]
+            excluded += [layer for layer, _ in worst]
             notes.append(
                 "kept in float32, with the SQNR of the outputs when each is rounded alone: "
                 + ", ".join(f"{layer} ({sqnr_db:.1f} dB)" for layer, sqnr_db in worst)
