@@ -22,13 +22,12 @@ from modelless.variants.vocabulary import (
     SLO,
     Accuracy,
     DeviceClass,
-    Engine,
     Precision,
     Provenance,
     Task,
     TensorSpec,
-    Variant,
 )
+from tests.builders import make_variant
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 DEVICE = DeviceClass("cpu-1", "cpu", 1, 2**30, 0.05, 8.0)
@@ -62,16 +61,10 @@ def make_profiled(
 ) -> Profiled:
     """A variant and its profile; the batch's latency grows in proportion."""
     precision, _, side = name.partition("-")
-    variant = Variant(
-        task=task,
-        model=model,
-        name=name,
-        version=1,
+    variant = make_variant(
+        f"{task}/{model}/{name}@1",
         precision=Precision(precision),
         resolution_px=int(side),
-        engine=Engine.ONNXRUNTIME_CPU,
-        artifact_sha256="0" * 64,
-        artifact_bytes=1000,
         accuracy=Accuracy(accuracy_percent, "top-1", Provenance.DERIVED, "a test"),
     )
     tail_ms = p99_ms if p99_ms is not None else 1.2 * p50_ms

@@ -7,7 +7,7 @@ import pytest
 from modelless.controller.device.load_queue import MOST_REST_S, SHARE, LoadQueue
 from modelless.policies.reasons import Reason
 from modelless.variants.vocabulary import Variant
-from tests.unit.variants.tiny_models import tiny_bytes, variant_of
+from tests.builders import tiny_bytes, variant_of
 
 ONE, TWO, THREE = (variant_of(tiny_bytes(), name) for name in ("one", "two", "three"))
 

@@ -15,7 +15,7 @@ from modelless.controller.device.residency import (
     Residency,
 )
 from modelless.variants.vocabulary import Variant
-from tests.unit.variants.tiny_models import tiny_bytes, variant_of
+from tests.builders import tiny_bytes, variant_of
 
 A, B = "t/a/x@1", "t/b/x@1"
 

@@ -14,8 +14,7 @@ from modelless.variants.runtimes import find_runtime, onnxruntime_cpu
 from modelless.variants.runtimes.onnxruntime_cpu import OnnxRuntimeCpu, session_options
 from modelless.variants.runtimes.onnxruntime_session import OnnxRuntimeVariant
 from modelless.variants.vocabulary import Engine
-
-from .tiny_models import (
+from tests.builders import (
     expected_scores,
     make_model,
     tiny_bytes,

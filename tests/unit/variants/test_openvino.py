@@ -24,8 +24,7 @@ from modelless.variants.zoo.fashion_mnist import FashionMnist
 from modelless.variants.zoo.graph import write_graph
 from modelless.variants.zoo.imagenet import quantised
 from modelless.variants.zoo.photos import LABELLED, UNLABELLED, crops
-
-from .tiny_models import make_model, need, tiny_bytes, tiny_model, variant_of
+from tests.builders import make_model, need, tiny_bytes, tiny_model, variant_of
 
 need(Engine.OPENVINO)
 
