@@ -1,4 +1,4 @@
-"""What is expected of placements: the form in which the cost model speaks to everyone else."""
+"""Estimates of placements, as the cost model gives them to all other code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NARROWEST = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What else happens on the device's host while a batch runs.
+    """The load of the device's host while a batch runs.
 
     Attributes:
         busy_neighbours: mean number of other devices of the same host that are busy, 0 or more.

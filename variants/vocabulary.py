@@ -110,7 +110,7 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a client asks for: input and output signature, accuracy metric, labels.
+    """A job for models: input and output signature, accuracy metric, labels.
 
     Attributes:
         name: e.g. ``imagenet``.

@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Outcome(StrEnum):
-    """What became of a query."""
+    """The outcome of a query."""
 
     IN_TIME = "in time"
     LATE = "late"
@@ -175,7 +175,7 @@ class Account:
             self._right += row.is_right
 
     def tally(self) -> Tally:
-        """What has been counted so far."""
+        """The counts so far."""
         answers = len(self._latencies_ms)
         quantiles: Sequence[float | None] = (None, None, None)
         if answers:
@@ -196,7 +196,7 @@ class Account:
 
 
 def outcome_of(row: Row, deadline_ms: float) -> Outcome:
-    """What became of a query. A late answer is one that comes after the deadline."""
+    """The outcome of a query. A late answer comes after the deadline."""
     if row.status == 200:
         return Outcome.LATE if row.latency_ms > deadline_ms else Outcome.IN_TIME
     return _BY_STATUS.get(row.status, Outcome.ERROR)

@@ -55,7 +55,7 @@ class MixPart:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What the cluster could serve if it never had to step down to quicker variants.
+    """The rate that the cluster can serve without stepping down to quicker variants.
 
     Attributes:
         per_s: queries of the mix a second.
@@ -223,7 +223,7 @@ class LoadProcess:
             process.wait()
 
     def batches(self) -> Iterator[list[Row]]:
-        """What has ended, second by second, until all has.
+        """Report the queries that have ended, second by second, until all have.
 
         Raises:
             EnvironmentUnfitError: the process died or fell silent.
@@ -257,7 +257,7 @@ class LoadProcess:
 
 @dataclass(frozen=True, slots=True)
 class BurstResult:
-    """What the burst came to.
+    """The results of the burst.
 
     Attributes:
         books: every query.

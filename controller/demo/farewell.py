@@ -1,4 +1,4 @@
-"""What is said at the end: what was found, where the report is, and how to ask more."""
+"""The demo's last words: its findings, the place of the report, and commands to go on with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a load is: kinds of queries, rates, and the schedule that follows from them."""
+"""Loads: kinds of queries, rates, and the schedule that follows from them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class StepSpec(BaseModel):
 
 
 class LoadSpec(BaseModel):
-    """What to send.
+    """A load to send.
 
     Attributes:
         url: ``http://host:port``.

@@ -1,4 +1,4 @@
-"""What must be there before anything can be served: the zoo's models, and what each costs here."""
+"""Prepares the demo: adds the zoo's models and profiles them here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo found, as one JSON document; the page is drawn from it and from nothing else."""
+"""The demo's results as one JSON document; the page is drawn from it alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BINS = 60
 
 @dataclass(slots=True)
 class Findings:
-    """What the stages found, in the order in which they do.
+    """The results of the stages, in the order of the stages.
 
     Attributes:
         made_at: when the demo began, with a time zone.

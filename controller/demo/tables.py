@@ -1,4 +1,4 @@
-"""What a person sees on the terminal while the demo runs."""
+"""The demo's tables on the terminal."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def live_line(books: Books, at_s: float, seconds: float, status: Any) -> str:
 
 
 def kinds_table(books: Books) -> Table:
-    """What became of each kind of query, and of all."""
+    """The outcomes of each kind of query, and of all."""
     table = plain_table(
         *("kind", "sent", "in time", "late", "refused", "errors", "p50 ms", "p99 ms"),
         right=range(1, 8),

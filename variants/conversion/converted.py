@@ -1,4 +1,4 @@
-"""What a conversion gives, and the one way in."""
+"""Converts a trained model to ONNX and compares the result with its source."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def guarded(source_run: Callable[[Feed], Outputs], source: str) -> Callable[[Fee
 
 
 def output_names(count: int) -> list[str]:
-    """What outputs are called that have no names of their own: ``output``, or ``output_0``, ..."""
+    """Names for outputs that have none of their own: ``output``, or ``output_0``, ..."""
     return ["output"] if count == 1 else [f"output_{index}" for index in range(count)]
 
 

@@ -84,7 +84,7 @@ class _Result:
 
 @dataclass(frozen=True, slots=True)
 class _Chains:
-    """What the chains of one build have in common.
+    """The data that the chains of one build share.
 
     Attributes:
         source: as handed in.
@@ -215,7 +215,7 @@ class Builder:
         return result
 
     def _find(self, lineage: Lineage) -> _Result | None:
-        """What was made before, if its record and its file are there and whole."""
+        """The variant made before, if its record and its file are there and whole."""
         try:
             record = json.loads((self._steps / f"{lineage.key}.json").read_bytes())
             self._artifacts.fetch(record["artifact_sha256"])

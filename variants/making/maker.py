@@ -23,7 +23,7 @@ from modelless.variants.vocabulary import Precision
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a maker hands back.
+    """The result of a maker.
 
     Attributes:
         model: the new model.

@@ -58,7 +58,7 @@ def top_1(onnx_bytes: bytes, crops: Sequence[Crop]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """What variants are compared with.
+    """The original that variants are compared with.
 
     Attributes:
         crops: those that the original gets right.

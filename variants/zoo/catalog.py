@@ -1,4 +1,4 @@
-"""What the zoo offers, by the task's name, and the seam through which it is built.
+"""The zoo's entries, by the task's name, and the seam through which they are built.
 
 An entry is imported only when asked for: listing the names costs nothing and needs no extra.
 """
@@ -18,7 +18,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class BuiltVariant:
-    """What a zoo entry yields: a variant but for the artifact's place in a store.
+    """A variant that a zoo entry makes, before its artifact has a place in a store.
 
     Attributes:
         model: of which it is a form.

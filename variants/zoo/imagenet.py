@@ -55,7 +55,7 @@ with so few channels the float kernels are as quick.
 """
 
 _CALIBRATION_CROPS = 24
-_ASKED_CROPS = 160
+ASKED_CROPS = 160
 _SEED = 20190528  # EfficientNet's date; any number does
 
 
@@ -81,7 +81,7 @@ class ImageNet:
         """Make the eighteen variants, model by model, small to large; see ``ZooEntry.build``."""
         total = sum(len(sizes) for sizes in RESOLUTIONS_PX.values()) * 2
         labels = class_names()
-        asked = list(crops(np.random.default_rng(_SEED), _ASKED_CROPS))
+        asked = list(crops(np.random.default_rng(_SEED), ASKED_CROPS))
         done = 0
         for architecture in ARCHITECTURES:
             on_progress(f"{architecture.name}: reading the weights", done, total)

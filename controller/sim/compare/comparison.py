@@ -1,4 +1,4 @@
-"""What a comparison came to, as plain data: intervals, paired differences, shares of the bound."""
+"""The results of a comparison as plain data: intervals, paired differences, shares of the bound."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def _shares_of(mine: Mapping[int, Figures], bounds: Mapping[int, Figures]) -> li
 
 
 def _problems(told: Any) -> dict[str, int]:
-    """What policies did wrong, over all runs; the first few."""
+    """The mistakes of policies, over all runs; the first few."""
     counts: dict[str, int] = {}
     for figures in told:
         for problem, count in figures["policy_problems"].items():
@@ -191,7 +191,7 @@ def _problems(told: Any) -> dict[str, int]:
 
 
 def _plans(told: Iterable[Figures]) -> dict[str, Any] | None:
-    """What was known of plans, over all runs: see ``summary.Plans``; None if there were none."""
+    """The quality of plans over all runs, see ``summary.Plans``; None if there were none."""
     runs = [figures["plans"] for figures in told if figures.get("plans")]
     if not runs:
         return None
@@ -212,7 +212,7 @@ def _plans(told: Iterable[Figures]) -> dict[str, Any] | None:
 
 
 def _plain(value: Any) -> Any:
-    """What YAML can say, as what JSON can: infinity, NaN, dates and the like become text."""
+    """A value of YAML as one of JSON: infinity, NaN, dates and the like become text."""
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Who is compared: suites of policies by a system's name, a selection policy's, or from a file."""
+"""Contenders: suites of policies by the name of a system or a selection policy, or from a file."""
 
 from __future__ import annotations
 

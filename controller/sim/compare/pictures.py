@@ -139,7 +139,7 @@ def frontier_chart(
 
 
 def courses_chart(courses: Mapping[str, Mapping[str, Any]]) -> Chart:
-    """What happened over time: two panels for each contender, all with the same axes.
+    """The courses of runs over time: two panels for each contender, all with the same axes.
 
     The first panel has attainment, the mean accuracy and the load, the second one the cost.
 

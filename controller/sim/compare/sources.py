@@ -1,4 +1,4 @@
-"""What a run's figures depend on besides its world: code, and files of data; as one digest.
+"""A digest of the code and the files of data on which a run's figures depend.
 
 A kept run must not outlive the code that made it, or somebody tunes a policy and is shown the
 figures of the one before. Hashing the whole package would be safe, but then a change to one policy
@@ -28,7 +28,7 @@ class Sources:
 
     def digest(self, modules: Iterable[str], data: Iterable[Path] = ()) -> str:
         """Of the source of ``modules``, of all they import from their own packages, and of
-        ``data``. What cannot be found counts by its name."""
+        ``data``. A module that cannot be found counts by its name."""
         hashed = hashlib.sha256()
         for name in sorted(self._closure(set(modules))):
             module = self._module(name)
@@ -94,7 +94,7 @@ def _homes(name: str) -> set[str]:
 
 
 def _read(name: str) -> tuple[tuple[str, ...], str] | None:
-    """What a module imports, and its digest; None if there is no such module in Python."""
+    """The imports of a module, and its digest; None if it is no module in Python."""
     try:
         spec = find_spec(name)
     except (ImportError, ValueError, AttributeError):  # (an attribute, not a module)

@@ -12,8 +12,8 @@ from typing import ClassVar, Final
 from modelless.common.shown import shown
 
 FOREIGN_ERRORS: Final = (Exception, SystemExit)
-"""What somebody else's code may raise. A script that calls ``sys.exit`` must not end this process
-silently, with an exit code that means something else here."""
+"""Exceptions that foreign code may raise. A script that calls ``sys.exit`` must not end this
+process silently, with an exit code that means something else here."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -167,7 +167,7 @@ def figure(svg: str, caption: str) -> str:
 
 
 def details(summary: str, content: str) -> str:
-    """What is folded until it is asked for; ``content`` is HTML."""
+    """A part that is folded until the reader opens it; ``content`` is HTML."""
     return f"<details><summary>{escape(summary)}</summary>{content}</details>"
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a settings file, in the house's words."""
+"""Messages for mistakes in settings files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WORDS: Final = {
     "finite_number": f"{_ALLOWED}a finite number",
 }
 _BRANCH: Final = re.compile(r"str|int|float|bool|\w+\[.*\]")
-"""What Pydantic puts behind a field for each type that it may be of."""
+"""Parts of a place that Pydantic adds for each type that a field may have."""
 
 
 def problems(error: ValidationError, model: type[BaseModel] | None = None) -> str:

@@ -41,7 +41,7 @@ def test_it_is_found_by_its_engine() -> None:
 
 def test_the_files_bytes_do_not_stay_beside_the_weights(tmp_path: Path) -> None:
     loaded = load(tmp_path, tiny_bytes())
-    assert [name for name, value in vars(loaded._session).items() if isinstance(value, bytes)] == []
+    assert [name for name, value in vars(loaded.session).items() if isinstance(value, bytes)] == []
 
 
 class TestArtifact:

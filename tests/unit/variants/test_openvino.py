@@ -133,7 +133,7 @@ class TestOptions:
     @pytest.mark.parametrize("threads", [1, 2])
     def test_the_compiled_model_has_them(self, tmp_path: Path, threads: int) -> None:
         loaded = load(tmp_path, tiny_bytes(), Engine.OPENVINO, threads)
-        compiled = loaded._request.get_compiled_model()  # type: ignore[attr-defined]
+        compiled = loaded.request.get_compiled_model()  # type: ignore[attr-defined]
         found = {
             name: str(compiled.get_property(name))
             for name in ("INFERENCE_NUM_THREADS", "NUM_STREAMS", "ENABLE_CPU_PINNING")
@@ -175,7 +175,7 @@ class TestCompiledModels:
         def refuse(*_: object) -> None:
             raise AssertionError("compiled again")
 
-        monkeypatch.setattr(openvino_cpu, "_compile", refuse)
+        monkeypatch.setattr(openvino_cpu, "compile_graph", refuse)
 
     def test_they_say_the_same_to_the_bit(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -215,7 +215,7 @@ class TestCompiledModels:
         before = self.scores(self.load(tmp_path))
         variant = variant_of(tiny_bytes())
         runtime = OpenVinoCpu(EngineCache(tmp_path / "cache"))
-        EngineCache(tmp_path / "cache").write(runtime._key(variant, 1), b"of another world")
+        EngineCache(tmp_path / "cache").write(runtime.cache_key(variant, 1), b"of another world")
         np.testing.assert_array_equal(self.scores(self.load(tmp_path)), before)
         assert "not taken from the cache" in caplog.text
 

@@ -40,7 +40,7 @@ def test_imagenets_signature() -> None:
 
 
 def test_the_first_variants_of_imagenet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("modelless.variants.zoo.imagenet._ASKED_CROPS", 28)  # for speed
+    monkeypatch.setattr("modelless.variants.zoo.imagenet.ASKED_CROPS", 28)  # for speed
     stages: list[tuple[str, int, int]] = []
     built = find_entry("imagenet").build(lambda *stage: stages.append(stage))
     variants = list(islice(built, 3))

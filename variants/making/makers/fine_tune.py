@@ -104,7 +104,7 @@ class FineTune(Maker):
 
 
 class _Goal:
-    """What is to be learned: the source's answers to the calibration data.
+    """The targets of training: the source's answers to the calibration data.
 
     Attributes:
         target: the tensor to learn by: the model's output, or what its Softmax reads.
@@ -164,7 +164,7 @@ class _Goal:
 
 
 def _split(calls: int) -> tuple[list[int], list[int]]:
-    """Which calls to learn from, and which to judge by."""
+    """The calls to learn from, and those to judge by."""
     if calls < 2:
         raise InvalidInputError.of(
             "fine-tune: calibration data", f"{calls} call of up to 32 items", "33 items or more"
