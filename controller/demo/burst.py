@@ -14,10 +14,10 @@ from types import TracebackType
 from typing import Any
 
 from modelless.common.errors import EnvironmentUnfitError
-from modelless.controller.demo.books import Books, Kind, Row
 from modelless.controller.demo.load import GRACE_S
 from modelless.controller.demo.load_spec import KindSpec, LoadSpec, StepSpec
 from modelless.controller.demo.profiles import Profiled, frontier
+from modelless.controller.demo.query_log import Kind, QueryLog, Row
 from modelless.controller.demo.slos import (
     OVERHEAD_S,
     NamedSlo,
@@ -147,7 +147,7 @@ def offered_per_s(steps: Sequence[StepSpec], at_s: float) -> float:
 
 
 def kinds_of(spec: LoadSpec) -> list[Kind]:
-    """The kinds as the books want them."""
+    """The kinds of the load, as the log of queries takes them."""
     return [Kind(kind.name, kind.task, kind.deadline_ms) for kind in spec.kinds]
 
 
@@ -260,7 +260,7 @@ class BurstResult:
     """The results of the burst.
 
     Attributes:
-        books: every query.
+        query_log: every query.
         steps: what was offered.
         capacity: as estimated from the profile.
         seconds: its length.
@@ -268,7 +268,7 @@ class BurstResult:
         memory_bytes: of all gateways and workers, resident, at the end; 0 if unknown.
     """
 
-    books: Books
+    query_log: QueryLog
     steps: Sequence[StepSpec]
     capacity: Capacity
     seconds: float

@@ -1,4 +1,4 @@
-"""Prepares the demo: adds the zoo's models and profiles them here."""
+"""Profiling the demo's variants before anything is served."""
 
 from __future__ import annotations
 

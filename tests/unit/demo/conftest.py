@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from modelless.controller.demo.answers import ClothesAnswer, Photo, PhotoAnswer
-from modelless.controller.demo.books import Books, Row
 from modelless.controller.demo.burst import BurstResult, Capacity, kinds_of
 from modelless.controller.demo.load_spec import KindSpec, LoadSpec, StepSpec
 from modelless.controller.demo.profiles import Profiled, Profiles
+from modelless.controller.demo.query_log import QueryLog, Row
 from modelless.controller.demo.report import Findings
 from modelless.controller.demo.slos import NamedSlo
 from modelless.controller.demo.v2_client import InferReply
@@ -172,8 +172,8 @@ def rows() -> list[Row]:
 @pytest.fixture
 def findings(profiles: Profiles, spec: LoadSpec, rows: list[Row]) -> Findings:
     """A demo that ran to its end."""
-    books = Books(kinds_of(spec))
-    books.add(rows)
+    query_log = QueryLog(kinds_of(spec))
+    query_log.add(rows)
     photo = Photo("coffee & cup", np.zeros((4, 4, 3), np.uint8), frozenset({"espresso"}))
     variant = "imagenet/efficientnet-lite0/int8-224@1"
     clothes_variant = "fashion-mnist/cnn-xl/int8-28@1"
@@ -201,7 +201,7 @@ def findings(profiles: Profiles, spec: LoadSpec, rows: list[Row]) -> Findings:
             PhotoAnswer(photo.name, never, InferReply(422, error="nothing <b>can</b>")),
         ],
         clothes=[ClothesAnswer(loose, 100, 92, 85.0, 96.0, 92.2, {clothes_variant: 100}, 0)],
-        burst=BurstResult(books, spec.steps, Capacity(40.0, 0.05, 2), 10.0, 0.3, 5 << 20),
+        burst=BurstResult(query_log, spec.steps, Capacity(40.0, 0.05, 2), 10.0, 0.3, 5 << 20),
         burst_kinds=spec.kinds,
         notes=["a note & more"],
     )

@@ -25,8 +25,8 @@ from modelless.variants.making.calibration import CalibrationData, Feed
 from modelless.variants.making.fidelity import Fidelity, compare
 from modelless.variants.making.learning import deterministic, log_probabilities, soft_loss
 from modelless.variants.making.maker import Made, Maker
+from modelless.variants.making.messages import send_message
 from modelless.variants.making.session import Session
-from modelless.variants.making.telling import tell
 
 if TYPE_CHECKING:
     from modelless.variants.making.torch_graph import TorchGraph
@@ -95,7 +95,7 @@ class FineTune(Maker):
         order: list[int] = []
         for step in range(self.steps):
             if step % _TELL_EVERY == 0:
-                tell(f"{step} of {self.steps} steps done")
+                send_message(f"{step} of {self.steps} steps done")
             order = order or torch.randperm(len(seen)).tolist()
             optimiser.zero_grad()
             goal.loss(graph, seen[order.pop()], self.temperature).backward()
