@@ -26,7 +26,7 @@ from modelless.controller.cli.app import app
 from modelless.controller.config import Settings
 from modelless.controller.live.control.metrics import FAMILIES
 from modelless.policies.discovery import BUILT_IN
-from modelless.variants.making import catalog as makers
+from modelless.variants.making.maker import MAKERS, find_maker
 from modelless.variants.runtimes.engines import ENGINES
 
 ROOT: Final = Path(__file__).parents[1]
@@ -53,7 +53,7 @@ def policy_tables() -> str:
 
 def maker_table() -> str:
     """Every built-in maker of variants with its settings."""
-    rows = (_maker_row(name) for name in makers.BUILT_IN)
+    rows = (_maker_row(name) for name in MAKERS.built_in)
     return "\n".join(_table(("maker", "what it does", "settings"), rows))
 
 
@@ -75,10 +75,14 @@ def metrics_table() -> str:
 def engine_table() -> str:
     """Every engine, what it runs on and what brings it."""
     rows = (
-        (f"`{engine.value}`", entry.device_kind, entry.summary, f"`{entry.extra}`")
+        (f"`{engine.value}`", entry.device_kind, entry.summary, f"`{_extra(entry.install)}`")
         for engine, entry in ENGINES.items()
     )
     return "\n".join(_table(("engine", "runs on", "what it is", "extra"), rows))
+
+
+def _extra(install: str) -> str:
+    return install.partition("[")[2].partition("]")[0]
 
 
 def exit_code_table() -> str:
@@ -200,7 +204,7 @@ def _allowed(field: FieldInfo) -> str:
         return " or ".join(f"`{value}`" for value in get_args(field.annotation))
     if "dict[str, typing.Any]" in words:
         return "a name, or a mapping of `policy` and its settings"
-    if words.startswith("tuple"):
+    if words.startswith(("tuple", "list")):
         return "a list of names"
     if words == "dict[str, str]":
         return "a mapping of names to text"
@@ -233,7 +237,7 @@ def _policy_row(name: str, path: str) -> tuple[str, str, str]:
 
 
 def _maker_row(name: str) -> tuple[str, str, str]:
-    maker = makers.find_maker(name)
+    maker = find_maker(name)
     settings = [
         f"`{key}` ({_default(field).strip('()')}; {_allowed(field)}): {field.description}"
         for key, field in maker.model_fields.items()

@@ -6,18 +6,16 @@ built only where they run, so a system whose policy cannot be imported is still 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
 from importlib.resources import files
 from typing import Any, Final
 
 import yaml
 
-from modelless.common.errors import InvalidInputError, NotFoundError
-from modelless.policies.discovery import BUILT_IN, GROUP
+from modelless.common.errors import InvalidInputError, NotFoundError, did_you_mean
+from modelless.policies.discovery import POLICIES
 from modelless.policies.seams import (
     BatchingPolicy,
     EvictionPolicy,
@@ -109,8 +107,7 @@ def parse_suite(document: object, place: str = "policies") -> Suite:
         raise InvalidInputError.of(place, document, allowed)
     for seam, specification in document.items():
         if seam not in SEAMS:
-            near = difflib.get_close_matches(str(seam), SEAMS, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(str(seam), SEAMS)
             raise InvalidInputError.of(f"{place}.{seam}", specification, ", ".join(SEAMS), hint)
         _check(SEAMS[seam], specification, f"{place}.{seam}")
     return dict(document)
@@ -126,12 +123,7 @@ def _check(seam: type, specification: object, place: str) -> None:
     if not isinstance(name, str):
         allowed = "a policy's name, or a mapping of 'policy' and its settings"
         raise InvalidInputError.of(place, specification, allowed)
-    outside = {point.name for point in entry_points(group=GROUP)}
-    known = BUILT_IN[seam]
-    if name not in known and name not in outside and ":" not in name:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise NotFoundError(
-            f"{place}: {seam.__name__} {name!r} does not exist; "
-            f"there are: {', '.join(sorted(known))}.{hint}"
-        )
+    try:
+        POLICIES[seam].check(name)
+    except NotFoundError as error:
+        raise NotFoundError(f"{place}: {error}") from None

@@ -136,7 +136,10 @@ def compare(
 
 
 def _check_folder(report: Path) -> None:
-    """Make the report's folder, and see that it can be written before anything is run."""
+    """Check, before anything is run, that the report can be drawn and written."""
+    from modelless.common.drawing import check_matplotlib
+
+    check_matplotlib()
     try:
         report.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=report):

@@ -6,13 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
-from modelless.controller.cli.compare_charts import (
-    STYLE,
-    Mark,
-    frontier_chart,
-    interval_chart,
-)
-from modelless.controller.cli.compare_courses import cost_chart, course_chart, dearest_usd_per_hour
+from modelless.common.pages import count_of, details, figure, page, section, table
 from modelless.controller.cli.compare_figures import (
     COLUMNS,
     best_of,
@@ -22,7 +16,14 @@ from modelless.controller.cli.compare_figures import (
     notes_of,
     unavoidable_percent,
 )
-from modelless.profiler.report.page_parts import count_of, details, figure, page, section, table
+from modelless.controller.sim.compare.pictures import (
+    HALF_WIDTH_IN,
+    STYLE,
+    Mark,
+    courses_chart,
+    frontier_chart,
+    interval_chart,
+)
 
 _READING: Final = (
     "Every contender meets the very same queries, faults and device noise at each seed. "
@@ -102,7 +103,7 @@ def _scenario(number: int, scenario: Mapping[str, Any]) -> str:
     cost = interval_chart(
         _marks(rows, "cost_usd_per_million"),
         "Cost, USD a million queries",
-        width=490.0,
+        width_in=HALF_WIDTH_IN,
         from_zero=True,
     )
     best = best_of(rows)
@@ -122,44 +123,44 @@ def _scenario(number: int, scenario: Mapping[str, Any]) -> str:
     heads = ["contender", *(column.head for column in COLUMNS)]
     notes = "".join(f"<li>{escape(note)}</li>" for note in notes_of(scenario))
     content = (
-        figure(values, "<b>Value per query</b>, with 95 % intervals. " + _line_words(scenario))
+        figure(
+            values.svg(f"value-{number}"),
+            "<b>Value per query</b>, with 95 % intervals. " + _line_words(scenario),
+        )
         + table(heads, cells)
         + (f"<ul>{notes}</ul>" if notes else "")
         + '<div class="pair">'
         + figure(
-            frontier_chart(points, unavoidable=least),
+            frontier_chart(points, unavoidable=least).svg(f"frontier-{number}"),
             "<b>Accuracy bought with violations</b>: up and left wins."
             + (" Nobody is left of the line." if least is not None else ""),
         )
-        + figure(cost, "<b>Cost</b>, USD a million queries.")
-        + f"</div>{_courses(scenario['series'])}"
+        + figure(cost.svg(f"cost-{number}"), "<b>Cost</b>, USD a million queries.")
+        + f"</div>{_courses(number, scenario['series'])}"
     )
     text = escape(scenario["description"])
     return f'<div id="scenario-{number}">{section(scenario["label"], text, content)}</div>'
 
 
-def _courses(series: Mapping[str, Any]) -> str:
-    """What happened over time, two panels a contender, all on the same axes."""
-    known = {name: told for name, told in series["contenders"].items() if told is not None}
+def _courses(number: int, series: Mapping[str, Any]) -> str:
+    """What happened over time, if anything did."""
+    known = {
+        name: course
+        for name, course in series["contenders"].items()
+        if course is not None and course["queries"]
+    }
     if not known:
         return ""
-    means = [m for told in known.values() for m in told["mean_accuracy"] if m is not None]
-    accuracies = (min(means), max(means)) if means else (0.0, 100.0)
-    most = max((max(t["queries"], default=0) / t["step_s"] for t in known.values()), default=0.0)
-    dearest = max(map(dearest_usd_per_hour, known.values()))
-    panels = "".join(
-        figure(course_chart(name, told, accuracies, most) + cost_chart(name, told, dearest), "")
-        for name, told in known.items()
-    )
+    most = max(max(course["queries"]) / course["step_s"] for course in known.values())
     words = (
-        "<p><small>By the queries' time of arrival. Teal: attainment, left axis. Orange: mean "
+        "By the queries' time of arrival. Teal: attainment, left axis. Orange: mean "
         "accuracy of the answers, per cent, right axis. Grey: load, "
         f"up to {most:.4g} queries a second. Below: USD an hour; teal: device time of answered "
         "queries, by their arrival too, so that a crowd served later on may exceed the rent; "
-        "dashed: rent of all devices.</small></p>"
+        "dashed: rent of all devices."
     )
-    heading = f"Over time, seed {series['seed']}"
-    return details(heading, f'{words}<div class="panels">{panels}</div>')
+    pictures = figure(courses_chart(known).svg(f"courses-{number}"), words)
+    return details(f"Over time, seed {series['seed']}", pictures)
 
 
 def _who(contenders: Sequence[Mapping[str, Any]]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from modelless.common.pages import count_of
 from modelless.controller.cli.family import Family, FamilyOrder, Member
 from modelless.controller.cli.register_command import variant_fields
 from modelless.controller.cli.screen import accuracy_text, duration, grouped, mebibytes, show_table
@@ -14,7 +15,6 @@ from modelless.profiler.cost_model.dominated import dominated_by_device
 from modelless.profiler.devices.device import DeviceFacts
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.records import Records
-from modelless.profiler.report.page_parts import count_of
 from modelless.variants.registry.outcomes import latest_outcomes
 from modelless.variants.registry.registry import Registry
 from modelless.variants.vocabulary import DeviceClass

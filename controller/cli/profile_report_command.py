@@ -77,7 +77,7 @@ def check_can_draw(folder: Path) -> None:
         EnvironmentUnfitError: Matplotlib is not installed.
         InvalidInputError: the folder cannot be made or written; names ``--report``.
     """
-    from modelless.profiler.report.plotting import check_matplotlib
+    from modelless.common.drawing import check_matplotlib
 
     check_matplotlib()
     try:
@@ -164,8 +164,8 @@ def _write(found: Report, folder: Path, option: str) -> None:
         EnvironmentUnfitError: Matplotlib is not installed.
         InvalidInputError: the folder cannot be written.
     """
+    from modelless.common.drawing import check_matplotlib
     from modelless.profiler.report.page import render
-    from modelless.profiler.report.plotting import check_matplotlib
 
     check_matplotlib()
     document = _document(found)

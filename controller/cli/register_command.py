@@ -52,6 +52,12 @@ REGISTERED = "registered"
 UNKNOWN_SOURCE = "not stated when it was registered; counts as 0 until it is"
 
 
+def _parse_engine(name: str) -> Engine:
+    from modelless.variants.runtimes.engines import parse_engine
+
+    return parse_engine(name)
+
+
 def register(
     ctx: typer.Context,
     file: Annotated[
@@ -79,7 +85,10 @@ def register(
     engine: Annotated[
         Engine | None,
         typer.Option(
-            "--engine", help="What runs it; default: onnxruntime-cpu. See 'modelless engines'."
+            "--engine",
+            parser=_parse_engine,
+            metavar="ENGINE",
+            help="What runs it; default: onnxruntime-cpu. See 'modelless engines'.",
         ),
     ] = None,
     resolution: Annotated[

@@ -164,7 +164,7 @@ def _items(
 ) -> ValidationSet:
     """The validation set; with a reference's answers for labels where agreement is asked for."""
     from modelless.controller.cli.measuring import load_to_measure
-    from modelless.variants.metrics.names import AGREEMENT
+    from modelless.variants.metrics import AGREEMENT
     from modelless.variants.validation import open_validation_set
     from modelless.variants.validation.expected import Expects
     from modelless.variants.validation.measuring import AnsweredBy

@@ -35,7 +35,7 @@ class Photo:
 
 @dataclass(frozen=True, slots=True)
 class PhotoAnswer:
-    """What came of one photo under one SLO.
+    """The answer to one photo under one SLO.
 
     Attributes:
         photo, slo: their names.
@@ -115,7 +115,7 @@ def _answer(
 
 @dataclass(frozen=True, slots=True)
 class ClothesAnswer:
-    """What came of the labelled test images under one SLO.
+    """The answers to the labelled test images under one SLO.
 
     Attributes:
         slo: the limits.

@@ -14,10 +14,10 @@ from types import TracebackType
 from typing import Any
 
 from modelless.common.errors import EnvironmentUnfitError
-from modelless.controller.demo.books import Books, Kind, Row
 from modelless.controller.demo.load import GRACE_S
 from modelless.controller.demo.load_spec import KindSpec, LoadSpec, StepSpec
 from modelless.controller.demo.profiles import Profiled, frontier
+from modelless.controller.demo.query_log import Kind, QueryLog, Row
 from modelless.controller.demo.slos import (
     OVERHEAD_S,
     NamedSlo,
@@ -55,7 +55,7 @@ class MixPart:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What the cluster could serve if it never had to step down to quicker variants.
+    """The rate that the cluster can serve without stepping down to quicker variants.
 
     Attributes:
         per_s: queries of the mix a second.
@@ -147,7 +147,7 @@ def offered_per_s(steps: Sequence[StepSpec], at_s: float) -> float:
 
 
 def kinds_of(spec: LoadSpec) -> list[Kind]:
-    """The kinds as the books want them."""
+    """The kinds of the load, as the log of queries takes them."""
     return [Kind(kind.name, kind.task, kind.deadline_ms) for kind in spec.kinds]
 
 
@@ -223,7 +223,7 @@ class LoadProcess:
             process.wait()
 
     def batches(self) -> Iterator[list[Row]]:
-        """What has ended, second by second, until all has.
+        """Report the queries that have ended, second by second, until all have.
 
         Raises:
             EnvironmentUnfitError: the process died or fell silent.
@@ -257,10 +257,10 @@ class LoadProcess:
 
 @dataclass(frozen=True, slots=True)
 class BurstResult:
-    """What the burst came to.
+    """The results of the burst.
 
     Attributes:
-        books: every query.
+        query_log: every query.
         steps: what was offered.
         capacity: as estimated from the profile.
         seconds: its length.
@@ -268,7 +268,7 @@ class BurstResult:
         memory_bytes: of all gateways and workers, resident, at the end; 0 if unknown.
     """
 
-    books: Books
+    query_log: QueryLog
     steps: Sequence[StepSpec]
     capacity: Capacity
     seconds: float

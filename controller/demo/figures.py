@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from modelless.profiler.report.plotting import (
+from modelless.common.drawing import (
     BLUE,
     MUTED,
     ORANGE,

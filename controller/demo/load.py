@@ -24,8 +24,8 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.controller.demo.books import Row
-from modelless.controller.demo.load_spec import LoadSpec, Shot, schedule
+from modelless.controller.demo.load_spec import LoadSpec, ScheduledQuery, schedule
+from modelless.controller.demo.query_log import Row
 from modelless.controller.demo.v2_client import encode_infer, read_class
 from modelless.variants.vocabulary import SLO
 
@@ -41,7 +41,7 @@ _CLOSES = b"connection: close"
 class _Sent(NamedTuple):
     """A query on its way, and when it was handed to a connection or began to wait for one."""
 
-    shot: Shot
+    shot: ScheduledQuery
     at_s: float
 
 
@@ -223,7 +223,7 @@ class Load:
             await asyncio.sleep(0)  # the loop closes their sockets
         self._flush(is_last=True)
 
-    def _send(self, shot: Shot) -> None:
+    def _send(self, shot: ScheduledQuery) -> None:
         self._open += 1
         sent = _Sent(shot, self._loop.time())
         while self._idle:
@@ -293,9 +293,9 @@ class Load:
 
 
 def row_of(
-    shot: Shot, reply: Reply, latency_ms: float, lag_ms: float, acceptable: Sequence[int]
+    shot: ScheduledQuery, reply: Reply, latency_ms: float, lag_ms: float, acceptable: Sequence[int]
 ) -> Row:
-    """Enter a reply into the books.
+    """Make the row of a reply.
 
     Args:
         shot: what was sent.

@@ -1,4 +1,4 @@
-"""What a load is: kinds of queries, rates, and the schedule that follows from them."""
+"""Loads: kinds of queries, rates, and the schedule that follows from them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class StepSpec(BaseModel):
 
 
 class LoadSpec(BaseModel):
-    """What to send.
+    """A load to send.
 
     Attributes:
         url: ``http://host:port``.
@@ -71,7 +71,7 @@ class LoadSpec(BaseModel):
     most_connections: int = 256
 
 
-class Shot(NamedTuple):
+class ScheduledQuery(NamedTuple):
     """A query to be sent: when (seconds from the beginning), of which kind, with which image."""
 
     due_s: float
@@ -79,7 +79,7 @@ class Shot(NamedTuple):
     image: int
 
 
-def schedule(spec: LoadSpec, image_counts: Sequence[int]) -> list[Shot]:
+def schedule(spec: LoadSpec, image_counts: Sequence[int]) -> list[ScheduledQuery]:
     """When to send what: a Poisson process whose rate follows the steps; the same for a seed.
 
     Args:
@@ -88,7 +88,7 @@ def schedule(spec: LoadSpec, image_counts: Sequence[int]) -> list[Shot]:
     """
     rng = np.random.default_rng(spec.seed)
     weights = np.array([kind.weight for kind in spec.kinds])
-    shots: list[Shot] = []
+    shots: list[ScheduledQuery] = []
     start_s = 0.0
     for step in spec.steps:
         count = int(rng.poisson(step.per_s * step.seconds))
@@ -96,7 +96,7 @@ def schedule(spec: LoadSpec, image_counts: Sequence[int]) -> list[Shot]:
         kinds = rng.choice(len(weights), size=count, p=weights / weights.sum())
         draws = rng.integers(0, 1 << 30, size=count)
         shots += [
-            Shot(float(at_s), int(kind), int(draw) % image_counts[kind])
+            ScheduledQuery(float(at_s), int(kind), int(draw) % image_counts[kind])
             for at_s, kind, draw in zip(due_s, kinds, draws, strict=True)
         ]
         start_s += step.seconds

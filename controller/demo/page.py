@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from modelless.common.pages import Cells, details, figure, page, section, table
 from modelless.controller.demo.figures import burst_figure, frontier_figure
-from modelless.profiler.report.page_parts import Cells, details, figure, page, section, table
 
 
 def render_page(document: Mapping[str, Any], thumbnails: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""What must be there before anything can be served: the zoo's models, and what each costs here."""
+"""Profiling the demo's variants before anything is served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the profiles say of the variants, in the form in which the demo needs it."""
+"""The variants' profiles, in the form that the demo needs."""
 
 from __future__ import annotations
 

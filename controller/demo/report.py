@@ -1,4 +1,4 @@
-"""What the demo found, as one JSON document; the page is drawn from it and from nothing else."""
+"""The demo's results as one JSON document; the page is drawn from it alone."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Any
 
 from modelless.controller.demo.answers import ClothesAnswer, Photo, PhotoAnswer
-from modelless.controller.demo.books import Bin, Tally
 from modelless.controller.demo.burst import BurstResult, offered_per_s
 from modelless.controller.demo.load_spec import KindSpec
 from modelless.controller.demo.profiles import Profiled, Profiles, frontier, short_name
+from modelless.controller.demo.query_log import Bin, Tally
 
 SCHEMA = "modelless-demo/1"
 """Goes up when a field changes its meaning or goes away; a new field changes nothing."""
@@ -21,7 +21,7 @@ _BINS = 60
 
 @dataclass(slots=True)
 class Findings:
-    """What the stages found, in the order in which they do.
+    """The results of the stages, in the order of the stages.
 
     Attributes:
         made_at: when the demo began, with a time zone.
@@ -176,7 +176,7 @@ def _burst(findings: Findings) -> dict[str, Any] | None:
     burst = findings.burst
     if burst is None:
         return None
-    books = burst.books
+    query_log = burst.query_log
     accuracies = {
         member.variant.id: member.accuracy_percent
         for members in findings.profiles.by_task.values()
@@ -184,11 +184,11 @@ def _burst(findings: Findings) -> dict[str, Any] | None:
     }
     length_s = max(0.5, burst.seconds / _BINS)
     main_task = max(
-        (kind.task for kind in books.kinds),
+        (kind.task for kind in query_log.kinds),
         key=lambda task: sum(k.weight for k in findings.burst_kinds if k.task == task),
         default="",
     )
-    lags_ms = sorted(row.lag_ms for row in books.rows)
+    lags_ms = sorted(row.lag_ms for row in query_log.rows)
     return {
         "seconds": burst.seconds,
         "steps": [step.model_dump() for step in burst.steps],
@@ -196,8 +196,8 @@ def _burst(findings: Findings) -> dict[str, Any] | None:
         "mean_service_ms": burst.capacity.mean_service_s * 1e3,
         "gateways": burst.capacity.gateways,
         "main_task": main_task,
-        "total": tally_fields(books.tally(), accuracies),
-        "main_task_total": tally_fields(books.of_task(main_task), accuracies),
+        "total": tally_fields(query_log.tally(), accuracies),
+        "main_task_total": tally_fields(query_log.of_task(main_task), accuracies),
         "kinds": [
             {
                 "name": spec.name,
@@ -206,10 +206,10 @@ def _burst(findings: Findings) -> dict[str, Any] | None:
                 "weight": spec.weight,
                 **tally_fields(tally, accuracies),
             }
-            for spec, (_, tally) in zip(findings.burst_kinds, books.of_kinds(), strict=True)
+            for spec, (_, tally) in zip(findings.burst_kinds, query_log.of_kinds(), strict=True)
         ],
-        "bins": _bins(books.bins(length_s), burst, accuracies),
-        "main_task_bins": _bins(books.bins(length_s, main_task), burst, accuracies),
+        "bins": _bins(query_log.bins(length_s), burst, accuracies),
+        "main_task_bins": _bins(query_log.bins(length_s, main_task), burst, accuracies),
         "client_cpu_share": burst.client_cpu_s / burst.seconds,
         "client_lag_p99_ms": lags_ms[int(0.99 * (len(lags_ms) - 1))] if lags_ms else None,
         "memory_bytes": burst.memory_bytes,

@@ -23,9 +23,8 @@ from rich.markup import escape
 from modelless.common.errors import EnvironmentUnfitError, ModellessError
 from modelless.controller.cli.screen import PIPED_WIDTH, Steps
 from modelless.controller.config import LimitSettings
-from modelless.controller.demo import farewell, pictures, prepare, tables
+from modelless.controller.demo import pictures, prepare, summary, tables
 from modelless.controller.demo.answers import ask_about_clothes, ask_about_photos
-from modelless.controller.demo.books import Books
 from modelless.controller.demo.burst import (
     BurstResult,
     LoadProcess,
@@ -46,6 +45,7 @@ from modelless.controller.demo.cluster_process import (
 from modelless.controller.demo.load_spec import KindSpec, LoadSpec
 from modelless.controller.demo.page import render_page
 from modelless.controller.demo.profiles import read_profiles
+from modelless.controller.demo.query_log import QueryLog
 from modelless.controller.demo.report import Findings, document_of
 from modelless.controller.demo.slos import cost_slos, photo_slos
 from modelless.controller.demo.v2_client import Client
@@ -129,10 +129,10 @@ class _Demo:
             self._say(f"[dim]everything is down ({cluster.stop_s:.1f} s)[/]")
         findings.stages = [*self._stages, ("all of it", time.monotonic() - began_s)]
         page = self._write(findings)
-        for line in farewell.summary(findings, page):
+        for line in summary.summary(findings, page):
             self._say(line)
         if self._keep:
-            for line in farewell.how_to_ask(findings.profiles.tasks[PHOTOS], cluster.url):
+            for line in summary.how_to_ask(findings.profiles.tasks[PHOTOS], cluster.url):
                 self._console.print(line, markup=False, soft_wrap=True)
         return 0
 
@@ -252,7 +252,7 @@ class _Demo:
                 for slo in clothes_slos
             ]
         self._console.print(tables.clothes_table(findings.clothes))
-        for line in farewell.photo_summary(answers):
+        for line in summary.photo_summary(answers):
             self._say(line)
 
     def _burst(self, url: str, findings: Findings) -> None:
@@ -271,17 +271,19 @@ class _Demo:
                 + ", ".join(f"{step.per_s:.0f}" for step in steps)
                 + f" a second, {self._seconds / len(steps):.0f} s each"
             )
-            books = Books(kinds_of(spec))
+            query_log = QueryLog(kinds_of(spec))
             with LoadProcess(spec, Path(folder)) as load:
-                self._watch(load, books, spec, client)
+                self._watch(load, query_log, spec, client)
                 cpu_s = load.cpu_s
             status = _status(client) or {}
         memory_bytes = tables.queue_and_memory(status)[1]
         findings.burst_kinds = kinds
-        findings.burst = BurstResult(books, steps, capacity, self._seconds, cpu_s, memory_bytes)
-        self._console.print(tables.kinds_table(books))
+        findings.burst = BurstResult(query_log, steps, capacity, self._seconds, cpu_s, memory_bytes)
+        self._console.print(tables.kinds_table(query_log))
 
-    def _watch(self, load: LoadProcess, books: Books, spec: LoadSpec, client: Client) -> None:
+    def _watch(
+        self, load: LoadProcess, query_log: QueryLog, spec: LoadSpec, client: Client
+    ) -> None:
         """Show the burst as it goes: a table on a terminal, now and then a line elsewhere."""
         width = None if sys.stderr.isatty() else PIPED_WIDTH
         screen = Console(stderr=True, width=width, highlight=False, emoji=False)
@@ -289,19 +291,19 @@ class _Demo:
         said_s = 0.0
         with live if screen.is_terminal else _nothing():
             for second, rows in enumerate(load.batches(), start=1):
-                books.add(rows)
+                query_log.add(rows)
                 at_s = min(float(second), self._seconds)
                 if screen.is_terminal:
                     offered = offered_per_s(spec.steps, at_s - 0.5)
                     live.update(
                         tables.live_table(
-                            books, at_s, self._seconds, offered, PHOTOS, _status(client)
+                            query_log, at_s, self._seconds, offered, PHOTOS, _status(client)
                         ),
                         refresh=True,
                     )
                 elif second - said_s >= _PLAIN_EVERY_S and second <= self._seconds:
                     said_s = second
-                    screen.print(tables.live_line(books, at_s, self._seconds, _status(client)))
+                    screen.print(tables.live_line(query_log, at_s, self._seconds, _status(client)))
 
     def _kinds(self, findings: Findings, mix: list[MixPart], folder: Path) -> list[KindSpec]:
         """The mix with its pictures, which are written to ``folder``."""

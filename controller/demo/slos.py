@@ -15,7 +15,7 @@ from modelless.variants.vocabulary import SLO, DeviceClass
 
 LOOSE_MS = 1000.0
 OVERHEAD_S = 0.001
-"""What a query costs a gateway beside the engine's own time: parsing, deciding, replying."""
+"""A gateway's time for a query besides the engine's: parsing, deciding, replying."""
 
 _ARRIVAL_S = 0.0002
 """From a query's arrival until its variant is chosen: this much of its deadline has gone by."""
@@ -212,7 +212,7 @@ def _cost_usd(member: Profiled, device_class: DeviceClass, batch: int = 1) -> fl
 
 
 def best_within(variants: Sequence[Profiled], slo: SLO, price_usd_per_s: float) -> Profiled | None:
-    """What an idle system would choose: the most accurate that meets every limit, or None.
+    """The choice of an idle system: the most accurate variant within all limits, or None.
 
     Args:
         variants: of one task.

@@ -1,4 +1,4 @@
-"""What a person sees on the terminal while the demo runs."""
+"""The demo's tables on the terminal."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from modelless.controller.demo.answers import ClothesAnswer, PhotoAnswer
-from modelless.controller.demo.books import Books, Outcome, Tally
 from modelless.controller.demo.page import percent
 from modelless.controller.demo.profiles import Profiled, frontier, short_name
+from modelless.controller.demo.query_log import Outcome, QueryLog, Tally
 
 _MIB = 2**20
 _TOP_VARIANTS = 6
@@ -98,21 +98,21 @@ def clothes_table(answers: Sequence[ClothesAnswer]) -> Table:
 
 
 def live_table(
-    books: Books, at_s: float, seconds: float, offered: float, main_task: str, status: Any
+    query_log: QueryLog, at_s: float, seconds: float, offered: float, main_task: str, status: Any
 ) -> Table:
     """The burst as it stands.
 
     Args:
-        books: what has ended so far.
+        query_log: what has ended so far.
         at_s, seconds: how far it is, and how long it will be.
         offered: planned mean rate now, queries a second.
         main_task: whose mean accuracy is shown.
         status: of ``/modelless/status``; None if unknown.
     """
     window_s = 5.0
-    recent = books.recent(at_s, window_s)
-    lately = books.recent(at_s, window_s, main_task)
-    total = books.tally()
+    recent = query_log.recent(at_s, window_s)
+    lately = query_log.recent(at_s, window_s, main_task)
+    total = query_log.tally()
     title = f"burst {at_s:.0f}/{seconds:.0f} s"
     table = plain_table("", f"last {window_s:.0f} s", "in all", right=(1, 2), title=title)
     for column, width in zip(table.columns, (32, 14, 24), strict=True):
@@ -132,7 +132,7 @@ def live_table(
     table.add_row(
         f"mean accuracy, {main_task}",
         _percent(lately.mean_accuracy),
-        _percent(books.of_task(main_task).mean_accuracy),
+        _percent(query_log.of_task(main_task).mean_accuracy),
     )
     table.add_row("p50 / p99 ms", _quantiles(recent), _quantiles(total))
     for name in list(lately.by_variant)[:_TOP_VARIANTS]:
@@ -146,9 +146,9 @@ def live_table(
     return table
 
 
-def live_line(books: Books, at_s: float, seconds: float, status: Any) -> str:
+def live_line(query_log: QueryLog, at_s: float, seconds: float, status: Any) -> str:
     """The same in a line, where there is no terminal to draw on."""
-    recent = books.recent(at_s, 10.0)
+    recent = query_log.recent(at_s, 10.0)
     words = [
         f"burst {at_s:3.0f}/{seconds:.0f} s",
         f"{recent.sent / max(1.0, min(at_s, 10.0)):.0f} queries/s",
@@ -162,14 +162,14 @@ def live_line(books: Books, at_s: float, seconds: float, status: Any) -> str:
     return ", ".join(words)
 
 
-def kinds_table(books: Books) -> Table:
-    """What became of each kind of query, and of all."""
+def kinds_table(query_log: QueryLog) -> Table:
+    """The outcomes of each kind of query, and of all."""
     table = plain_table(
         *("kind", "sent", "in time", "late", "refused", "errors", "p50 ms", "p99 ms"),
         right=range(1, 8),
     )
-    rows = [(kind.name, tally) for kind, tally in books.of_kinds()]
-    for name, tally in [*rows, ("[b]all[/]", books.tally())]:
+    rows = [(kind.name, tally) for kind, tally in query_log.of_kinds()]
+    for name, tally in [*rows, ("[b]all[/]", query_log.tally())]:
         table.add_row(
             name,
             f"{tally.sent:,}",

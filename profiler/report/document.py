@@ -40,7 +40,7 @@ class TaskFigures:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was profiled and predicted, as pictures' data.
+    """The profiles and predictions, as the data of pictures.
 
     Attributes:
         devices: what was profiled on.

@@ -8,11 +8,8 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import Final
 
-from modelless.profiler.report.batch_curves import BatchFigure, Quantiles
-from modelless.profiler.report.chart_parts import Chart
-from modelless.profiler.report.document import Report, TaskFigures
-from modelless.profiler.report.latency_charts import batch_chart, error_chart, predicted_chart
-from modelless.profiler.report.page_parts import (
+from modelless.common.drawing import Chart
+from modelless.common.pages import (
     Cells,
     count_of,
     details,
@@ -21,6 +18,9 @@ from modelless.profiler.report.page_parts import (
     section,
     table,
 )
+from modelless.profiler.report.batch_curves import BatchFigure, Quantiles
+from modelless.profiler.report.document import Report, TaskFigures
+from modelless.profiler.report.latency_charts import batch_chart, error_chart, predicted_chart
 from modelless.profiler.report.prediction_errors import (
     CLOSE_PERCENT,
     ErrorSummary,

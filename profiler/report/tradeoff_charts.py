@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from modelless.profiler.report.chart_parts import (
+from modelless.common.drawing import (
+    MUTED,
     NAME_GAP_PT,
     NAME_PT,
+    PAPER,
     WIDTH_IN,
     Chart,
     colours_of,
     logarithmic,
     name_column,
+    name_points,
     title,
 )
-from modelless.profiler.report.plotting import MUTED, PAPER, name_points
 from modelless.profiler.report.tradeoffs import (
     FrontierFigure,
     FrontierPoint,

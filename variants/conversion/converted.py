@@ -1,4 +1,4 @@
-"""What a conversion gives, and the one way in."""
+"""Converts a trained model to ONNX and compares the result with its source."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from modelless.common.errors import (
     EnvironmentUnfitError,
     InvalidInputError,
     ModellessError,
-    NotFoundError,
 )
-from modelless.common.importing import import_object
+from modelless.common.plugins import Plugins, import_object
 from modelless.variants.graphs.canonical import write_model
 from modelless.variants.making.calibration import CalibrationData, Feed
 from modelless.variants.making.fidelity import Outputs
@@ -30,12 +29,15 @@ from modelless.variants.making.verification import (
 
 _HOME: Final = "modelless.variants.conversion"
 
-FRAMEWORKS: Final[Mapping[str, str]] = {
-    "pytorch": f"{_HOME}.pytorch:convert_pytorch",
-    "scikit-learn": f"{_HOME}.scikit_learn:convert_scikit_learn",
-    "tensorflow": f"{_HOME}.tensorflow:convert_tensorflow",
-}
-"""Where the converter of each framework lies."""
+FRAMEWORKS: Final = Plugins(
+    "framework",
+    {
+        "pytorch": f"{_HOME}.pytorch:convert_pytorch",
+        "scikit-learn": f"{_HOME}.scikit_learn:convert_scikit_learn",
+        "tensorflow": f"{_HOME}.tensorflow:convert_tensorflow",
+    },
+)
+"""The converter of each framework."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +79,10 @@ def convert(
         InvalidInputError: the source is no such model, cannot be converted, or the result differs.
         IntegrityError: the result is no valid model.
     """
-    if framework not in FRAMEWORKS:
-        raise NotFoundError(
-            f"framework {framework!r} does not exist; there are: {', '.join(FRAMEWORKS)}."
-        )
+    FRAMEWORKS.check(framework)
     if not inputs.feeds:
         raise InvalidInputError.of("conversion: inputs", "none", "one call of real inputs at least")
-    converter: Callable[..., Converted] = import_object(FRAMEWORKS[framework], "converter")
+    converter: Callable[..., Converted] = FRAMEWORKS.find(framework)
     return converter(source, inputs, tolerance)
 
 
@@ -118,7 +117,7 @@ def guarded(source_run: Callable[[Feed], Outputs], source: str) -> Callable[[Fee
 
 
 def output_names(count: int) -> list[str]:
-    """What outputs are called that have no names of their own: ``output``, or ``output_0``, ..."""
+    """Names for outputs that have none of their own: ``output``, or ``output_0``, ..."""
     return ["output"] if count == 1 else [f"output_{index}" for index in range(count)]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from modelless.common.errors import InvalidInputError
-from modelless.common.importing import import_object
+from modelless.common.plugins import import_object
 from modelless.variants.conversion.converted import FRAMEWORKS, convert
 from modelless.variants.graphs.inspection import read_onnx
 from modelless.variants.making.calibration import CalibrationData

@@ -1,4 +1,4 @@
-"""What a cost model reads of a graph: how much it computes and moves, read without running it.
+"""Facts of a graph for a cost model: its computation and its traffic, read without running it.
 
 The facts are those that papers on latency prediction found to matter: multiply-adds by kind of
 layer, since kinds run at different speeds (nn-Meter, MobiSys 2021); activations, which say more of
@@ -79,11 +79,11 @@ class GraphFlow:
         )
 
     def written_bytes(self) -> int | None:
-        """What all compute nodes write; None if any of it is unknown."""
+        """Bytes that all compute nodes write; None if any of it is unknown."""
         return _sum(self._bytes_of(name) for node in self.compute for name in node.output if name)
 
     def moved_bytes(self, node: NodeProto) -> int | None:
-        """What ``node`` reads, weights included, and writes; None if any of it is unknown."""
+        """Bytes that ``node`` reads, weights included, and writes; None if any is unknown."""
         names = {name for name in (*node.input, *node.output) if name}
         return _sum(self._bytes_of(name) for name in names)
 
@@ -161,7 +161,7 @@ class IntensityBand:
 
 @dataclass(frozen=True, slots=True)
 class GraphFacts:
-    """Facts of a graph for one item. What cannot be told for certain is None.
+    """Facts of a graph for one item. A fact that cannot be told for certain is None.
 
     Attributes:
         multiply_adds: of all layers.

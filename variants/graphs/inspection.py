@@ -1,4 +1,4 @@
-"""What an ONNX file is, found out before anything runs it; what must not run is refused here.
+"""Inspects an ONNX file before anything runs it, and refuses one that must not run.
 
 An ONNX file is a program by someone else. Refused are operators that only a library loaded into the
 process could run, data outside the file's folder, and formats newer than what was reviewed.
@@ -53,7 +53,7 @@ _DATATYPES: Final[Mapping[int, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class OnnxFacts:
-    """What an ONNX file says of itself.
+    """The facts that an ONNX file states of itself.
 
     Attributes:
         opset: version of the standard operators it uses.

@@ -32,7 +32,7 @@ from onnx import (
 # arithmetic is worked out by ONNX's reference evaluator, and those axes are kept.
 
 _MOST_ELEMENTS: Final = 1024  # of a tensor that can be a shape
-# What graphs reckon sizes with; anything else is left to run when the graph runs.
+# The operators that compute sizes; all others run only when the graph runs.
 _ARITHMETIC: Final = frozenset(
     {"Abs", "Add", "Cast", "Ceil", "Concat", "Constant", "Div", "Equal", "Floor", "Gather"}
     | {"Greater", "Identity", "Less", "Max", "Min", "Mod", "Mul", "Neg", "ReduceMax", "ReduceMin"}
@@ -208,7 +208,7 @@ _STAND_INS: Final[Mapping[str, tuple[str, slice]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """What is known of a tensor, one item in the batch.
+    """Facts about a tensor, with one item in the batch.
 
     Attributes:
         shape: its sizes; None where one of them is not known.

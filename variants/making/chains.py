@@ -53,7 +53,7 @@ class Chain:
 
 @dataclass(slots=True)
 class Chains:
-    """What was found.
+    """The chains of a graph.
 
     Attributes:
         found: chains, in the order of their layers.

@@ -68,7 +68,7 @@ def read_change(store: Store) -> int:
 
 
 def read_evidence(store: Store, trial: Trial) -> Mapping[str, Any] | None:
-    """What was kept of a trial's evidence; None if nothing was, or if it is over."""
+    """The kept evidence of a trial; None if there is none, or if it is over."""
     with store.session() as session:
         row = session.get(VersionLineRow, trial.name)
         if row is None or row.trial is None or row.trial["number"] != trial.number:

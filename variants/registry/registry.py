@@ -437,7 +437,7 @@ class Registry:
             )
 
     def resolve(self, path: str, version: str | int | None = None) -> Scope:
-        """What ``path`` stands for now. Who resolves often keeps a ``catalog``.
+        """The variants that ``path`` names now. A caller that resolves often keeps a ``catalog``.
 
         Args:
             path: ``task``, ``task/model``, ``task/model/variant`` or ``task/model/variant@2``.

@@ -27,7 +27,7 @@ class OnnxRuntimeCpu:
 
     @property
     def engine(self) -> Engine:
-        """Which engine this is."""
+        """The engine's name."""
         return Engine.ONNXRUNTIME_CPU
 
     def load(

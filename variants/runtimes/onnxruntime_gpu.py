@@ -53,7 +53,7 @@ class OnnxRuntimeCuda:
 
     @property
     def engine(self) -> Engine:
-        """Which engine this is."""
+        """The engine's name."""
         return Engine.ONNXRUNTIME_CUDA
 
     def load(
@@ -76,7 +76,7 @@ class OnnxRuntimeTensorRt:
 
     @property
     def engine(self) -> Engine:
-        """Which engine this is."""
+        """The engine's name."""
         return Engine.ONNXRUNTIME_TENSORRT
 
     def load(

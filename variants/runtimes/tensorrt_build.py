@@ -39,7 +39,7 @@ class ShapeProfile:
 
 
 def shape_profiles(inputs: Sequence[TensorSpec], side_px: int | None) -> tuple[ShapeProfile, ...]:
-    """What to compile for: batches of 1 to 32, other free axes from 1 to 1024.
+    """The shapes to compile for: batches of 1 to 32, other free axes from 1 to 1024.
 
     Args:
         inputs: the graph's; a free size is -1.

@@ -48,7 +48,7 @@ class ValidationSet(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """What people call it."""
+        """The name for people."""
 
     @property
     @abstractmethod

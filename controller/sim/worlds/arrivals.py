@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
 from modelless.controller.sim.randomness import stream
-from modelless.controller.sim.worlds.queries import PopularitySettings, QueriesSettings, SloSettings
-from modelless.controller.sim.worlds.traces import Recorded, arrivals
+from modelless.controller.sim.worlds.queries import PopularitySettings, QueriesSettings
+from modelless.controller.sim.worlds.traces import Recorded, SloSettings
 from modelless.controller.sim.worlds.world import WorldFile
 from modelless.policies.views import QueryView
 
@@ -52,7 +52,7 @@ def queries(file: WorldFile, seed: int) -> Iterator[Asked]:
     """All queries of the world, ascending in time; ends at ``duration_s``.
 
     Raises:
-        InvalidInputError: while iterating: see ``traces.arrivals``; names the stream.
+        InvalidInputError: while iterating: see ``traces.Arrivals.arrivals``; names the stream.
     """
     streams = [_stream(file, number, seed) for number in range(len(file.world.queries))]
     if len(streams) == 1:
@@ -86,8 +86,7 @@ def _stream(file: WorldFile, number: int, seed: int) -> Iterator[Asked]:
     end_s = inf if world.duration_s is None else world.duration_s
     known = set(tasks)
     try:
-        source = arrivals(
-            settings.arrivals,
+        source = settings.arrivals.arrivals(
             file.folder,
             settings.rate_scale * world.load,
             stream(seed, place, "arrivals"),

@@ -1,6 +1,6 @@
-"""When queries come: iterators of (seconds, number of the stream), ascending, never held whole.
+"""The kinds of arrivals: settings, and the iterators of arrivals that follow from them.
 
-Times are those of the source; scaling in time and the world's clock are ``arrivals.py``'s business.
+Times are those of the source; ``arrivals.py`` scales time and sets the world's clock.
 Sources: the Markov-modulated process is the two-state case of Fischer and Meier-Hellstern (1993);
 time-varying rates are thinned as in Lewis and Shedler (1979).
 """
@@ -9,27 +9,43 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, ClassVar, Final, Literal, NamedTuple
 
 import numpy as np
-from pydantic import ValidationError
-
-from modelless.common.errors import InvalidInputError
-from modelless.controller.sim.worlds.queries import (
-    ArrivalsSettings,
-    BurstArrivals,
-    DiurnalArrivals,
-    FlashCrowdArrivals,
-    GammaArrivals,
-    PoissonArrivals,
-    RatesArrivals,
-    SloSettings,
-    TraceArrivals,
+from pydantic import (
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
 )
-from modelless.controller.sim.worlds.section import explain
+
+from modelless.common.errors import InvalidInputError, ModellessError
+from modelless.common.plugins import Plugins
+from modelless.controller.sim.worlds.section import Section, explain
+
+Rate = Annotated[float, Field(ge=0, le=1e7)]
+
+
+class SloSettings(Section):
+    """One kind of client: its limits, and how common it is."""
+
+    weight: float = Field(1.0, gt=0, description="share among the kinds")
+    latency_ms: float | None = Field(
+        None, gt=0, le=3.6e6, description="deadline from arrival; default: limits'"
+    )
+    min_accuracy: float = Field(0.0, ge=0, le=100, description="least accuracy, per cent")
+    max_cost_usd: float | None = Field(None, gt=0, description="highest price; default: none")
+    tenant: str = Field("", description="the client's name")
+    priority: int = Field(0, ge=0, le=9, description="more is more urgent")
+    items: int = Field(1, ge=1, le=1024, description="items a query")
+    when_late: Literal["refuse", "serve"] = Field(
+        "refuse", description="what happens to queries that cannot be in time"
+    )
 
 
 class Recorded(NamedTuple):
@@ -61,44 +77,200 @@ _LIMITS = (
 )  # fmt: skip
 
 
-def arrivals(
-    settings: ArrivalsSettings,
-    folder: Path,
-    scale: float,
-    rng: np.random.Generator,
-    until_s: float = math.inf,
-) -> Iterator[Arrival]:
-    """The arrivals a source describes, its rate multiplied by ``scale``.
+class Arrivals(Section, ABC):
+    """One kind of arrivals. Its fields are its settings in a world file.
 
-    Args:
-        settings: the source.
-        folder: of its files.
-        scale: of the rate.
-        rng: of its own.
-        until_s: later ones are not needed; some may come all the same.
-
-    Raises:
-        InvalidInputError: a rate beyond ``MOST_PER_S``; and while iterating: a file that is
-            unreadable, empty, not ascending, or with a negative rate; names the file and the line.
+    Attributes:
+        ends: the arrivals come to an end by themselves, so that the world needs no duration.
+        kind: the name of the kind.
     """
-    if isinstance(settings, PoissonArrivals):
-        return _renewal(_rate(settings.rate_per_s, scale), 1.0, rng)
-    if isinstance(settings, GammaArrivals):
-        return _renewal(_rate(settings.rate_per_s, scale), settings.cv, rng)
-    if isinstance(settings, BurstArrivals):
-        _rate(max(settings.low_per_s, settings.high_per_s), scale)
-        return _bursts(settings, scale, rng, until_s)
-    if isinstance(settings, DiurnalArrivals):
-        peak = _rate(settings.mean_per_s * (1.0 + settings.swing), scale)
-        return _thinned(peak, lambda t_s: _diurnal(settings, t_s) * scale, rng, until_s)
-    if isinstance(settings, FlashCrowdArrivals):
-        peak = _rate(max(settings.peak_per_s, settings.base_per_s), scale)
-        return _thinned(peak, lambda t_s: _flash_crowd(settings, t_s) * scale, rng, until_s)
-    if isinstance(settings, TraceArrivals):
+
+    ends: ClassVar[bool] = False
+
+    kind: str
+
+    @abstractmethod
+    def arrivals(
+        self, folder: Path, scale: float, rng: np.random.Generator, until_s: float
+    ) -> Iterator[Arrival]:
+        """The arrivals, ascending in time, their rate multiplied by ``scale``.
+
+        Args:
+            folder: of the world file, for files that the settings name.
+            scale: multiplies the rate.
+            rng: the stream of random numbers for these arrivals alone.
+            until_s: later arrivals are not needed; some may come all the same.
+
+        Raises:
+            InvalidInputError: a rate that is absurd; and while iterating: a file that is
+                unreadable, empty, not ascending, or with a negative rate; names file and line.
+        """
+
+
+class PoissonArrivals(Arrivals):
+    """Independent clients: exponential gaps."""
+
+    kind: Literal["poisson"]
+    rate_per_s: Rate = Field(description="mean arrivals a second")
+
+    def arrivals(
+        self, folder: Path, scale: float, rng: np.random.Generator, until_s: float
+    ) -> Iterator[Arrival]:
+        """See ``Arrivals.arrivals``."""
+        return _renewal(_rate(self.rate_per_s, scale), 1.0, rng)
+
+
+class GammaArrivals(Arrivals):
+    """Gamma-distributed gaps: more regular (cv below 1) or burstier (above) than Poisson."""
+
+    kind: Literal["gamma"]
+    rate_per_s: Rate = Field(description="mean arrivals a second")
+    cv: float = Field(gt=0, le=20, description="standard deviation of the gaps over their mean")
+
+    def arrivals(
+        self, folder: Path, scale: float, rng: np.random.Generator, until_s: float
+    ) -> Iterator[Arrival]:
+        """See ``Arrivals.arrivals``."""
+        return _renewal(_rate(self.rate_per_s, scale), self.cv, rng)
+
+
+class BurstArrivals(Arrivals):
+    """A Poisson process whose rate jumps between two levels, each held for a random time (MMPP)."""
+
+    kind: Literal["bursts"]
+    low_per_s: Rate = Field(description="rate between bursts")
+    high_per_s: Rate = Field(description="rate in bursts")
+    mean_low_s: float = Field(ge=1e-3, description="mean time between bursts, seconds")
+    mean_high_s: float = Field(ge=1e-3, description="mean length of a burst, seconds")
+
+    def arrivals(
+        self, folder: Path, scale: float, rng: np.random.Generator, until_s: float
+    ) -> Iterator[Arrival]:
+        """See ``Arrivals.arrivals``."""
+        if _rate(max(self.low_per_s, self.high_per_s), scale) <= 0.0:
+            return iter(())
+        return self._bursts(scale, rng, until_s)
+
+    def _bursts(self, scale: float, rng: np.random.Generator, until_s: float) -> Iterator[Arrival]:
+        begin_s, high = 0.0, False
+        while begin_s < until_s:
+            mean_s = self.mean_high_s if high else self.mean_low_s
+            rate_per_s = (self.high_per_s if high else self.low_per_s) * scale
+            end_s = begin_s + float(rng.exponential(mean_s))
+            for at_s in _uniform(begin_s, end_s, rate_per_s, rng):
+                yield at_s, None
+            begin_s, high = end_s, not high
+
+
+class DiurnalArrivals(Arrivals):
+    """A Poisson process whose rate swings as a sine: the day, shortened at will."""
+
+    kind: Literal["diurnal"]
+    mean_per_s: Rate = Field(description="mean rate")
+    swing: float = Field(0.8, ge=0, le=1, description="the peak is mean x (1 + swing)")
+    period_s: float = Field(gt=0, description="a day, seconds")
+    peak_at_s: float = Field(0.0, description="when a peak is")
+
+    def arrivals(
+        self, folder: Path, scale: float, rng: np.random.Generator, until_s: float
+    ) -> Iterator[Arrival]:
+        """See ``Arrivals.arrivals``."""
+        peak_per_s = _rate(self.mean_per_s * (1.0 + self.swing), scale)
+        return _thinned(peak_per_s, lambda t_s: self._rate_per_s(t_s) * scale, rng, until_s)
+
+    def _rate_per_s(self, t_s: np.ndarray) -> np.ndarray:
+        phase = 2.0 * math.pi * (t_s - self.peak_at_s) / self.period_s
+        return self.mean_per_s * (1.0 + self.swing * np.cos(phase))
+
+
+class FlashCrowdArrivals(Arrivals):
+    """A steady Poisson process, and once a crowd that comes fast and leaves slowly."""
+
+    kind: Literal["flash-crowd"]
+    base_per_s: Rate = Field(description="rate before and after")
+    peak_per_s: Rate = Field(description="rate at the height")
+    at_s: float = Field(ge=0, description="when it begins")
+    rise_s: float = Field(5.0, gt=0, description="from base to peak, linear")
+    hold_s: float = Field(10.0, ge=0, description="at the peak")
+    fall_s: float = Field(20.0, gt=0, description="time constant of the decay")
+
+    def arrivals(
+        self, folder: Path, scale: float, rng: np.random.Generator, until_s: float
+    ) -> Iterator[Arrival]:
+        """See ``Arrivals.arrivals``."""
+        peak_per_s = _rate(max(self.peak_per_s, self.base_per_s), scale)
+        return _thinned(peak_per_s, lambda t_s: self._rate_per_s(t_s) * scale, rng, until_s)
+
+    def _rate_per_s(self, t_s: np.ndarray) -> np.ndarray:
+        rising = np.clip((t_s - self.at_s) / self.rise_s, 0.0, 1.0)
+        over_s = t_s - (self.at_s + self.rise_s + self.hold_s)
+        falling = np.exp(-np.maximum(over_s, 0.0) / self.fall_s)
+        return self.base_per_s + (self.peak_per_s - self.base_per_s) * rising * falling
+
+
+class TraceArrivals(Arrivals):
+    """Recorded arrivals: a CSV file with ``arrival_s`` and perhaps ``task``, ascending.
+
+    A row may name its limits, too: ``latency_ms``, ``min_accuracy``, ``max_cost_usd``, ``tenant``,
+    ``priority``, ``items`` and ``when_late``, blank for none. Where the file has any of these
+    columns, its rows take the place of the mix of clients. ``task`` may be narrower:
+    ``task/model[/variant]``.
+    """
+
+    ends: ClassVar[bool] = True
+
+    kind: Literal["trace"]
+    path: str = Field(description="CSV file; relative to the world file")
+
+    def arrivals(
+        self, folder: Path, scale: float, rng: np.random.Generator, until_s: float
+    ) -> Iterator[Arrival]:
+        """See ``Arrivals.arrivals``."""
         if scale > MOST_COPIES:
             raise InvalidInputError.of("rate_scale times load", scale, f"at most {MOST_COPIES:g}")
-        return _recorded(folder / settings.path, scale, rng)
-    return _from_rates(settings, folder / settings.path, scale, rng)
+        return _recorded(folder / self.path, scale, rng)
+
+
+class RatesArrivals(Arrivals):
+    """Recorded rates: a CSV file with ``start_s, stream, rate_per_s``, ascending by start.
+
+    Between two starts each stream is a Poisson process; the i-th stream in order of appearance
+    asks for the i-th task, round and round.
+    """
+
+    ends: ClassVar[bool] = True
+
+    kind: Literal["rates"]
+    path: str = Field(description="CSV file; relative to the world file")
+    window_s: float = Field(600.0, gt=0, description="how long a rate holds if none follows")
+
+    def arrivals(
+        self, folder: Path, scale: float, rng: np.random.Generator, until_s: float
+    ) -> Iterator[Arrival]:
+        """See ``Arrivals.arrivals``."""
+        return self._arrivals(folder / self.path, scale, rng)
+
+    def _arrivals(self, path: Path, scale: float, rng: np.random.Generator) -> Iterator[Arrival]:
+        numbers: dict[str, int] = {}
+        rates: dict[int, float] = {}
+        begin_s: float | None = None
+        for row in _rows(path, ("start_s", "stream", "rate_per_s"), ()):
+            start_s = _seconds(path, row, "start_s")
+            rate_per_s = _number(path, row, "rate_per_s")
+            if not 0.0 <= rate_per_s <= 1e9:
+                raise InvalidInputError.of(
+                    f"{path}, line {row.line}: rate_per_s", rate_per_s, "0 or more, finite"
+                )
+            if begin_s is not None and start_s < begin_s:
+                raise _unsorted(path, row, "start_s", begin_s)
+            if begin_s is not None and start_s > begin_s:
+                yield from _window(begin_s, start_s, self.window_s, rates, scale, rng)
+            begin_s = start_s
+            number = numbers.setdefault(row.cells["stream"].strip(), len(numbers))
+            rates[number] = rate_per_s
+        if begin_s is None:
+            raise _empty(path)
+        yield from _window(begin_s, begin_s + self.window_s, self.window_s, rates, scale, rng)
 
 
 def _rate(rate_per_s: float, scale: float) -> float:
@@ -127,21 +299,6 @@ def _renewal(rate_per_s: float, cv: float, rng: np.random.Generator) -> Iterator
         now_s = float(times[-1])
         for at_s in times.tolist():
             yield at_s, None
-
-
-def _bursts(
-    settings: BurstArrivals, scale: float, rng: np.random.Generator, until_s: float
-) -> Iterator[Arrival]:
-    begin_s, high = 0.0, False
-    if max(settings.low_per_s, settings.high_per_s) <= 0.0:
-        return
-    while begin_s < until_s:
-        mean_s = settings.mean_high_s if high else settings.mean_low_s
-        rate_per_s = (settings.high_per_s if high else settings.low_per_s) * scale
-        end_s = begin_s + float(rng.exponential(mean_s))
-        for at_s in _uniform(begin_s, end_s, rate_per_s, rng):
-            yield at_s, None
-        begin_s, high = end_s, not high
 
 
 def _uniform(
@@ -174,18 +331,6 @@ def _thinned(
         kept = rng.random(_BLOCK) * peak_per_s < rate_at(times)
         for at_s in times[kept].tolist():
             yield at_s, None
-
-
-def _diurnal(settings: DiurnalArrivals, t_s: np.ndarray) -> np.ndarray:
-    phase = 2.0 * math.pi * (t_s - settings.peak_at_s) / settings.period_s
-    return settings.mean_per_s * (1.0 + settings.swing * np.cos(phase))
-
-
-def _flash_crowd(settings: FlashCrowdArrivals, t_s: np.ndarray) -> np.ndarray:
-    rising = np.clip((t_s - settings.at_s) / settings.rise_s, 0.0, 1.0)
-    over_s = t_s - (settings.at_s + settings.rise_s + settings.hold_s)
-    falling = np.exp(-np.maximum(over_s, 0.0) / settings.fall_s)
-    return settings.base_per_s + (settings.peak_per_s - settings.base_per_s) * rising * falling
 
 
 def _recorded(path: Path, scale: float, rng: np.random.Generator) -> Iterator[Arrival]:
@@ -233,32 +378,6 @@ def _repeated(
         yield arrival
         for at_s in sorted(rng.uniform(arrival[0], next_s, count - 1).tolist()):
             yield at_s, arrival[1]
-
-
-def _from_rates(
-    settings: RatesArrivals, path: Path, scale: float, rng: np.random.Generator
-) -> Iterator[Arrival]:
-    """Poisson processes of recorded rates; one number a stream, in order of appearance."""
-    numbers: dict[str, int] = {}
-    rates: dict[int, float] = {}
-    begin_s: float | None = None
-    for row in _rows(path, ("start_s", "stream", "rate_per_s"), ()):
-        start_s = _seconds(path, row, "start_s")
-        rate_per_s = _number(path, row, "rate_per_s")
-        if not 0.0 <= rate_per_s <= 1e9:
-            raise InvalidInputError.of(
-                f"{path}, line {row.line}: rate_per_s", rate_per_s, "0 or more, finite"
-            )
-        if begin_s is not None and start_s < begin_s:
-            raise _unsorted(path, row, "start_s", begin_s)
-        if begin_s is not None and start_s > begin_s:
-            yield from _window(begin_s, start_s, settings.window_s, rates, scale, rng)
-        begin_s = start_s
-        number = numbers.setdefault(row.cells["stream"].strip(), len(numbers))
-        rates[number] = rate_per_s
-    if begin_s is None:
-        raise _empty(path)
-    yield from _window(begin_s, begin_s + settings.window_s, settings.window_s, rates, scale, rng)
 
 
 def _window(
@@ -347,3 +466,44 @@ def _unsorted(path: Path, row: _Row, name: str, before: float) -> InvalidInputEr
 
 def _empty(path: Path) -> InvalidInputError:
     return InvalidInputError.of(f"{path}", "no rows", "at least one row below the heading")
+
+
+_KINDS: Final[Mapping[str, type[Arrivals]]] = {
+    "poisson": PoissonArrivals,
+    "gamma": GammaArrivals,
+    "bursts": BurstArrivals,
+    "diurnal": DiurnalArrivals,
+    "flash-crowd": FlashCrowdArrivals,
+    "trace": TraceArrivals,
+    "rates": RatesArrivals,
+}
+TRACES: Final = Plugins("kind of arrivals", _KINDS, group="modelless.traces", takes_paths=True)
+"""The kinds of arrivals; each is a class derived from ``Arrivals``."""
+
+
+def _settings_of(value: object, built_in: ValidatorFunctionWrapHandler) -> Arrivals:
+    kind = value.get("kind") if isinstance(value, Mapping) else None
+    found: Arrivals
+    if not isinstance(kind, str) or kind in _KINDS:
+        found = built_in(value)
+        return found
+    try:
+        found = TRACES.find_class(kind, Arrivals).model_validate(value)
+    except ModellessError as error:
+        raise ValueError(str(error)) from error
+    return found
+
+
+ArrivalsSettings = SerializeAsAny[
+    Annotated[
+        PoissonArrivals
+        | GammaArrivals
+        | BurstArrivals
+        | DiurnalArrivals
+        | FlashCrowdArrivals
+        | TraceArrivals
+        | RatesArrivals,
+        Field(discriminator="kind"),
+        WrapValidator(_settings_of),
+    ]
+]

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from modelless.controller.demo.answers import ClothesAnswer, Photo, PhotoAnswer
-from modelless.controller.demo.books import Books, Row
 from modelless.controller.demo.burst import BurstResult, Capacity, kinds_of
 from modelless.controller.demo.load_spec import KindSpec, LoadSpec, StepSpec
 from modelless.controller.demo.profiles import Profiled, Profiles
+from modelless.controller.demo.query_log import QueryLog, Row
 from modelless.controller.demo.report import Findings
 from modelless.controller.demo.slos import NamedSlo
 from modelless.controller.demo.v2_client import InferReply
@@ -22,13 +22,12 @@ from modelless.variants.vocabulary import (
     SLO,
     Accuracy,
     DeviceClass,
-    Engine,
     Precision,
     Provenance,
     Task,
     TensorSpec,
-    Variant,
 )
+from tests.builders import make_variant
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 DEVICE = DeviceClass("cpu-1", "cpu", 1, 2**30, 0.05, 8.0)
@@ -62,16 +61,10 @@ def make_profiled(
 ) -> Profiled:
     """A variant and its profile; the batch's latency grows in proportion."""
     precision, _, side = name.partition("-")
-    variant = Variant(
-        task=task,
-        model=model,
-        name=name,
-        version=1,
+    variant = make_variant(
+        f"{task}/{model}/{name}@1",
         precision=Precision(precision),
         resolution_px=int(side),
-        engine=Engine.ONNXRUNTIME_CPU,
-        artifact_sha256="0" * 64,
-        artifact_bytes=1000,
         accuracy=Accuracy(accuracy_percent, "top-1", Provenance.DERIVED, "a test"),
     )
     tail_ms = p99_ms if p99_ms is not None else 1.2 * p50_ms
@@ -179,8 +172,8 @@ def rows() -> list[Row]:
 @pytest.fixture
 def findings(profiles: Profiles, spec: LoadSpec, rows: list[Row]) -> Findings:
     """A demo that ran to its end."""
-    books = Books(kinds_of(spec))
-    books.add(rows)
+    query_log = QueryLog(kinds_of(spec))
+    query_log.add(rows)
     photo = Photo("coffee & cup", np.zeros((4, 4, 3), np.uint8), frozenset({"espresso"}))
     variant = "imagenet/efficientnet-lite0/int8-224@1"
     clothes_variant = "fashion-mnist/cnn-xl/int8-28@1"
@@ -208,7 +201,7 @@ def findings(profiles: Profiles, spec: LoadSpec, rows: list[Row]) -> Findings:
             PhotoAnswer(photo.name, never, InferReply(422, error="nothing <b>can</b>")),
         ],
         clothes=[ClothesAnswer(loose, 100, 92, 85.0, 96.0, 92.2, {clothes_variant: 100}, 0)],
-        burst=BurstResult(books, spec.steps, Capacity(40.0, 0.05, 2), 10.0, 0.3, 5 << 20),
+        burst=BurstResult(query_log, spec.steps, Capacity(40.0, 0.05, 2), 10.0, 0.3, 5 << 20),
         burst_kinds=spec.kinds,
         notes=["a note & more"],
     )

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from modelless.controller.demo import farewell, tables
+from modelless.controller.demo import summary, tables
 from modelless.controller.demo.answers import (
     Photo,
     ask_about_clothes,
     ask_about_photos,
 )
-from modelless.controller.demo.books import Books
 from modelless.controller.demo.burst import kinds_of
 from modelless.controller.demo.cluster_process import free_port
 from modelless.controller.demo.load_spec import LoadSpec
 from modelless.controller.demo.pictures import acceptable_indices, square, thumbnail
+from modelless.controller.demo.query_log import QueryLog
 from modelless.controller.demo.report import Findings
 from modelless.controller.demo.slos import NamedSlo
 from modelless.controller.demo.v2_client import Client, EncodedQuery, InferReply
@@ -121,11 +121,11 @@ def test_the_live_table_is_drawn_from_the_first_second(
     findings: Findings, spec: LoadSpec, status: dict[str, object] | None
 ) -> None:
     assert findings.burst is not None
-    for books in (Books(kinds_of(spec)), findings.burst.books):
+    for query_log in (QueryLog(kinds_of(spec)), findings.burst.query_log):
         text = shown(
-            tables.live_table(books, 10.0, 10.0, 20.0, "imagenet", status),
-            tables.live_line(books, 10.0, 10.0, status),
-            tables.kinds_table(books),
+            tables.live_table(query_log, 10.0, 10.0, 20.0, "imagenet", status),
+            tables.live_line(query_log, 10.0, 10.0, status),
+            tables.kinds_table(query_log),
         )
         assert "answered in time" in text
         assert ("5 MiB" in text) == bool(status)
@@ -133,15 +133,15 @@ def test_the_live_table_is_drawn_from_the_first_second(
 
 def test_the_end_is_summed_up(findings: Findings, tmp_path_factory: pytest.TempPathFactory) -> None:
     page = tmp_path_factory.mktemp("report") / "index.html"
-    text = "\n".join(farewell.summary(findings, page))
+    text = "\n".join(summary.summary(findings, page))
     assert "1 variants chosen for 1 photos under 2 limits, 1 of 1 labels sane" in text
     assert "9 queries, 22.2% in time" in text
-    lines = "\n".join(farewell.photo_summary(findings.photo_answers))
+    lines = "\n".join(summary.photo_summary(findings.photo_answers))
     assert "1 of 2 refused, as they had to be" in lines
 
 
 def test_the_snippet_is_python() -> None:
-    said = list(farewell.how_to_ask(PHOTOS, "http://127.0.0.1:8080"))
+    said = list(summary.how_to_ask(PHOTOS, "http://127.0.0.1:8080"))
     assert any(line.startswith("curl ") for line in said)
     compile(said[-1], "snippet", "exec")
     assert "127.0.0.1:8080" in said[-1]

@@ -29,7 +29,7 @@ from modelless.controller.demo.load import (
     prepare_requests,
     row_of,
 )
-from modelless.controller.demo.load_spec import LoadSpec, Shot, StepSpec, schedule
+from modelless.controller.demo.load_spec import LoadSpec, ScheduledQuery, StepSpec, schedule
 from modelless.controller.demo.profiles import Profiles
 from modelless.controller.demo.slos import OVERHEAD_S, best_within
 from modelless.variants.vocabulary import SLO
@@ -95,7 +95,7 @@ def answer(class_index: int = 7) -> Reply:
 
 
 def test_an_answer_becomes_a_row() -> None:
-    shot = Shot(1.0, 2, 0)
+    shot = ScheduledQuery(1.0, 2, 0)
     row = row_of(shot, answer(), 6.0, 0.5, [7, 8])
     assert row[:5] == (2, 1.0, 200, 6.0, 0.5)
     assert row[5:] == (4.5, "t/m/v@1", 75.0, True, "")
@@ -105,13 +105,13 @@ def test_an_answer_becomes_a_row() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"parameters":{},"outputs":[]}', b"[1]"])
 def test_an_answer_that_cannot_be_read_is_no_answer(body: bytes) -> None:
-    unreadable = row_of(Shot(1.0, 0, 0), Reply(200, body), 6.0, 0.5, [])
+    unreadable = row_of(ScheduledQuery(1.0, 0, 0), Reply(200, body), 6.0, 0.5, [])
     assert (unreadable.status, unreadable.lost) == (0, "unreadable")
 
 
 def test_refusals_and_silence_become_rows() -> None:
-    assert row_of(Shot(1.0, 0, 0), Reply(429, b"x"), 6.0, 0.5, []).status == 429
-    broken = row_of(Shot(1.0, 0, 0), BROKEN, 6.0, 0.5, [])
+    assert row_of(ScheduledQuery(1.0, 0, 0), Reply(429, b"x"), 6.0, 0.5, []).status == 429
+    broken = row_of(ScheduledQuery(1.0, 0, 0), BROKEN, 6.0, 0.5, [])
     assert (broken.status, broken.lost) == (0, "broken")
 
 

@@ -10,12 +10,11 @@ from dataclasses import replace
 import pytest
 
 from modelless.common.errors import EnvironmentUnfitError
+from modelless.common.pages import STYLE, table
 from modelless.controller.demo import figures
 from modelless.controller.demo.page import percent, render_page
 from modelless.controller.demo.profiles import Profiles
 from modelless.controller.demo.report import SCHEMA, Findings, document_of
-from modelless.profiler.report.page_parts import table
-from modelless.profiler.report.page_style import STYLE
 from tests.unit.demo.conftest import CLOTHES, DEVICE, NOW, PHOTOS
 
 
@@ -145,7 +144,7 @@ def test_shades_reach_from_end_to_end() -> None:
 
 def test_without_matplotlib_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(EnvironmentUnfitError, match=r"modelless\[demo\]"):
+    with pytest.raises(EnvironmentUnfitError, match=r"modelless\[report\]"):
         figures.frontier_figure([])
 
 

@@ -24,7 +24,7 @@ from modelless.controller.live.worker.device import LocalDevice
 from modelless.policies.reasons import Reason
 from modelless.variants.runtimes.onnxruntime_session import OnnxRuntimeVariant
 from modelless.variants.vocabulary import DeviceClass, Engine, Variant
-from tests.unit.variants.tiny_models import TASK, expected_scores, need, tiny_bytes, variant_of
+from tests.builders import TASK, expected_scores, need, tiny_bytes, variant_of
 
 CPU = DeviceClass("cpu-1", "cpu", 1, 1 << 30, 0.05, 8.0)
 IMAGES = np.random.default_rng(3).integers(0, 256, (3, 8, 8, 3), dtype=np.uint8)

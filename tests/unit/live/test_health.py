@@ -26,8 +26,8 @@ from modelless.controller.live.worker.device import STALLED_S, LocalDevice
 from modelless.policies.reasons import Reason
 from modelless.variants.registry.catalog import Catalog
 from modelless.variants.vocabulary import DeviceClass
+from tests.builders import TASK, tiny_bytes, variant_of
 from tests.unit.dispatch.world import FakeCostModel
-from tests.unit.variants.tiny_models import TASK, tiny_bytes, variant_of
 
 CPU = DeviceClass("cpu-1", "cpu", 1, 1 << 30, 0.05, 8.0)
 WAIT_S = 30.0

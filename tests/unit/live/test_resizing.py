@@ -16,7 +16,7 @@ from modelless.controller.live.worker.device import LocalDevice
 from modelless.policies.reasons import Reason
 from modelless.variants.runtimes import onnxruntime_cpu
 from modelless.variants.vocabulary import DeviceClass, Engine, Variant
-from tests.unit.variants.tiny_models import TASK, expected_scores, tiny_bytes, variant_of
+from tests.builders import TASK, expected_scores, tiny_bytes, variant_of
 
 SMALL = DeviceClass("cpu-1", "cpu", 1, 1 << 30, 0.05, 8.0)
 LARGE = DeviceClass("cpu-2", "cpu", 2, 1 << 30, 0.10, 16.0)

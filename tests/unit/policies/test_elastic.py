@@ -25,6 +25,7 @@ from modelless.policies.views import (
     WorkerState,
 )
 from modelless.variants.vocabulary import DeviceClass
+from tests.builders import make_cluster_view, make_facts
 
 CLASSES = {
     name: DeviceClass(name, "cpu", threads, 1 << 30, 0.05 * threads, 8.0)
@@ -36,15 +37,7 @@ GOOD, QUICK = "t/m/good@1", "t/m/quick@1"
 def facts(name: str, accuracy: float, item_s: float) -> VariantFacts:
     """One item takes ``item_s`` on a core, and 0.6 of that on two; batches gain nothing."""
     one = {"cpu-1": item_s, "cpu-2": 0.6 * item_s}
-    return VariantFacts(
-        name,
-        "t",
-        accuracy,
-        dict.fromkeys(one, 10.0),
-        dict.fromkeys(one, 0.2),
-        one,
-        {size: (0.0, seconds, 2 * seconds) for size, seconds in one.items()},
-    )
+    return make_facts(name, accuracy, {size: (s, 2 * s) for size, s in one.items()}, load_s=0.2)
 
 
 def view(
@@ -69,18 +62,16 @@ def view(
         )
         for number, size in enumerate(sizes)
     )
-    demands = (Demand("t", latency_s, floor, rate_per_s),) if rate_per_s else ()
-    return ClusterView(
-        now_s,
+    demands = [Demand("t", latency_s, floor, rate_per_s)] if rate_per_s else []
+    return make_cluster_view(
         CLASSES,
         workers,
         variants,
-        {"t": rate_per_s},
-        {},
         demands,
-        {},
-        (pool,),
-        missed_per_s,
+        now_s=now_s,
+        arrivals_per_s={"t": rate_per_s},
+        pools=(pool,),
+        missed_per_s=missed_per_s,
     )
 
 

@@ -23,6 +23,7 @@ from modelless.policies.eviction.query_rates import DecayedRates
 from modelless.policies.seams import EvictionPolicy
 from modelless.policies.views import ClusterView, Demand, Instance, VariantFacts, WorkerState
 from modelless.variants.vocabulary import DeviceClass
+from tests.builders import make_cluster_view, make_facts
 
 GPU = DeviceClass("gpu", "gpu", 1, 1 << 40, 1.0, 300.0)
 
@@ -54,10 +55,9 @@ def view(
         WorkerState(name, "gpu", 1000, tuple(i for i in instances if i.worker_id == name), busy)
         for name in sorted({"w0", *(i.worker_id for i in instances)})
     )
-    arrivals = fields.pop("arrivals", {})
-    return ClusterView(
-        now_s, {"gpu": GPU}, workers, tuple(variants), arrivals, unmet or {}, **fields
-    )
+    fields["arrivals_per_s"] = fields.pop("arrivals", {})
+    fields["unmet_per_s"] = unmet or {}
+    return make_cluster_view({"gpu": GPU}, workers, variants, now_s=now_s, **fields)
 
 
 def order(policy: EvictionPolicy, instances: Sequence[Instance], **fields: Any) -> list[str]:
@@ -308,14 +308,7 @@ HASTY = (Demand("new", 1.0, 0.0, 1.0), Demand("old", 1.0, 0.0, 1.0))
 
 def facts(name: str, accuracy: float, latency_s: float = 0.1) -> VariantFacts:
     variant_id = name if "/" in name else f"{name}/m/v@1"
-    return VariantFacts(
-        variant_id,
-        variant_id.split("/")[0],
-        accuracy,
-        {"gpu": 100.0},
-        {"gpu": 10.0},
-        {"gpu": latency_s},
-    )
+    return make_facts(variant_id, accuracy, {"gpu": [latency_s]}, memory_bytes=100.0, load_s=10.0)
 
 
 def test_miss_cost_weighs_the_rate_by_load_time_and_size() -> None:

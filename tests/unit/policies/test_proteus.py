@@ -21,8 +21,9 @@ from modelless.policies.scaling.mixed_integer import SolverLimits
 from modelless.policies.scaling.proteus import BETAS, Proteus
 from modelless.policies.scaling.proteus_program import ProteusProgram, SearchResult
 from modelless.policies.scaling.worker_options import WorkerOption, worker_options
-from modelless.policies.views import ClusterView, Demand, Targets, VariantFacts, WorkerState
+from modelless.policies.views import ClusterView, Demand, Targets, WorkerState
 from modelless.variants.vocabulary import DeviceClass, Placement
+from tests.builders import make_cluster_view, make_facts, make_workers
 
 LIMITS = SolverLimits(10_000, 1e-6, 60.0)
 
@@ -40,22 +41,12 @@ def make_view(
     """
     cpu = DeviceClass("cpu", "cpu", 1, 1000, 1.0, 10.0)
     facts = [
-        VariantFacts(
-            f"t/{name}/v@1",
-            "t",
-            accuracy,
-            {"cpu": 10.0},
-            {"cpu": 1.0},
-            {"cpu": one_s},
-            {"cpu": (0.0, *(one_s * (1.0 + 0.5 * extra) for extra in range(8)))},
-        )
+        make_facts(f"t/{name}/v@1", accuracy, {"cpu": [one_s * (1.0 + 0.5 * n) for n in range(8)]})
         for name, (accuracy, one_s) in variants.items()
     ]
-    states = tuple(WorkerState(f"w{number}", "cpu", 1000, ()) for number in range(workers))
-    rates: dict[str, float] = {}
-    for demand in demands:
-        rates[demand.scope] = rates.get(demand.scope, 0.0) + demand.rate_per_s
-    return ClusterView(now_s, {"cpu": cpu}, states, tuple(facts), rates, {}, tuple(demands))
+    return make_cluster_view(
+        {"cpu": cpu}, make_workers({"cpu": workers}), facts, demands, now_s=now_s
+    )
 
 
 def cpu(name: str) -> Placement:

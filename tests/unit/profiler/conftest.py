@@ -20,11 +20,11 @@ from modelless.variants.runtimes.base import Tensors
 from modelless.variants.vocabulary import (
     Accuracy,
     DeviceClass,
-    Engine,
     Precision,
     Provenance,
     Variant,
 )
+from tests import builders
 
 
 @dataclass
@@ -101,15 +101,10 @@ class MemorySink:
 
 
 def make_variant(name: str = "int8-224", model: str = "lite0", version: int = 1) -> Variant:
-    return Variant(
-        task="imagenet",
-        model=model,
-        name=name,
-        version=version,
+    return builders.make_variant(
+        f"imagenet/{model}/{name}@{version}",
         precision=Precision.INT8,
         resolution_px=224,
-        engine=Engine.ONNXRUNTIME_CPU,
-        artifact_sha256="0" * 64,
         artifact_bytes=500,
         accuracy=Accuracy(74.4, "top-1", Provenance.PUBLISHED, "a page"),
         parameter_count=4_650_000,

@@ -15,8 +15,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from modelless.common.errors import IntegrityError, InvalidInputError
 from modelless.variants.graphs.inspection import check_signature, inspect_onnx, read_onnx
 from modelless.variants.vocabulary import TensorSpec
-
-from .tiny_models import (
+from tests.builders import (
     TASK,
     make_model,
     tiny_bytes,

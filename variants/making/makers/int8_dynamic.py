@@ -24,7 +24,7 @@ from modelless.variants.making.quiet import without_message
 from modelless.variants.making.session import import_onnxruntime
 from modelless.variants.vocabulary import Precision
 
-# What ONNX Runtime logs on seeing a DequantizeLinear, though it only restores pixels.
+# A message that ONNX Runtime logs on seeing a DequantizeLinear, though it only restores pixels.
 _GUESS: Final = "Please check if the model is already quantized"
 _OPERATORS: Final = ("Gemm", "MatMul", "LSTM", "Attention")
 

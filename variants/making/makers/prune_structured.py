@@ -78,7 +78,7 @@ class PruneStructured(Maker):
         return Made(model, tuple(notes))
 
     def _kept(self, losses: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Which channels stay, in order: those of largest loss; of equals, the first."""
+        """The channels that stay, in order: those of largest loss; of equals, the first."""
         wanted = len(losses) * (1.0 - self.share)
         count = min(len(losses), self.multiple_of * max(1, round(wanted / self.multiple_of)))
         return np.sort(np.argsort(-losses, kind="stable")[:count])
@@ -104,7 +104,7 @@ def _moments(
 
 
 def _losses(graph: GraphProto, chain: Chain, moments: Moments) -> NDArray[np.float64]:
-    """What is lost with each channel of the chain: variance times squared weights, [channels]."""
+    """The loss by removing each channel of the chain: variance x squared weights, [channels]."""
     _, variance = moments
     weight = np.moveaxis(_array(graph, chain.reads.input[1]), _input_axis(chain.reads), 0)
     norms = (weight.astype(np.float64) ** 2).reshape(len(weight), -1).sum(axis=1)

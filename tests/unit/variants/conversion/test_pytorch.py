@@ -14,7 +14,7 @@ import pytest
 
 from modelless.common.errors import IntegrityError, InvalidInputError
 from modelless.variants.conversion.converted import convert
-from modelless.variants.conversion.pt2_archive import without_pickles
+from modelless.variants.conversion.pytorch import without_pickles
 from modelless.variants.graphs.inspection import inspect_onnx
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.session import Session

@@ -10,7 +10,7 @@ from modelless.profiler.cost_model.learned.baselines import BoostedTrees
 from modelless.profiler.cost_model.learned.prior import shipped_prior
 from modelless.profiler.measure.table import TableRow
 
-from .test_review_calibration import row
+from .test_left_out_scores import row
 
 
 def without_sizes(device: str, width: int) -> TableRow:

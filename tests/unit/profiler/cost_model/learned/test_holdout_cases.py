@@ -5,7 +5,7 @@ from __future__ import annotations
 from modelless.profiler.cost_model.learned.evaluation import MOST_JUDGED, plan_cases
 from modelless.profiler.cost_model.learned.features import sort_rows
 
-from .test_review_calibration import row
+from .test_left_out_scores import row
 
 
 def test_a_table_that_is_given_twice_is_unseen_all_the_same() -> None:

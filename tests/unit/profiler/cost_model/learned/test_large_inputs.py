@@ -22,7 +22,7 @@ from modelless.profiler.cost_model.learned.prior import Prior, digest_of, parse_
 from modelless.profiler.measure.table import PlacementFacts
 from modelless.variants.vocabulary import Placement
 
-from .test_review_calibration import points_of, row
+from .test_left_out_scores import points_of, row
 
 NONE = np.array([], dtype=np.intp)
 

@@ -1,4 +1,4 @@
-"""The books of a load: every query that was sent comes out exactly once, under one outcome."""
+"""The log of a load's queries: each query that was sent has one row and one outcome."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Outcome(StrEnum):
-    """What became of a query."""
+    """The outcome of a query."""
 
     IN_TIME = "in time"
     LATE = "late"
@@ -72,7 +72,7 @@ class Row(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """A kind of queries, as the books need it.
+    """A kind of queries.
 
     Attributes:
         name: for people.
@@ -151,7 +151,7 @@ class Bin:
     tally: Tally
 
 
-class Account:
+class TallyBuilder:
     """Counts queries as they come, so that what has been counted need not be counted again."""
 
     def __init__(self) -> None:
@@ -175,7 +175,7 @@ class Account:
             self._right += row.is_right
 
     def tally(self) -> Tally:
-        """What has been counted so far."""
+        """The counts so far."""
         answers = len(self._latencies_ms)
         quantiles: Sequence[float | None] = (None, None, None)
         if answers:
@@ -196,13 +196,13 @@ class Account:
 
 
 def outcome_of(row: Row, deadline_ms: float) -> Outcome:
-    """What became of a query. A late answer is one that comes after the deadline."""
+    """The outcome of a query. A late answer comes after the deadline."""
     if row.status == 200:
         return Outcome.LATE if row.latency_ms > deadline_ms else Outcome.IN_TIME
     return _BY_STATUS.get(row.status, Outcome.ERROR)
 
 
-class Books:
+class QueryLog:
     """All queries of a load.
 
     Args:
@@ -212,9 +212,9 @@ class Books:
     def __init__(self, kinds: Sequence[Kind]) -> None:
         self.kinds = tuple(kinds)
         self.rows: list[Row] = []
-        self._all = Account()
-        self._by_kind = [Account() for _ in self.kinds]
-        self._by_task = {kind.task: Account() for kind in self.kinds}
+        self._all = TallyBuilder()
+        self._by_kind = [TallyBuilder() for _ in self.kinds]
+        self._by_task = {kind.task: TallyBuilder() for kind in self.kinds}
 
     def add(self, rows: Iterable[Row]) -> None:
         """Enter queries that ended."""
@@ -236,7 +236,7 @@ class Books:
 
     def of_task(self, task: str) -> Tally:
         """Those that asked for ``task``."""
-        return self._by_task[task].tally() if task in self._by_task else Account().tally()
+        return self._by_task[task].tally() if task in self._by_task else TallyBuilder().tally()
 
     def recent(self, now_s: float, window_s: float, task: str | None = None) -> Tally:
         """Those due in the ``window_s`` seconds before ``now_s``, of ``task`` if it is given."""
@@ -268,7 +268,7 @@ class Books:
         ]
 
     def _count(self, rows: Iterable[Row]) -> Tally:
-        account = Account()
+        account = TallyBuilder()
         for row in rows:
             account.add(row, self.kinds[row.kind].deadline_ms)
         return account.tally()

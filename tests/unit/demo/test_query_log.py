@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from modelless.controller.demo.books import Books, Outcome, Row, outcome_of
 from modelless.controller.demo.burst import kinds_of
 from modelless.controller.demo.load_spec import LoadSpec
+from modelless.controller.demo.query_log import Outcome, QueryLog, Row, outcome_of
 
 
 @pytest.fixture
-def books(spec: LoadSpec, rows: list[Row]) -> Books:
-    found = Books(kinds_of(spec))
+def query_log(spec: LoadSpec, rows: list[Row]) -> QueryLog:
+    found = QueryLog(kinds_of(spec))
     found.add(rows[:4])
     found.add(rows[4:])
     return found
 
 
-def test_every_query_has_one_outcome(books: Books, rows: list[Row]) -> None:
-    total = books.tally()
+def test_every_query_has_one_outcome(query_log: QueryLog, rows: list[Row]) -> None:
+    total = query_log.tally()
     assert total.outcomes == {
         Outcome.IN_TIME: 2,
         Outcome.LATE: 1,
@@ -33,8 +33,8 @@ def test_every_query_has_one_outcome(books: Books, rows: list[Row]) -> None:
     assert total.share_in_time == pytest.approx(2 / 9)
 
 
-def test_answers_are_described(books: Books) -> None:
-    total = books.tally()
+def test_answers_are_described(query_log: QueryLog) -> None:
+    total = query_log.tally()
     assert total.mean_accuracy == pytest.approx((74.4 + 74.4 + 92.2) / 3)
     assert (total.right, total.judged) == (1, 2)
     assert total.p50_ms == pytest.approx(10.0)
@@ -45,35 +45,35 @@ def test_answers_are_described(books: Books) -> None:
     }
 
 
-def test_kinds_and_tasks_add_up(books: Books) -> None:
-    (quick, of_quick), (_, of_clothes) = books.of_kinds()
+def test_kinds_and_tasks_add_up(query_log: QueryLog) -> None:
+    (quick, of_quick), (_, of_clothes) = query_log.of_kinds()
     assert quick.name == "quick"
-    assert of_quick.sent + of_clothes.sent == books.tally().sent
-    assert books.of_task("imagenet") == of_quick
-    assert books.of_task("nothing").sent == 0
+    assert of_quick.sent + of_clothes.sent == query_log.tally().sent
+    assert query_log.of_task("imagenet") == of_quick
+    assert query_log.of_task("nothing").sent == 0
 
 
-def test_bins_leave_nothing_out(books: Books) -> None:
-    bins = books.bins(2.0)
+def test_bins_leave_nothing_out(query_log: QueryLog) -> None:
+    bins = query_log.bins(2.0)
     assert [one.tally.sent for one in bins] == [3, 2, 0, 2, 2]
     assert [one.start_s for one in bins] == [0.0, 2.0, 4.0, 6.0, 8.0]
-    assert sum(one.tally.sent for one in books.bins(2.0, "imagenet")) == 6
-    assert len(books.bins(2.0, "imagenet")) == len(bins)
+    assert sum(one.tally.sent for one in query_log.bins(2.0, "imagenet")) == 6
+    assert len(query_log.bins(2.0, "imagenet")) == len(bins)
 
 
-def test_recent_looks_at_when_queries_were_due(books: Books) -> None:
-    assert books.recent(3.0, 1.0).sent == 2
-    assert books.recent(10.0, 3.0).sent == 4
-    assert books.recent(10.0, 3.0, "fashion-mnist").sent == 2
+def test_recent_looks_at_when_queries_were_due(query_log: QueryLog) -> None:
+    assert query_log.recent(3.0, 1.0).sent == 2
+    assert query_log.recent(10.0, 3.0).sent == 4
+    assert query_log.recent(10.0, 3.0, "fashion-mnist").sent == 2
 
 
 def test_empty_books(spec: LoadSpec) -> None:
-    books = Books(kinds_of(spec))
-    total = books.tally()
+    query_log = QueryLog(kinds_of(spec))
+    total = query_log.tally()
     assert total.sent == total.answered == total.refused == total.errors == 0
     assert total.share_in_time is total.mean_accuracy is total.p50_ms is None
-    assert books.bins(1.0) == []
-    assert books.recent(5.0, 5.0) == total
+    assert query_log.bins(1.0) == []
+    assert query_log.recent(5.0, 5.0) == total
 
 
 def test_on_the_deadline_is_in_time() -> None:

@@ -1,4 +1,4 @@
-"""What is said at the end: what was found, where the report is, and how to ask more."""
+"""The demo's last words: its findings, the place of the report, and commands to go on with."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def summary(findings: Findings, page: Path) -> Iterator[str]:
         f"limits, {sane} of {len(judged)} labels sane"
     )
     if findings.burst is not None:
-        total = findings.burst.books.tally()
+        total = findings.burst.query_log.tally()
         yield (
             f"burst: {total.sent:,} queries, {percent(total.share_in_time)} in time, "
             f"{total.answered - total.in_time:,} late, {total.refused:,} refused, "

@@ -1,8 +1,10 @@
-"""Tiny ONNX models for tests, built with ``onnx.helper``; no file, no download."""
+"""Builders of test data: tiny ONNX models, variants, and views for policies."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +18,11 @@ from onnx import (
     numpy_helper,
 )
 
+from modelless.policies.views import ClusterView, Demand, Instance, VariantFacts, WorkerState
 from modelless.variants.runtimes.engines import engine_status
 from modelless.variants.vocabulary import (
     Accuracy,
+    DeviceClass,
     Engine,
     Model,
     Precision,
@@ -114,15 +118,108 @@ def with_custom_operator(domain: str, operator: str = "Spy", *, nested: bool = F
 
 def variant_of(data: bytes, name: str = "fp32", version: int = 1) -> Variant:
     """A variant of ``MODEL`` whose artifact is ``data``."""
-    return Variant(
-        task=TASK.name,
-        model=MODEL.name,
-        name=name,
-        version=version,
-        precision=Precision.FP32,
-        resolution_px=None,
-        engine=Engine.ONNXRUNTIME_CPU,
+    return make_variant(
+        f"{TASK.name}/{MODEL.name}/{name}@{version}",
+        accuracy=ACCURACY,
         artifact_sha256=hashlib.sha256(data).hexdigest(),
         artifact_bytes=len(data),
-        accuracy=ACCURACY,
+    )
+
+
+def make_variant(variant_id: str, **changes: Any) -> Variant:
+    """The variant ``task/model/name@version``; ``changes`` are other fields."""
+    path, _, version = variant_id.partition("@")
+    task, model, name = path.split("/")
+    values: dict[str, Any] = {
+        "precision": Precision.FP32,
+        "resolution_px": None,
+        "engine": Engine.ONNXRUNTIME_CPU,
+        "artifact_sha256": "0" * 64,
+        "artifact_bytes": 1000,
+        "accuracy": ACCURACY,
+    }
+    return Variant(
+        task=task, model=model, name=name, version=int(version or 1), **(values | changes)
+    )
+
+
+# -- views for policies -----------------------------------------------------------------------
+
+
+def make_facts(
+    variant_id: str,
+    accuracy: float,
+    batch_s: Mapping[str, Sequence[float]],
+    *,
+    memory_bytes: float = 10.0,
+    load_s: float = 1.0,
+) -> VariantFacts:
+    """Facts of a variant.
+
+    Args:
+        variant_id: its id; the task is its first part.
+        accuracy: per cent.
+        batch_s: by device class, the seconds that batches of 1, 2, ... items take.
+    """
+    return VariantFacts(
+        variant_id,
+        variant_id.partition("/")[0],
+        accuracy,
+        dict.fromkeys(batch_s, memory_bytes),
+        dict.fromkeys(batch_s, load_s),
+        {device: seconds[0] for device, seconds in batch_s.items()},
+        {device: (0.0, *seconds) for device, seconds in batch_s.items()},
+    )
+
+
+def make_workers(
+    counts: Mapping[str, int],
+    *held: str,
+    memory_bytes: int = 1000,
+    instance_bytes: int = 10,
+    load_s: float = 1.0,
+) -> tuple[WorkerState, ...]:
+    """Idle workers ``CLASS/0``, ``CLASS/1``, ...; the first ones hold one variant of ``held`` each.
+
+    Args:
+        counts: workers by device class.
+        held: ids of variants.
+    """
+    names = [(name, f"{name}/{n}") for name, count in counts.items() for n in range(count)]
+    return tuple(
+        WorkerState(
+            worker_id,
+            name,
+            memory_bytes,
+            tuple(
+                Instance(worker_id, variant_id, instance_bytes, load_s, 0.0, 0)
+                for variant_id in held[number : number + 1]
+            ),
+        )
+        for number, (name, worker_id) in enumerate(names)
+    )
+
+
+def make_cluster_view(
+    device_classes: Mapping[str, DeviceClass],
+    workers: Sequence[WorkerState],
+    variants: Sequence[VariantFacts] = (),
+    demands: Sequence[Demand] = (),
+    *,
+    now_s: float = 0.0,
+    **fields: Any,
+) -> ClusterView:
+    """A view in which the arrivals of a scope are the sum of its demands' rates."""
+    arrivals_per_s: dict[str, float] = {}
+    for demand in demands:
+        rate_per_s = arrivals_per_s.get(demand.scope, 0.0) + demand.rate_per_s
+        arrivals_per_s[demand.scope] = rate_per_s
+    values: dict[str, Any] = {"arrivals_per_s": arrivals_per_s, "unmet_per_s": {}} | fields
+    return ClusterView(
+        now_s=now_s,
+        device_classes=device_classes,
+        workers=tuple(workers),
+        variants=tuple(variants),
+        demands=tuple(demands),
+        **values,
     )

@@ -1,21 +1,23 @@
-"""Drawing with Matplotlib in the page's colours: as SVG for the page, as PNG for elsewhere.
+"""Drawing with Matplotlib in the colours of a page: as SVG for the page, as PNG for elsewhere.
 
-Matplotlib writes fixed colours, and a page's depend on its reader's light or dark setting. So
-drawings speak of colours by the names below. In an SVG each stands for one of the page's CSS
-variables (``page_style``), in a PNG for that variable's value in light.
+Matplotlib writes fixed colours, and the colours of a page depend on its reader's light or dark
+setting. So drawings name colours by the constants below. In an SVG each name becomes a CSS variable
+of the page (``pages.STYLE``), in a PNG the value of that variable in light.
 """
 
 from __future__ import annotations
 
 import io
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
 from modelless.common.errors import EnvironmentUnfitError
-from modelless.profiler.report.page_style import STYLE
+from modelless.common.pages import STYLE
 
 Draw = Callable[[Any], None]
 """Draws on a ``matplotlib.figure.Figure``."""
@@ -27,6 +29,17 @@ SHADES: Final = tuple(f"page:shade-{place}" for place in range(12))
 SERIES: Final = tuple(f"page:series-{place}" for place in range(7))
 """Told apart by readers of any colour vision: Okabe and Ito, "Color Universal Design" (2008),
 without their yellow, which white swallows."""
+
+WIDTH_IN: Final = 10.2
+"""Of a picture that takes the page's whole width."""
+
+NAME_PT: Final = 8.5
+"""The size of names in a picture."""
+
+NAME_GAP_PT: Final = 11.5
+"""From one name in a column to the next."""
+
+_TITLE_LETTERS: Final = 92
 
 _NAMES: Final = (INK, LINE, MUTED, PAPER, TEAL, ORANGE, BLUE, RED, *SHADES, *SERIES)
 _STAND_INS: Final = {name: f"#0102{place:02x}" for place, name in enumerate(_NAMES)}
@@ -75,9 +88,32 @@ def check_matplotlib() -> None:
         import matplotlib as mpl
     except ImportError as error:
         raise EnvironmentUnfitError(
-            f"the report's pictures need matplotlib ({error}): pip install 'modelless[demo]'"
+            f"the report's pictures need matplotlib ({error}): pip install 'modelless[report]'"
         ) from error
     del mpl
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A picture that can be made.
+
+    Attributes:
+        draw: draws it on a ``matplotlib.figure.Figure``.
+        inches: width and height.
+        label: a description for readers who cannot see it.
+    """
+
+    draw: Callable[[Any], None]
+    inches: tuple[float, float]
+    label: str
+
+    def svg(self, name: str) -> str:
+        """See ``render_svg``."""
+        return render_svg(self.draw, self.inches, name, self.label)
+
+    def png(self) -> bytes:
+        """See ``render_png``."""
+        return render_png(self.draw, self.inches)
 
 
 def render_svg(draw: Draw, inches: tuple[float, float], name: str, label: str) -> str:
@@ -176,6 +212,64 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
     loose = [each - gap * place for place, each in enumerate(wanted)]
     found = isotonic_regression(loose, y_min=low, y_max=high - gap * (len(wanted) - 1))
     return [float(each) + gap * place for place, each in enumerate(found)]
+
+
+def name_column(
+    axes: Any,
+    points: Sequence[tuple[float, float]],
+    names: Sequence[str],
+    colours: Sequence[str],
+) -> None:
+    """Names in a column to the right of the axes, each led to its point, none over another."""
+    box = axes.get_window_extent()
+    gap = NAME_GAP_PT * axes.figure.dpi / 72.0 / box.height
+    places = [
+        axes.transAxes.inverted().transform(axes.transData.transform(point))[1] for point in points
+    ]
+    order = sorted(range(len(points)), key=lambda place: places[place])
+    free = spread([places[place] for place in order], gap, 0.01, 0.99)
+    for place, height in zip(order, free, strict=True):
+        axes.annotate(
+            names[place],
+            points[place],
+            xytext=(1.02, height),
+            textcoords="axes fraction",
+            va="center",
+            fontsize=NAME_PT,
+            color=MUTED if colours[place] == MUTED else INK,
+            arrowprops={
+                "arrowstyle": "-",
+                "color": colours[place],
+                "linewidth": 0.5,
+                "alpha": 0.7,
+                "relpos": (0.0, 0.5),
+                "shrinkA": 1,
+                "shrinkB": 4,
+            },
+        )
+
+
+def title(figure: Any, words: str) -> None:
+    """The picture's title, over as many lines as it needs."""
+    lines = "\n".join(textwrap.wrap(words, _TITLE_LETTERS))
+    figure.suptitle(lines, x=0.008, ha="left", fontsize=11.5, fontweight="bold")
+
+
+def logarithmic(axes: Any, x_label: str, y_label: str) -> None:
+    """Logarithmic axes with plain numbers."""
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        plain_ticks(axis)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+
+
+def colours_of(names: Sequence[str]) -> dict[str, str]:
+    """A colour a name, over again where there are too few."""
+    return {
+        name: SERIES[place % len(SERIES)] for place, name in enumerate(dict.fromkeys(sorted(names)))
+    }
 
 
 def css_variable(name: str) -> str:
