@@ -9,28 +9,16 @@ from typing import Annotated
 import typer
 
 from modelless.controller.cli import (
-    cluster_commands,
-    compare_command,
-    costmodel_commands,
-    demo_command,
-    device_command,
-    engines_command,
-    history_command,
-    infer_command,
-    make_command,
-    profile_command,
-    profile_report_command,
-    rebuild_command,
-    register_command,
-    replay_command,
-    select_command,
-    simulate_command,
-    upgrade_command,
-    validate_command,
-    variants_command,
-    versions_commands,
-    why_command,
-    zoo_commands,
+    cluster,
+    cost_model,
+    decisions,
+    making,
+    profiling,
+    querying,
+    registering,
+    simulating,
+    validating,
+    versions,
 )
 from modelless.controller.cli.failures import ReportingGroup
 
@@ -102,32 +90,33 @@ def _restore(before: str | None) -> None:
         os.environ[STORE_VARIABLE] = before
 
 
-app.add_typer(zoo_commands.app, name="zoo", epilog="Example: modelless zoo add imagenet")
-app.command(epilog=register_command.EPILOG)(register_command.register)
-app.command(epilog=make_command.EPILOG)(make_command.make)
-app.command(epilog=rebuild_command.EPILOG)(rebuild_command.rebuild)
-app.command(epilog=validate_command.EPILOG)(validate_command.validate)
-app.command(epilog=variants_command.EPILOG)(variants_command.variants)
-app.command(epilog=device_command.EPILOG)(device_command.device)
-app.command(epilog=engines_command.EPILOG)(engines_command.engines)
-app.command(epilog=profile_command.EPILOG)(profile_command.profile)
-app.command("profile report", epilog=profile_report_command.EPILOG)(profile_report_command.report)
-app.add_typer(costmodel_commands.app, name="costmodel", epilog=costmodel_commands.EPILOG)
-app.command(epilog=versions_commands.PROMOTE_EPILOG)(versions_commands.promote)
-app.command(epilog=versions_commands.CANARY_EPILOG)(versions_commands.canary)
-app.command("canary status", epilog=versions_commands.STATUS_EPILOG)(
-    versions_commands.canary_status
-)
-app.command(epilog=versions_commands.ROLLBACK_EPILOG)(versions_commands.rollback)
-app.command(epilog=select_command.EPILOG)(select_command.select)
-app.command(epilog=simulate_command.EPILOG)(simulate_command.simulate)
-app.command(epilog=compare_command.EPILOG)(compare_command.compare)
-app.command(epilog=cluster_commands.UP_EPILOG)(cluster_commands.up)
-app.command(epilog=cluster_commands.STATUS_EPILOG)(cluster_commands.status)
-app.command(epilog=upgrade_command.EPILOG)(upgrade_command.upgrade)
-app.command(epilog=history_command.EPILOG)(history_command.history)
-app.command(epilog=replay_command.EPILOG)(replay_command.replay)
-app.command(epilog=why_command.EPILOG)(why_command.why)
-app.command(epilog=infer_command.EPILOG)(infer_command.infer)
-app.command(epilog=cluster_commands.DOWN_EPILOG)(cluster_commands.down)
-app.command(epilog=demo_command.EPILOG)(demo_command.demo)
+app.add_typer(registering.zoo_app, name="zoo", epilog="Example: modelless zoo add imagenet")
+app.add_typer(cost_model.app, name="costmodel", epilog=cost_model.EPILOG)
+for _name, _command, _epilog in (
+    ("register", registering.register, registering.REGISTER_EPILOG),
+    ("make", making.make, making.MAKE_EPILOG),
+    ("rebuild", making.rebuild, making.REBUILD_EPILOG),
+    ("validate", validating.validate, validating.EPILOG),
+    ("variants", registering.variants, registering.VARIANTS_EPILOG),
+    ("device", profiling.device, profiling.DEVICE_EPILOG),
+    ("engines", profiling.engines, profiling.ENGINES_EPILOG),
+    ("profile", profiling.profile, profiling.PROFILE_EPILOG),
+    ("profile report", profiling.report, profiling.REPORT_EPILOG),
+    ("promote", versions.promote, versions.PROMOTE_EPILOG),
+    ("canary", versions.canary, versions.CANARY_EPILOG),
+    ("canary status", versions.canary_status, versions.STATUS_EPILOG),
+    ("rollback", versions.rollback, versions.ROLLBACK_EPILOG),
+    ("select", querying.select, querying.SELECT_EPILOG),
+    ("simulate", simulating.simulate, simulating.SIMULATE_EPILOG),
+    ("compare", simulating.compare, simulating.COMPARE_EPILOG),
+    ("up", cluster.up, cluster.UP_EPILOG),
+    ("status", cluster.status, cluster.STATUS_EPILOG),
+    ("upgrade", cluster.upgrade, cluster.UPGRADE_EPILOG),
+    ("history", decisions.history, decisions.HISTORY_EPILOG),
+    ("replay", simulating.replay, simulating.REPLAY_EPILOG),
+    ("why", decisions.why, decisions.WHY_EPILOG),
+    ("infer", querying.infer, querying.INFER_EPILOG),
+    ("down", cluster.down, cluster.DOWN_EPILOG),
+    ("demo", cluster.demo, cluster.DEMO_EPILOG),
+):
+    app.command(_name, epilog=_epilog)(_command)

@@ -1,8 +1,9 @@
-"""Reading what was written on the command line: times, lists, limits, policies."""
+"""Parsing the command line: times, lists, limits, policies."""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -63,7 +64,7 @@ def seconds_of(field: str, text: str) -> float:
 def share_of(field: str, text: str) -> float:
     """``5%`` or ``5`` per cent as 0.05; InvalidInputError if it is not above 0 and up to 100.
 
-    Below 1 it must have its sign: who writes 0.2 may mean a fifth.
+    Below 1 the sign is required: 0.2 may mean a fifth.
     """
     number = text.strip().removesuffix("%").strip()
     try:
@@ -114,3 +115,25 @@ def policy_of(text: str) -> str | dict[str, Any]:
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
         raise InvalidInputError.of("policy", found, "a name, or a mapping with the key 'policy'")
     return found
+
+
+def moment_of(field: str, text: str, now: datetime) -> datetime:
+    """``18:30``, ``18:30:05`` (the last time it was that) or an ISO date and time, as UTC.
+
+    Without a zone it is this machine's.
+
+    Raises:
+        InvalidInputError: it is neither.
+    """
+    written = text.strip()
+    try:
+        if "-" in written:
+            return datetime.fromisoformat(written).astimezone(UTC)
+        moment = datetime.combine(now.astimezone(), time.fromisoformat(written)).astimezone()
+    except ValueError:
+        raise InvalidInputError.of(
+            field, text, "a time such as 18:30:05, or a date and time such as 2026-03-01T18:30:05"
+        ) from None
+    if moment > now:
+        moment -= timedelta(days=1)
+    return moment.astimezone(UTC)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from modelless.controller.demo.v2_client import encode_infer
+from modelless.controller.usecases.client import encode_infer
 from modelless.variants.vocabulary import SLO
 
 from .clients import IMAGE, Clients, wait_until

@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 
-from modelless.controller.cli import detached
-from modelless.controller.cli.greeting import curl_line
-from modelless.controller.cli.stopping import Stopped, StopSignals
+from modelless.controller.cli.cluster import Stopped, StopSignals, curl_line
 from modelless.controller.live.cluster.cluster import began_ticks, read_state
 from modelless.controller.live.cluster.run_folder import only_one
+from modelless.controller.usecases.cluster import last_error
 from modelless.variants.vocabulary import Task, TensorSpec
 
 from .conftest import Run
@@ -147,7 +146,7 @@ def test_up_measures_the_devices_where_their_rates_are_served_by(
         asked.append(wanted)
         return {}
 
-    monkeypatch.setattr("modelless.profiler.devices.device_records.describe_devices", describe)
+    monkeypatch.setattr("modelless.controller.usecases.cluster.describe_devices", describe)
     config = tmp_path / "settings.yaml"
     config.write_text(f"serve_unmeasured: {str(serve_unmeasured).lower()}\n")
     monkeypatch.setattr(cluster, "ending", Stopped())
@@ -357,7 +356,7 @@ def test_interrupted_it_takes_the_background_process_down(
     ],
 )
 def test_the_last_error_of_a_log(log: str, error: str) -> None:
-    assert detached.last_error(log) == error
+    assert last_error(log) == error
 
 
 # -- signals ----------------------------------------------------------------------------------

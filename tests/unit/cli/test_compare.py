@@ -14,18 +14,19 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-from modelless.controller.cli.compare_charts import (
+from modelless.controller.sim.compare import compare as comparing
+from modelless.controller.sim.compare.jobs import Job
+from modelless.controller.sim.compare.jobs import Run as Done
+from modelless.controller.usecases.comparison.charts import (
     Mark,
-    frontier_chart,
-    interval_chart,
-)
-from modelless.controller.cli.compare_courses import (
     coarser,
     cost_chart,
     course_chart,
     dearest_usd_per_hour,
+    frontier_chart,
+    interval_chart,
 )
-from modelless.controller.cli.compare_figures import (
+from modelless.controller.usecases.comparison.figures import (
     COLUMNS,
     best_of,
     cell_of,
@@ -33,10 +34,7 @@ from modelless.controller.cli.compare_figures import (
     notes_of,
     plans_text,
 )
-from modelless.controller.cli.compare_page import render_page
-from modelless.controller.sim.compare import compare as comparing
-from modelless.controller.sim.compare.jobs import Job
-from modelless.controller.sim.compare.jobs import Run as Done
+from modelless.controller.usecases.comparison.page import render_page
 from tests.unit.balanced import Balanced
 
 from .conftest import Ran, Run
