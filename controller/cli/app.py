@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from modelless.controller.cli import (
     cluster,
@@ -51,8 +52,7 @@ def modelless(
     ctx: typer.Context,
     home: Annotated[
         Path | None,
-        typer.Option(
-            "--home",
+        Option(
             metavar="DIR",
             envvar="MODELLESS_HOME",
             help="Store, artifacts and logs; ~/.modelless by default. May stand anywhere.",
@@ -60,16 +60,14 @@ def modelless(
     ] = None,
     store: Annotated[
         str | None,
-        typer.Option(
-            "--store",
+        Option(
             metavar="URL",
             envvar=STORE_VARIABLE,
             help="SQL store, sqlite:///... or postgresql+psycopg://...; in the home by default.",
         ),
     ] = None,
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+        bool, Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """Model-less inference serving: name a task and its limits; modelless chooses what runs it."""

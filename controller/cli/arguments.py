@@ -7,40 +7,45 @@ from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import typer
+from typer import Argument, Option
 
 from modelless.common.errors import InvalidInputError
 
 LatencyMs = Annotated[
-    float | None, typer.Option("--latency-ms", help="Deadline, milliseconds from arrival.")
+    float | None, Option("--latency-ms", help="Deadline, milliseconds from arrival.")
 ]
-MinAccuracy = Annotated[
-    float | None, typer.Option("--min-accuracy", help="Minimum accuracy, per cent.")
-]
-MaxCostUsd = Annotated[
-    float | None, typer.Option("--max-cost-usd", help="Highest price of one query.")
-]
+MinAccuracy = Annotated[float | None, Option("--min-accuracy", help="Minimum accuracy, per cent.")]
+MaxCostUsd = Annotated[float | None, Option("--max-cost-usd", help="Highest price of one query.")]
 TaskName = Annotated[
-    str, typer.Option("--task", "-t", help="Task, or task/model, or task/model/variant[@version].")
+    str, Option("--task", "-t", help="Task, or task/model, or task/model/variant[@version].")
 ]
 Scopes = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="SCOPE", help="task, task/model or task/model/variant; default: everything"
-    ),
+    Argument(metavar="SCOPE", help="task, task/model or task/model/variant; default: everything"),
 ]
 DeviceClasses = Annotated[
     str,
-    typer.Option(
+    Option(
         "--device-class",
         metavar="NAME,...",
         help="Device classes, with commas: cpu-1, cpu-2, gpu-1; see 'modelless device'.",
     ),
 ]
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="Settings, a YAML file.")
+    Path | None, Option("--config", metavar="FILE", help="Settings, a YAML file.")
 ]
-Url = Annotated[str | None, typer.Option("--url", help="Server; default: the one that is up here.")]
+TaskFile = Annotated[
+    Path | None, Option("--task-file", metavar="FILE", help="A new task, described in YAML.")
+]
+Framework = Annotated[
+    str | None,
+    Option(
+        "--framework",
+        help="Framework of SOURCE where it cannot be told: scikit-learn, pytorch, tensorflow or "
+        "onnx.",
+    ),
+]
+Url = Annotated[str | None, Option("--url", help="Server; default: the one that is up here.")]
 
 _UNITS_S: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|min|m|h)")

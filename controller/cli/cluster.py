@@ -13,6 +13,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer import Option
 
 from modelless.common.errors import InvalidInputError
 from modelless.controller.cli.arguments import ConfigFile, Url
@@ -50,29 +51,22 @@ _FREE_AXIS: Final = 2
 def up(
     ctx: typer.Context,
     config: ConfigFile = None,
-    host: Annotated[
-        str | None, typer.Option("--host", help="Address to listen on; loopback by default.")
-    ] = None,
-    port: Annotated[int | None, typer.Option("--port", help="Port to listen on.")] = None,
-    gateways: Annotated[
-        int | None, typer.Option("--gateways", help="Gateways; default: one a CPU core.")
-    ] = None,
+    host: Annotated[str | None, Option(help="Address to listen on; loopback by default.")] = None,
+    port: Annotated[int | None, Option(help="Port to listen on.")] = None,
+    gateways: Annotated[int | None, Option(help="Gateways; default: one a CPU core.")] = None,
     record: Annotated[
         Path | None,
-        typer.Option(
-            "--record", metavar="DIR", help="Record all decisions there, for 'modelless replay'."
-        ),
+        Option(metavar="DIR", help="Record all decisions there, for 'modelless replay'."),
     ] = None,
     address: Annotated[
         str | None,
-        typer.Option(
-            "--address",
+        Option(
             help="A Ray cluster to join: auto, HOST:PORT or ray://HOST:PORT; default: one of its "
-            "own on this machine.",
+            "own on this machine."
         ),
     ] = None,
     detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Go on in the background once it is ready.")
+        bool, Option("--detach", "-d", help="Go on in the background once it is ready.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -127,11 +121,7 @@ def down(ctx: typer.Context, as_json: Json = False) -> None:
         typer.echo(f"{found.url} is down" if found.was_up and found.url else "nothing was up")
 
 
-def status(
-    ctx: typer.Context,
-    url: Url = None,
-    as_json: Json = False,
-) -> None:
+def status(ctx: typer.Context, url: Url = None, as_json: Json = False) -> None:
     """Show gateways and workers, their loaded variants, memory and load.
 
     Also shows waiting queries, how good the predictions of latency were, and the outcomes of
@@ -150,8 +140,7 @@ def upgrade(
     ctx: typer.Context,
     config: ConfigFile = None,
     restart: Annotated[
-        bool,
-        typer.Option("--restart", help="Replace processes that run this release already, too."),
+        bool, Option("--restart", help="Replace processes that run this release already, too.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -184,17 +173,13 @@ def upgrade(
 def demo(
     ctx: typer.Context,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Stay up afterwards, and say how to ask it more.")
+        bool, Option("--keep", help="Stay up afterwards, and say how to ask it more.")
     ] = False,
-    report: Annotated[
-        Path, typer.Option("--report", metavar="DIR", help="Where the report goes.")
-    ] = Path("demo-report"),
-    seconds: Annotated[
-        float, typer.Option("--seconds", help="How long the burst of queries lasts.")
-    ] = 120.0,
-    port: Annotated[
-        int, typer.Option("--port", help="Port to listen on; another one if it is taken.")
-    ] = 8080,
+    report: Annotated[Path, Option(metavar="DIR", help="Where the report goes.")] = Path(
+        "demo-report"
+    ),
+    seconds: Annotated[float, Option(help="How long the burst of queries lasts.")] = 120.0,
+    port: Annotated[int, Option(help="Port to listen on; another one if it is taken.")] = 8080,
 ) -> None:
     """Add, profile and serve real photos under many limits and load, and write a report.
 

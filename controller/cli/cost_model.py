@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 from typer.core import TyperCommand
 
 from modelless.common.errors import InvalidInputError
@@ -44,13 +45,10 @@ class _TablesAfterTrain(TyperCommand):
 
 @app.command(cls=_TablesAfterTrain, epilog=EPILOG)
 def evaluate(
-    tables: Annotated[
-        list[Path], typer.Argument(metavar="TABLE.csv...", help="Profiles to predict.")
-    ],
+    tables: Annotated[list[Path], Argument(metavar="TABLE.csv...", help="Profiles to predict.")],
     train: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--train",
+        Option(
             metavar="TABLE.csv",
             help="Learn from this alone; then the tables are unseen but for the shots. Several may "
             "follow, up to the next option.",
@@ -58,32 +56,26 @@ def evaluate(
     ] = None,
     holdout: Annotated[
         list[str] | None,
-        typer.Option(
-            "--holdout",
+        Option(
             metavar="PART=VALUE",
             help="Leave this out of training and predict it: device=, family=, source=, model=, "
             "task=, engine= or precision=; repeatable. Default: each device in turn.",
         ),
     ] = None,
     shots: Annotated[
-        str,
-        typer.Option("--shots", metavar="N,...", help="Measurements given of each device."),
+        str, Option(metavar="N,...", help="Measurements given of each device.")
     ] = "0,10,50",
-    seeds: Annotated[
-        int, typer.Option("--seeds", metavar="N", min=1, max=1000, help="Draws of the shots.")
-    ] = 3,
+    seeds: Annotated[int, Option(metavar="N", min=1, max=1000, help="Draws of the shots.")] = 3,
     draw: Annotated[
         str,
-        typer.Option(
-            "--draw",
+        Option(
             metavar="random|chosen",
             help="How shots are drawn: at random, or chosen one after the other by what each is "
             "expected to tell of all the rest, as `modelless profile --budget` chooses.",
         ),
     ] = "random",
     prior: Annotated[
-        Path | None,
-        typer.Option("--prior", metavar="FILE", help="A prior of one's own; see the docs."),
+        Path | None, Option(metavar="FILE", help="A prior of one's own; see the docs.")
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer import Argument, Option
 
 from modelless.common.errors import InvalidInputError
 from modelless.controller.cli.arguments import moment_of, seconds_of
@@ -38,26 +39,21 @@ _SHOWN: Final = 12
 def history(
     ctx: typer.Context,
     since: Annotated[
-        str | None,
-        typer.Option("--since", metavar="TIME", help="How far back: 90s, 10m, 2h; default: 1h."),
+        str | None, Option(metavar="TIME", help="How far back: 90s, 10m, 2h; default: 1h.")
     ] = None,
     kind: Annotated[
         list[str] | None,
-        typer.Option(
-            "--kind", help="load, loaded, load-failed, unload, scale, worker-up, ...; repeatable."
-        ),
+        Option(help="load, loaded, load-failed, unload, scale, worker-up, ...; repeatable."),
     ] = None,
     task: Annotated[
-        str | None, typer.Option("--task", "-t", help="Task, task/model or task/model/variant.")
+        str | None, Option("--task", "-t", help="Task, task/model or task/model/variant.")
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option(
-            "--at", metavar="TIME", help="Up to then, 18:30:05 or a date and time; the last 60s."
-        ),
+        Option(metavar="TIME", help="Up to then, 18:30:05 or a date and time; the last 60s."),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on as more happens, until Ctrl-C.")
+        bool, Option("--follow", "-f", help="Go on as more happens, until Ctrl-C.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -102,15 +98,14 @@ def why(
     ctx: typer.Context,
     receipt_id: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="RECEIPT",
             help="A reply's receipt_id, also of a refusal; default: list the last that were kept.",
         ),
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option(
-            "--at",
+        Option(
             metavar="TIME",
             help="List the last that arrived up to then: 18:30:05, or a date and time.",
         ),

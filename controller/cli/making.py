@@ -7,9 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from modelless.common.errors import NoisyMachineError
-from modelless.controller.cli.arguments import DeviceClasses, batches_of, names_of, seconds_of
+from modelless.controller.cli.arguments import (
+    DeviceClasses,
+    Framework,
+    TaskFile,
+    batches_of,
+    names_of,
+    seconds_of,
+)
 from modelless.controller.cli.failures import Failed
 from modelless.controller.cli.screen import (
     Json,
@@ -45,90 +53,59 @@ def make(
     ctx: typer.Context,
     source: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="SOURCE",
             help="The trained model: an .onnx, .pt2 or .skops file, package.module:attribute, or a "
             "registered variant.",
         ),
     ],
     validation: Annotated[
-        Path,
-        typer.Option(
-            "--validation", metavar="PATH", help="Labelled items; see 'modelless validate'."
-        ),
+        Path, Option(metavar="PATH", help="Labelled items; see 'modelless validate'.")
     ],
     task: Annotated[
         str | None,
-        typer.Option("--task", "-t", help="Task it performs; a new one is read off the graph."),
+        Option("--task", "-t", help="Task it performs; a new one is read off the graph."),
     ] = None,
-    task_file: Annotated[
-        Path | None,
-        typer.Option("--task-file", metavar="FILE", help="A new task, described in YAML."),
-    ] = None,
+    task_file: TaskFile = None,
     metric: Annotated[
-        str | None,
-        typer.Option(
-            "--metric", metavar="NAME", help="Of a task read off the graph; default: top-1."
-        ),
+        str | None, Option(metavar="NAME", help="Of a task read off the graph; default: top-1.")
     ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", help="What the model is called; made if new.")
-    ] = None,
-    framework: Annotated[
-        str | None,
-        typer.Option(
-            "--framework",
-            help="Framework of SOURCE where it cannot be told: scikit-learn, pytorch, tensorflow "
-            "or onnx.",
-        ),
-    ] = None,
-    precision: Annotated[
-        Precision, typer.Option("--precision", help="The source's number format.")
-    ] = Precision.FP32,
+    model: Annotated[str | None, Option(help="What the model is called; made if new.")] = None,
+    framework: Framework = None,
+    precision: Annotated[Precision, Option(help="The source's number format.")] = Precision.FP32,
     resolution: Annotated[
-        int | None,
-        typer.Option("--resolution", metavar="PX", help="Side of the source's own input."),
+        int | None, Option(metavar="PX", help="Side of the source's own input.")
     ] = None,
     calibration: Annotated[
         Path | None,
-        typer.Option(
-            "--calibration",
+        Option(
             metavar="PATH",
             help="Inputs to measure ranges on; by default a part of the validation set, held out.",
         ),
     ] = None,
     recipe: Annotated[
         Path | None,
-        typer.Option(
-            "--recipe",
-            metavar="FILE",
-            help="Which variants to make, a YAML file; default: the usual ones.",
+        Option(
+            metavar="FILE", help="Which variants to make, a YAML file; default: the usual ones."
         ),
     ] = None,
     engine: Annotated[
-        str | None,
-        typer.Option("--engine", metavar="NAME,...", help="Engines; default: all that work here."),
+        str | None, Option(metavar="NAME,...", help="Engines; default: all that work here.")
     ] = None,
     sample: Annotated[
-        int | None,
-        typer.Option("--sample", metavar="N", help="Measure accuracy on N random items at most."),
+        int | None, Option(metavar="N", help="Measure accuracy on N random items at most.")
     ] = None,
     device_class: DeviceClasses = "cpu-1",
-    batches: Annotated[
-        str, typer.Option("--batches", metavar="N,...", help="Batch sizes to profile.")
-    ] = "1,2,4,8",
+    batches: Annotated[str, Option(metavar="N,...", help="Batch sizes to profile.")] = "1,2,4,8",
     budget: Annotated[
-        str | None,
-        typer.Option("--budget", metavar="TIME", help="Time for profiling, e.g. 90s."),
+        str | None, Option(metavar="TIME", help="Time for profiling, e.g. 90s.")
     ] = None,
     accept_noise: Annotated[
-        bool,
-        typer.Option("--accept-noise", help="Profile on a noisy machine too; not trusted then."),
+        bool, Option("--accept-noise", help="Profile on a noisy machine too; not trusted then.")
     ] = False,
     report: Annotated[
         Path | None,
-        typer.Option(
-            "--report",
+        Option(
             metavar="DIR",
             help="Draw the family there; MODEL-report by default, with --json only where given.",
         ),
@@ -175,11 +152,10 @@ def make(
 def rebuild(
     ctx: typer.Context,
     variant: Annotated[
-        str, typer.Argument(metavar="VARIANT", help="task/model/variant, or with its @version")
+        str, Argument(metavar="VARIANT", help="task/model/variant, or with its @version")
     ],
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write the file there, too."),
+        Path | None, Option("--output", "-o", metavar="FILE", help="Write the file there, too.")
     ] = None,
     as_json: Json = False,
 ) -> None:

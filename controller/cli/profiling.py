@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from typer import Option
 
 from modelless.controller.cli.arguments import (
     DeviceClasses,
@@ -62,13 +63,10 @@ def profile(
     ctx: typer.Context,
     scopes: Scopes = None,
     device_class: DeviceClasses = "cpu-1",
-    batches: Annotated[
-        str, typer.Option("--batches", metavar="N,...", help="Batch sizes to measure.")
-    ] = "1,2,4,8",
+    batches: Annotated[str, Option(metavar="N,...", help="Batch sizes to measure.")] = "1,2,4,8",
     budget: Annotated[
         str | None,
-        typer.Option(
-            "--budget",
+        Option(
             metavar="TIME",
             help="Time for all of it, e.g. 60s: spent on the measurements that improve "
             "predictions most.",
@@ -76,34 +74,31 @@ def profile(
     ] = None,
     target_error: Annotated[
         str | None,
-        typer.Option(
-            "--target-error",
+        Option(
             metavar="PERCENT",
             help="Stop when the rest is predicted this well (median error), e.g. 5%.",
         ),
     ] = None,
     accept_noise: Annotated[
         bool,
-        typer.Option(
-            "--accept-noise", help="Measure on a noisy machine too; marked as not trusted."
-        ),
+        Option("--accept-noise", help="Measure on a noisy machine too; marked as not trusted."),
     ] = False,
     csv_file: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Write the measurements as CSV.")
+        Path | None, Option("--csv", metavar="FILE", help="Write the measurements as CSV.")
     ] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Measure what is measured already, too.")
+        bool, Option("--again", help="Measure what is measured already, too.")
     ] = False,
     drifted: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--drifted",
             help="Measure again only what was slower or quicker in service than its profile.",
         ),
     ] = False,
     neighbours: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--neighbours",
             help="Also run a few in pairs: what devices of one host cost each other.",
         ),
@@ -146,7 +141,7 @@ def report(
     scopes: Scopes = None,
     output: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--output",
             "-o",
             metavar="DIR",
@@ -155,8 +150,7 @@ def report(
         ),
     ] = None,
     device_class: Annotated[
-        str | None,
-        typer.Option("--device-class", metavar="NAME,...", help="Only these device classes."),
+        str | None, Option(metavar="NAME,...", help="Only these device classes.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -187,7 +181,7 @@ def report(
 def device(
     ctx: typer.Context,
     again: Annotated[
-        bool, typer.Option("--again", help="Measure what is measured already, too.")
+        bool, Option("--again", help="Measure what is measured already, too.")
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from modelless.controller.cli.arguments import (
     ConfigFile,
@@ -44,12 +45,10 @@ def select(
     latency_ms: LatencyMs = None,
     min_accuracy: MinAccuracy = None,
     max_cost_usd: MaxCostUsd = None,
-    batch: Annotated[int, typer.Option("--batch", help="Items in the query.")] = 1,
+    batch: Annotated[int, Option(help="Items in the query.")] = 1,
     policy: Annotated[
         str | None,
-        typer.Option(
-            "--policy", metavar="NAME|YAML", help="Selection policy; default: the settings' own."
-        ),
+        Option(metavar="NAME|YAML", help="Selection policy; default: the settings' own."),
     ] = None,
     device_class: DeviceClasses = "cpu-1",
     config: ConfigFile = None,
@@ -90,7 +89,7 @@ def select(
 
 def infer(
     ctx: typer.Context,
-    photo: Annotated[Path, typer.Argument(metavar="PHOTO", help="An image file, or a .npy array.")],
+    photo: Annotated[Path, Argument(metavar="PHOTO", help="An image file, or a .npy array.")],
     task: TaskName,
     latency_ms: LatencyMs = None,
     min_accuracy: MinAccuracy = None,

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from modelless.common.errors import InvalidInputError
-from modelless.controller.cli.arguments import ConfigFile, Scopes
+from modelless.controller.cli.arguments import ConfigFile, Framework, Scopes, TaskFile
 from modelless.controller.cli.making import make
 from modelless.controller.cli.screen import (
     Json,
@@ -62,9 +63,9 @@ def list_entries(ctx: typer.Context, as_json: Json = False) -> None:
 @zoo_app.command("add", epilog="Example: modelless zoo add imagenet fashion-mnist")
 def add(
     ctx: typer.Context,
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Entries of 'zoo list'.")],
+    names: Annotated[list[str], Argument(metavar="NAME", help="Entries of 'zoo list'.")],
     force: Annotated[
-        bool, typer.Option("--force", help="Build again, even if all of it is there.")
+        bool, Option("--force", help="Build again, even if all of it is there.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -100,76 +101,49 @@ def register(
     ctx: typer.Context,
     file: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="SOURCE",
             help="The ONNX file; or a .pt2 or .skops file or package.module:attribute to convert.",
         ),
     ],
-    model: Annotated[str, typer.Option("--model", help="Model it is a form of; made if new.")],
+    model: Annotated[str, Option(help="Model it is a form of; made if new.")],
     name: Annotated[
         str | None,
-        typer.Option(
-            "--name", help="Name of the one variant, e.g. int8-224; without it a family is made."
-        ),
+        Option(help="Name of the one variant, e.g. int8-224; without it a family is made."),
     ] = None,
-    precision: Annotated[
-        Precision | None, typer.Option("--precision", help="Its number format.")
-    ] = None,
-    task: Annotated[str | None, typer.Option("--task", "-t", help="Task it performs.")] = None,
-    task_file: Annotated[
-        Path | None,
-        typer.Option("--task-file", metavar="FILE", help="A new task, described in YAML."),
-    ] = None,
+    precision: Annotated[Precision | None, Option(help="Its number format.")] = None,
+    task: Annotated[str | None, Option("--task", "-t", help="Task it performs.")] = None,
+    task_file: TaskFile = None,
     engine: Annotated[
         Engine | None,
-        typer.Option(
-            "--engine", help="What runs it; default: onnxruntime-cpu. See 'modelless engines'."
-        ),
+        Option(help="What runs it; default: onnxruntime-cpu. See 'modelless engines'."),
     ] = None,
     resolution: Annotated[
-        int | None, typer.Option("--resolution", metavar="PX", help="Side of the network's input.")
+        int | None, Option(metavar="PX", help="Side of the network's input.")
     ] = None,
-    accuracy: Annotated[
-        float | None, typer.Option("--accuracy", help="Per cent, in the task's metric.")
-    ] = None,
+    accuracy: Annotated[float | None, Option(help="Per cent, in the task's metric.")] = None,
     accuracy_source: Annotated[
-        str | None,
-        typer.Option("--accuracy-source", help="Validation set, page, or how it was derived."),
+        str | None, Option(help="Validation set, page, or how it was derived.")
     ] = None,
     accuracy_samples: Annotated[
-        int | None,
-        typer.Option(
-            "--accuracy-samples", help="Items it was measured on; they give its interval."
-        ),
+        int | None, Option(help="Items it was measured on; they give its interval.")
     ] = None,
     validation: Annotated[
-        Path | None,
-        typer.Option(
-            "--validation", metavar="PATH", help="Measure the accuracy on this set instead."
-        ),
+        Path | None, Option(metavar="PATH", help="Measure the accuracy on this set instead.")
     ] = None,
-    provenance: Annotated[
-        Provenance | None, typer.Option("--provenance", help="How the accuracy is known.")
-    ] = None,
+    provenance: Annotated[Provenance | None, Option(help="How the accuracy is known.")] = None,
     revise: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--revise-accuracy",
             metavar="REASON",
             help="Replace the accuracy that these very bytes are registered with.",
         ),
     ] = None,
-    framework: Annotated[
-        str | None,
-        typer.Option(
-            "--framework",
-            help="Framework of SOURCE where it cannot be told: scikit-learn, pytorch, tensorflow "
-            "or onnx.",
-        ),
-    ] = None,
-    family: Annotated[str, typer.Option("--family", help="A new model's architecture.")] = "",
-    source: Annotated[str, typer.Option("--source", help="Where a new model comes from.")] = "",
-    licence: Annotated[str, typer.Option("--licence", help="A new model's licence.")] = "",
+    framework: Framework = None,
+    family: Annotated[str, Option(help="A new model's architecture.")] = "",
+    source: Annotated[str, Option(help="Where a new model comes from.")] = "",
+    licence: Annotated[str, Option(help="A new model's licence.")] = "",
     as_json: Json = False,
 ) -> None:
     """Register a trained model: one variant of it, or with no --name the whole family.
@@ -230,10 +204,7 @@ def register(
 
 
 def variants(
-    ctx: typer.Context,
-    scopes: Scopes = None,
-    config: ConfigFile = None,
-    as_json: Json = False,
+    ctx: typer.Context, scopes: Scopes = None, config: ConfigFile = None, as_json: Json = False
 ) -> None:
     """List the registered variants, and which variant dominates each on this machine.
 

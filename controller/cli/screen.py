@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer import Option
 
 from modelless.controller.usecases.progress import Note, Progress, Step
 from modelless.variants.vocabulary import Accuracy
@@ -22,7 +23,7 @@ from modelless.variants.vocabulary import Accuracy
 if TYPE_CHECKING:
     from rich.text import Text
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for programs.")]
+Json = Annotated[bool, Option("--json", help="Print JSON on stdout, for programs.")]
 
 PIPED_WIDTH: Final = 200
 """Columns of a table that does not go to a terminal: nothing is cut off or folded."""

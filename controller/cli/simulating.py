@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from modelless.common.errors import InvalidInputError, ModellessError
 from modelless.controller.cli.arguments import names_of
@@ -47,15 +48,13 @@ class ReplayDiffersError(ModellessError):
 
 def simulate(
     ctx: typer.Context,
-    world: Annotated[Path, typer.Argument(metavar="WORLD.yaml", help="The world to run.")],
+    world: Annotated[Path, Argument(metavar="WORLD.yaml", help="The world to run.")],
     seed: Annotated[
-        int | None,
-        typer.Option("--seed", min=0, help="Of everything random; default: the world's."),
+        int | None, Option(min=0, help="Of everything random; default: the world's.")
     ] = None,
     log: Annotated[
         Path | None,
-        typer.Option(
-            "--log",
+        Option(
             metavar="FILE",
             help="One row a query into FILE.parquet or FILE.csv, one row a control decision "
             "into FILE.control.parquet or .csv in the same folder.",
@@ -87,35 +86,29 @@ def simulate(
 
 def compare(
     ctx: typer.Context,
-    worlds: Annotated[list[Path], typer.Argument(metavar="WORLD.yaml...", help="Worlds to run.")],
+    worlds: Annotated[list[Path], Argument(metavar="WORLD.yaml...", help="Worlds to run.")],
     policies: Annotated[
         str,
-        typer.Option(
-            "--policies",
+        Option(
             metavar="A,B,...",
             help="Who is compared, the reference first: systems such as infaas, selection "
             "policies, NAME=FILE.yaml with policies by seam, or all for every system.",
         ),
     ] = SHORT_LIST,
-    seeds: Annotated[
-        int, typer.Option("--seeds", metavar="N", min=1, max=1000, help="Run seeds 1 to N.")
-    ] = 5,
+    seeds: Annotated[int, Option(metavar="N", min=1, max=1000, help="Run seeds 1 to N.")] = 5,
     load: Annotated[
-        str,
-        typer.Option("--load", metavar="X,...", help="Repeat each world at these multiples."),
+        str, Option(metavar="X,...", help="Repeat each world at these multiples.")
     ] = "1",
     report: Annotated[
         Path | None,
-        typer.Option(
-            "--report",
+        Option(
             metavar="DIR",
             help="Write report.html and report.json there, keep finished runs, and go on from "
             "those that are there.",
         ),
     ] = None,
     processes: Annotated[
-        int | None,
-        typer.Option("--processes", min=1, max=1024, help="Runs at once; default: one a CPU."),
+        int | None, Option(min=1, max=1024, help="Runs at once; default: one a CPU.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -146,11 +139,10 @@ def compare(
 
 
 def replay(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What 'up --record' wrote.")],
+    folder: Annotated[Path, Argument(metavar="DIR", help="What 'up --record' wrote.")],
     as_world: Annotated[
         Path | None,
-        typer.Option(
-            "--as-world",
+        Option(
             metavar="WORLD.yaml",
             help="Do not replay: write the recorded arrivals, devices and profiles as a world.",
         ),

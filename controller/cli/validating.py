@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from modelless.controller.cli.screen import (
     Json,
@@ -31,32 +32,23 @@ EPILOG = (
 
 def validate(
     ctx: typer.Context,
-    scope: Annotated[
-        str, typer.Argument(metavar="SCOPE", help="task, task/model or task/model/variant")
-    ],
+    scope: Annotated[str, Argument(metavar="SCOPE", help="task, task/model or task/model/variant")],
     data: Annotated[
-        Path,
-        typer.Option(
-            "--data", metavar="PATH", help="Folder of pictures, saved dataset, .npz or .csv."
-        ),
+        Path, Option(metavar="PATH", help="Folder of pictures, saved dataset, .npz or .csv.")
     ],
     metric_name: Annotated[
-        str | None, typer.Option("--metric", metavar="NAME", help="Default: the task's own.")
+        str | None, Option("--metric", metavar="NAME", help="Default: the task's own.")
     ] = None,
-    sample: Annotated[
-        int | None, typer.Option("--sample", metavar="N", help="Use N random items at most.")
-    ] = None,
+    sample: Annotated[int | None, Option(metavar="N", help="Use N random items at most.")] = None,
     precision: Annotated[
         float | None,
-        typer.Option(
-            "--precision",
+        Option(
             metavar="POINTS",
             help="Stop once the 95 % interval reaches at most POINTS to either side.",
         ),
     ] = None,
     reference: Annotated[
-        str | None,
-        typer.Option("--reference", metavar="VARIANT", help="Whose answers count, for agreement."),
+        str | None, Option(metavar="VARIANT", help="Whose answers count, for agreement.")
     ] = None,
     as_json: Json = False,
 ) -> None:

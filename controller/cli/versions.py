@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from modelless.controller.cli.arguments import Url, seconds_of, share_of
 from modelless.controller.cli.screen import (
@@ -26,15 +27,13 @@ ROLLBACK_EPILOG = "Example: modelless rollback imagenet/mynet/int8-224"
 
 _RULES = TrialRules()
 
-Version = Annotated[
-    str, typer.Argument(metavar="VARIANT@VERSION", help="task/model/variant@version.")
-]
-Why = Annotated[str | None, typer.Option("--reason", help="A sentence for the history.")]
+Version = Annotated[str, Argument(metavar="VARIANT@VERSION", help="task/model/variant@version.")]
+Why = Annotated[str | None, Option("--reason", help="A sentence for the history.")]
 
 
 def _tolerance(of: str, events: str) -> Any:
     """The option that says how many more bad events a canary may have."""
-    return typer.Option(
+    return Option(
         f"--{of}-tolerance",
         help=f"How many percentage points more {events} than the current version are tolerated.",
     )
@@ -61,7 +60,7 @@ def promote(
 
 def rollback(
     ctx: typer.Context,
-    variant: Annotated[str, typer.Argument(metavar="VARIANT", help="task/model/variant.")],
+    variant: Annotated[str, Argument(metavar="VARIANT", help="task/model/variant.")],
     reason: Why = None,
     as_json: Json = False,
 ) -> None:
@@ -79,19 +78,13 @@ def canary(
     ctx: typer.Context,
     version: Version,
     share: Annotated[
-        str,
-        typer.Option(
-            "--share", help="Share of the queries that either version could serve, e.g. 5%."
-        ),
+        str, Option(help="Share of the queries that either version could serve, e.g. 5%.")
     ] = "5%",
     against: Annotated[
-        str | None,
-        typer.Option(
-            "--against", metavar="@N", help="Version to compare with; default: the current one."
-        ),
+        str | None, Option(metavar="@N", help="Version to compare with; default: the current one.")
     ] = None,
     alpha: Annotated[
-        str, typer.Option("--alpha", help="Highest probability of each kind of wrong decision.")
+        str, Option(help="Highest probability of each kind of wrong decision.")
     ] = _points(_RULES.alpha),
     accuracy_tolerance: Annotated[str, _tolerance("accuracy", "wrong answers")] = _points(
         _RULES.accuracy_tolerance
@@ -103,19 +96,16 @@ def canary(
         _RULES.latency_tolerance
     ),
     min_queries: Annotated[
-        int, typer.Option("--min-queries", help="Answered by it before it is promoted.")
+        int, Option(help="Answered by it before it is promoted.")
     ] = _RULES.min_queries,
     min_labels: Annotated[
-        int, typer.Option("--min-labels", help="Items with feedback before it is promoted.")
+        int, Option(help="Items with feedback before it is promoted.")
     ] = _RULES.min_labels,
     max_queries: Annotated[
-        int, typer.Option("--max-queries", help="Undecided after so many, it is rolled back.")
+        int, Option(help="Undecided after so many, it is rolled back.")
     ] = _RULES.max_queries,
     at_most: Annotated[
-        str,
-        typer.Option(
-            "--at-most", metavar="TIME", help="Undecided after this time, it is rolled back."
-        ),
+        str, Option(metavar="TIME", help="Undecided after this time, it is rolled back.")
     ] = f"{_RULES.max_s / 3600:g}h",
     reason: Why = None,
     as_json: Json = False,
@@ -152,11 +142,7 @@ def canary(
     say(f"next: modelless canary status; to end it now: modelless rollback {trial.name}")
 
 
-def canary_status(
-    ctx: typer.Context,
-    url: Url = None,
-    as_json: Json = False,
-) -> None:
+def canary_status(ctx: typer.Context, url: Url = None, as_json: Json = False) -> None:
     """Show the evidence of canaries so far.
 
     Reads the running cluster, or the store while nothing is up.

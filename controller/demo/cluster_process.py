@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
 
-from modelless.common.errors import EnvironmentUnfitError
+from modelless.common.errors import EnvironmentUnfitError, ModellessError
 from modelless.common.files import make_private_folder
 from modelless.controller.usecases.client import Client
 from modelless.controller.usecases.cluster import last_error

@@ -78,11 +78,7 @@ def read_history(
 
 
 def follow_history(
-    *,
-    back_s: float = 3600.0,
-    kinds: Sequence[str] = (),
-    task: str | None = None,
-    home: Home = None,
+    *, back_s: float = 3600.0, kinds: Sequence[str] = (), task: str | None = None, home: Home = None
 ) -> Iterator[Told]:
     """Entries as they happen, those of the last ``back_s`` seconds first; see ``read_history``."""
     wanted = _wanted(back_s, None, kinds, task)

@@ -20,13 +20,7 @@ from modelless.controller.usecases.validating import (
 from modelless.variants.conversion.sources import Source
 from modelless.variants.making.builder import Builder, MadeVariant, RefusedVariant
 from modelless.variants.making.calibration import CalibrationData, to_npz
-from modelless.variants.making.fidelity import (
-    NOTHING_ALIKE_DB,
-    Fidelity,
-    Outputs,
-    compare,
-    run_all,
-)
+from modelless.variants.making.fidelity import NOTHING_ALIKE_DB, Fidelity, Outputs, compare, run_all
 from modelless.variants.making.origins import Origin, find_origin
 from modelless.variants.making.recipe import Recipe
 from modelless.variants.making.session import Session as Graph

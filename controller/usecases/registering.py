@@ -299,11 +299,7 @@ def conversion_inputs(validation: Path, task: Task | None) -> CalibrationData:
 
 
 def _read(
-    source: str,
-    framework: str | None,
-    task: Task,
-    validation: Path | None,
-    on_progress: Progress,
+    source: str, framework: str | None, task: Task, validation: Path | None, on_progress: Progress
 ) -> bytes:
     """The ONNX file, or what another framework's model is converted to."""
     kind = framework_of(source, framework)

@@ -17,12 +17,7 @@ from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.dispatch.receipts import explain_candidates
 from modelless.controller.effects import DispatchEffect, Execute, Refuse, WakeAt
 from modelless.controller.live.front.replies import error_of
-from modelless.controller.usecases.home import (
-    Home,
-    accuracy_fields,
-    open_home,
-    pick_device_classes,
-)
+from modelless.controller.usecases.home import Home, accuracy_fields, open_home, pick_device_classes
 from modelless.policies.discovery import build_policy
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import in_scope
