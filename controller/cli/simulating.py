@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -125,7 +126,7 @@ def compare(
     with show_progress() as progress, others_print_to_stderr():
         found = run(
             *worlds, policies=contenders, seeds=seeds, loads=loads, report=report,
-            processes=processes, home=home_of(ctx), on_progress=progress,
+            processes=processes or os.cpu_count() or 1, home=home_of(ctx), on_progress=progress,
         )  # fmt: skip
     if as_json:
         emit(found.document)

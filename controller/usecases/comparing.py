@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +69,7 @@ def compare(
     seeds: int = 5,
     loads: Sequence[float] = (1.0,),
     report: Path | None = None,
-    processes: int | None = None,
+    processes: int = 1,
     home: Home = None,
     on_progress: Progress = ignore,
 ) -> Comparison:
@@ -87,7 +86,8 @@ def compare(
         loads: repeat each world at these multiples of its load.
         report: write ``report.html`` and ``report.json`` to this folder, keep finished runs there,
             and go on from those that are there.
-        processes: runs at once; default: one a CPU.
+        processes: runs at once. A script that asks for several needs the usual guard,
+            ``if __name__ == "__main__":``, because each process imports the script.
         home: of the store, for worlds with tasks from there; see ``home_folder``.
         on_progress: receives the progress.
 
@@ -125,7 +125,7 @@ def compare(
             contenders,
             numbers,
             folder=report,
-            processes=processes or os.cpu_count() or 1,
+            processes=processes,
             home=home_folder(home),
             progress=show,
         )
