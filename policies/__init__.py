@@ -12,8 +12,8 @@ if not __name__.startswith("modelless."):
         f"'{__name__}' is a folder of modelless: import 'modelless.{__name__}' instead"
     )
 
-from importlib import import_module  # noqa: E402
-from typing import TYPE_CHECKING, Any  # noqa: E402
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from modelless.policies import testing

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Option
@@ -88,33 +90,27 @@ def _restore(before: str | None) -> None:
         os.environ[STORE_VARIABLE] = before
 
 
-app.add_typer(registering.zoo_app, name="zoo", epilog="Example: modelless zoo add imagenet")
-app.add_typer(cost_model.app, name="costmodel", epilog=cost_model.EPILOG)
-for _name, _command, _epilog in (
-    ("register", registering.register, registering.REGISTER_EPILOG),
-    ("make", making.make, making.MAKE_EPILOG),
-    ("rebuild", making.rebuild, making.REBUILD_EPILOG),
-    ("validate", validating.validate, validating.EPILOG),
-    ("variants", registering.variants, registering.VARIANTS_EPILOG),
-    ("device", profiling.device, profiling.DEVICE_EPILOG),
-    ("engines", profiling.engines, profiling.ENGINES_EPILOG),
-    ("profile", profiling.profile, profiling.PROFILE_EPILOG),
-    ("profile report", profiling.report, profiling.REPORT_EPILOG),
-    ("promote", versions.promote, versions.PROMOTE_EPILOG),
-    ("canary", versions.canary, versions.CANARY_EPILOG),
-    ("canary status", versions.canary_status, versions.STATUS_EPILOG),
-    ("rollback", versions.rollback, versions.ROLLBACK_EPILOG),
-    ("select", querying.select, querying.SELECT_EPILOG),
-    ("simulate", simulating.simulate, simulating.SIMULATE_EPILOG),
-    ("compare", simulating.compare, simulating.COMPARE_EPILOG),
-    ("up", cluster.up, cluster.UP_EPILOG),
-    ("status", cluster.status, cluster.STATUS_EPILOG),
-    ("upgrade", cluster.upgrade, cluster.UPGRADE_EPILOG),
-    ("history", decisions.history, decisions.HISTORY_EPILOG),
-    ("replay", simulating.replay, simulating.REPLAY_EPILOG),
-    ("why", decisions.why, decisions.WHY_EPILOG),
-    ("infer", querying.infer, querying.INFER_EPILOG),
-    ("down", cluster.down, cluster.DOWN_EPILOG),
-    ("demo", cluster.demo, cluster.DEMO_EPILOG),
+def _add(group: typer.Typer, command: Callable[..., None], name: str, cls: Any = None) -> None:
+    """Add a command; the last paragraph of its docstring is the example below its help."""
+    words, _, example = (inspect.getdoc(command) or "").rpartition("\n\n")
+    group.command(name, cls=cls, help=words, epilog=" ".join(example.split()))(command)
+
+
+zoo = typer.Typer(help="Models that come with modelless, or can be installed.")
+_add(zoo, registering.zoo_list, "list")
+_add(zoo, registering.zoo_add, "add")
+app.add_typer(zoo, name="zoo", epilog="Example: modelless zoo add imagenet")
+costmodel = typer.Typer(help="The learned cost model.", no_args_is_help=True)
+_add(costmodel, cost_model.evaluate, "evaluate", cost_model.TablesAfterTrain)
+app.add_typer(
+    costmodel, name="costmodel", epilog="Example: modelless costmodel evaluate profiles.csv"
+)
+for _command in (
+    *(registering.register, making.make, making.rebuild, validating.validate),
+    *(registering.variants, profiling.device, profiling.engines, profiling.profile),
+    *(profiling.profile_report, versions.promote, versions.canary, versions.canary_status),
+    *(versions.rollback, querying.select, simulating.simulate, simulating.compare, cluster.up),
+    *(cluster.status, cluster.upgrade, decisions.history, simulating.replay, decisions.why),
+    *(querying.infer, cluster.down, cluster.demo),
 ):
-    app.command(_name, epilog=_epilog)(_command)
+    _add(app, _command, _command.__name__.replace("_", " "))

@@ -34,12 +34,6 @@ if TYPE_CHECKING:
     from modelless.controller.usecases.cluster import Up
 
 
-UP_EPILOG = "Example: modelless up --port 8080 --detach"
-DOWN_EPILOG = "Example: modelless down"
-STATUS_EPILOG = "Example: modelless status --json"
-UPGRADE_EPILOG = "Examples: modelless upgrade; modelless upgrade --config settings.yaml"
-DEMO_EPILOG = "Example: modelless demo --seconds 60 --report demo-report"
-
 _STOP: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _MOST_ELEMENTS: Final = 64
 """Of the tensors of a request that is shown on one line."""
@@ -74,6 +68,8 @@ def up(
 
     Stays in the foreground until Ctrl-C or 'modelless down', and then takes everything down; with
     --detach it goes on in the background.
+
+    Example: modelless up --port 8080 --detach
     """
     from modelless.controller.usecases import cluster
 
@@ -111,7 +107,10 @@ def up(
 
 
 def down(ctx: typer.Context, as_json: Json = False) -> None:
-    """Stop the running modelless, and wait until it has stopped."""
+    """Stop the running modelless, and wait until it has stopped.
+
+    Example: modelless down
+    """
     from modelless.controller.usecases.cluster import down as take_down
 
     found = take_down(home=home_of(ctx))
@@ -126,6 +125,8 @@ def status(ctx: typer.Context, url: Url = None, as_json: Json = False) -> None:
 
     Also shows waiting queries, how good the predictions of latency were, and the outcomes of
     queries. Exit code 1 if nothing is up.
+
+    Example: modelless status --json
     """
     from modelless.controller.usecases.cluster import status as read_status
 
@@ -150,6 +151,8 @@ def upgrade(
     loads what the old one holds before the old one is drained; no query is lost. --config changes
     the settings too, except those that HAProxy and Ray Serve were started with. Processes that run
     the release already are left alone, so the command may be interrupted and run again.
+
+    Examples: modelless upgrade; modelless upgrade --config settings.yaml
     """
     from modelless.controller.usecases.cluster import upgrade_cluster
 
@@ -185,6 +188,8 @@ def demo(
 
     The models are the zoo's EfficientNet-Lite. Everything is taken down again, unless you give
     --keep.
+
+    Example: modelless demo --seconds 60 --report demo-report
     """
     if not 1.0 <= seconds <= 3600.0:
         raise InvalidInputError.of("seconds", seconds, "1 to 3600")

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from typer import Argument, Option
 from typer.core import TyperCommand
 
@@ -18,17 +17,10 @@ if TYPE_CHECKING:
     from modelless.profiler.cost_model.learned.evaluation import Score
 
 
-EPILOG = (
-    "Examples: modelless costmodel evaluate profiles.csv; "
-    "modelless costmodel evaluate a.csv b.csv --holdout device=rtx4090 --shots 0,10 --json; "
-    "modelless costmodel evaluate new.csv --train known.csv --seeds 5"
-)
 _MOST_SHOTS = 100_000
 
-app = typer.Typer(help="The learned cost model.", no_args_is_help=True)
 
-
-class _TablesAfterTrain(TyperCommand):
+class TablesAfterTrain(TyperCommand):
     """Takes every word from ``--train`` to the next option as a training table."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -43,7 +35,6 @@ class _TablesAfterTrain(TyperCommand):
         return super().parse_args(ctx, spread)
 
 
-@app.command(cls=_TablesAfterTrain, epilog=EPILOG)
 def evaluate(
     tables: Annotated[list[Path], Argument(metavar="TABLE.csv...", help="Profiles to predict.")],
     train: Annotated[
@@ -84,6 +75,10 @@ def evaluate(
     Every method gets the same training rows and the same shots; shots are not judged. Points that
     a table holds several times with other latencies are kept: what told them apart was not
     published.
+
+    Examples: modelless costmodel evaluate profiles.csv; modelless costmodel evaluate a.csv b.csv
+    --holdout device=rtx4090 --shots 0,10 --json; modelless costmodel evaluate new.csv --train
+    known.csv --seeds 5
     """
     counts = _counts_of(shots)
     from modelless.controller.usecases.cost_model import evaluate_cost_model

@@ -26,11 +26,6 @@ if TYPE_CHECKING:
     from modelless.controller.history.entries import Told
 
 
-HISTORY_EPILOG = (
-    "Examples: modelless history --since 10m --kind unload; "
-    "modelless history --task imagenet --at 18:30:05; modelless history --follow"
-)
-WHY_EPILOG = "Examples: modelless why k2j5h8-17; modelless why; modelless why --at 18:30:05"
 _AROUND: Final = "60s"
 _LATELY: Final = "1h"
 _SHOWN: Final = 12
@@ -61,6 +56,9 @@ def history(
 
     Reads the store, so it works whether anything is up or not. --at also lists what was loaded at
     that time. --follow --json prints one JSON document a line.
+
+    Examples: modelless history --since 10m --kind unload; modelless history --task imagenet --at
+    18:30:05; modelless history --follow
     """
     if follow and at is not None:
         raise InvalidInputError.of("follow", at, "--follow or --at, not both")
@@ -117,6 +115,8 @@ def why(
     Shows its limits, the candidates, the choice with its reason, the result, and what the control
     plane loaded and evicted around that time. Asks a running gateway first, then reads the
     receipts on disk: see history.receipts_per_s in the settings.
+
+    Examples: modelless why k2j5h8-17; modelless why; modelless why --at 18:30:05
     """
     from modelless.controller.usecases import decisions
 

@@ -37,18 +37,6 @@ if TYPE_CHECKING:
     from modelless.controller.usecases.making import MadeFamily
 
 
-MAKE_EPILOG = (
-    "Examples: modelless make net.onnx --task imagenet --model mynet --validation photos; "
-    "modelless make package.module:classifier --task digits --model forest --validation test.npz; "
-    "modelless make fashion-mnist/cnn-s/fp32-28 --validation test.npz --recipe mine.yaml "
-    "--engine onnxruntime-cpu --json"
-)
-REBUILD_EPILOG = (
-    "Examples: modelless rebuild imagenet/mynet/int8; "
-    "modelless rebuild imagenet/mynet/int8@2 --output int8.onnx"
-)
-
-
 def make(
     ctx: typer.Context,
     source: Annotated[
@@ -118,6 +106,11 @@ def make(
     are made, each held against the model, registered for every engine that takes it, its accuracy
     measured, and profiled. Then it is said which are dominated, and by which. Interrupted, the same
     command goes on where it was. A variant that the model does not allow is left out, and told.
+
+    Examples: modelless make net.onnx --task imagenet --model mynet --validation photos; modelless
+    make package.module:classifier --task digits --model forest --validation test.npz; modelless
+    make fashion-mnist/cnn-s/fp32-28 --validation test.npz --recipe mine.yaml --engine
+    onnxruntime-cpu --json
     """
     from modelless.controller.usecases.making import make as make_family
 
@@ -163,6 +156,9 @@ def rebuild(
 
     A variant whose own file is missing or damaged gets it back. Exit code 5 if a tool, the kind of
     processor or what it was made of has changed, 3 if it was not made by 'modelless make'.
+
+    Examples: modelless rebuild imagenet/mynet/int8; modelless rebuild imagenet/mynet/int8@2
+    --output int8.onnx
     """
     from modelless.controller.usecases.making import rebuild as rebuild_variant
 

@@ -37,19 +37,6 @@ if TYPE_CHECKING:
     from modelless.profiler.measure.measurement import Measurement
 
 
-PROFILE_EPILOG = (
-    "Examples: modelless profile imagenet --budget 90s --csv imagenet.csv; "
-    "modelless profile report imagenet (pictures of what was measured); "
-    "modelless profile -- report (a task called report)"
-)
-REPORT_EPILOG = (
-    "Examples: modelless profile report; "
-    "modelless profile report imagenet --device-class cpu-1,cpu-2 --output imagenet-report; "
-    "modelless profile report --json > figures.json"
-)
-DEVICE_EPILOG = "Example: modelless device --json"
-ENGINES_EPILOG = "Example: modelless engines --json"
-
 _FOLDER = Path("profile-report")
 _SKIPPED: Final = {
     "already-measured": "measured before",
@@ -111,6 +98,9 @@ def profile(
     again, so an interrupted run goes on where it was left; --drifted measures only what was slower
     or quicker in service since. A machine too noisy to be trusted is refused with exit
     code 10. The device itself is measured first, once: see 'modelless device'.
+
+    Examples: modelless profile imagenet --budget 90s --csv imagenet.csv; modelless profile report
+    imagenet (pictures of what was measured); modelless profile -- report (a task called report)
     """
     sizes = batches_of(batches)
     budget_s = None if budget is None else seconds_of("budget", budget)
@@ -136,7 +126,7 @@ def profile(
         raise typer.Exit(1)
 
 
-def report(
+def profile_report(
     ctx: typer.Context,
     scopes: Scopes = None,
     output: Annotated[
@@ -160,6 +150,9 @@ def report(
     accuracy against latency and cost, and how well points are predicted that the cost model has not
     seen. Nothing is measured. Profiles of other machines in the same store are shown too, each
     machine apart.
+
+    Examples: modelless profile report; modelless profile report imagenet --device-class
+    cpu-1,cpu-2 --output imagenet-report; modelless profile report --json > figures.json
     """
     from modelless.controller.usecases.profile_report import report_profiles
 
@@ -189,6 +182,8 @@ def device(
 
     Its device classes are measured by a benchmark of about two seconds each, once: what was
     measured here before is shown again.
+
+    Example: modelless device --json
     """
     from modelless.controller.usecases.devices import describe_machine
 
@@ -213,6 +208,8 @@ def engines(as_json: Json = False) -> None:
     """Show which engines work on this machine, and what to install for the others.
 
     Each is tried: what is listed as available loads variants.
+
+    Example: modelless engines --json
     """
     from modelless.controller.usecases.devices import list_engines
 

@@ -35,10 +35,6 @@ if TYPE_CHECKING:
     from modelless.controller.usecases.selecting import Selection
 
 
-SELECT_EPILOG = "Example: modelless select --task imagenet --latency-ms 40 --min-accuracy 74"
-INFER_EPILOG = "Example: modelless infer cat.jpg --task imagenet --latency-ms 40 --min-accuracy 74"
-
-
 def select(
     ctx: typer.Context,
     task: TaskName,
@@ -59,6 +55,8 @@ def select(
     Every candidate is accounted for. The same dispatcher and policy as in 'modelless up' decide, on
     one idle device of each class that holds everything profiled for it. Nothing is started. Exit
     code 4 if nothing can serve it.
+
+    Example: modelless select --task imagenet --latency-ms 40 --min-accuracy 74
     """
     names = names_of("device-class", device_class)
     from modelless.controller.usecases.selecting import select as choose
@@ -101,6 +99,8 @@ def infer(
 
     The photo is turned upright and scaled down until its shorter side is 320 pixels: the variants
     resize to 260 at most, so more pixels would only make the request larger.
+
+    Example: modelless infer cat.jpg --task imagenet --latency-ms 40 --min-accuracy 74
     """
     slo = SLO(latency_ms, min_accuracy, max_cost_usd)
     from modelless.controller.usecases.inferring import infer_photo

@@ -23,21 +23,12 @@ from modelless.controller.cli.screen import (
 )
 from modelless.variants.vocabulary import Engine, Precision, Provenance
 
-zoo_app = typer.Typer(help="Models that come with modelless, or can be installed.")
 
+def zoo_list(ctx: typer.Context, as_json: Json = False) -> None:
+    """List the zoo's entries, and which of them are added.
 
-REGISTER_EPILOG = (
-    "Examples: modelless register net.onnx --task imagenet --model mynet --validation photos; "
-    "modelless register net.onnx --task imagenet --model mynet --name fp32-224 "
-    "--precision fp32 --resolution 224 --accuracy 75.1 --provenance published "
-    '--accuracy-source "the paper, table 2"'
-)
-VARIANTS_EPILOG = "Example: modelless variants imagenet"
-
-
-@zoo_app.command("list", epilog="Example: modelless zoo list --json")
-def list_entries(ctx: typer.Context, as_json: Json = False) -> None:
-    """List the zoo's entries, and which of them are added."""
+    Example: modelless zoo list --json
+    """
     from modelless.controller.usecases.zoo import list_zoo
 
     rows = list_zoo(home_of(ctx))
@@ -60,8 +51,7 @@ def list_entries(ctx: typer.Context, as_json: Json = False) -> None:
     )
 
 
-@zoo_app.command("add", epilog="Example: modelless zoo add imagenet fashion-mnist")
-def add(
+def zoo_add(
     ctx: typer.Context,
     names: Annotated[list[str], Argument(metavar="NAME", help="Entries of 'zoo list'.")],
     force: Annotated[
@@ -71,13 +61,15 @@ def add(
 ) -> None:
     """Build and register all variants of zoo entries.
 
-    What is there already is left alone; damaged files are made again.
+    Complete entries are left alone; damaged files are made again.
+
+    Example: modelless zoo add imagenet fashion-mnist
     """
+    from modelless.controller.usecases import zoo
     from modelless.controller.usecases.home import variant_fields
-    from modelless.controller.usecases.zoo import zoo_add
 
     with show_progress() as progress:
-        added = zoo_add(*names, force=force, home=home_of(ctx), on_progress=progress)
+        added = zoo.zoo_add(*names, force=force, home=home_of(ctx), on_progress=progress)
     for entry in added:
         size = mebibytes(sum(variant.artifact_bytes for variant in entry.variants))
         how = "already there" if entry.was_there else f"{len(entry.new)} of them new"
@@ -153,6 +145,10 @@ def register(
     Another framework's model is converted and held against itself on the validation set's inputs.
     The same bytes for the same engine again get the version they have; other bytes, or another
     engine, under the same name the next one. Names of their own keep several engines side by side.
+
+    Examples: modelless register net.onnx --task imagenet --model mynet --validation photos;
+    modelless register net.onnx --task imagenet --model mynet --name fp32-224 --precision fp32
+    --resolution 224 --accuracy 75.1 --provenance published --accuracy-source "the paper, table 2"
     """
     if name is None:
         of_one = {
@@ -209,6 +205,8 @@ def variants(
     """List the registered variants, and which variant dominates each on this machine.
 
     Dominated variants are not served, unless the settings say serve_dominated: true.
+
+    Example: modelless variants imagenet
     """
     from modelless.controller.usecases.registering import list_variants
 

@@ -26,20 +26,6 @@ if TYPE_CHECKING:
     from modelless.controller.replay.replay import Replayed
 
 
-SIMULATE_EPILOG = (
-    "Examples: modelless simulate benchmarks/worlds/steady.yaml; "
-    "modelless simulate world.yaml --seed 3 --log run.parquet --json"
-)
-COMPARE_EPILOG = (
-    "Examples: modelless compare benchmarks/worlds/steady.yaml; "
-    "modelless compare world.yaml --policies modelless,infaas,mine=suite.yaml --seeds 10 "
-    "--load 0.5,1,1.5 --report comparison"
-)
-REPLAY_EPILOG = (
-    "Examples: modelless up --record run-1; modelless replay run-1; "
-    "modelless replay run-1 --as-world world.yaml && modelless simulate world.yaml"
-)
-
 SHORT_LIST = "modelless,infaas,proteus,ray-serve,cheapest-feasible,most-accurate-feasible"
 
 
@@ -68,6 +54,9 @@ def simulate(
     A world names devices, tasks, queries, network delays, faults and policies. Latencies are drawn
     from profiles. The same seed gives the same run. Interrupted or failed, the log keeps what
     happened so far.
+
+    Examples: modelless simulate benchmarks/worlds/steady.yaml; modelless simulate world.yaml
+    --seed 3 --log run.parquet --json
     """
     from modelless.controller.usecases.simulating import simulate as run
 
@@ -119,6 +108,9 @@ def compare(
     95 % intervals, paired differences to the first contender, and shares of a clairvoyant bound
     that no policy can beat in expectation. A contender that fails is shown as failed and stops
     nobody else.
+
+    Examples: modelless compare benchmarks/worlds/steady.yaml; modelless compare world.yaml
+    --policies modelless,infaas,mine=suite.yaml --seeds 10 --load 0.5,1,1.5 --report comparison
     """
     contenders, loads = names_of("policies", policies), _loads_of(load)
     from modelless.controller.usecases.comparing import compare as run
@@ -153,6 +145,9 @@ def replay(
     """Feed a recording's inputs to the same policies, and compare every effect.
 
     Exit code 0 if all are what they were, 1 with the first difference if not.
+
+    Examples: modelless up --record run-1; modelless replay run-1; modelless replay run-1
+    --as-world world.yaml && modelless simulate world.yaml
     """
     from modelless.controller.usecases.simulating import replay as replay_tapes
     from modelless.controller.usecases.simulating import world_of_recording

@@ -22,14 +22,6 @@ if TYPE_CHECKING:
     from modelless.variants.metrics.paired import PairedDifference
 
 
-EPILOG = (
-    "Examples: modelless validate imagenet --data photos --precision 1; "
-    "modelless validate fashion-mnist/cnn-s --data test.npz --metric macro-f1; "
-    "modelless validate fashion-mnist --data test.npz --metric agreement "
-    "--reference fashion-mnist/cnn-xl/fp32-28"
-)
-
-
 def validate(
     ctx: typer.Context,
     scope: Annotated[str, Argument(metavar="SCOPE", help="task, task/model or task/model/variant")],
@@ -56,6 +48,10 @@ def validate(
 
     Every variant runs on the same items; its accuracy is stored with a 95 % interval. What was
     measured before an interruption is kept. Exit code 1 if a variant could not be measured.
+
+    Examples: modelless validate imagenet --data photos --precision 1; modelless validate
+    fashion-mnist/cnn-s --data test.npz --metric macro-f1; modelless validate fashion-mnist --data
+    test.npz --metric agreement --reference fashion-mnist/cnn-xl/fp32-28
     """
     from modelless.controller.usecases.validating import validate as measure
 

@@ -20,11 +20,6 @@ from modelless.controller.cli.screen import (
 )
 from modelless.variants.registry.versions import Line, TrialRules
 
-PROMOTE_EPILOG = "Example: modelless promote imagenet/mynet/int8-224@2"
-CANARY_EPILOG = "Example: modelless canary imagenet/mynet/int8-224@2 --share 5%"
-STATUS_EPILOG = "Example: modelless canary status"
-ROLLBACK_EPILOG = "Example: modelless rollback imagenet/mynet/int8-224"
-
 _RULES = TrialRules()
 
 Version = Annotated[str, Argument(metavar="VARIANT@VERSION", help="task/model/variant@version.")]
@@ -50,6 +45,8 @@ def promote(
 
     A running cluster loads it within seconds and serves the current one until then. A canary of the
     version is over with this.
+
+    Example: modelless promote imagenet/mynet/int8-224@2
     """
     from modelless.controller.usecases.versions import promote as promote_version
 
@@ -68,6 +65,8 @@ def rollback(
 
     A running cluster gives the version no query more from a fraction of a second on; those that run
     on it end there.
+
+    Example: modelless rollback imagenet/mynet/int8-224
     """
     from modelless.controller.usecases.versions import roll_back
 
@@ -115,6 +114,8 @@ def canary(
     It is promoted or rolled back by itself, as soon as errors, feedback on its answers and latency
     have shown which: by a test that may be looked at all the time. Undecided, it is rolled back.
     There is one canary a task at a time; of other tasks there may be others.
+
+    Example: modelless canary imagenet/mynet/int8-224@2 --share 5%
     """
     from modelless.controller.usecases.versions import begin_canary
 
@@ -146,6 +147,8 @@ def canary_status(ctx: typer.Context, url: Url = None, as_json: Json = False) ->
     """Show the evidence of canaries so far.
 
     Reads the running cluster, or the store while nothing is up.
+
+    Example: modelless canary status
     """
     from modelless.controller.usecases.versions import list_canaries
 

@@ -29,9 +29,10 @@ from modelless.controller.usecases.profiling import find_jobs, measure_jobs
 from modelless.controller.usecases.progress import Note, Progress, ignore
 from modelless.controller.usecases.registering import (
     check_resolution,
-    conversion_inputs,
     described_task,
     known_model,
+    member_of,
+    read_model,
 )
 from modelless.profiler.cost_model.dominated import dominated_by_device
 from modelless.profiler.devices.device import DeviceFacts, default_device_classes
@@ -39,7 +40,7 @@ from modelless.profiler.devices.host import read_facts
 from modelless.profiler.measure.campaign import BATCHES, CampaignSettings
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.records import Records
-from modelless.variants.conversion.sources import ONNX, Source, framework_of, read_source
+from modelless.variants.conversion.sources import Source
 from modelless.variants.graphs.inspection import OnnxFacts, check_signature, inspect_onnx
 from modelless.variants.making.origins import rebuild_variant
 from modelless.variants.making.recipe import default_recipe, load_recipe
@@ -229,16 +230,60 @@ def make(
     )
     facts = read_facts()
     devices = pick_device_classes(device_classes, default_device_classes(facts))
-    chosen = _pick_engines(engines, devices)
+    chosen_engines = _pick_engines(engines, devices)
     if report is not None:
         check_can_draw(report)
+    check_resolution(resolution_px)
+    if sample is not None and sample < 1:
+        raise InvalidInputError.of("sample", sample, "1 or more items")
+    chosen_recipe = default_recipe() if recipe is None else load_recipe(recipe)
+    name, validation = str(source), Path(validation)
+    number_format = member_of(Precision, "--precision", precision)
     with open_home(home) as registry:
-        order = _order_family(
-            registry, str(source), Path(validation), task=task, task_file=task_file, metric=metric,
-            model=model, framework=framework, precision=Precision(precision),
-            resolution_px=resolution_px, calibration=calibration, recipe=recipe, engines=chosen,
-            sample=sample, on_progress=on_progress,
-        )  # fmt: skip
+        parent = _registered(registry, name, framework)
+        known_task = _known_task(registry, task, task_file, parent)
+        model = model or (parent.model if parent is not None else None)
+        if model is None:
+            raise InvalidInputError("--model: say what the model shall be called")
+        check_name("model", model)
+        if parent is not None:
+            read = Source(parent.id, registry.artifacts.read(parent.artifact_sha256))
+            number_format, resolution_px = parent.precision, parent.resolution_px
+        else:
+            read = read_model(name, framework, known_task, validation, on_progress)
+        graph = inspect_onnx(read.onnx_bytes)
+        if known_task is None:
+            known_task = _read_task_off(str(task), graph, metric or _METRIC)
+            on_progress(Note(f"note: the task {task} is new; its signature is read off the graph"))
+        elif metric not in (None, known_task.accuracy_metric):
+            raise InvalidInputError.of(
+                "--metric",
+                metric,
+                f"{known_task.accuracy_metric}, the metric of the task {known_task.name}",
+                "Another one is measured by: modelless validate ... --metric.",
+            )
+        check_signature(graph, known_task)
+        judge = find_metric(known_task.accuracy_metric, known_task)
+        items = open_validation_set(validation, known_task, judge.expects)
+        if calibration is None:
+            feeds, count = held_out(items)
+        else:
+            unlabelled = open_validation_set(calibration, known_task, Expects.NOTHING)
+            feeds, count = first_inputs(unlabelled, _MOST_CALIBRATION), len(items)
+        order = FamilyOrder(
+            task=known_task,
+            model=known_model(registry, known_task, model)
+            or Model(known_task.name, model, family=model, source=read.name),
+            source=read,
+            precision=number_format,
+            resolution_px=resolution_px,
+            recipe=chosen_recipe,
+            engines=chosen_engines,
+            calibration=feeds,
+            items=items,
+            sample=min(count, sample or count),
+            metric=judge,
+        )
         family = make_family(registry, home_folder(home), order, on_progress)
         variants = [member.variant for member in family.members]
         noise, failed = None, dict[str, str]()
@@ -329,86 +374,6 @@ def _pick_engines(
         if missing := engine_status(engine).missing:
             raise EnvironmentUnfitError(missing)
     return chosen
-
-
-def _order_family(
-    registry: Registry,
-    source_name: str,
-    validation: Path,
-    *,
-    task: str | None,
-    task_file: Path | None,
-    metric: str | None,
-    model: str | None,
-    framework: str | None,
-    precision: Precision,
-    resolution_px: int | None,
-    calibration: Path | None,
-    recipe: Path | None,
-    engines: Sequence[Engine],
-    sample: int | None,
-    on_progress: Progress,
-) -> FamilyOrder:
-    """The order, with everything checked; nothing is registered yet.
-
-    Raises:
-        ModellessError: what is wrong with the source, the task, the recipe or the data.
-    """
-    check_resolution(resolution_px)
-    if sample is not None and sample < 1:
-        raise InvalidInputError.of("sample", sample, "1 or more items")
-    variants_to_make = default_recipe() if recipe is None else load_recipe(recipe)
-    parent = _registered(registry, source_name, framework)
-    known_task = _known_task(registry, task, task_file, parent)
-    model = model or (parent.model if parent is not None else None)
-    if model is None:
-        raise InvalidInputError("--model: say what the model shall be called")
-    check_name("model", model)
-    if parent is not None:
-        source = Source(parent.id, registry.artifacts.read(parent.artifact_sha256))
-        precision, resolution_px = parent.precision, parent.resolution_px
-    else:
-        kind = framework_of(source_name, framework)
-        if kind != ONNX:
-            on_progress(
-                Note(f"converting {source_name} from {kind}, and holding the result against it")
-            )
-        source = read_source(source_name, kind, lambda: conversion_inputs(validation, known_task))
-    facts = inspect_onnx(source.onnx_bytes)
-    if known_task is None:
-        of_task = _read_task_off(str(task), facts, metric or _METRIC)
-        on_progress(Note(f"note: the task {task} is new; its signature is read off the graph"))
-    else:
-        of_task = known_task
-        if metric not in (None, of_task.accuracy_metric):
-            raise InvalidInputError.of(
-                "--metric",
-                metric,
-                f"{of_task.accuracy_metric}, the metric of the task {of_task.name}",
-                "Another one is measured by: modelless validate ... --metric.",
-            )
-    check_signature(facts, of_task)
-    judge = find_metric(of_task.accuracy_metric, of_task)
-    items = open_validation_set(validation, of_task, judge.expects)
-    if calibration is None:
-        feeds, count = held_out(items)
-    else:
-        unlabelled = open_validation_set(calibration, of_task, Expects.NOTHING)
-        feeds, count = first_inputs(unlabelled, _MOST_CALIBRATION), len(items)
-    return FamilyOrder(
-        task=of_task,
-        model=known_model(registry, of_task, model)
-        or Model(of_task.name, model, family=model, source=source.name),
-        source=source,
-        precision=precision,
-        resolution_px=resolution_px,
-        recipe=variants_to_make,
-        engines=engines,
-        calibration=feeds,
-        items=items,
-        sample=min(count, sample or count),
-        metric=judge,
-    )
 
 
 def _registered(registry: Registry, source: str, framework: str | None) -> Variant | None:

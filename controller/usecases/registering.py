@@ -31,9 +31,8 @@ from modelless.controller.usecases.validating import (
 from modelless.profiler.cost_model.dominated import dominated_by_device, dominated_everywhere
 from modelless.profiler.devices.host import read_facts
 from modelless.profiler.measure.records import Records
-from modelless.variants.conversion.sources import ONNX, framework_of, read_source
+from modelless.variants.conversion.sources import ONNX, Source, framework_of, read_source
 from modelless.variants.graphs.inspection import check_signature, inspect_onnx, read_onnx
-from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.metrics import Metric
 from modelless.variants.paths import not_found
 from modelless.variants.registry.outcomes import details_of, first_measured, latest_outcomes
@@ -126,8 +125,8 @@ def register(
         'imagenet/mynet/fp32@1'
     """
     check_name("name", name)
-    number_format = _member_of(Precision, "--precision", precision)
-    runs_on = _member_of(Engine, "--engine", engine)
+    number_format = member_of(Precision, "--precision", precision)
+    runs_on = member_of(Engine, "--engine", engine)
     new_task = described_task(task_file, task) if task_file is not None else None
     with open_home(home) as registry:
         of_task = new_task or _find_task(registry, task)
@@ -142,7 +141,7 @@ def register(
             raise InvalidInputError("--validation measures the accuracy: leave out --accuracy")
         check_resolution(resolution_px)
         validation = None if validation is None else Path(validation)
-        data = _read(str(source), framework, of_task, validation, on_progress)
+        data = read_model(str(source), framework, of_task, validation, on_progress).onnx_bytes
         facts = inspect_onnx(data)
         check_signature(facts, of_task)
         measured: tuple[MeasuredAccuracy, Metric] | None = None
@@ -287,24 +286,28 @@ def check_resolution(side_px: int | None) -> None:
         raise InvalidInputError.of("resolution", side_px, "1 to 65536 (pixels)")
 
 
-def conversion_inputs(validation: Path, task: Task | None) -> CalibrationData:
-    """Some inputs of a validation set: a converted model is held against its source on them.
+def read_model(
+    source: str,
+    framework: str | None,
+    task: Task | None,
+    validation: Path | None,
+    on_progress: Progress,
+) -> Source:
+    """An ONNX file; or another framework's model, converted and held against itself.
+
+    Args:
+        source, framework: see ``register``.
+        task: which it performs; None if it is new.
+        validation: the validation set; the converted model is compared on its inputs.
+        on_progress: receives a note about a conversion.
 
     Raises:
-        InvalidInputError: see ``open_validation_set`` and, if the task is new, ``arrays_of``.
+        InvalidInputError: the source, or there is no validation set to convert with.
+        IntegrityError: the file is not allowed.
     """
-    if task is None:
-        return arrays_of(validation)
-    return first_inputs(open_validation_set(validation, task, Expects.NOTHING))
-
-
-def _read(
-    source: str, framework: str | None, task: Task, validation: Path | None, on_progress: Progress
-) -> bytes:
-    """The ONNX file, or what another framework's model is converted to."""
     kind = framework_of(source, framework)
     if kind == ONNX:
-        return read_onnx(source)
+        return Source(source, read_onnx(source))
     if validation is None:
         raise InvalidInputError.of(
             "--validation",
@@ -312,7 +315,10 @@ def _read(
             f"a validation set: on its inputs the model is converted from {kind} and compared",
         )
     on_progress(Note(f"converting {source} from {kind}, and holding the result against it"))
-    return read_source(source, kind, lambda: conversion_inputs(validation, task)).onnx_bytes
+    if task is None:
+        return read_source(source, kind, lambda: arrays_of(validation))
+    items = open_validation_set(validation, task, Expects.NOTHING)
+    return read_source(source, kind, lambda: first_inputs(items))
 
 
 def _engine_to_measure(engine: Engine, on_progress: Progress) -> Engine:
@@ -323,7 +329,8 @@ def _engine_to_measure(engine: Engine, on_progress: Progress) -> Engine:
     return Engine.ONNXRUNTIME_CPU
 
 
-def _member_of(kind: type[Member], field: str, value: str) -> Member:
+def member_of(kind: type[Member], field: str, value: str) -> Member:
+    """The member of an enumeration with that value; InvalidInputError names the allowed ones."""
     if value not in list(kind):
         raise InvalidInputError.of(field, value, ", ".join(kind))
     return kind(value)
@@ -357,7 +364,7 @@ def _stated_accuracy(
             "derived, and --accuracy-source"
         )
     stated = Accuracy(
-        percent, task.accuracy_metric, _member_of(Provenance, "--provenance", provenance), source
+        percent, task.accuracy_metric, member_of(Provenance, "--provenance", provenance), source
     )
     if stated.provenance is not Provenance.MEASURED:
         if samples is not None:
