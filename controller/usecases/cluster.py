@@ -20,7 +20,7 @@ from modelless.controller.live.cluster import cluster, upgrade
 from modelless.controller.live.cluster.run_folder import only_one
 from modelless.controller.replay.tape import SUFFIX
 from modelless.controller.usecases.client import find_url, get_json
-from modelless.controller.usecases.home import Home, home_folder, open_home
+from modelless.controller.usecases.home import AnyPath, Home, home_folder, open_home, path_or_none
 from modelless.controller.usecases.progress import Note, Progress, ignore
 from modelless.profiler.devices.device import default_device_classes
 from modelless.profiler.devices.device_records import DeviceRecords, describe_devices
@@ -73,22 +73,19 @@ class BackgroundError(ModellessError):
 
 
 def read_settings(
-    config: Path | None = None,
+    config: AnyPath | None = None,
     *,
     host: str | None = None,
     port: int | None = None,
     gateways: int | None = None,
-    record: Path | None = None,
+    record: AnyPath | None = None,
 ) -> Settings:
     """The settings file with the other arguments in place of its values, all checked.
 
-    Makes the folder of a recording.
-
     Raises:
-        InvalidInputError: an unknown key, a value out of range, or a folder with a recording.
-        EnvironmentUnfitError: the folder of the recording cannot be written.
+        InvalidInputError: an unknown key, or a value out of range.
     """
-    document = load_settings(config).model_dump()
+    document = load_settings(path_or_none(config)).model_dump()
     folder = record or document["record"]["folder"]
     for section, key, value in (
         ("http", "host", host),
@@ -98,19 +95,16 @@ def read_settings(
     ):
         if value is not None:
             document[section][key] = value
-    settings = parse_settings(document, "modelless up")
-    if settings.record.folder is not None:
-        _make_empty(Path(settings.record.folder))
-    return settings
+    return parse_settings(document, "modelless up")
 
 
 def up(
     *,
-    config: Path | None = None,
+    config: AnyPath | None = None,
     host: str | None = None,
     port: int | None = None,
     gateways: int | None = None,
-    record: Path | None = None,
+    record: AnyPath | None = None,
     address: str | None = None,
     home: Home = None,
     on_progress: Progress = ignore,
@@ -139,7 +133,9 @@ def up(
         >>> server.url  # doctest: +SKIP
         'http://127.0.0.1:8080'
     """
-    read_settings(config, host=host, port=port, gateways=gateways, record=record)
+    _make_record_folder(
+        read_settings(config, host=host, port=port, gateways=gateways, record=record)
+    )
     folder = home_folder(home)
     running = cluster.read_state(folder)
     if running is not None:
@@ -151,11 +147,11 @@ def up(
         pass  # refused here, for a new process would begin the log of the other one anew
     log = folder.resolve() / "run" / "up.log"
     options = {
-        "--config": config.resolve() if config is not None else None,
+        "--config": Path(config).resolve() if config is not None else None,
         "--host": host,
         "--port": port,
         "--gateways": gateways,
-        "--record": record.resolve() if record is not None else None,
+        "--record": Path(record).resolve() if record is not None else None,
         "--address": address,
     }
     words = [w for name, v in options.items() if v is not None for w in (name, str(v))]
@@ -199,8 +195,10 @@ def serve(
 
     Raises:
         EnvironmentUnfitError: Ray cannot start or serve, or modelless is up already.
-        ModellessError: the settings do not fit the home or the machine.
+        ModellessError: the settings do not fit the home or the machine, or the folder of a
+            recording has one already.
     """
+    _make_record_folder(settings)
     if settings.serve_unmeasured:
         facts = read_facts()
         with open_home(home) as registry:
@@ -320,8 +318,11 @@ def last_error(text: str) -> str:
     return errors[-1].removeprefix(_ERROR) if errors else (lines[-1] if lines else "no word")
 
 
-def _make_empty(folder: Path) -> None:
+def _make_record_folder(settings: Settings) -> None:
     """Make the folder of a recording; it may exist, without a recording."""
+    if settings.record.folder is None:
+        return
+    folder = Path(settings.record.folder)
     if any(folder.glob(f"*{SUFFIX}")):
         raise InvalidInputError.of("record.folder", str(folder), "a folder without a recording")
     try:

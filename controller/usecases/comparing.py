@@ -17,7 +17,7 @@ from modelless.controller.sim.compare.comparison import document_of
 from modelless.controller.sim.compare.contenders import contenders_of
 from modelless.controller.sim.compare.jobs import Run
 from modelless.controller.usecases.comparison.page import render_page
-from modelless.controller.usecases.home import Home, home_folder
+from modelless.controller.usecases.home import AnyPath, Home, home_folder, path_or_none
 from modelless.controller.usecases.progress import Note, Progress, Step, ignore
 from modelless.controller.usecases.simulating import World, read_world
 
@@ -68,7 +68,7 @@ def compare(
     policies: Sequence[str] = SHORT_LIST,
     seeds: int = 5,
     loads: Sequence[float] = (1.0,),
-    report: Path | None = None,
+    report: AnyPath | None = None,
     processes: int = 1,
     home: Home = None,
     on_progress: Progress = ignore,
@@ -105,6 +105,7 @@ def compare(
     """
     contenders = contenders_of(list(policies))
     scenarios = comparing.scenarios_of([read_world(world) for world in worlds], list(loads))
+    report = path_or_none(report)
     if report is not None:
         _check_folder(report)
     numbers = range(1, seeds + 1)

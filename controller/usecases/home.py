@@ -18,6 +18,14 @@ Home = str | Path | None
 """A home folder; None is $MODELLESS_HOME, else ``~/.modelless``."""
 
 
+AnyPath = str | Path
+
+
+def path_or_none(path: AnyPath | None) -> Path | None:
+    """A path given as text or ``Path``."""
+    return None if path is None else Path(path)
+
+
 def home_folder(home: Home) -> Path:
     """The path of a home folder."""
     return Path(home or os.environ.get("MODELLESS_HOME") or "~/.modelless").expanduser()

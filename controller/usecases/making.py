@@ -18,9 +18,11 @@ from modelless.common.errors import (
 from modelless.common.files import write_whole
 from modelless.controller.usecases.family import Family, FamilyOrder, Member, make_family
 from modelless.controller.usecases.home import (
+    AnyPath,
     Home,
     home_folder,
     open_home,
+    path_or_none,
     pick_device_classes,
     variant_fields,
 )
@@ -163,25 +165,25 @@ class MadeFamily:
 
 
 def make(
-    source: str | Path,
-    validation: str | Path,
+    source: AnyPath,
+    validation: AnyPath,
     *,
     task: str | None = None,
-    task_file: Path | None = None,
+    task_file: AnyPath | None = None,
     metric: str | None = None,
     model: str | None = None,
     framework: str | None = None,
     precision: str = "fp32",
     resolution_px: int | None = None,
-    calibration: Path | None = None,
-    recipe: Path | None = None,
+    calibration: AnyPath | None = None,
+    recipe: AnyPath | None = None,
     engines: Sequence[str] | None = None,
     sample: int | None = None,
     device_classes: Sequence[str] = ("cpu-1",),
     batches: Sequence[int] = BATCHES,
     budget_s: float | None = None,
     accept_noise: bool = False,
-    report: Path | None = None,
+    report: AnyPath | None = None,
     draws_report: bool = False,
     home: Home = None,
     on_progress: Progress = ignore,
@@ -231,17 +233,18 @@ def make(
     facts = read_facts()
     devices = pick_device_classes(device_classes, default_device_classes(facts))
     chosen_engines = _pick_engines(engines, devices)
-    if report is not None:
-        check_can_draw(report)
+    folder = path_or_none(report)
+    if folder is not None:
+        check_can_draw(folder)
     check_resolution(resolution_px)
     if sample is not None and sample < 1:
         raise InvalidInputError.of("sample", sample, "1 or more items")
-    chosen_recipe = default_recipe() if recipe is None else load_recipe(recipe)
+    chosen_recipe = default_recipe() if recipe is None else load_recipe(Path(recipe))
     name, validation = str(source), Path(validation)
     number_format = member_of(Precision, "--precision", precision)
     with open_home(home) as registry:
         parent = _registered(registry, name, framework)
-        known_task = _known_task(registry, task, task_file, parent)
+        known_task = _known_task(registry, task, path_or_none(task_file), parent)
         model = model or (parent.model if parent is not None else None)
         if model is None:
             raise InvalidInputError("--model: say what the model shall be called")
@@ -268,7 +271,7 @@ def make(
         if calibration is None:
             feeds, count = held_out(items)
         else:
-            unlabelled = open_validation_set(calibration, known_task, Expects.NOTHING)
+            unlabelled = open_validation_set(Path(calibration), known_task, Expects.NOTHING)
             feeds, count = first_inputs(unlabelled, _MOST_CALIBRATION), len(items)
         order = FamilyOrder(
             task=known_task,
@@ -292,8 +295,8 @@ def make(
         except NoisyMachineError as error:
             noise = error
         made = _compare(registry, order, family, devices, facts, failed, noise)
-        if report is not None or draws_report:
-            folder = report or Path(f"{order.model.name}-report")
+        if folder is not None or draws_report:
+            folder = folder or Path(f"{order.model.name}-report")
             try:
                 made.report = draw(registry, variants, folder, on_progress)
             except EnvironmentUnfitError as error:  # raised earlier if a report was asked for

@@ -17,10 +17,12 @@ from modelless.common.errors import (
     NoisyMachineError,
 )
 from modelless.controller.usecases.home import (
+    AnyPath,
     Home,
     accuracy_fields,
     find_variants,
     open_home,
+    path_or_none,
     pick_device_classes,
 )
 from modelless.controller.usecases.progress import Note, Progress, Step, ignore
@@ -146,7 +148,7 @@ def profile(
     again: bool = False,
     drifted: bool = False,
     neighbours: bool = False,
-    csv: Path | None = None,
+    csv: AnyPath | None = None,
     home: Home = None,
     on_progress: Progress = ignore,
 ) -> Profiles:
@@ -179,8 +181,9 @@ def profile(
         >>> [(row.variant_id, row.batch, row.p50_s) for row in profiles.measurements]
         ... # doctest: +SKIP
     """
-    if csv is not None:
-        _check_writable(csv)
+    csv_file = path_or_none(csv)
+    if csv_file is not None:
+        _check_writable(csv_file)
     facts = read_facts()
     devices = pick_device_classes(device_classes, default_device_classes(facts))
     kinds = sorted({device.kind for device in devices})
@@ -227,9 +230,9 @@ def profile(
         rates,
         pairs,
     )
-    if csv is not None:
-        profiles.write_csv(csv)
-        on_progress(Note(f"wrote {len(rows)} rows to {csv}"))
+    if csv_file is not None:
+        profiles.write_csv(csv_file)
+        on_progress(Note(f"wrote {len(rows)} rows to {csv_file}"))
     return profiles
 
 

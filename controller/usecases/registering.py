@@ -15,9 +15,11 @@ from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.common.intervals import wilson_percent
 from modelless.controller.config import load_settings
 from modelless.controller.usecases.home import (
+    AnyPath,
     Home,
     find_variants,
     open_home,
+    path_or_none,
     user_name,
     variant_fields,
 )
@@ -69,14 +71,14 @@ def register(
     name: str,
     precision: str,
     task: str | None = None,
-    task_file: Path | None = None,
+    task_file: AnyPath | None = None,
     engine: str = "onnxruntime-cpu",
     resolution_px: int | None = None,
     accuracy_percent: float | None = None,
     provenance: str | None = None,
     accuracy_source: str | None = None,
     accuracy_samples: int | None = None,
-    validation: Path | None = None,
+    validation: AnyPath | None = None,
     revise: str | None = None,
     framework: str | None = None,
     family: str = "",
@@ -127,7 +129,7 @@ def register(
     check_name("name", name)
     number_format = member_of(Precision, "--precision", precision)
     runs_on = member_of(Engine, "--engine", engine)
-    new_task = described_task(task_file, task) if task_file is not None else None
+    new_task = described_task(Path(task_file), task) if task_file is not None else None
     with open_home(home) as registry:
         of_task = new_task or _find_task(registry, task)
         stated = any((family, model_source, licence))
@@ -140,18 +142,18 @@ def register(
         if validation is not None and accuracy.source != UNKNOWN_SOURCE:
             raise InvalidInputError("--validation measures the accuracy: leave out --accuracy")
         check_resolution(resolution_px)
-        validation = None if validation is None else Path(validation)
-        data = read_model(str(source), framework, of_task, validation, on_progress).onnx_bytes
+        labelled = path_or_none(validation)
+        data = read_model(str(source), framework, of_task, labelled, on_progress).onnx_bytes
         facts = inspect_onnx(data)
         check_signature(facts, of_task)
         measured: tuple[MeasuredAccuracy, Metric] | None = None
-        if validation is not None:
+        if labelled is not None:
             measurable = _engine_to_measure(runs_on, on_progress)
             planned = Variant(
                 of_task.name, model, name, 1, number_format, resolution_px, measurable,
                 hashlib.sha256(data).hexdigest(), len(data), accuracy,
             )  # fmt: skip
-            measured = measure_file(planned, data, of_task, validation, on_progress)
+            measured = measure_file(planned, data, of_task, labelled, on_progress)
             accuracy = measured[0].accuracy
             for remark in (
                 remark_on_precision(*measured, None),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,14 @@ from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.dispatch.receipts import explain_candidates
 from modelless.controller.effects import DispatchEffect, Execute, Refuse, WakeAt
 from modelless.controller.live.front.replies import error_of
-from modelless.controller.usecases.home import Home, accuracy_fields, open_home, pick_device_classes
+from modelless.controller.usecases.home import (
+    AnyPath,
+    Home,
+    accuracy_fields,
+    open_home,
+    path_or_none,
+    pick_device_classes,
+)
 from modelless.policies.discovery import build_policy
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import in_scope
@@ -91,10 +97,10 @@ def select(
     batch: int = 1,
     policy: str | Mapping[str, Any] | None = None,
     device_classes: Sequence[str] = ("cpu-1",),
-    config: Path | None = None,
+    config: AnyPath | None = None,
     home: Home = None,
 ) -> Selection:
-    """Which variant would serve a query, and why; nothing is started.
+    """Choose the variant that would serve a query, and explain the choice; nothing is started.
 
     The dispatcher and the policy of ``up`` decide, on one idle device of each class that holds all
     variants that are profiled for it.
@@ -121,7 +127,7 @@ def select(
         ('imagenet/efficientnet-lite2/fp32-260@1', 'most-accurate-feasible')
     """
     slo = SLO(latency_ms, min_accuracy, max_cost_usd)
-    settings = load_settings(config)
+    settings = load_settings(path_or_none(config))
     limits = settings.limits
     if not 1 <= batch <= limits.max_batch:
         raise InvalidInputError.of("batch", batch, f"1 to {limits.max_batch} (limits.max_batch)")

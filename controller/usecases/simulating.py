@@ -14,10 +14,10 @@ from modelless.controller.sim.log import log_kind
 from modelless.controller.sim.run import simulate as run
 from modelless.controller.sim.summary import Summary
 from modelless.controller.sim.worlds.world import WorldFile, load_world, parse_world
-from modelless.controller.usecases.home import Home, home_folder
+from modelless.controller.usecases.home import AnyPath, Home, home_folder, path_or_none
 from modelless.controller.usecases.progress import Note, Progress, Step, ignore
 
-World = str | Path | Mapping[str, Any]
+World = AnyPath | Mapping[str, Any]
 """A world file, or its content."""
 
 
@@ -35,7 +35,7 @@ def simulate(
     world: World,
     *,
     seed: int | None = None,
-    log: Path | None = None,
+    log: AnyPath | None = None,
     home: Home = None,
     on_progress: Progress = ignore,
 ) -> dict[str, Any]:
@@ -63,6 +63,7 @@ def simulate(
         (0.998, 76.4)
     """
     file = read_world(world)
+    log = path_or_none(log)
     if log is not None:
         log_kind(log)
     counted = Summary(file.world.seed if seed is None else seed, file.world.name)

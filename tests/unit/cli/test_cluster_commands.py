@@ -17,6 +17,7 @@ import pytest
 from modelless.controller.cli.cluster import Stopped, StopSignals, curl_line
 from modelless.controller.live.cluster.cluster import began_ticks, read_state
 from modelless.controller.live.cluster.run_folder import only_one
+from modelless.controller.replay.tape import SUFFIX
 from modelless.controller.usecases.cluster import last_error
 from modelless.variants.vocabulary import Task, TensorSpec
 
@@ -311,6 +312,21 @@ def test_the_background_process_is_waited_for(
     found = run("up", "--detach", "--json").document
     told = {"pid": os.getpid(), "ready": True, "not_served": {}}
     assert found == {"url": server.url, **told}
+
+
+def test_a_recording_that_has_begun_is_no_obstacle_to_the_process_that_makes_it(
+    run: Run, registered: Path, home: Path, process: type[FakeProcess], tmp_path: Path
+) -> None:
+    def start(pid: int) -> None:
+        (tmp_path / f"gateway{SUFFIX}").write_bytes(b"")
+        is_up(home, "http://127.0.0.1:9", pid, awaits="a GPU")
+
+    config = tmp_path / "settings.yaml"
+    config.write_text(f"record: {{folder: {tmp_path}}}\n")
+    process.on_start = staticmethod(start)
+    assert run("up", "--detach", "--config", config).code == 0
+    (home / "run" / "up.json").unlink()
+    assert "a folder without a recording" in run("up", "--detach", "--config", config).err
 
 
 def test_a_background_process_that_awaits_nodes_goes_on(
