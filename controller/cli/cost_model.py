@@ -72,9 +72,8 @@ def evaluate(
 ) -> None:
     """Predict profiles from other profiles and a few measurements, and compare with baselines.
 
-    Every method gets the same training rows and the same shots; shots are not judged. Points that
-    a table holds several times with other latencies are kept: what told them apart was not
-    published.
+    Every method gets the same training rows and the same shots; shots are not judged. Repeated
+    points of a table with other latencies are kept: the tables do not say what differed.
 
     Examples: modelless costmodel evaluate profiles.csv; modelless costmodel evaluate a.csv b.csv
     --holdout device=rtx4090 --shots 0,10 --json; modelless costmodel evaluate new.csv --train

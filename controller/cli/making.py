@@ -104,8 +104,9 @@ def make(
 
     The model is converted where it is not ONNX and held against its source. The recipe's variants
     are made, each held against the model, registered for every engine that takes it, its accuracy
-    measured, and profiled. Then it is said which are dominated, and by which. Interrupted, the same
-    command goes on where it was. A variant that the model does not allow is left out, and told.
+    measured, and profiled. At the end the table says which are dominated, and by which. If it is
+    interrupted, the same command goes on where it stopped. A variant that the model does not allow
+    is left out, with the reason.
 
     Examples: modelless make net.onnx --task imagenet --model mynet --validation photos; modelless
     make package.module:classifier --task digits --model forest --validation test.npz; modelless

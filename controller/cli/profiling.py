@@ -207,7 +207,7 @@ def device(
 def engines(as_json: Json = False) -> None:
     """Show which engines work on this machine, and what to install for the others.
 
-    Each is tried: what is listed as available loads variants.
+    Each engine is tried: an available one loads variants.
 
     Example: modelless engines --json
     """

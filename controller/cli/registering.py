@@ -140,11 +140,12 @@ def register(
 ) -> None:
     """Register a trained model: one variant of it, or with no --name the whole family.
 
-    Without --name every variant is made, as by 'modelless make', and measured on --validation.
-    The file is inspected and held against the task's inputs and outputs before anything is stored.
+    Without --name every variant is made, as by 'modelless make', and measured on --validation. The
+    file is inspected and held against the task's inputs and outputs before anything is stored.
     Another framework's model is converted and held against itself on the validation set's inputs.
     The same bytes for the same engine again get the version they have; other bytes, or another
-    engine, under the same name the next one. Names of their own keep several engines side by side.
+    engine, under the same name the next one. To keep several engines side by side, name each
+    variant.
 
     Examples: modelless register net.onnx --task imagenet --model mynet --validation photos;
     modelless register net.onnx --task imagenet --model mynet --name fp32-224 --precision fp32

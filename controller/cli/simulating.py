@@ -81,7 +81,7 @@ def compare(
         str,
         Option(
             metavar="A,B,...",
-            help="Who is compared, the reference first: systems such as infaas, selection "
+            help="Contenders, the reference first: systems such as infaas, selection "
             "policies, NAME=FILE.yaml with policies by seam, or all for every system.",
         ),
     ] = SHORT_LIST,
@@ -104,10 +104,10 @@ def compare(
 ) -> None:
     """Compare systems and policies on simulated worlds, paired by seed.
 
-    All contenders meet the very same queries, faults and device noise. The table has means with
-    95 % intervals, paired differences to the first contender, and shares of a clairvoyant bound
-    that no policy can beat in expectation. A contender that fails is shown as failed and stops
-    nobody else.
+    All contenders meet the very same queries, faults and device noise. The table has means with 95
+    % intervals, paired differences to the first contender, and shares of a clairvoyant bound that
+    no policy can beat in expectation. A contender that fails is shown as failed and does not stop
+    the others.
 
     Examples: modelless compare benchmarks/worlds/steady.yaml; modelless compare world.yaml
     --policies modelless,infaas,mine=suite.yaml --seeds 10 --load 0.5,1,1.5 --report comparison

@@ -40,7 +40,7 @@ def validate(
         ),
     ] = None,
     reference: Annotated[
-        str | None, Option(metavar="VARIANT", help="Whose answers count, for agreement.")
+        str | None, Option(metavar="VARIANT", help="Its answers are the labels, for agreement.")
     ] = None,
     as_json: Json = False,
 ) -> None:

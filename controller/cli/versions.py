@@ -63,8 +63,8 @@ def rollback(
 ) -> None:
     """Undo the last change to a variant: its canary, or else its latest promotion.
 
-    A running cluster gives the version no query more from a fraction of a second on; those that run
-    on it end there.
+    A running cluster sends the version no more queries within a fraction of a second; queries that
+    run on it end there.
 
     Example: modelless rollback imagenet/mynet/int8-224
     """
@@ -111,9 +111,9 @@ def canary(
 ) -> None:
     """Try a version of a variant on a share of the queries.
 
-    It is promoted or rolled back by itself, as soon as errors, feedback on its answers and latency
-    have shown which: by a test that may be looked at all the time. Undecided, it is rolled back.
-    There is one canary a task at a time; of other tasks there may be others.
+    A sequential test promotes it or rolls it back, as soon as errors, feedback on its answers and
+    latency decide. If they do not decide in time, it is rolled back. Each task has at most one
+    canary at a time.
 
     Example: modelless canary imagenet/mynet/int8-224@2 --share 5%
     """
