@@ -42,7 +42,7 @@ from modelless.controller.demo.cluster_process import ClusterProcess, free_port
 from modelless.controller.demo.load_spec import KindSpec, LoadSpec, StepSpec
 from modelless.controller.demo.pictures import load_photos
 from modelless.controller.demo.query_log import Outcome, QueryLog, outcome_of
-from modelless.controller.demo.v2_client import Client
+from modelless.controller.usecases.client import Client
 from modelless.variants.registry.registry import open_registry
 from modelless.variants.vocabulary import Accuracy, Provenance
 

@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+import modelless
 from modelless.common import errors
 from modelless.controller.cli.app import app
 from modelless.controller.config import Settings
@@ -61,6 +62,13 @@ def command_table() -> str:
     """Every command with the first sentence of its help."""
     rows = ((f"`modelless {name}`", _sentence(command)) for name, command in commands().items())
     return "\n".join(_table(("command", "what it does"), rows))
+
+
+def function_table() -> str:
+    """Every name of the package with the first sentence of its docstring."""
+    names = [name for name in modelless.__all__ if not name.startswith("_")]
+    rows = ((f"`modelless.{name}`", _sentence(getattr(modelless, name))) for name in names)
+    return "\n".join(_table(("name", "what it does"), rows))
 
 
 def metrics_table() -> str:
@@ -114,6 +122,7 @@ def commands() -> dict[str, Any]:
 
 BLOCKS: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
     "commands": ("docs/commands.md", command_table),
+    "functions": ("docs/python.md", function_table),
     "metrics": ("docs/deploy.md", metrics_table),
     "engines": ("docs/engines.md", engine_table),
     "exit codes": ("docs/commands.md", exit_code_table),

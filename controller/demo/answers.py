@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from modelless.common.intervals import wilson_percent
 from modelless.controller.demo.slos import NamedSlo
-from modelless.controller.demo.v2_client import Client, InferReply, encode_infer
+from modelless.controller.usecases.client import Client, InferReply, encode_infer
 from modelless.variants.vocabulary import Task
 
 LEAST_JUDGED_PX = 224
@@ -90,7 +90,7 @@ def ask_about_photos(
                 slo.slo,
                 classes={task.outputs[0].name: 1},
             )
-            answers.append(_answer(photo, slo, client.infer(query), resolutions_px))
+            answers.append(_answer(photo, slo, client.send(query), resolutions_px))
             on_answer(answers[-1])
     return answers
 
@@ -160,7 +160,7 @@ def ask_about_clothes(
     for start in range(0, len(images), batch):
         part, truth = images[start : start + batch], labels[start : start + batch]
         query = encode_infer(task.name, {task.inputs[0].name: part}, slo.slo)
-        reply = client.infer(query)
+        reply = client.send(query)
         if not reply.is_answer:
             refused += len(part)
             continue

@@ -23,9 +23,9 @@ from modelless.controller.demo.slos import (
     NamedSlo,
     best_within,
     floor_of,
-    parameters_of,
     round_up,
 )
+from modelless.controller.usecases.client import parameters_of
 from modelless.variants.vocabulary import SLO, DeviceClass
 
 STEPS = (0.3, 0.8, 1.6, 0.5)

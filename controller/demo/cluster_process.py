@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
 
-from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, UnavailableError
+from modelless.common.errors import EnvironmentUnfitError, ModellessError
 from modelless.common.files import make_private_folder
-from modelless.controller.cli.detached import last_error
-from modelless.controller.demo.v2_client import Client
+from modelless.controller.usecases.client import Client
+from modelless.controller.usecases.cluster import last_error
 
 HOST = "127.0.0.1"
 STOP_S = 60.0
@@ -136,7 +136,7 @@ class ClusterProcess:
                 with Client(self.url, timeout_s=2.0) as client:
                     client.get("/v2/health/ready")  # anything but 200 raises
                     return
-            except (UnavailableError, InvalidInputError):
+            except ModellessError:
                 time.sleep(0.1)
         raise EnvironmentUnfitError(
             f"modelless did not become ready within {most_s:.0f} s; {self._log} says more"

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from modelless.controller.demo.load_spec import LoadSpec, ScheduledQuery, schedule
 from modelless.controller.demo.query_log import Row
-from modelless.controller.demo.v2_client import encode_infer, read_class
+from modelless.controller.usecases.client import encode_infer, read_class
 from modelless.variants.vocabulary import SLO
 
 GRACE_S = 12.0

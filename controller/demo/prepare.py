@@ -7,8 +7,6 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from modelless.controller.cli import zoo_adding
-from modelless.controller.cli.zoo_adding import Added, OnProgress
 from modelless.profiler.devices.device import default_device_classes
 from modelless.profiler.devices.host import read_facts
 from modelless.profiler.measure.campaign import CampaignResult, CampaignSettings, run_campaign
@@ -18,13 +16,6 @@ from modelless.profiler.measure.progress import Progress
 from modelless.profiler.measure.records import Records
 from modelless.variants.registry.registry import open_registry
 from modelless.variants.runtimes.engines import runs_on
-from modelless.variants.zoo import find_entry
-
-
-def add_entry(home: Path, name: str, on_progress: OnProgress) -> Added:
-    """Add one of the zoo's entries; see ``zoo_adding.add_entry``. Quick if it is there already."""
-    with closing(open_registry(home)) as registry:
-        return zoo_adding.add_entry(registry, find_entry(name), on_progress)
 
 
 def profile_all(

@@ -21,7 +21,7 @@ from rich.live import Live
 from rich.markup import escape
 
 from modelless.common.errors import EnvironmentUnfitError, ModellessError
-from modelless.controller.cli.screen import PIPED_WIDTH, Steps
+from modelless.controller.cli.screen import PIPED_WIDTH, Steps, show_progress
 from modelless.controller.config import LimitSettings
 from modelless.controller.demo import pictures, prepare, summary, tables
 from modelless.controller.demo.answers import ask_about_clothes, ask_about_photos
@@ -48,8 +48,9 @@ from modelless.controller.demo.profiles import read_profiles
 from modelless.controller.demo.query_log import QueryLog
 from modelless.controller.demo.report import Findings, document_of
 from modelless.controller.demo.slos import cost_slos, photo_slos
-from modelless.controller.demo.v2_client import Client
 from modelless.controller.live.cluster.cluster import read_state
+from modelless.controller.usecases.client import Client
+from modelless.controller.usecases.zoo import zoo_add
 from modelless.profiler.measure.progress import ProgressEvent
 
 PHOTOS, CLOTHES = "imagenet", "fashion-mnist"
@@ -158,8 +159,8 @@ class _Demo:
 
     def _add_zoo(self) -> None:
         for name in (PHOTOS, CLOTHES):
-            with Steps(f"adding {name}") as steps:
-                added = prepare.add_entry(self._home, name, partial(_show_built, steps))
+            with show_progress() as progress:
+                (added,) = zoo_add(name, home=self._home, on_progress=progress)
             how = "there already" if added.was_there else "added"
             self._say(f"{name}: {len(added.variants)} variants, {how}")
 
@@ -367,10 +368,6 @@ def _clothes(count: int, seed: int = 0) -> tuple[Any, Any]:
     images, labels = FashionMnist().test_split()
     chosen = np.random.default_rng(seed).choice(len(images), count, replace=False)
     return images[chosen], labels[chosen]
-
-
-def _show_built(steps: Steps, what: str, done: int, total: int) -> None:
-    steps.at(done, total, what)
 
 
 def _show_progress(steps: Steps, event: ProgressEvent) -> None:

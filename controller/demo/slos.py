@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from modelless.controller.demo.profiles import Profiled, frontier
+from modelless.controller.usecases.client import parameters_of
 from modelless.variants.vocabulary import SLO, DeviceClass
 
 LOOSE_MS = 1000.0
@@ -47,16 +48,6 @@ class NamedSlo:
         """``latency_ms 12, min_accuracy 75``; ``none`` without any."""
         said = parameters_of(self.slo)
         return ", ".join(f"{name} {value:.6g}" for name, value in said.items()) or "none"
-
-
-def parameters_of(slo: SLO) -> dict[str, float]:
-    """The limits as a request's ``parameters``: those that are set."""
-    said = {
-        "latency_ms": slo.latency_ms,
-        "min_accuracy": slo.min_accuracy,
-        "max_cost_usd": slo.max_cost_usd,
-    }
-    return {name: value for name, value in said.items() if value is not None}
 
 
 def round_up(value: float, digits: int = 2) -> float:

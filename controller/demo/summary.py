@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from modelless.controller.cli.greeting import curl_line
+from modelless.controller.cli.cluster import curl_line
 from modelless.controller.demo.answers import PhotoAnswer
 from modelless.controller.demo.page import percent
 from modelless.controller.demo.report import Findings

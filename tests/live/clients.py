@@ -11,7 +11,7 @@ from http.client import HTTPConnection, HTTPException
 import numpy as np
 import pytest
 
-from modelless.controller.demo.v2_client import encode_infer
+from modelless.controller.usecases.client import encode_infer
 from modelless.variants.vocabulary import SLO
 
 from .running import Running

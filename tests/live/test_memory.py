@@ -6,7 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from modelless.controller.demo.v2_client import Client, encode_infer
+from modelless.controller.usecases.client import Client, encode_infer
 from modelless.variants.vocabulary import SLO
 from modelless.variants.zoo.fashion_mnist import FashionMnist
 
@@ -43,7 +43,7 @@ def test_fifty_cold_queries_at_once_cause_one_load_in_a_gateway(shared: Running)
 
     def ask(_: int) -> int:
         with Client(shared.url) as client:
-            return client.infer(query).status
+            return client.send(query).status
 
     with ThreadPoolExecutor(50) as pool:
         assert list(pool.map(ask, range(50))) == [200] * 50

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelless.controller.demo.v2_client import Client, encode_infer
+from modelless.controller.usecases.client import Client, encode_infer
 from modelless.variants.vocabulary import SLO
 
 from .running import Running, cluster, modelless
@@ -29,7 +29,7 @@ def ask(running: Running) -> list[str]:
     with Client(running.url, 30.0) as client:
         for number in range(60):
             slo = SLO(500.0, 99.9 if number % 10 == 9 else 88.0)
-            reply = client.infer(encode_infer("fashion-mnist", {"image": image}, slo))
+            reply = client.send(encode_infer("fashion-mnist", {"image": image}, slo))
             ids.append(str(reply.parameters["receipt_id"]))
     return ids
 

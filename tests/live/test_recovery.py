@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from modelless.controller.demo.v2_client import Client
+from modelless.controller.usecases.client import Client
 
 from .clients import QUERY, Clients, wait_until
 from .running import Running, cluster
@@ -71,7 +71,7 @@ def busiest_worker(running: Running) -> int:
 
 def test_batches_run_in_the_pool_and_the_hop_is_priced(running: Running) -> None:
     with Client(running.url, 30.0) as client:
-        reply = client.infer(QUERY)
+        reply = client.send(QUERY)
     assert reply.status == 200
     assert reply.parameters["device"] == "cpu-2"
     assert reply.parameters["predicted_latency_ms"] > 0.5  # the model alone takes far less

@@ -112,7 +112,13 @@ def _read(name: str) -> tuple[tuple[str, ...], str] | None:
 
 def _imports(tree: ast.Module, package: str) -> Iterator[str]:
     """Names that a module imports, wherever it does; some are modules, others what is in them."""
-    for node in ast.walk(tree):
+    left: list[ast.AST] = [tree]
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            left += node.orelse  # what only type checkers read does not run
+            continue
+        left += ast.iter_child_nodes(node)
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

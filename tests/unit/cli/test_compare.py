@@ -16,15 +16,6 @@ import pytest
 import yaml
 
 from modelless.common.drawing import Chart
-from modelless.controller.cli.compare_figures import (
-    COLUMNS,
-    best_of,
-    cell_of,
-    name_of,
-    notes_of,
-    plans_text,
-)
-from modelless.controller.cli.compare_page import render_page
 from modelless.controller.sim.compare import compare as comparing
 from modelless.controller.sim.compare.jobs import Job
 from modelless.controller.sim.compare.jobs import Run as Done
@@ -35,6 +26,15 @@ from modelless.controller.sim.compare.pictures import (
     frontier_chart,
     interval_chart,
 )
+from modelless.controller.usecases.comparison.figures import (
+    COLUMNS,
+    best_of,
+    cell_of,
+    name_of,
+    notes_of,
+    plans_text,
+)
+from modelless.controller.usecases.comparison.page import render_page
 from tests.unit.balanced import Balanced
 
 from .conftest import Ran, Run

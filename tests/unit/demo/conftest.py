@@ -16,7 +16,7 @@ from modelless.controller.demo.profiles import Profiled, Profiles
 from modelless.controller.demo.query_log import QueryLog, Row
 from modelless.controller.demo.report import Findings
 from modelless.controller.demo.slos import NamedSlo
-from modelless.controller.demo.v2_client import InferReply
+from modelless.controller.usecases.client import InferReply
 from modelless.profiler.measure.measurement import Measurement
 from modelless.variants.vocabulary import (
     SLO,

@@ -23,7 +23,7 @@ from modelless.controller.demo.pictures import acceptable_indices, square, thumb
 from modelless.controller.demo.query_log import QueryLog
 from modelless.controller.demo.report import Findings
 from modelless.controller.demo.slos import NamedSlo
-from modelless.controller.demo.v2_client import Client, EncodedQuery, InferReply
+from modelless.controller.usecases.client import Client, EncodedQuery, InferReply
 from modelless.variants.vocabulary import SLO
 from tests.unit.demo.conftest import CLOTHES, PHOTOS
 
@@ -46,7 +46,7 @@ def client_of(replies: Sequence[InferReply]) -> Client:
         def __init__(self) -> None:
             self._left = list(replies)
 
-        def infer(self, query: EncodedQuery) -> InferReply:
+        def send(self, query: EncodedQuery) -> InferReply:
             assert query.body
             return self._left.pop(0)
 
