@@ -26,6 +26,7 @@ class Outcome(NamedTuple):
     virtual_s: float
     took_s: float
     injected: Counter[str]
+    effects: Counter[str]
     lines: tuple[str, ...] = ()
 
 
@@ -46,7 +47,7 @@ def run(schedule: Schedule, keep: int = 0) -> Outcome:
     took_s = time.process_time() - began_s
     return Outcome(
         schedule.seed, name, message, world.trace, world.now_s, took_s, world.injected,
-        tuple(world.lines),
+        world.effects, tuple(world.lines),
     )  # fmt: skip
 
 
@@ -89,15 +90,18 @@ def main() -> int:
         print(shrink(draw(outcome.seed), lambda tried, name=outcome.name: run(tried).name == name)
               .words())  # fmt: skip
     injected: Counter[str] = Counter()
+    effects: Counter[str] = Counter()
     for outcome in outcomes:
         injected.update(outcome.injected)
+        effects.update(outcome.effects)
     hours = sum(outcome.virtual_s for outcome in outcomes) / 3600.0
     each_s = sum(outcome.took_s for outcome in outcomes) / max(len(outcomes), 1)
     print(
         f"{len(outcomes)} seeds, {len(failed)} failed, {hours:.2f} virtual hours, "
         f"{each_s:.2f} CPU seconds a seed, {time.monotonic() - began_s:.0f} s"
     )
-    print(", ".join(f"{kind} {count}" for kind, count in sorted(injected.items())))
+    for title, counts in (("injected", injected), ("effects", effects)):
+        print(f"{title}: " + ", ".join(f"{kind} {n}" for kind, n in sorted(counts.items())))
     return int(bool(failed))
 
 

@@ -10,11 +10,11 @@ from math import inf
 from modelless.controller.config import Settings, parse_settings
 from modelless.controller.control.messages import Entry
 from modelless.controller.control.pools import GATEWAYS
-from modelless.variants.registry.versions import name_of
+from modelless.policies.scopes import in_scope
 from tests.simtest import fleet
 from tests.simtest.control import ControlProcess, Store
 from tests.simtest.invariants import Checks
-from tests.simtest.members import Asked, Gateway, Member, Worker
+from tests.simtest.members import Asked, Gateway, LocalDevice, Member, Worker
 from tests.simtest.schedule import Item, Schedule, Setup
 from tests.simtest.world import Process, World
 
@@ -26,11 +26,11 @@ START_S = (0.3, 1.5)
 HEALTH_S = 6.0
 """A member that hangs for so long is ended."""
 
-REST_S = 20.0
-"""The cluster is at rest so long after load and faults have ended."""
+REST_S = 40.0
+"""The cluster comes to rest within this time after load and faults have ended."""
 
 UPGRADE_S = 60.0
-"""Or so much later, if an upgrade was under way."""
+"""Or in so much more, if there was an upgrade."""
 
 PROBE_S = 20.0
 """And then a client who tries again and again has an answer within this time."""
@@ -189,6 +189,10 @@ class Serve:
         rollout = f"{pool}/{self._rollouts[pool]}"
         member = make(cluster, name, pool, rollout, knowledge, device_class)
         self.members[name] = member
+        if isinstance(member, Gateway):
+            cluster.gateways.append(member)
+        if member.device is not None:
+            cluster.devices.append(member.device)
         self._publish()
         member.start()
 
@@ -217,6 +221,7 @@ class Cluster:
         self.history: list[Entry] = []
         self.asked: list[Asked] = []
         self.gateways: list[Gateway] = []  # all that there ever were
+        self.devices: list[LocalDevice] = []
         self.control_name = ""
         self.controls: list[ControlProcess] = []
         self._bad_loads: dict[str, float] = {}
@@ -235,25 +240,29 @@ class Cluster:
         Raises:
             Violation: an invariant does not hold.
         """
-        world, end_s = self.world, self.setup.end_s
-        now_s = 0.0
-        rest_s = end_s + REST_S
-        rest_s += UPGRADE_S * any(item.kind == "upgrade" for item in self._items)
-        while now_s < rest_s:
-            now_s += 0.5
-            world.run(now_s)
-            self.checks.check_now()
-            if now_s - 0.5 < end_s <= now_s:
-                self._mend()
+        self._pass(self.setup.end_s)
+        self._mend()
+        most_s = REST_S + UPGRADE_S * any(item.kind == "upgrade" for item in self._items)
+        self._pass(2.0)
+        self._pass_until(self.checks.is_at_rest, most_s)
         self.checks.check_rest()
         probes = [Probe(self, gateway, task) for gateway in self.serve.fronts
                   for task in ("alpha", "beta")]  # fmt: skip
-        while now_s < rest_s + PROBE_S and not all(each.is_answered for each in probes):
-            now_s += 0.5
-            world.run(now_s)
-            self.checks.check_now()
+        self._pass_until(lambda: all(each.is_answered for each in probes), PROBE_S)
         self.checks.check_probes(probes)
+        self._pass(3.0)
         self.checks.check_books()
+
+    def _pass(self, length_s: float) -> None:
+        end_s = self.world.now_s + length_s
+        while self.world.now_s < end_s:
+            self.world.run(min(self.world.now_s + 0.5, end_s))
+            self.checks.check_now()
+
+    def _pass_until(self, is_so: Callable[[], bool], most_s: float) -> None:
+        end_s = self.world.now_s + most_s
+        while self.world.now_s < end_s and not is_so():
+            self._pass(0.5)
 
     def _mend(self) -> None:
         network = self.world.network
@@ -437,8 +446,10 @@ class Cluster:
 
 
 def _likelihood(shares: dict[str, float], variant_id: str) -> float:
-    """How likely the variant fails: names and ids of variants may be given."""
-    return max(shares.get(variant_id, 0.0), shares.get(name_of(variant_id), 0.0))
+    """How likely the variant fails, by scope."""
+    return max(
+        (share for scope, share in shares.items() if in_scope(variant_id, scope)), default=0.0
+    )
 
 
 class Probe:

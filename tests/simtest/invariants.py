@@ -22,6 +22,8 @@ from modelless.policies.scopes import in_scope
 from modelless.variants.registry.versions import name_of
 from modelless.variants.vocabulary import Placement
 from tests.simtest import fleet
+from tests.simtest.schedule import RESTLESS
+from tests.simtest.world import Violation
 
 if TYPE_CHECKING:
     from tests.simtest.cluster import Cluster, Probe
@@ -34,6 +36,14 @@ times a second."""
 RUNS_S = 4.0
 """And one that runs: its batch is given up ``overdue_factor`` x p99 + ``overdue_s`` after its start
 (2.5 s here), and it may have begun just before its deadline."""
+
+
+SETTLES = ("fixed", RESTLESS)
+"""Scaling policies that want the same at every tick, once the load has ended."""
+
+LATE_BINDING = ("clockwork", "slack-fit")
+"""These choose for whole batches, and hold to a maximum cost on arrival only; see
+``policies/selection/late_binding``."""
 
 
 class Checks:
@@ -70,7 +80,8 @@ class Checks:
         if accuracy < asked.min_accuracy_percent:
             self._fail("minimum accuracy", f"{asked} was answered by {placement}")
         cost = fleet.CLASSES[placement.device_class].cost_usd(fleet.p50_s(placement, asked.items))
-        if cost > asked.max_cost_usd * (1.0 + 1e-9):
+        is_held_to = self._cluster.setup.selection not in LATE_BINDING
+        if is_held_to and cost > asked.max_cost_usd * (1.0 + 1e-9):
             self._fail("maximum cost", f"{asked} was answered by {placement} for {cost}")
         if not in_scope(placement.variant_id, asked.scope):
             self._fail("scope", f"{asked} was answered by {placement}")
@@ -99,7 +110,9 @@ class Checks:
         used = sum(fleet.memory_bytes(each) for each in device.engines.values())
         used += loading.memory_bytes if loading is not None else 0
         machine = device.machine
-        if used > machine.memory_bytes:
+        if used > machine.used_bytes:
+            self._fail("account of memory", f"{machine.worker_id}: {used}, {machine.used_bytes}")
+        if used > machine.memory_bytes and self._cluster.setup.knows_sizes:
             self._fail("memory", f"{machine.worker_id} uses {used / fleet.MIB} MiB")
         held = {each.variant_id for copy_id, each in device.engines.items()
                 if copy_id not in device.freeing}  # fmt: skip
@@ -147,6 +160,14 @@ class Checks:
             if member.is_gateway and member.is_alive:
                 self._check_waiting(member)
 
+    def is_at_rest(self) -> bool:
+        """Whether ``check_rest`` finds nothing."""
+        try:
+            self.check_rest()
+        except Violation:
+            return False
+        return True
+
     def check_rest(self) -> None:
         """Load and faults ended some seconds ago: everything is still, and all know all."""
         cluster = self._cluster
@@ -186,12 +207,12 @@ class Checks:
         self._check_versions(members)
         todo = [each for each in control.plan
                 if isinstance(each, (LoadInstance, UnloadInstance, ResizeWorker))]  # fmt: skip
-        if todo and cluster.setup.scaling == "fixed":
+        if todo and cluster.setup.scaling in SETTLES:
             self._fail("rest: plan", f"{todo}")
 
     def _check_versions(self, members: list[Member]) -> None:
         """What was rolled back is gone, and a current version is where an earlier one is."""
-        store, is_fixed = self._cluster.store, self._cluster.setup.scaling == "fixed"
+        store, is_fixed = self._cluster.store, self._cluster.setup.scaling in SETTLES
         for member in members:
             ready = member.device.machine.ready if member.device is not None else ()
             for variant_id in ready:
@@ -224,6 +245,7 @@ class Checks:
                 self._check_counts(member)
             if member.device is not None:
                 self._check_changes(member.device)
+        self._check_told()
 
     def _check_counts(self, gateway: Gateway) -> None:
         counted = Counter(gateway.counted)
@@ -234,6 +256,31 @@ class Checks:
         theirs = (ends["answered"], ends["refused"], ends["cancelled"])
         if mine != theirs:
             self._fail("counters", f"{gateway.name} counts {mine}, its clients {theirs}")
+
+    def _check_told(self) -> None:
+        """What control counted and noted has happened, and once; a lost report may be missing."""
+        cluster = self._cluster
+        counted: Counter[str] = Counter()
+        reported: Counter[str] = Counter()
+        for control in cluster.controls:
+            counted.update(control.totals)
+        for gateway in cluster.gateways:
+            reported.update(gateway.counted)
+        if any(counted[each] > reported[each] for each in counted):
+            self._fail("control's totals", f"{counted}, members reported {reported}")
+        noted = Counter(
+            (entry.details["worker"], entry.subject, entry.kind)
+            for entry in cluster.history
+            if entry.kind in (ChangeKind.LOADED, ChangeKind.UNLOADED)
+        )
+        happened = Counter(
+            (device.machine.worker_id, change.variant_id, change.kind)
+            for device in cluster.devices
+            for change in device.all_changes
+        )
+        for key, count in noted.items():
+            if count > happened[key]:
+                self._fail("history", f"{key} is noted {count} times, happened {happened[key]}")
 
     def _check_changes(self, device: LocalDevice) -> None:
         held: Counter[str] = Counter()

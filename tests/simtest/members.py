@@ -205,6 +205,7 @@ class LocalDevice:
             Placement(each, name): float(fleet.memory_bytes(Placement(each, name)))
             for each in known.variants
             for name in fleet.CLASSES
+            if self._cluster.setup.knows_sizes
         }
         self._handle(Ordered(effects, tuple(sorted(in_use)), expected))
 

@@ -48,6 +48,7 @@ class Setup:
         min_workers, max_workers: of the pool; the same where nothing scales.
         memory_mib: of each device.
         sizes: device classes that devices may be resized to.
+        knows_sizes: whether devices are told what loads will take.
         selection, scaling, eviction: policies.
         pinned, preload: scopes.
         hop_s: price of a hop to a worker.
@@ -63,6 +64,7 @@ class Setup:
     max_workers: int = 1
     memory_mib: int = 1000
     sizes: tuple[str, ...] = ()
+    knows_sizes: bool = True
     selection: str = "best-value"
     scaling: str = "fixed"
     eviction: str = "lru"
@@ -98,6 +100,7 @@ LIMITS = (
 )  # fmt: skip
 """The features of queries."""
 
+RESTLESS = "tests.simtest.restless:Restless"
 SELECTIONS = ("cheapest-feasible", "most-accurate-feasible", "slack-fit", "clockwork", "round-robin",
               "planned-shares", "infaas", "model-switching", "random")  # fmt: skip
 SCALINGS = ("on-demand", "demand-value", "unserved-demand", "ongoing-requests", "infaas-autoscaler",
@@ -126,16 +129,17 @@ def draw(seed: int) -> Schedule:
 def _draw_setup(rng: random.Random) -> Setup:
     workers = rng.choice((0, 1, 2, 3))
     own_device = workers == 0 or rng.random() < 0.5
-    scaling = rng.choice(SCALINGS) if rng.random() < 0.5 else "fixed"
-    is_scaled = rng.random() < 0.5
+    scaling = rng.choice(("fixed", "fixed", "fixed", RESTLESS, RESTLESS, rng.choice(SCALINGS)))
+    is_scaled = rng.random() < (0.3 if scaling == "fixed" else 0.8)
     setup = Setup(
         gateways=rng.choice((1, 2, 2, 3)),
         workers=workers,
         own_device=own_device,
         min_workers=0 if is_scaled and rng.random() < 0.5 else min(workers, 1),
         max_workers=workers + 2 if is_scaled else workers,
-        memory_mib=rng.choice((600, 1000, 1000, 1500, 2500)),
-        sizes=("cpu-2",) if rng.random() < 0.3 else (),
+        memory_mib=rng.choice((600, 1000, 1000, 1500, 2500, 2500)),
+        sizes=("cpu-2",) if rng.random() < 0.4 else (),
+        knows_sizes=rng.random() < 0.5,
         selection=rng.choice(SELECTIONS) if rng.random() < 0.3 else "best-value",
         scaling=scaling,
         eviction=rng.choice(EVICTIONS) if rng.random() < 0.3 else "lru",
@@ -163,7 +167,9 @@ def _draw_load(rng: random.Random, setup: Setup) -> list[Item]:
 
 def _draw_item(rng: random.Random, kind: str, setup: Setup) -> Item:
     at_s = rng.uniform(0.0, setup.end_s)
-    length_s = min(rng.choice((0.1, 0.5, 2.0, 7.0)) * rng.uniform(0.5, 1.5), setup.end_s - at_s)
+    length_s = min(
+        rng.choice((0.1, 0.5, 2.0, 4.0, 8.0)) * rng.uniform(0.5, 1.5), setup.end_s - at_s
+    )
     number = rng.randrange(3)
     verb, _, role = kind.partition(" ")
     if verb in ("crash", "hang"):
@@ -178,7 +184,7 @@ def _draw_item(rng: random.Random, kind: str, setup: Setup) -> Item:
         version = rng.choice((2, 3))
         return Item(at_s, kind, rng.choice(fleet.TRIED), value=version)
     if kind in ("bad loads", "bad batches"):
-        name = rng.choice((*fleet.LADDER, "alpha/small/int8@2", "beta/one/int8@2"))
+        name = rng.choice((*fleet.LADDER, "alpha", "beta", "alpha/small/int8@2", "beta/one/int8@2"))
         return Item(at_s, kind, name, length_s, rng.choice((0.3, 1.0)))
     if kind in ("lossy", "repeats", "late messages"):
         return Item(at_s, kind, "", length_s, rng.choice((0.02, 0.1, 0.3)))

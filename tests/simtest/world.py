@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 EPOCH_S = 1_700_000_000.0
+_KINDS = ("kind", "step", "reason")
 _SETS = re.compile(r"(?:frozenset\()?\{([^{}:]*)\}\)?")
 
 
@@ -135,6 +136,7 @@ class World:
         self.now_s = 0.0
         self.processes: dict[str, Process] = {}
         self.injected: Counter[str] = Counter()
+        self.effects: Counter[str] = Counter()
         self.lines: deque[str] = deque(maxlen=keep)
         self._keep = keep
         self._hash = hashlib.blake2b(digest_size=16)
@@ -177,7 +179,11 @@ class World:
 
     def note(self, who: str, event: object, effects: Iterable[object] = ()) -> None:
         """Put an event and its effects into the trace."""
-        text = f"{self.now_s:.6f} {who} {event!r} {[*effects]!r}"
+        done = [*effects]
+        for effect in done:
+            more = next((getattr(effect, each) for each in _KINDS if hasattr(effect, each)), "")
+            self.effects[f"{type(effect).__name__} {more}".strip()] += 1
+        text = f"{self.now_s:.6f} {who} {event!r} {done!r}"
         text = _SETS.sub(lambda found: f"{{{', '.join(sorted(found[1].split(', ')))}}}", text)
         self._hash.update(text.encode())
         if self._keep:
@@ -283,9 +289,13 @@ class Network:
         fail: Callable[[Exception], None],
         patience_s: float,
     ) -> None:
-        """Call another process: either ``reply`` or ``fail`` is called, once."""
+        """Call another process: either ``reply`` or ``fail`` is called, once.
+
+        A report arrives once at most, as Ray promises of an actor's methods that are not retried.
+        """
         call = Call(self, caller, callee, reply, fail, patience_s)
-        for delay_s in self.journeys(caller.name, callee):
+        delays = self.journeys(caller.name, callee)
+        for delay_s in delays[:1] if method == "exchange" else delays:
             self.world.plan(
                 self.world.now_s + delay_s, lambda: self._arrive(call, method, arguments)
             )

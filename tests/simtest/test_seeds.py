@@ -1,0 +1,49 @@
+"""A fixed range of seeds, seeds that once failed, and a check that a run is always the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simtest.__main__ import run, run_seed
+from tests.simtest.schedule import Item, Schedule, Setup
+from tests.simtest.shrink import shrink
+
+KEPT: tuple[tuple[Schedule, str], ...] = ()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_invariant_holds(seed: int) -> None:
+    outcome = run_seed(seed)
+    assert not outcome.name, outcome.message
+
+
+def test_a_seed_is_the_same_run_whatever_the_hash_seed() -> None:
+    code = (
+        "from tests.simtest.__main__ import run_seed\n"
+        "print(*[run_seed(seed).trace for seed in (3, 5)])"
+    )
+    traces = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    }
+    assert len(traces) == 1
+
+
+def test_shrinking_leaves_what_the_failure_needs() -> None:
+    needed = Item(3.0, "crash", "worker:0")
+    items = (Item(1.0, "load", "both", 5.0, 30.0), Item(2.0, "hang", "gateway:0", 1.0), needed)
+    setup = Setup(gateways=3, hop_s=0.01)
+    small = shrink(Schedule(1, setup, items), lambda tried: needed in tried.items)
+    assert (small.items, small.setup) == ((needed,), Setup())
