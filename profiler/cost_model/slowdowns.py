@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -73,8 +73,50 @@ def streaming_rates(points: Mapping[Placement, Sequence[Measurement]]) -> dict[P
     }
 
 
+Sort = tuple[str, Kind]
+"""A device class and a kind."""
+
+
+@dataclass(frozen=True, slots=True)
 class Slowdowns:
-    """The slowdown by (own device class and kind, neighbour's device class and kind).
+    """How much placements slow each other down on one host, as plain data.
+
+    Attributes:
+        kinds: of the placements.
+        logs: the log of the slowdown, by a placement's device class and kind and its neighbour's.
+    """
+
+    kinds: Mapping[Placement, Kind] = field(default_factory=dict)
+    logs: Mapping[tuple[Sort, Sort], float] = field(default_factory=dict)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether any pairs were run, so that ``slowdown`` tells neighbours apart."""
+        return bool(self.logs)
+
+    def slowdown(self, placement: Placement, neighbour: Placement) -> float:
+        """How many times as long ``placement`` takes while ``neighbour`` runs on the same host.
+
+        From pairs of their kinds that were run together; where there are none, what a neighbour of
+        any kind costs; 1 where nothing is known.
+        """
+        own, other = self._sort(placement), self._sort(neighbour)
+        log = self.logs.get((own, other)) if own is not None and other is not None else None
+        return math.exp(self.log_by_any(placement) if log is None else log)
+
+    def log_by_any(self, placement: Placement) -> float:
+        """The log of its slowdown by one neighbour of unknown kind; 0 where nothing is known."""
+        sort = self._sort(placement)
+        logs = [log for (own, _), log in self.logs.items() if own == sort]
+        return sum(logs) / len(logs) if logs else 0.0
+
+    def _sort(self, placement: Placement) -> Sort | None:
+        kind = self.kinds.get(placement)
+        return None if kind is None else (placement.device_class, kind)
+
+
+def fit_slowdowns(runs: Iterable[PairRun], rates: Mapping[Placement, float]) -> Slowdowns:
+    """Return the mean slowdowns of these pairs.
 
     Where some runs of a pair are trusted the others do not count.
 
@@ -85,49 +127,22 @@ class Slowdowns:
         runs: of one machine.
         rates: see ``streaming_rates``.
     """
-
-    def __init__(self, runs: Iterable[PairRun], rates: Mapping[Placement, float]) -> None:
-        logs: dict[tuple[_Sort, _Sort], dict[bool, list[float]]] = {}
-        examples: dict[str, dict[Placement, Kind]] = {}
-        for run in runs:
-            own: _Sort = (run.placement.device_class, run.kind)
-            other = (run.neighbour.device_class, run.neighbour_kind)
-            by_trust = logs.setdefault((own, other), {})
-            by_trust.setdefault(run.trusted, []).append(math.log(run.slowdown))
-            examples.setdefault(run.placement.device_class, {})[run.placement] = run.kind
-            examples.setdefault(run.neighbour.device_class, {})[run.neighbour] = run.neighbour_kind
-        best = {pair: by_trust[max(by_trust)] for pair, by_trust in logs.items()}
-        self._log = {pair: sum(values) / len(values) for pair, values in best.items()}
-        by_any: dict[_Sort, list[float]] = {}
-        for (own, _), log in self._log.items():
-            by_any.setdefault(own, []).append(log)
-        self._log_by_any = {own: sum(values) / len(values) for own, values in by_any.items()}
-        self._sorts = {
-            placement: (placement.device_class, kind)
-            for placement, rate in rates.items()
-            if (kind := _nearest(rate, examples.get(placement.device_class, {}), rates)) is not None
-        }
-
-    @property
-    def is_known(self) -> bool:
-        """Whether there were any runs."""
-        return bool(self._log)
-
-    def slowdown(self, placement: Placement, neighbour: Placement) -> float | None:
-        """How many times as long ``placement`` takes beside ``neighbour``; None if unknown."""
-        own, other = self._sorts.get(placement), self._sorts.get(neighbour)
-        if own is None or other is None:
-            return None
-        log = self._log.get((own, other))
-        return None if log is None else math.exp(log)
-
-    def log_by_any(self, placement: Placement) -> float:
-        """The log of its slowdown by one neighbour of unknown kind; 0 where nothing is known."""
-        own = self._sorts.get(placement)
-        return 0.0 if own is None else self._log_by_any.get(own, 0.0)
-
-
-_Sort = tuple[str, Kind]
+    logs: dict[tuple[Sort, Sort], dict[bool, list[float]]] = {}
+    examples: dict[str, dict[Placement, Kind]] = {}
+    for run in runs:
+        own: Sort = (run.placement.device_class, run.kind)
+        other = (run.neighbour.device_class, run.neighbour_kind)
+        by_trust = logs.setdefault((own, other), {})
+        by_trust.setdefault(run.trusted, []).append(math.log(run.slowdown))
+        examples.setdefault(run.placement.device_class, {})[run.placement] = run.kind
+        examples.setdefault(run.neighbour.device_class, {})[run.neighbour] = run.neighbour_kind
+    best = {pair: by_trust[max(by_trust)] for pair, by_trust in logs.items()}
+    kinds = {
+        placement: kind
+        for placement, rate in rates.items()
+        if (kind := _nearest(rate, examples.get(placement.device_class, {}), rates)) is not None
+    }
+    return Slowdowns(kinds, {pair: sum(values) / len(values) for pair, values in best.items()})
 
 
 def _nearest(
