@@ -1,4 +1,4 @@
-"""Builds the dispatcher and the planner from settings, alike for serving and for replaying."""
+"""Builds the dispatcher and the control machine, alike for serving and for replaying."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from modelless.controller.config import Settings
+from modelless.controller.control.machine import DEFAULT_TIMES, Control, ControlTimes
 from modelless.controller.control.planner import Planner
 from modelless.controller.control.pool_moves import PlanLimits
 from modelless.controller.control.pools import GATEWAYS
@@ -80,6 +81,30 @@ def build_planner(settings: Settings, limits: PlanLimits, preload: Sequence[str]
         build_policy(EvictionPolicy, policies.eviction),  # type: ignore[type-abstract]
         build_policy(Forecaster, policies.forecast),  # type: ignore[type-abstract]
         limits,
+    )
+
+
+def build_control(
+    settings: Settings,
+    device_classes: Iterable[str],
+    preload: Sequence[str],
+    began_s: float,
+    times: ControlTimes = DEFAULT_TIMES,
+) -> Control:
+    """The control machine. Raises as ``build_dispatcher`` does.
+
+    Args:
+        settings: policies and pools.
+        device_classes: the names of those that there are.
+        preload: scopes to load before anybody asks.
+        began_s, times: as for ``Control``.
+    """
+    return Control(
+        build_planner(settings, limits_of(settings, device_classes), preload),
+        pools_of(settings),
+        {pool.device_class: pool.workers for pool in settings.pools},
+        began_s,
+        times,
     )
 
 

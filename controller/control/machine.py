@@ -50,6 +50,7 @@ from modelless.controller.device.messages import (
 from modelless.controller.dispatch.counters import demands_of, missed
 from modelless.controller.dispatch.messages import WorkerReport
 from modelless.policies.views import ClusterView, Demand, Pool, VariantFacts
+from modelless.profiler.cost_model.slowdowns import Slowdowns
 from modelless.variants.vocabulary import DeviceClass
 
 
@@ -117,7 +118,7 @@ class Control:
         self._current: tuple[VariantFacts, ...] = ()
         self._service = Service()
         self._epoch_offset_s = 0.0
-        self._slowdowns = NeighbourSlowdowns()
+        self._slowdowns = NeighbourSlowdowns(Slowdowns(), ())
         self._pools = PoolTracker(pools, workers, times.scale_again_s, start_weight)
         self._canaries = Canaries(times.tick_s, times.keep_evidence_s)
         self._rollout = RolloutWatch()
@@ -238,7 +239,7 @@ class Control:
         del now_s
         self._facts = {each.variant_id: each for each in event.variants}
         self._device_classes = event.device_classes
-        self._slowdowns = NeighbourSlowdowns(event.slowdown, tuple(self._facts))
+        self._slowdowns = NeighbourSlowdowns(event.slowdowns, tuple(self._facts))
         self._current = self._service.current_of(self._facts)
         return []
 

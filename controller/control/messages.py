@@ -6,7 +6,7 @@ the effects out in order. All times are seconds on the driver's clock unless sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from modelless.policies.reasons import Reason
 from modelless.policies.views import VariantFacts, WorkerState
 from modelless.profiler.cost_model.measured_model import Drift
 from modelless.profiler.cost_model.online.coverage import Coverage
+from modelless.profiler.cost_model.slowdowns import Slowdowns
 from modelless.variants.registry.versions import Trial
 from modelless.variants.vocabulary import DeviceClass, Placement
 
@@ -146,13 +147,12 @@ class FactsChanged(NamedTuple):
     Attributes:
         variants: every version of each variant that is served.
         device_classes: by name.
-        slowdown: tells how many times as long the first placement takes while the second runs on
-            the same host; None if no pairs were measured.
+        slowdowns: how much placements on one host slow each other down.
     """
 
     variants: tuple[VariantFacts, ...]
     device_classes: Mapping[str, DeviceClass]
-    slowdown: Callable[[Placement, Placement], float] | None = None
+    slowdowns: Slowdowns = Slowdowns()
 
 
 class VersionsChanged(NamedTuple):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from modelless.controller.control.messages import MemberReport
+from modelless.profiler.cost_model.slowdowns import Slowdowns
 from modelless.variants.vocabulary import Placement
 
 _ANSWERS_KEPT = 256
@@ -19,16 +20,12 @@ class NeighbourSlowdowns:
     """How many times as long each variant takes beside the variants that other devices hold.
 
     Args:
-        slowdown: see ``FactsChanged``.
+        pairs: see ``FactsChanged``.
         variant_ids: the variants that may be placed.
     """
 
-    def __init__(
-        self,
-        slowdown: Callable[[Placement, Placement], float] | None = None,
-        variant_ids: Sequence[str] = (),
-    ) -> None:
-        self._slowdown = slowdown
+    def __init__(self, pairs: Slowdowns, variant_ids: Sequence[str]) -> None:
+        self._pairs = pairs
         self._variant_ids = variant_ids
         self._known: dict[tuple[str, Holdings], Mapping[str, float]] = {}
 
@@ -40,7 +37,7 @@ class NeighbourSlowdowns:
         Each device runs any of the variants that it holds equally often, and the logarithms of
         several devices' slowdowns add up.
         """
-        if self._slowdown is None or report.state is None:
+        if not self._pairs.is_known or report.state is None:
             return {}
         beside = tuple(
             tuple(
@@ -57,7 +54,7 @@ class NeighbourSlowdowns:
         if known is None:
             known = MappingProxyType(
                 {
-                    name: _slowdown_beside(Placement(name, key[0]), beside, self._slowdown)
+                    name: _slowdown_beside(Placement(name, key[0]), beside, self._pairs)
                     for name in self._variant_ids
                 }
             )
@@ -67,12 +64,10 @@ class NeighbourSlowdowns:
         return known
 
 
-def _slowdown_beside(
-    placement: Placement, beside: Holdings, slowdown: Callable[[Placement, Placement], float]
-) -> float:
+def _slowdown_beside(placement: Placement, beside: Holdings, pairs: Slowdowns) -> float:
     return math.exp(
         sum(
-            sum(math.log(slowdown(placement, neighbour)) for neighbour in held) / len(held)
+            sum(math.log(pairs.slowdown(placement, neighbour)) for neighbour in held) / len(held)
             for held in beside
         )
     )

@@ -22,7 +22,7 @@ from modelless.controller.replay.codec import decode
 from modelless.controller.replay.queries import Arrival, arrivals_in, gateways_in
 from modelless.controller.replay.snapshot import Snapshot, read_snapshot
 from modelless.controller.replay.tape import SUFFIX, TapeReader
-from modelless.policies.views import ClusterView, QueryView
+from modelless.policies.views import QueryView
 from modelless.profiler.cost_model.measured_model import PlacementFigures, best_points
 
 _COLUMNS: Final = (
@@ -157,14 +157,10 @@ def _devices(
 
 
 def _memory_bytes(recording: Path) -> dict[str, int]:
-    """Return the memory for variants in each worker, by device class, as the planner saw it."""
-    found: dict[str, int] = {}
-    for path in sorted(recording.glob(f"control-*{SUFFIX}")):
-        for _, event, _ in TapeReader(path).items():
-            if event[0] == "PlannerTick":
-                for worker in decode(ClusterView, event[1]).workers:
-                    found[worker.device_class] = worker.memory_bytes
-    return found
+    """Return the memory for variants in each recorded device, by its class at the beginning."""
+    paths = sorted(recording.glob(f"device-*{SUFFIX}"))
+    begun = [TapeReader(path).header["arguments"] for path in paths]
+    return {each["device_class"]: each["memory_bytes"] for each in begun}
 
 
 def _hop_s(gateways: Sequence[Path]) -> float:

@@ -1,7 +1,8 @@
 """Messages and the values in them as JSON and back.
 
-A message (an event or an effect) is a list of its type's name and its fields. Other named tuples
-and data classes are lists of their fields. A mapping whose keys are not text is a list of pairs.
+A message (an event, an effect, or an order in one) is a list of its type's name and its fields.
+Other named tuples and data classes are lists of their fields. A mapping whose keys are not text is
+a list of pairs.
 
 Floats keep every bit (JSON has the shortest decimal that reads back the same); what is not finite
 stands as ``Infinity`` or ``NaN``, as Python's ``json`` writes and reads it.
@@ -12,11 +13,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import types
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from modelless.common.errors import InvalidInputError
 
 
 def encode(value: object) -> str:
@@ -31,12 +34,12 @@ def encode(value: object) -> str:
         return _encode(_with_pairs(value))
 
 
-def message(value: Any) -> Any:
-    """Return an event or effect as ``encode`` takes it: its type's name, then its fields.
-
-    Text stays text.
-    """
-    return value if isinstance(value, str) else (type(value).__name__, *_fields(value))
+def message(value: Any) -> list[Any]:
+    """Return an event or effect as ``encode`` takes it: its type's name, then its fields."""
+    parts = _fields(value)
+    for place in _places_of_messages(value.__class__):
+        parts[place] = [message(each) for each in parts[place]]
+    return [type(value).__name__, *parts]
 
 
 def encode_item(now_s: float, event: object, effects: Sequence[object]) -> str:
@@ -47,18 +50,25 @@ def encode_item(now_s: float, event: object, effects: Sequence[object]) -> str:
 def decode(kind: Any, data: Any) -> Any:
     """Return the value of type ``kind`` that ``data``, parsed JSON, stands for.
 
+    Args:
+        kind: a type; of a union of several, the message names one.
+        data: parsed JSON.
+
     Raises:
+        InvalidInputError: ``data`` is a message of none of a union's types.
         TypeError, ValueError, KeyError: ``data`` does not stand for such a value.
     """
     if data is None or kind in (Any, Hashable, object):
         return _hashable(data)
     origin, arguments = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
-        (other,) = [each for each in arguments if each is not type(None)]
-        return decode(other, data)
+    either = _alternatives(kind)
+    if len(either) > 1:
+        return _decode_message(either, data)
+    if either:
+        return decode(either[0], data)
     if origin is tuple and Ellipsis not in arguments:
         return tuple(decode(each, part) for each, part in zip(arguments, data, strict=True))
-    if origin in (tuple, Sequence, list):
+    if origin in (tuple, Sequence, Collection, list):
         return tuple(decode(arguments[0], part) for part in data)
     if origin is frozenset:
         return frozenset(decode(arguments[0], part) for part in data)
@@ -71,6 +81,33 @@ def decode(kind: Any, data: Any) -> Any:
     if kind is datetime:
         return datetime.fromisoformat(data)
     return kind(data)
+
+
+def _decode_message(kinds: Sequence[type], data: Sequence[Any]) -> Any:
+    by_name = {kind.__name__: kind for kind in kinds}
+    if data[0] not in by_name:
+        raise InvalidInputError.of(
+            "recording: message", data[0], "one of " + ", ".join(by_name),
+            "Replay it with the version that recorded it.",
+        )  # fmt: skip
+    return decode(by_name[data[0]], data[1:])
+
+
+def _alternatives(kind: Any) -> list[type]:
+    """Return the types of a union, without that of None; none if it is no union."""
+    if get_origin(kind) not in (Union, types.UnionType):
+        return []
+    return [each for each in get_args(kind) if each is not type(None)]
+
+
+@cache
+def _places_of_messages(kind: Any) -> list[int]:
+    """Return the places of the fields that are sequences of messages of several types."""
+    return [
+        place
+        for place, (_, each) in enumerate(_types_of(kind) or ())
+        if any(len(_alternatives(argument)) > 1 for argument in get_args(each))
+    ]
 
 
 def _fields(value: Any) -> list[Any]:

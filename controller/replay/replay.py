@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from modelless.common.errors import InvalidInputError, NotFoundError
-from modelless.controller.assembly import build_dispatcher, build_planner
+from modelless.common.errors import NotFoundError
+from modelless.controller.assembly import build_control, build_dispatcher
 from modelless.controller.config import parse_settings
-from modelless.controller.control.planner import Planner
-from modelless.controller.control.pool_moves import PlanLimits
+from modelless.controller.control.machine import ControlTimes
+from modelless.controller.control.messages import ControlEvent
+from modelless.controller.device import messages as device
+from modelless.controller.device.machine import Device
 from modelless.controller.dispatch.messages import DispatchEvent
 from modelless.controller.replay.codec import decode, encode, message
-from modelless.controller.replay.recorded import Machine, PlannerFacts, PlannerTick
+from modelless.controller.replay.recorded import Machine
 from modelless.controller.replay.snapshot import read_snapshot
 from modelless.controller.replay.tape import SUFFIX, TapeReader
 
@@ -42,7 +44,7 @@ class Replayed:
 
     Attributes:
         tape: its file.
-        what, name: ``gateway`` or ``control``, and its name.
+        what, name: ``gateway``, ``control`` or ``device``, and its name.
         inputs, effects: how many events and effects were compared.
         difference: the first difference; None if there is none.
         ending: see ``TapeReader``.
@@ -79,12 +81,11 @@ def replay(path: Path) -> Replayed:
         NotFoundError: a policy that was recorded is not there.
     """
     reader = TapeReader(path)
-    what = str(reader.header["what"])
-    machine, kinds = _gateway(reader.header) if what == "gateway" else _control(reader.header)
+    machine, event_type = _rebuild(reader.header)
     inputs = effects = 0
     difference = None
     for number, (now_s, event, recorded) in enumerate(reader.items(), 1):
-        answered = machine.handle(_decode_event(kinds, event), now_s)
+        answered = machine.handle(decode(event_type, event), now_s)
         replayed = encode([message(effect) for effect in answered])
         inputs += 1
         effects += len(recorded)
@@ -92,56 +93,26 @@ def replay(path: Path) -> Replayed:
             asked = f"{event[0]} {encode(event[1:])} at {now_s} s"
             difference = Difference(number, asked, encode(recorded), replayed)
             break
-    return Replayed(path, what, str(reader.header["name"]), inputs, effects, difference,
-                    reader.ending)  # fmt: skip
+    return Replayed(path, str(reader.header["what"]), str(reader.header["name"]), inputs, effects,
+                    difference, reader.ending)  # fmt: skip
 
 
-Kinds = Mapping[str, type]
-"""The types of a machine's events, by name."""
-
-
-def _decode_event(kinds: Kinds, data: Sequence[Any]) -> Any:
-    kind = kinds.get(data[0])
-    if kind is None:
-        raise InvalidInputError.of(
-            "recording: event", data[0], "one of " + ", ".join(kinds),
-            "Replay it with the version that recorded it.",
-        )  # fmt: skip
-    return decode(kind, data[1:])
-
-
-def _kinds_of(events: Any) -> Kinds:
-    return {kind.__name__: kind for kind in get_args(events)}
-
-
-def _gateway(header: Mapping[str, Any]) -> tuple[Machine, Kinds]:
+def _rebuild(header: Mapping[str, Any]) -> tuple[Machine, Any]:
+    """Return the machine as it was when its tape began, and the type of its events."""
+    what = header["what"]
+    if what == "device":
+        return Device(**header["arguments"]), device.Event
+    if what == "control":
+        control = build_control(
+            parse_settings(header["settings"], "the recording's settings"),
+            header["device_classes"],
+            header["preload"],
+            header["began_s"],
+            decode(ControlTimes, header["times"]),
+        )
+        return control, ControlEvent
     known = read_snapshot(header)
     dispatcher = build_dispatcher(
         known.settings, known.variants, known.device_classes, known.cost_inputs.model()
     )
-    return dispatcher, _kinds_of(DispatchEvent)
-
-
-def _control(header: Mapping[str, Any]) -> tuple[Machine, Kinds]:
-    planner = build_planner(
-        parse_settings(header["settings"], "the recording's settings"),
-        decode(PlanLimits, header["limits"]),
-        decode(tuple[str, ...], header["preload"]),
-    )
-    return _ReplayedPlanner(planner), _kinds_of(PlannerFacts | PlannerTick)
-
-
-class _ReplayedPlanner:
-    """The counterpart of ``RecordedPlanner``."""
-
-    def __init__(self, planner: Planner) -> None:
-        self._planner = planner
-        self._facts = PlannerFacts({}, ())
-
-    def handle(self, event: PlannerFacts | PlannerTick, _: float) -> list[Any]:
-        """See ``Machine``."""
-        if isinstance(event, PlannerFacts):
-            self._facts = event
-            return []
-        effects = self._planner.tick(replace(event.view, **self._facts._asdict()))
-        return [*effects, *self._planner.problems]
+    return dispatcher, DispatchEvent

@@ -14,7 +14,7 @@ from modelless.common.errors import InvalidInputError
 from modelless.profiler.cost_model.online.corrections import Corrections
 from modelless.profiler.cost_model.online.coverage import Coverage
 from modelless.profiler.cost_model.online.settings import ResidualSettings
-from modelless.profiler.cost_model.slowdowns import PairRun, Slowdowns, streaming_rates
+from modelless.profiler.cost_model.slowdowns import PairRun, fit_slowdowns, streaming_rates
 from modelless.profiler.measure.measurement import Measurement
 from modelless.variants.estimates import Estimates, Load
 from modelless.variants.vocabulary import Placement
@@ -154,8 +154,8 @@ class MeasuredCostModel:
         classes = {name: group for group, name in enumerate(classes)}
         groups = [classes[placement.device_class] for placement in self._placements]
         self._device_classes = tuple(classes)
-        self._slowdowns = Slowdowns(pair_runs, streaming_rates(measured))
-        contention = [self._slowdowns.log_by_any(placement) for placement in self._placements]
+        self.slowdowns = fit_slowdowns(pair_runs, streaming_rates(measured))
+        contention = [self.slowdowns.log_by_any(placement) for placement in self._placements]
         # One row more, of nothing known: unknown placements point there.
         self._unknown = len(self._placements)
         settings = residuals or ResidualSettings()
@@ -176,11 +176,6 @@ class MeasuredCostModel:
         return self._placements
 
     @property
-    def knows_pairs(self) -> bool:
-        """Whether placements were run in pairs, so that ``slowdown`` distinguishes neighbours."""
-        return self._slowdowns.is_known
-
-    @property
     def ignored_count(self) -> int:
         """The number of observations that were implausible or of unknown placements."""
         return self._unknown_count + sum(each.ignored for each in self._corrections.counters)
@@ -189,18 +184,6 @@ class MeasuredCostModel:
         """Returns the factor of ``placement``'s median on an idle host now; 1 if it is unknown."""
         row = self._row_of.get(placement)
         return 1.0 if row is None else self._corrections.factor(row)
-
-    def slowdown(self, placement: Placement, neighbour: Placement) -> float:
-        """Returns the slowdown of ``placement`` while ``neighbour`` runs on the same host.
-
-        It is that of pairs with the same bottlenecks that ran together; without any, that of one
-        busy neighbour of any kind; 1 where nothing is known.
-        """
-        measured = self._slowdowns.slowdown(placement, neighbour)
-        if measured is not None:
-            return measured
-        row = self._row_of.get(placement)
-        return 1.0 if row is None else self._corrections.slowdown(row, 1.0)
 
     def coverage(self) -> tuple[Coverage, ...]:
         """Returns how well recent predictions held, by device class with outcomes."""

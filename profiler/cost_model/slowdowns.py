@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -77,59 +77,76 @@ def streaming_rates(points: Mapping[Placement, Sequence[Measurement]]) -> dict[P
     }
 
 
+Group = tuple[str, Bottleneck]
+"""A device class and a bottleneck."""
+
+
+@dataclass(frozen=True, slots=True)
 class Slowdowns:
-    """Slowdowns by (own device class and bottleneck, neighbour's device class and bottleneck).
+    """How much placements slow each other down on one host, as plain data.
 
-    A placement has the bottleneck of the measured representative of its device class whose
-    streaming rate is nearest, by ratio. Where some runs of a pair are trusted, only those count.
-
-    Args:
-        runs: pair runs of one machine.
-        rates: streaming rates; see ``streaming_rates``.
+    Attributes:
+        kinds: the bottleneck of each placement.
+        logs: the log of the slowdown, by the groups of a placement and its neighbour.
     """
 
-    def __init__(self, runs: Iterable[PairRun], rates: Mapping[Placement, float]) -> None:
-        logs: dict[tuple[_Group, _Group], dict[bool, list[float]]] = {}
-        examples: dict[str, dict[Placement, Bottleneck]] = {}
-        for run in runs:
-            own: _Group = (run.placement.device_class, run.kind)
-            other = (run.neighbour.device_class, run.neighbour_kind)
-            by_trust = logs.setdefault((own, other), {})
-            by_trust.setdefault(run.trusted, []).append(math.log(run.slowdown))
-            examples.setdefault(run.placement.device_class, {})[run.placement] = run.kind
-            examples.setdefault(run.neighbour.device_class, {})[run.neighbour] = run.neighbour_kind
-        best = {pair: by_trust[max(by_trust)] for pair, by_trust in logs.items()}
-        self._log = {pair: sum(values) / len(values) for pair, values in best.items()}
-        by_any: dict[_Group, list[float]] = {}
-        for (own, _), log in self._log.items():
-            by_any.setdefault(own, []).append(log)
-        self._log_by_any = {own: sum(values) / len(values) for own, values in by_any.items()}
-        self._sorts = {
-            placement: (placement.device_class, kind)
-            for placement, rate in rates.items()
-            if (kind := _nearest(rate, examples.get(placement.device_class, {}), rates)) is not None
-        }
+    kinds: Mapping[Placement, Bottleneck] = field(default_factory=dict)
+    logs: Mapping[tuple[Group, Group], float] = field(default_factory=dict)
 
     @property
     def is_known(self) -> bool:
-        """Whether there are any runs."""
-        return bool(self._log)
+        """Whether any pairs were run."""
+        return bool(self.logs)
 
-    def slowdown(self, placement: Placement, neighbour: Placement) -> float | None:
-        """Returns the slowdown of ``placement`` beside ``neighbour``; None if it is unknown."""
-        own, other = self._sorts.get(placement), self._sorts.get(neighbour)
-        if own is None or other is None:
-            return None
-        log = self._log.get((own, other))
-        return None if log is None else math.exp(log)
+    def slowdown(self, placement: Placement, neighbour: Placement) -> float:
+        """Returns the slowdown of ``placement`` while ``neighbour`` runs on the same host.
+
+        It is that of pairs of the same groups that ran together; without any, the mean beside any
+        neighbour; 1 where nothing is known.
+        """
+        own, other = self._group(placement), self._group(neighbour)
+        log = self.logs.get((own, other)) if own is not None and other is not None else None
+        return math.exp(self.log_by_any(placement) if log is None else log)
 
     def log_by_any(self, placement: Placement) -> float:
         """Returns the log of a placement's slowdown beside any neighbour; 0 if it is unknown."""
-        own = self._sorts.get(placement)
-        return 0.0 if own is None else self._log_by_any.get(own, 0.0)
+        group = self._group(placement)
+        logs = [log for (own, _), log in self.logs.items() if own == group]
+        return sum(logs) / len(logs) if logs else 0.0
+
+    def _group(self, placement: Placement) -> Group | None:
+        kind = self.kinds.get(placement)
+        return None if kind is None else (placement.device_class, kind)
 
 
-_Group = tuple[str, Bottleneck]
+def fit_slowdowns(runs: Iterable[PairRun], rates: Mapping[Placement, float]) -> Slowdowns:
+    """Return the mean slowdowns of these pairs.
+
+    Where some runs of a pair are trusted, only those count.
+
+    A placement has the bottleneck of the measured representative of its device class whose
+    streaming rate is nearest, by ratio.
+
+    Args:
+        runs: of one machine.
+        rates: see ``streaming_rates``.
+    """
+    logs: dict[tuple[Group, Group], dict[bool, list[float]]] = {}
+    examples: dict[str, dict[Placement, Bottleneck]] = {}
+    for run in runs:
+        own: Group = (run.placement.device_class, run.kind)
+        other = (run.neighbour.device_class, run.neighbour_kind)
+        by_trust = logs.setdefault((own, other), {})
+        by_trust.setdefault(run.trusted, []).append(math.log(run.slowdown))
+        examples.setdefault(run.placement.device_class, {})[run.placement] = run.kind
+        examples.setdefault(run.neighbour.device_class, {})[run.neighbour] = run.neighbour_kind
+    best = {pair: by_trust[max(by_trust)] for pair, by_trust in logs.items()}
+    kinds = {
+        placement: kind
+        for placement, rate in rates.items()
+        if (kind := _nearest(rate, examples.get(placement.device_class, {}), rates)) is not None
+    }
+    return Slowdowns(kinds, {pair: sum(values) / len(values) for pair, values in best.items()})
 
 
 def _nearest(

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from modelless.controller.assembly import build_planner, limits_of, pools_of
+from modelless.controller.assembly import build_control
 from modelless.controller.control.machine import Control
 from modelless.controller.control.messages import (
     Advise,
@@ -160,10 +160,8 @@ class ControlProcess(Process):
             raise StoreAwayError
         store.began += 1
         self.epoch = store.began
-        limits = limits_of(settings, fleet.CLASSES)
-        planner = build_planner(settings, limits, settings.residency.preload)
-        workers = {pool.device_class: pool.workers for pool in settings.pools}
-        self.control = Control(planner, pools_of(settings), workers, self.now_s)
+        preload = settings.residency.preload
+        self.control = build_control(settings, fleet.CLASSES, preload, self.now_s)
         self._knowledge = knowledge
         self._handle(FactsChanged(knowledge.facts, fleet.CLASSES))
         self._read_versions()

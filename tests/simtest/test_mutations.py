@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from modelless.controller.control import pool_moves
 from modelless.controller.control.machine import Control
 from modelless.controller.device.load_queue import LoadQueue
 from modelless.controller.device.machine import Device

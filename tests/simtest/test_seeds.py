@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simtest.__main__ import run, run_seed
+from tests.simtest.__main__ import run_seed
 from tests.simtest.schedule import Item, Schedule, Setup
 from tests.simtest.shrink import shrink
 

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from modelless.controller.api.feedback import Feedback
-from modelless.controller.assembly import pools_of
 from modelless.controller.config import Settings
-from modelless.controller.control.machine import DEFAULT_TIMES, Control, ControlTimes
+from modelless.controller.control.machine import DEFAULT_TIMES, ControlTimes
 from modelless.controller.control.messages import (
     Advise,
     CallMember,
@@ -51,7 +50,7 @@ from modelless.controller.live.control.version_store import VersionStore
 from modelless.controller.live.knowledge import Knowledge, Rereader, read_knowledge
 from modelless.controller.live.logs import log_to
 from modelless.controller.live.messages import Orders
-from modelless.controller.live.recordings import open_planner
+from modelless.controller.live.recordings import open_control
 from modelless.controller.live.version_follower import VersionFollower
 from modelless.variants.registry.versions import name_of
 from modelless.variants.vocabulary import Placement
@@ -171,13 +170,8 @@ class ControlLoop:
         )
         asked = settings.residency.preload
         preload = read_last_run(home) if asked == "last-run" else asked
-        planner, self._tape = open_planner(settings, knowledge.device_classes, preload)
-        self._control = Control(
-            planner,
-            pools_of(settings),
-            {pool.device_class: pool.workers for pool in settings.pools},
-            time.monotonic(),
-            self._times,
+        self._control, self._tape = open_control(
+            settings, knowledge.device_classes, preload, time.monotonic(), self._times
         )
         self._metrics = ClusterMetrics(knowledge.device_classes, lambda: self._control.reports)
         self._learn(knowledge)
@@ -310,12 +304,11 @@ class ControlLoop:
 
     def _learn(self, knowledge: Knowledge) -> None:
         self._not_served = knowledge.servable().not_served
-        model = knowledge.cost_model
         self._handle(
             FactsChanged(
                 knowledge.variant_facts(self._settings.limits.max_batch),
                 knowledge.device_classes,
-                model.slowdown if model.knows_pairs else None,
+                knowledge.cost_model.slowdowns,
             )
         )
 

@@ -344,6 +344,7 @@ class Gateway:
             self._settings.residency.pinned,
             partial(self._knowledge.load_s, device_class.name),
             self._settings.limits.max_batch,
+            record=self._settings.record,
         )
 
     def take_rank(self, rank: int, count: int) -> None:

@@ -17,11 +17,12 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from modelless.controller.config import RecordSettings
 from modelless.controller.device import messages
 from modelless.controller.device.load_backoff import is_load_stuck
-from modelless.controller.device.machine import Device
 from modelless.controller.device.messages import LoadInstance, Order
 from modelless.controller.dispatch.messages import WorkerReport
+from modelless.controller.live.recordings import open_device
 from modelless.controller.live.worker.batch_replies import TurnedBack
 from modelless.controller.live.worker.device_threads import (
     Batch,
@@ -42,6 +43,8 @@ logger = logging.getLogger(__name__)
 
 BatchCallback = Callable[[int, float, BatchResult | TurnedBack], None]
 """batch id, seconds the device was busy, each query's outputs or what went wrong."""
+
+NOT_RECORDED = RecordSettings()
 
 STALLED_S = 120.0
 """A batch that runs longer hangs: its queries were given up long before."""
@@ -65,6 +68,7 @@ class LocalDevice:
         load_s: predicts a variant's load, seconds; not finite if unknown.
         max_batch: most items a batch may have.
         most_waiting: batches that it accepts beside the one that runs.
+        record: whether and where its events are recorded.
     """
 
     def __init__(
@@ -81,6 +85,7 @@ class LocalDevice:
         load_s: Callable[[str], float] = lambda _: math.nan,
         max_batch: int = 1,
         most_waiting: float = inf,
+        record: RecordSettings = NOT_RECORDED,
     ) -> None:
         self.worker_id = worker_id
         self._fetch = fetch
@@ -89,14 +94,17 @@ class LocalDevice:
         self._load_s = load_s
         self._max_batch = max_batch
         self._sizes = {size.name: size for size in (device_class, *sizes)}
-        self._machine = Device(
-            worker_id,
-            device_class.name,
-            memory_bytes,
-            time.monotonic(),
-            sizes=self._sizes,
-            pinned=pinned,
-            most_waiting=most_waiting,
+        self._machine, self._tape = open_device(
+            record,
+            {
+                "worker_id": worker_id,
+                "device_class": device_class.name,
+                "memory_bytes": memory_bytes,
+                "now_s": time.monotonic(),
+                "sizes": list(self._sizes),
+                "pinned": list(pinned),
+                "most_waiting": most_waiting,
+            },
         )
         self._variants: dict[str, Variant] = {}
         self._engines: dict[int, LoadedVariant] = {}
@@ -157,11 +165,13 @@ class LocalDevice:
         self._handle(messages.Ordered(known, frozenset(in_use)))
 
     def close(self) -> None:
-        """Stop both threads after what they are at."""
+        """Stop both threads after what they are at, and end the recording."""
         if self._wake is not None:
             self._wake.cancel()
         self._batches.close()
         self._loads.close()
+        if self._tape is not None:
+            self._tape.close()
 
     # -- reports --------------------------------------------------------------------------------
 

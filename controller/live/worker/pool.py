@@ -14,6 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
+from modelless.controller.config import RecordSettings
 from modelless.controller.control.messages import MemberReport
 from modelless.controller.live.control.control_link import ControlLink
 from modelless.controller.live.front.remote_workers import WorkerGoneError
@@ -22,7 +23,7 @@ from modelless.controller.live.pace import EXCHANGE_S, Pace
 from modelless.controller.live.successor import Successor
 from modelless.controller.live.version_follower import VersionFollower
 from modelless.controller.live.worker.batch_replies import Ran, TurnedBack
-from modelless.controller.live.worker.device import LocalDevice
+from modelless.controller.live.worker.device import NOT_RECORDED, LocalDevice
 from modelless.variants.runtimes.resident_memory import resident_bytes
 
 logger = logging.getLogger(__name__)
@@ -119,6 +120,7 @@ class PoolWorker:
         pinned: scopes whose variants are to stay once they are loaded.
         max_batch: most items a batch may have.
         successor: whose place it may be taking.
+        record: see ``LocalDevice``.
     """
 
     def __init__(
@@ -133,6 +135,7 @@ class PoolWorker:
         pinned: Collection[str] = (),
         max_batch: int = 1,
         successor: Successor | None = None,
+        record: RecordSettings = NOT_RECORDED,
     ) -> None:
         device_class = knowledge.device_class(device_class_name)
         self._pool = device_class_name
@@ -153,6 +156,7 @@ class PoolWorker:
             load_s=partial(knowledge.load_s, device_class_name),
             max_batch=max_batch,
             most_waiting=MOST_WAITING,
+            record=record,
         )
         follower = VersionFollower(
             knowledge, reread, control.versions, lambda _: None, self._on_knowledge

@@ -195,10 +195,6 @@ class Corrections:
         log = self._residuals.location(row, busy_neighbours)
         return math.exp(log + self._tails.quantiles(row, (0.0, 0.0))[0])
 
-    def slowdown(self, row: int, busy_neighbours: float) -> float:
-        """Returns the slowdown of one row beside so many busy neighbours."""
-        return math.exp(self._residuals.contention(row, busy_neighbours))
-
     def factors(self, rows: IntArray, busy_neighbours: float) -> FloatArray:
         """Returns the factors of p50, p90 and p99 of many rows, shape (3, n); a new array."""
         logs = self._tails.offsets(rows)

@@ -11,7 +11,7 @@ from modelless.controller.control.messages import MemberReport
 from modelless.controller.control.neighbours import NeighbourSlowdowns, busy_neighbours
 from modelless.policies.views import Instance, WorkerState
 from modelless.profiler.cost_model.measured_model import MeasuredCostModel
-from modelless.profiler.cost_model.slowdowns import Bottleneck, PairRun
+from modelless.profiler.cost_model.slowdowns import Bottleneck, PairRun, Slowdowns
 from modelless.variants.vocabulary import Placement
 from tests.unit.cli.tiny import measurement
 
@@ -52,7 +52,7 @@ def slowdowns(*reports: MemberReport, own: int = 0) -> Mapping[str, float]:
         measurement("thirsty", 1, 10.0, memory_bytes=80_000_000),
     ]
     model = MeasuredCostModel(rows, pair_runs=PAIRS)
-    known = NeighbourSlowdowns(model.slowdown, ["calm", "thirsty"])
+    known = NeighbourSlowdowns(model.slowdowns, ["calm", "thirsty"])
     found = known.slowdowns(reports[own], reports)
     assert known.slowdowns(reports[own], reports) == found
     return found
@@ -87,4 +87,4 @@ def test_what_the_others_hold_slows_what_is_placed_beside_them() -> None:
 
 def test_without_pair_runs_no_worker_is_preferred() -> None:
     reports = [report("a"), report("b", "thirsty")]
-    assert NeighbourSlowdowns(None, ["calm", "thirsty"]).slowdowns(reports[0], reports) == {}
+    assert NeighbourSlowdowns(Slowdowns(), ["calm", "thirsty"]).slowdowns(reports[0], reports) == {}

@@ -1,4 +1,4 @@
-"""A made-up session of a gateway and of a control loop, recorded on tapes."""
+"""Made-up sessions of a gateway, a control loop and a device, recorded on tapes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from modelless.controller.assembly import build_dispatcher, build_planner
-from modelless.controller.config import Settings, parse_settings
-from modelless.controller.control.pool_moves import PlanLimits
+from modelless.controller.assembly import build_dispatcher
+from modelless.controller.config import RecordSettings, Settings, parse_settings
+from modelless.controller.control.messages import (
+    FactsChanged,
+    MemberLeft,
+    MemberReport,
+    MemberReported,
+    VersionsChanged,
+)
+from modelless.controller.control.messages import Tick as ControlTick
+from modelless.controller.control.service import Service
+from modelless.controller.device import messages as device
+from modelless.controller.device.messages import ChangeKind, ResidencyChange
+from modelless.controller.dispatch.counters import Meters
 from modelless.controller.dispatch.messages import (
     Advised,
     BatchDone,
@@ -29,14 +40,19 @@ from modelless.controller.dispatch.messages import (
     WorkerReport,
     WorkerReported,
 )
-from modelless.controller.replay.recorded import Recorded, RecordedPlanner
+from modelless.controller.dispatch.trials import ArmCounts, TrialCounts
+from modelless.controller.live.recordings import open_control, open_device
+from modelless.controller.replay.recorded import Recorded
 from modelless.controller.replay.snapshot import Snapshot
 from modelless.controller.replay.tape import SUFFIX, Tape
 from modelless.controller.sim.worlds.measurements import measurement
-from modelless.policies.views import ClusterView, Demand, Instance, VariantFacts, WorkerState
+from modelless.policies.reasons import Reason
+from modelless.policies.views import Instance, VariantFacts, WorkerState
 from modelless.profiler.cost_model.host_model import CostInputs
 from modelless.profiler.cost_model.learned.unmeasured import PredictedFigures
+from modelless.profiler.cost_model.slowdowns import Slowdowns
 from modelless.variants.estimates import Load
+from modelless.variants.registry.versions import Line, Trial, TrialRules
 from modelless.variants.vocabulary import Placement
 from tests.unit.dispatch.world import DEVICES, LADDER, make_query, make_variant
 
@@ -155,18 +171,18 @@ def record_gateway(
     tape.close()
 
 
-def record_control(
-    folder: Path, settings: Settings, ticks: int = 40, seed: int = 0, name: str = "g"
-) -> None:
-    """Demand that drifts between two tasks, on two workers with room for half of the variants."""
+def record_control(folder: Path, settings: Settings, ticks: int = 40, seed: int = 0) -> None:
+    """Demand that drifts between two tasks, on two workers with room for half of the variants.
+
+    A third worker comes and goes, and a version is on trial.
+    """
     rng = np.random.default_rng(seed)
-    limits = PlanLimits({}, {})
-    header = {"settings": settings.model_dump(mode="json"), "limits": limits, "preload": []}
-    tape = open_tape(folder, "control", header, name)
-    planner = RecordedPlanner(build_planner(settings, limits), tape)
+    recorded = settings.model_copy(update={"record": RecordSettings(folder=str(folder))})
+    control, tape = open_control(recorded, list(DEVICES), ["dogs"], START_S)
+    assert tape is not None
     variants = tuple(
         VariantFacts(
-            f"{task}/{model}/x@1",
+            f"{task}/{model}/x@{version}",
             task,
             60.0 + 10 * place,
             {"cpu-1": 4e8},
@@ -176,28 +192,98 @@ def record_control(
         )
         for task in ("cats", "dogs")
         for place, model in enumerate("abc")
+        for version in ((1, 2) if (task, model) == ("cats", "a") else (1,))
     )
+    kinds = {Placement(each.variant_id, "cpu-1"): Bottleneck.MEMORY_BOUND for each in variants}
+    sort = ("cpu-1", Bottleneck.MEMORY_BOUND)
+    control.handle(FactsChanged(variants, DEVICES, Slowdowns(kinds, {(sort, sort): 0.2})), START_S)
+    trial = Trial("cats/a/x", 2, 1, 0.2, 7, 1.7e9, TrialRules(accuracy_tolerance=0.02))
+    lines = {name: Line(name, 1) for name in (each.variant_id[:-2] for each in variants)}
+    service = Service("b", lines | {trial.name: Line(trial.name, 1, trial=trial)})
+    control.handle(VersionsChanged(service, {}, 1.7e9), START_S)
     for tick in range(ticks):
         now_s = START_S + tick
         held = rng.choice(len(variants), size=2, replace=False)
-        workers = tuple(
-            WorkerState(
-                f"w{n}",
-                "cpu-1",
-                1 << 30,
-                tuple(
-                    Instance(f"w{n}", variants[row].variant_id, 400_000_000, 0.5, now_s - 3.0, tick)
-                    for row in held
-                ),
-                float(rng.random()),
-                {variants[0].variant_id: 1.2},
+        for n in range(2 + tick % 2):
+            name = f"w{n}"
+            instances = tuple(
+                Instance(name, variants[row].variant_id, 400_000_000, 0.5, now_s - 3.0, tick)
+                for row in held
             )
-            for n in range(2)
+            change = ResidencyChange(
+                now_s, name, ChangeKind.LOADED, instances[0].variant_id, Reason.WANTED
+            )
+            state = WorkerState(name, "cpu-1", 1 << 30, instances, float(rng.random()))
+            report = MemberReport(name, False, state, interval_s=1.0, changes=(change,))
+            control.handle(MemberReported(report), now_s)
+        if tick % 2 == 1:
+            control.handle(MemberLeft(MemberReport("w2", False, None)), now_s)
+        rates = {"cats": int(rng.poisson(20.0)), "dogs": int(rng.poisson(5.0))}
+        meters = Meters()
+        for scope in rates:
+            meters.count_end(scope, "served")
+            meters.count_latency(scope, 0.02)
+        arms = ArmCounts(30, {3: 30}, 30), ArmCounts(50, {3: 40, 5: 10}, 50)
+        report = MemberReport(
+            "g",
+            True,
+            None,
+            interval_s=1.0,
+            arrivals=rates,
+            unmet={"dogs": 1} if tick % 7 == 0 else {},
+            kinds={(scope, math.inf, 70.0): [rate, rate] for scope, rate in rates.items()},
+            open_queries={"cats": tick},
+            trials=(TrialCounts(trial.number, *arms),),
+            meters=meters,
         )
-        rates = {"cats": float(rng.exponential(20.0)), "dogs": float(rng.exponential(5.0))}
-        demands = tuple(Demand(task, math.inf, 0.0, rate) for task, rate in rates.items())
-        unmet = {"dogs": 1.0} if tick % 7 == 0 else {}
-        planner.tick(
-            ClusterView(now_s, DEVICES, workers, variants, rates, unmet, demands, {"cats": tick})
-        )
+        control.handle(MemberReported(report), now_s)
+        control.handle(ControlTick(), now_s)
+    tape.close()
+
+
+def record_device(folder: Path, steps: int = 600, seed: int = 0) -> None:
+    """Orders and batches of all sorts, on a device with room for two of three variants."""
+    rng = np.random.default_rng(seed)
+    arguments = {
+        "worker_id": "w",
+        "device_class": "cpu-1",
+        "memory_bytes": 1 << 30,
+        "now_s": START_S,
+        "sizes": ["cpu-1", "cpu-2"],
+        "pinned": ["cats/a"],
+        "most_waiting": math.inf,
+    }
+    machine, tape = open_device(RecordSettings(folder=str(folder)), arguments)
+    assert tape is not None
+    names = [f"cats/{model}/x@1" for model in "abc"]
+    sizes = {Placement(name, "cpu-1"): 4e8 for name in names}
+    now_s = START_S
+    to_come: list[device.Event] = []
+    for number in range(steps):
+        now_s += float(rng.exponential(0.05))
+        name, draw = str(rng.choice(names)), rng.random()
+        event: device.Event
+        if to_come and draw < 0.5:
+            event = to_come.pop(int(rng.integers(len(to_come))))
+        elif draw < 0.8:
+            event = device.BatchHandedIn(number, name, 0.02, float(rng.choice([0.01, math.inf])))
+        else:
+            reason = Reason.ANOTHER_COPY if draw < 0.88 else Reason.WANTED
+            order: device.Order = device.LoadInstance("w", name, reason)
+            if draw > 0.98:
+                size = str(rng.choice(arguments["sizes"]))
+                order = device.ResizeWorker("w", size, Reason.OPTIMISED)
+            other = device.UnloadInstance("w", str(rng.choice(names)), Reason.ROOM_NEEDED, name)
+            event = device.Ordered([other, order], frozenset(machine.in_use), sizes)
+        for effect in machine.handle(event, now_s):
+            if isinstance(effect, device.StartBatch):
+                to_come.append(device.BatchEnded(effect.batch_id, 0.02))
+            elif isinstance(effect, device.StartLoad) and rng.random() < 0.2:
+                to_come.append(device.LoadFailed(effect.copy_id, "no such operator"))
+            elif isinstance(effect, device.StartLoad):
+                to_come.append(device.LoadEnded(effect.copy_id, 400_000_000, 0.5))
+            elif isinstance(effect, device.Free):
+                to_come.append(device.FreeEnded(effect.copy_id, 0.01))
+            elif isinstance(effect, device.WakeAt):
+                to_come.append(device.Tick())
     tape.close()

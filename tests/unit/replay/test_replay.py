@@ -17,6 +17,8 @@ import pytest
 from modelless import __version__
 from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.controller.config import parse_settings
+from modelless.controller.control.messages import ControlEvent
+from modelless.controller.device.messages import Event as DeviceEvent
 from modelless.controller.dispatch.messages import DispatchEvent
 from modelless.controller.replay.codec import decode
 from modelless.controller.replay.recorded import Recorded
@@ -25,7 +27,7 @@ from modelless.controller.replay.tape import TapeReader
 from modelless.policies.discovery import BUILT_IN
 from modelless.policies.seams import ScalingPolicy, SelectionPolicy
 
-from .session import open_tape, record_control, record_gateway, snapshot
+from .session import open_tape, record_control, record_device, record_gateway, snapshot
 
 NEEDS_SETTINGS = {"static": {"policy": "static", "variant": "imagenet/lite0/int8@1"}}
 SELECTION = [NEEDS_SETTINGS.get(name, name) for name in BUILT_IN[SelectionPolicy]]
@@ -52,7 +54,19 @@ def test_every_scaling_policy_replays_to_identical_effects(scaling: str, tmp_pat
     done = replay(tape)
     assert done.difference is None
     assert done.what == "control"
-    assert done.inputs == 41  # a tick each, and once what may be loaded
+    assert done.inputs > 200
+    assert done.effects > 100
+
+
+def test_a_device_replays_to_identical_effects(tmp_path: Path) -> None:
+    for seed in range(5):
+        folder = tmp_path / str(seed)
+        record_device(folder, seed=seed)
+        (tape,) = tapes_in(folder)
+        done = replay(tape)
+        assert (done.what, done.name, done.difference, done.ending) == ("device", "w", None, "end")
+        assert done.inputs == 600
+        assert done.effects > 300
 
 
 def test_another_process_with_other_hashes_gives_the_same(tmp_path: Path) -> None:
@@ -61,12 +75,13 @@ def test_another_process_with_other_hashes_gives_the_same(tmp_path: Path) -> Non
         record_gateway(tmp_path, known, queries=120, name=str(number))
     for scaling in SCALING:
         settings = parse_settings({"policies": {"scaling": scaling}})
-        record_control(tmp_path, settings, ticks=10, name=scaling)
+        record_control(tmp_path, settings, ticks=10)
+    record_device(tmp_path)
     command = [sys.executable, "-m", "modelless.controller.cli", "replay", str(tmp_path), "--json"]
     environment = {**os.environ, "PYTHONHASHSEED": "4711"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     told = json.loads(done.stdout)
-    assert [tape["difference"] for tape in told["tapes"]] == [None] * len(SELECTION + SCALING)
+    assert [tape["difference"] for tape in told["tapes"]] == [None] * len(SELECTION + SCALING + [1])
     assert done.returncode == 0
 
 
@@ -126,9 +141,12 @@ def test_any_machine_is_recorded(tmp_path: Path) -> None:
 
 def test_a_session_has_every_event_that_can_be_recorded(tmp_path: Path) -> None:
     record_gateway(tmp_path, snapshot())
-    (tape,) = tapes_in(tmp_path)
-    names = {event[0] for _, event, _ in TapeReader(tape).items()}
-    assert names == {kind.__name__ for kind in get_args(DispatchEvent)} - {"CatalogChanged"}
+    record_control(tmp_path, parse_settings({}))
+    record_device(tmp_path)
+    kinds = (ControlEvent, DeviceEvent, DispatchEvent)
+    for tape, event_type in zip(tapes_in(tmp_path), kinds, strict=True):
+        names = {event[0] for _, event, _ in TapeReader(tape).items()}
+        assert names == {kind.__name__ for kind in get_args(event_type)} - {"CatalogChanged"}
 
 
 def test_the_first_difference_is_found_and_shown(tmp_path: Path) -> None:

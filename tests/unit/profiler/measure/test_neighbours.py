@@ -21,7 +21,7 @@ from modelless.common.errors import (
     StoreError,
 )
 from modelless.profiler.cost_model.measured_model import MeasuredCostModel, best_points
-from modelless.profiler.cost_model.slowdowns import Bottleneck, PairRun, Slowdowns
+from modelless.profiler.cost_model.slowdowns import Bottleneck, PairRun
 from modelless.profiler.measure.inputs import sample_inputs
 from modelless.profiler.measure.jobs import MeasurementJob
 from modelless.profiler.measure.measurement import Measurement
@@ -189,7 +189,7 @@ def test_the_neighbour_is_no_noise_but_others_are(make: Any) -> None:
 
 
 def test_kinds_are_told_by_what_is_streamed(make: Any) -> None:
-    costs = model(make)
+    costs = model(make).slowdowns
     assert costs.slowdown(cpu("thirsty too"), cpu("thirsty")) == pytest.approx(1.60)
     assert costs.slowdown(cpu("thirsty too"), cpu("calmer")) == pytest.approx(1.10)
     assert costs.slowdown(cpu("calmer"), cpu("thirsty too")) == pytest.approx(1.05)
@@ -208,18 +208,19 @@ def test_they_are_what_is_expected_before_anything_was_seen(make: Any) -> None:
 def test_what_is_not_trusted_counts_where_there_is_nothing_else(make: Any) -> None:
     doubtful = [replace(pair, beside_s=9 * pair.alone_s, trusted=False) for pair in PAIRS]
     calm, thirsty = cpu("calm"), cpu("thirsty")
-    assert model(make, [*doubtful, *PAIRS]).slowdown(calm, thirsty) == pytest.approx(1.05)
-    assert model(make, doubtful).slowdown(calm, thirsty) == pytest.approx(9.0)
+    assert model(make, [*doubtful, *PAIRS]).slowdowns.slowdown(calm, thirsty) == pytest.approx(1.05)
+    assert model(make, doubtful).slowdowns.slowdown(calm, thirsty) == pytest.approx(9.0)
 
 
 def test_without_pairs_nothing_is_expected(make: Any) -> None:
     costs = model(make, [])
-    assert costs.slowdown(cpu("calm"), cpu("thirsty")) == 1.0
+    assert not costs.slowdowns.is_known
+    assert costs.slowdowns.slowdown(cpu("calm"), cpu("thirsty")) == 1.0
     for _ in range(200):
         costs.observe(cpu("calm"), 1, Load(), 0.010)
         costs.observe(cpu("calm"), 1, Load(1.0), 0.014)
-    assert costs.slowdown(cpu("calm"), cpu("thirsty")) == pytest.approx(1.4, rel=0.03)
-    assert Slowdowns([], {}).log_by_any(cpu("calm")) == 0.0
+    busy, idle = (costs.estimate((cpu("calm"),), 1, load).p50_s[0] for load in (Load(1.0), Load()))
+    assert busy / idle == pytest.approx(1.4, rel=0.03)
 
 
 @pytest.mark.parametrize("beside_s", [0.0, -1.0, math.nan, math.inf])
