@@ -2,6 +2,7 @@
 #
 #   make demo      set up, then photos, limits and a burst of load on a real cluster; see demo-report/
 #   make test      set up, then every test
+#   make simtest   seeds of the fault simulation: make simtest SEEDS=1000 (see docs/simtest.md)
 #   make lint      style, types and import contracts
 #   make docs      write the docs' generated tables again
 #   make bench     the front door's throughput beside its peers and its limit
@@ -12,6 +13,7 @@
 
 PYTHON ?= python3
 ARGS ?=
+SEEDS ?= 300
 VENV := .venv
 BENCH_HOME ?= build/bench
 BIN := $(VENV)/bin
@@ -31,7 +33,7 @@ LOCK := $(UV) --no-config pip compile --quiet --universal --python-version 3.11 
 unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint style types contracts docs bench lock clean
+.PHONY: help demo test simtest lint style types contracts docs bench lock clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -47,6 +49,9 @@ ifeq ($(ARGS),)
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif
+
+simtest: $(TEST_READY)
+	$(BIN)/python -m tests.simtest --seeds $(SEEDS) $(ARGS)
 
 lint: style types contracts
 

@@ -126,7 +126,7 @@ class Checks:
 
     def check_free(self, device: LocalDevice, effect: Free) -> None:
         """Nothing in use is freed, and nothing twice."""
-        in_use = {job.copy_id for job, *_ in device.jobs if isinstance(job, StartBatch)}
+        in_use = {job.copy_id for job in device.jobs if isinstance(job, StartBatch)}
         if effect.copy_id not in device.engines or effect.copy_id in in_use | device.freeing:
             self._fail("nothing in use is freed", f"{device.machine.worker_id}: {effect}")
 

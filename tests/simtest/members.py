@@ -175,7 +175,8 @@ class LocalDevice:
         self.engines: dict[int, Placement] = {}
         self.loading: StartLoad | None = None
         self.freeing: set[int] = set()
-        self.jobs: deque[tuple[StartBatch | Free, int, Any]] = deque()  # of the batch thread
+        self._running: tuple[StartBatch | Free, int, Any] | None = None  # by the batch thread
+        self._waiting: deque[tuple[StartBatch | Free, int, Any]] = deque()
         self._handed_in: dict[int, tuple[int, Any]] = {}
         self._changes: list[ResidencyChange] = []
         self.all_changes: list[ResidencyChange] = []
@@ -208,6 +209,12 @@ class LocalDevice:
             if self._cluster.setup.knows_sizes
         }
         self._handle(Ordered(effects, tuple(sorted(in_use)), expected))
+
+    @property
+    def jobs(self) -> list[StartBatch | Free]:
+        """What the batch thread does and has to do."""
+        jobs = [self._running, *self._waiting]
+        return [job[0] for job in jobs if job is not None]
 
     def report(self) -> WorkerReport:
         """The variants that are ready, for dispatch."""
@@ -280,13 +287,13 @@ class LocalDevice:
         self._process.after(took_s, end)
 
     def _put(self, job: tuple[StartBatch | Free, int, Any]) -> None:
-        self.jobs.append(job)
-        if len(self.jobs) == 1:
+        self._waiting.append(job)
+        if self._running is None:
             self._work()
 
     def _work(self) -> None:
         """The batch thread: one job at a time, in order."""
-        effect, items, callback = self.jobs[0]
+        self._running = effect, items, callback = self._waiting.popleft()
         if isinstance(effect, Free):
             took_s = 0.002
 
@@ -309,10 +316,10 @@ class LocalDevice:
                 callback(Ran(took_s, 0.0, others.remaining_s(self._process.now_s)))
 
         def go_on() -> None:
-            end()
-            self.jobs.popleft()
-            if self.jobs:
+            self._running = None
+            if self._waiting:
                 self._work()
+            end()
 
         self._process.after(took_s, go_on)
 
