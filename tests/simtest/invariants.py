@@ -199,6 +199,8 @@ class Checks:
         wanted = cluster.serve.wanted
         for pool, count in wanted.items():
             there = sum(each.pool == pool for each in members)
+            if any(cluster.serve.is_old(each) for each in members):
+                self._fail("rest: upgrade", f"{[each.rollout for each in members]}")
             if there != count:
                 self._fail("rest: pools", f"{pool} has {there} members, wanted {count}")
         reported = {report.member_id for report in machine.reports}

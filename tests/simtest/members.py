@@ -756,18 +756,19 @@ class Gateway(Member):
             elif result.holds is not None and result.holds.worker_id in self.directory:
                 self.directory[result.holds.worker_id] = result.holds
                 self._tell_of_others()
-            self.decide(BatchReturned(batch_id, result.others_s))
+            event: DispatchEvent = BatchReturned(batch_id, result.others_s)
         elif isinstance(result, Ran):
             is_own = batch.worker_id == self.name
             others_s = 0.0 if is_own else result.others_s
-            self.decide(BatchDone(batch_id, result.busy_s, others_s, result.waited_s))
-            if self.world.network.repeat:  # an answer that comes twice
-                self.decide(BatchDone(batch_id, result.busy_s, others_s, result.waited_s))
+            event = BatchDone(batch_id, result.busy_s, others_s, result.waited_s)
         else:
             is_lost = isinstance(result, GoneError)
             if is_lost:
                 self._gone[batch.worker_id] = self.now_s + BELIEVED_GONE_S
-            self.decide(BatchFailed(batch_id, worker_lost=is_lost))
+            event = BatchFailed(batch_id, worker_lost=is_lost)
+        self.decide(event)
+        if self.world.network.repeat:  # an answer may come twice
+            self.decide(event)
 
     # -- time ---------------------------------------------------------------------------------
 
@@ -778,6 +779,8 @@ class Gateway(Member):
         if self.now_s - self._refreshed_s >= 1.0:
             self._refreshed_s = self.now_s
             self._tell_load()
+            self.on_device_change()
+            self._tell_of_others()
         self.after(TICK_S if dispatcher.open_queries else IDLE_TICK_S, self._tick)
 
     def _wake_at(self, at_s: float) -> None:
