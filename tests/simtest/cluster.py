@@ -276,7 +276,7 @@ class Cluster:
         network.loss = network.repeat = network.spike = 0.0
         network.cut.clear()
         for process in self.world.processes.values():
-            process.slow, process.hung_until_s = 1.0, -1.0
+            process.slow = 1.0
         self._bad_loads.clear()
         self._bad_batches.clear()
         self.store.is_away = False
@@ -309,8 +309,7 @@ class Cluster:
         role, _, number = target.partition(":")
         if role == "control":
             return self.world.processes.get(self.control_name)
-        alive = [each for each in self.serve.members.values()
-                 if each.is_alive and each.name.startswith(role)]  # fmt: skip
+        alive = [each for each in self.serve.members.values() if each.is_alive and each.is_a(role)]
         return alive[int(number) % len(alive)] if alive else None
 
     # -- what happens -------------------------------------------------------------------------
@@ -332,9 +331,13 @@ class Cluster:
         self.world.plan(self.world.now_s + item.length_s, action)
 
     def _do_crash(self, item: Item) -> None:
+        """Crash a process; of one that loads, resizes or starts, the first one that does."""
         process = self.find(item.target)
         if process is not None:
             self.crash(process)
+        elif item.length_s > 0.0:
+            again = item._replace(length_s=item.length_s - 0.1)
+            self.world.plan(self.world.now_s + 0.1, lambda: self._do_crash(again))
 
     def _do_hang(self, item: Item) -> None:
         process = self.find(item.target)
@@ -442,7 +445,7 @@ class Cluster:
             len(self.asked),
             rng.choice(names) if "scope" in on and rng.random() < 0.5 else task,
             rng.choice((1, 2, 3, 4)) if "items" in on else 1,
-            rng.choice((0.03, 0.1, 0.3, 1.0)) if has_deadline else 2.0,
+            rng.choice((0.03, 0.1, 0.3, 1.0, 15.0)) if has_deadline else 2.0,
             rng.choice((0.0, 65.0, 75.0, 80.0)) if "accuracy" in on else 0.0,
             rng.choice((inf, 4e-7, 1e-6)) if "cost" in on else inf,
             rng.choice((0, 0, 3, 9)) if "priority" in on else 0,
@@ -454,7 +457,9 @@ class Cluster:
 
 def _likelihood(shares: dict[str, float], variant_id: str) -> float:
     """How likely the variant fails, by scope."""
-    return max((share for scope, share in shares.items() if in_scope(variant_id, scope)), default=0.0)
+    return max(
+        (share for scope, share in shares.items() if in_scope(variant_id, scope)), default=0.0
+    )
 
 
 class Probe:

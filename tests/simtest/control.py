@@ -107,9 +107,7 @@ class Store:
         task = name.partition("/")[0]
         others = (each.trial for each in self.lines.values() if each.trial is not None)
         if line.current != version and all(each.task != task for each in others):
-            trial = Trial(
-                name, version, line.current, 0.4, self.change + 1, EPOCH_S + now_s, RULES
-            )
+            trial = Trial(name, version, line.current, 0.4, self.change + 1, EPOCH_S + now_s, RULES)
             self.set(dataclasses.replace(line, trial=trial))
 
     def end_trial(self, trial: Trial, *, promoted: bool) -> None:

@@ -193,8 +193,8 @@ class Checks:
                 self._fail("rest: queries", f"{member.name}: {list(member.open.values())[:3]}")
             if set(member.directory) != workers:
                 self._fail("rest: directory", f"{member.name}: {set(member.directory)}")
-            known = set(member.dispatcher.instances.reports) - {member.name}
-            if known != workers:
+            known = set(member.dispatcher.instances.reports)
+            if known != workers | ({member.name} if device is not None else set()):
                 self._fail("rest: workers of dispatch", f"{member.name}: {known}, not {workers}")
         wanted = cluster.serve.wanted
         for pool, count in wanted.items():
@@ -219,7 +219,11 @@ class Checks:
             ready = member.device.machine.ready if member.device is not None else ()
             for variant_id in ready:
                 line = store.line(name_of(variant_id))
-                known = (line.current, *line.earlier[-1:], *((line.trial.version,) if line.trial else ()))
+                known = (
+                    line.current,
+                    *line.earlier[-1:],
+                    *((line.trial.version,) if line.trial else ()),
+                )
                 if int(variant_id.partition("@")[2]) not in known:
                     self._fail("rest: versions", f"{member.name} holds {variant_id}: {line}")
                 if is_fixed and line.current_id not in ready:

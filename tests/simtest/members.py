@@ -361,7 +361,7 @@ class Member(Process):
         if device_class:
             sizes = cluster.setup.sizes
             self.device = LocalDevice(self, cluster, device_class, sizes, most_waiting)
-        self._control = ""
+        self.control = ""
         self._orders: Orders | None = None
         self._is_urgent = self._is_hurried = False
         self._pause: Timer | None = None
@@ -378,6 +378,16 @@ class Member(Process):
         self._end_start_s = self.now_s + MOST_LOADING_S + FIRST_ANSWER_S
         self.after(0.05, self._look_for_leave)
 
+    def is_a(self, role: str) -> bool:
+        """Whether it is a gateway or a worker, or is loading, resizing, starting or leaving."""
+        device = self.device
+        return {
+            "starting": self.is_starting,
+            "leaving": self.is_leaving,
+            "loading": device is not None and device.loading is not None,
+            "resizing": device is not None and bool(device.machine.resizing_to),
+        }.get(role, self.name.startswith(role))
+
     # -- control ------------------------------------------------------------------------------
 
     def call_control(
@@ -389,12 +399,12 @@ class Member(Process):
         patience_s: float = PATIENCE_S,
     ) -> None:
         """See ``live/control/control_link``: a call that fails finds the process anew."""
-        self._control = self._control or self.cluster.control_name
-        asked = self._control
+        self.control = self.control or self.cluster.control_name
+        asked = self.control
 
         def on_failure(error: Exception) -> None:
-            if self._control == asked:
-                self._control = ""
+            if self.control == asked:
+                self.control = ""
             fail(error)
 
         def on_reply(result: Any) -> None:
@@ -403,9 +413,7 @@ class Member(Process):
             else:
                 reply(result)
 
-        self.world.network.call(
-            self, asked, method, arguments, on_reply, on_failure, patience_s
-        )
+        self.world.network.call(self, asked, method, arguments, on_reply, on_failure, patience_s)
 
     def make_report(self) -> MemberReport:
         """Return the report of this moment; its counts begin anew."""
@@ -515,9 +523,10 @@ class Member(Process):
         if not self.is_starting:
             return
         orders = self._orders
-        if (orders is not None and (
-            not orders.predecessor_id or (not orders.lacking and self.is_ready)
-        )) or self.now_s > self._end_start_s:
+        if (
+            orders is not None
+            and (not orders.predecessor_id or (not orders.lacking and self.is_ready))
+        ) or self.now_s > self._end_start_s:
             self._begin_serving()
         else:
             self.after(0.05, self._look_for_leave)
@@ -625,9 +634,7 @@ class Gateway(Member):
         settings = self.cluster.settings
 
         self.dispatcher = Dispatcher(
-            ReadyInstances(
-                self.knowledge.variants, fleet.CLASSES, fleet.MODEL, fleet.MAX_BATCH
-            ),
+            ReadyInstances(self.knowledge.variants, fleet.CLASSES, fleet.MODEL, fleet.MAX_BATCH),
             build_policy(SelectionPolicy, settings.policies.selection),
             np.random.default_rng(settings.seed),
             LIMITS,
@@ -874,9 +881,7 @@ class Gateway(Member):
 
     def _tell(self, report: WorkerReport, hop_s: float, lead_s: float = 0.0) -> None:
         serving = self.service.serving(report.variant_ids)
-        self.decide(
-            WorkerReported(report._replace(variant_ids=serving, hop_s=hop_s), lead_s)
-        )
+        self.decide(WorkerReported(report._replace(variant_ids=serving, hop_s=hop_s), lead_s))
 
     def _tell_load(self) -> None:
         self.decide(LoadChanged(Load(self._busy_neighbours, self.now_s), self._starting_s))
