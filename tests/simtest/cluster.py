@@ -104,6 +104,13 @@ class Serve:
         for pool in self.wanted:
             self._rollouts[pool] += 1
 
+    def is_old(self, member: Member) -> bool:
+        """Whether it is of an earlier rollout than its pool's latest."""
+        return member.rollout != self._rollout_of(member.pool)
+
+    def _rollout_of(self, pool: str) -> str:
+        return f"{pool}/{self._rollouts[pool]}"
+
     def routable(self, gateway: Member) -> frozenset[str]:
         """The workers that a gateway's router knows."""
         return self._routes.get(gateway.name, frozenset())
@@ -157,14 +164,14 @@ class Serve:
     def _reconcile_pool(self, pool: str, *, may_replace: bool) -> bool:
         """Start or end one member at most; returns whether an upgrade is under way."""
         members = [e for e in self.members.values() if e.pool == pool and not e.is_leaving]
-        wanted, rollout = self.wanted[pool], f"{pool}/{self._rollouts[pool]}"
-        old = [each for each in members if each.rollout != rollout]
+        wanted = self.wanted[pool]
+        old = [each for each in members if self.is_old(each)]
         count = len(members) + self._starting[pool]
         is_upgrading = bool(old) and may_replace
         if count < wanted + is_upgrading:
             self._start(pool)
         elif is_upgrading:
-            ready = [each for each in members if each.rollout == rollout and not each.is_starting]
+            ready = [each for each in members if each not in old and not each.is_starting]
             if len(ready) + len(old) > wanted:
                 self._stop(old[0])
         elif len(members) > wanted:
@@ -186,7 +193,7 @@ class Serve:
         make, role = (Gateway, "gateway") if pool == GATEWAYS else (Worker, "worker")
         name = f"{role}-{self._started}"
         device_class = pool if pool != GATEWAYS else cluster.settings.gateways.device_class or ""
-        rollout = f"{pool}/{self._rollouts[pool]}"
+        rollout = self._rollout_of(pool)
         member = make(cluster, name, pool, rollout, knowledge, device_class)
         self.members[name] = member
         if isinstance(member, Gateway):
@@ -269,7 +276,7 @@ class Cluster:
         network.loss = network.repeat = network.spike = 0.0
         network.cut.clear()
         for process in self.world.processes.values():
-            process.slow, process.hung_until_s = 1.0, -1.0
+            process.slow = 1.0
         self._bad_loads.clear()
         self._bad_batches.clear()
         self.store.is_away = False
@@ -302,8 +309,7 @@ class Cluster:
         role, _, number = target.partition(":")
         if role == "control":
             return self.world.processes.get(self.control_name)
-        alive = [each for each in self.serve.members.values()
-                 if each.is_alive and each.name.startswith(role)]  # fmt: skip
+        alive = [each for each in self.serve.members.values() if each.is_alive and each.is_a(role)]
         return alive[int(number) % len(alive)] if alive else None
 
     # -- what happens -------------------------------------------------------------------------
@@ -325,9 +331,13 @@ class Cluster:
         self.world.plan(self.world.now_s + item.length_s, action)
 
     def _do_crash(self, item: Item) -> None:
+        """Crash a process; of one that loads, resizes or starts, the first one that does."""
         process = self.find(item.target)
         if process is not None:
             self.crash(process)
+        elif item.length_s > 0.0:
+            again = item._replace(length_s=item.length_s - 0.1)
+            self.world.plan(self.world.now_s + 0.1, lambda: self._do_crash(again))
 
     def _do_hang(self, item: Item) -> None:
         process = self.find(item.target)
@@ -429,13 +439,13 @@ class Cluster:
 
     def _draw_query(self, task: str, rng: random.Random) -> Asked:
         on = self.setup.limits
-        names = [name for name in fleet.LADDER if name.startswith(task)]
+        names = [name for name in (*fleet.LADDER, *fleet.TRIED) if name.startswith(task)]
         has_deadline = "deadline" in on and rng.random() < 0.8
         return Asked(
             len(self.asked),
-            rng.choice(names) if "scope" in on and rng.random() < 0.2 else task,
+            rng.choice(names) if "scope" in on and rng.random() < 0.5 else task,
             rng.choice((1, 2, 3, 4)) if "items" in on else 1,
-            rng.choice((0.03, 0.1, 0.3, 1.0)) if has_deadline else 2.0,
+            rng.choice((0.03, 0.1, 0.3, 1.0, 15.0)) if has_deadline else 2.0,
             rng.choice((0.0, 65.0, 75.0, 80.0)) if "accuracy" in on else 0.0,
             rng.choice((inf, 4e-7, 1e-6)) if "cost" in on else inf,
             rng.choice((0, 0, 3, 9)) if "priority" in on else 0,

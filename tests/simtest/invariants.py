@@ -126,7 +126,7 @@ class Checks:
 
     def check_free(self, device: LocalDevice, effect: Free) -> None:
         """Nothing in use is freed, and nothing twice."""
-        in_use = {job.copy_id for job, *_ in device.jobs if isinstance(job, StartBatch)}
+        in_use = {job.copy_id for job in device.jobs if isinstance(job, StartBatch)}
         if effect.copy_id not in device.engines or effect.copy_id in in_use | device.freeing:
             self._fail("nothing in use is freed", f"{device.machine.worker_id}: {effect}")
 
@@ -193,12 +193,14 @@ class Checks:
                 self._fail("rest: queries", f"{member.name}: {list(member.open.values())[:3]}")
             if set(member.directory) != workers:
                 self._fail("rest: directory", f"{member.name}: {set(member.directory)}")
-            known = set(member.dispatcher.instances.reports) - {member.name}
-            if known != workers:
+            known = set(member.dispatcher.instances.reports)
+            if known != workers | ({member.name} if device is not None else set()):
                 self._fail("rest: workers of dispatch", f"{member.name}: {known}, not {workers}")
         wanted = cluster.serve.wanted
         for pool, count in wanted.items():
             there = sum(each.pool == pool for each in members)
+            if any(cluster.serve.is_old(each) for each in members):
+                self._fail("rest: upgrade", f"{[each.rollout for each in members]}")
             if there != count:
                 self._fail("rest: pools", f"{pool} has {there} members, wanted {count}")
         reported = {report.member_id for report in machine.reports}

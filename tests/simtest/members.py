@@ -175,7 +175,8 @@ class LocalDevice:
         self.engines: dict[int, Placement] = {}
         self.loading: StartLoad | None = None
         self.freeing: set[int] = set()
-        self.jobs: deque[tuple[StartBatch | Free, int, Any]] = deque()  # of the batch thread
+        self._running: tuple[StartBatch | Free, int, Any] | None = None  # by the batch thread
+        self._waiting: deque[tuple[StartBatch | Free, int, Any]] = deque()
         self._handed_in: dict[int, tuple[int, Any]] = {}
         self._changes: list[ResidencyChange] = []
         self.all_changes: list[ResidencyChange] = []
@@ -208,6 +209,12 @@ class LocalDevice:
             if self._cluster.setup.knows_sizes
         }
         self._handle(Ordered(effects, tuple(sorted(in_use)), expected))
+
+    @property
+    def jobs(self) -> list[StartBatch | Free]:
+        """What the batch thread does and has to do."""
+        jobs = [self._running, *self._waiting]
+        return [job[0] for job in jobs if job is not None]
 
     def report(self) -> WorkerReport:
         """The variants that are ready, for dispatch."""
@@ -280,13 +287,13 @@ class LocalDevice:
         self._process.after(took_s, end)
 
     def _put(self, job: tuple[StartBatch | Free, int, Any]) -> None:
-        self.jobs.append(job)
-        if len(self.jobs) == 1:
+        self._waiting.append(job)
+        if self._running is None:
             self._work()
 
     def _work(self) -> None:
         """The batch thread: one job at a time, in order."""
-        effect, items, callback = self.jobs[0]
+        self._running = effect, items, callback = self._waiting.popleft()
         if isinstance(effect, Free):
             took_s = 0.002
 
@@ -309,10 +316,10 @@ class LocalDevice:
                 callback(Ran(took_s, 0.0, others.remaining_s(self._process.now_s)))
 
         def go_on() -> None:
-            end()
-            self.jobs.popleft()
-            if self.jobs:
+            self._running = None
+            if self._waiting:
                 self._work()
+            end()
 
         self._process.after(took_s, go_on)
 
@@ -354,7 +361,7 @@ class Member(Process):
         if device_class:
             sizes = cluster.setup.sizes
             self.device = LocalDevice(self, cluster, device_class, sizes, most_waiting)
-        self._control = ""
+        self.control = ""
         self._orders: Orders | None = None
         self._is_urgent = self._is_hurried = False
         self._pause: Timer | None = None
@@ -371,6 +378,16 @@ class Member(Process):
         self._end_start_s = self.now_s + MOST_LOADING_S + FIRST_ANSWER_S
         self.after(0.05, self._look_for_leave)
 
+    def is_a(self, role: str) -> bool:
+        """Whether it is a gateway or a worker, or is loading, resizing, starting or leaving."""
+        device = self.device
+        return {
+            "starting": self.is_starting,
+            "leaving": self.is_leaving,
+            "loading": device is not None and device.loading is not None,
+            "resizing": device is not None and bool(device.machine.resizing_to),
+        }.get(role, self.name.startswith(role))
+
     # -- control ------------------------------------------------------------------------------
 
     def call_control(
@@ -382,12 +399,12 @@ class Member(Process):
         patience_s: float = PATIENCE_S,
     ) -> None:
         """See ``live/control/control_link``: a call that fails finds the process anew."""
-        self._control = self._control or self.cluster.control_name
-        asked = self._control
+        self.control = self.control or self.cluster.control_name
+        asked = self.control
 
         def on_failure(error: Exception) -> None:
-            if self._control == asked:
-                self._control = ""
+            if self.control == asked:
+                self.control = ""
             fail(error)
 
         def on_reply(result: Any) -> None:
@@ -746,18 +763,19 @@ class Gateway(Member):
             elif result.holds is not None and result.holds.worker_id in self.directory:
                 self.directory[result.holds.worker_id] = result.holds
                 self._tell_of_others()
-            self.decide(BatchReturned(batch_id, result.others_s))
+            event: DispatchEvent = BatchReturned(batch_id, result.others_s)
         elif isinstance(result, Ran):
             is_own = batch.worker_id == self.name
             others_s = 0.0 if is_own else result.others_s
-            self.decide(BatchDone(batch_id, result.busy_s, others_s, result.waited_s))
-            if self.world.network.repeat:  # an answer that comes twice
-                self.decide(BatchDone(batch_id, result.busy_s, others_s, result.waited_s))
+            event = BatchDone(batch_id, result.busy_s, others_s, result.waited_s)
         else:
             is_lost = isinstance(result, GoneError)
             if is_lost:
                 self._gone[batch.worker_id] = self.now_s + BELIEVED_GONE_S
-            self.decide(BatchFailed(batch_id, worker_lost=is_lost))
+            event = BatchFailed(batch_id, worker_lost=is_lost)
+        self.decide(event)
+        if self.world.network.repeat:  # an answer may come twice
+            self.decide(event)
 
     # -- time ---------------------------------------------------------------------------------
 
@@ -768,6 +786,8 @@ class Gateway(Member):
         if self.now_s - self._refreshed_s >= 1.0:
             self._refreshed_s = self.now_s
             self._tell_load()
+            self.on_device_change()
+            self._tell_of_others()
         self.after(TICK_S if dispatcher.open_queries else IDLE_TICK_S, self._tick)
 
     def _wake_at(self, at_s: float) -> None:

@@ -101,15 +101,20 @@ LIMITS = (
 """The features of queries."""
 
 RESTLESS = "tests.simtest.restless:Restless"
-SELECTIONS = ("cheapest-feasible", "most-accurate-feasible", "slack-fit", "clockwork", "round-robin",
-              "planned-shares", "infaas", "model-switching", "random")  # fmt: skip
-SCALINGS = ("on-demand", "demand-value", "unserved-demand", "ongoing-requests", "infaas-autoscaler",
-            "predictive")  # fmt: skip
+SELECTIONS = (
+    "cheapest-feasible", "most-accurate-feasible", "slack-fit", "clockwork", "round-robin",
+    "planned-shares", "infaas", "model-switching", "random",
+)  # fmt: skip
+SCALINGS = (
+    "on-demand", "demand-value", "unserved-demand", "ongoing-requests", "infaas-autoscaler",
+    "predictive",
+)  # fmt: skip
 EVICTIONS = ("lfu", "gdsf", "miss-cost", "demand-driven", "lemonade", "modelmesh")
 
 FAULTS = (
-    "crash gateway", "crash worker", "crash control", "hang gateway", "hang worker", "hang control",
-    "slow", "cut", "second control", "store away", "bad loads", "bad batches", "lossy", "repeats",
+    "crash gateway", "crash worker", "crash control", "crash loading", "crash resizing",
+    "crash starting", "crash leaving", "hang gateway", "hang worker", "hang control", "slow", "cut",
+    "second control", "store away", "bad loads", "bad batches", "lossy", "repeats",
     "late messages", "upgrade", "canary", "promote", "roll back", "register",
 )  # fmt: skip
 
@@ -119,9 +124,10 @@ def draw(seed: int) -> Schedule:
     rng = random.Random(f"{seed}/schedule")
     setup = _draw_setup(rng)
     items = _draw_load(rng, setup)
-    on = [kind for kind in FAULTS if rng.random() < rng.choice((0.1, 0.4))]
+    density = rng.choice((0.1, 0.3, 0.6))
+    on = [kind for kind in FAULTS if rng.random() < density]
     for kind in on:
-        for _ in range(rng.choice((1, 1, 2, 3))):
+        for _ in range(rng.choice((1, 1, 2, 4))):
             items.append(_draw_item(rng, kind, setup))
     return Schedule(seed, setup, tuple(sorted(items)))
 
@@ -173,7 +179,7 @@ def _draw_item(rng: random.Random, kind: str, setup: Setup) -> Item:
     number = rng.randrange(3)
     verb, _, role = kind.partition(" ")
     if verb in ("crash", "hang"):
-        return Item(at_s, verb, f"{role}:{number}", length_s if verb == "hang" else 0.0)
+        return Item(at_s, verb, f"{role}:{number}", length_s)
     if kind == "slow":
         target = rng.choice(("gateway", "worker"))
         return Item(at_s, kind, f"{target}:{number}", length_s, rng.choice((2.0, 5.0, 20.0)))

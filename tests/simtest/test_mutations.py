@@ -18,9 +18,10 @@ from modelless.controller.device.machine import Device
 from modelless.controller.dispatch import dispatcher
 from modelless.controller.dispatch.dispatcher import Dispatcher
 from modelless.controller.dispatch.open_queries import OpenQueries
-from modelless.controller.dispatch.pending_loads import PendingLoads
 from modelless.controller.dispatch.quarantine import Quarantine
+from modelless.controller.dispatch.queues import WaitingQueries
 from tests.simtest.__main__ import run_seed
+from tests.simtest.members import Member
 
 Change = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -73,6 +74,15 @@ def _twice(inner: Callable[..., None]) -> Callable[..., None]:
     return put
 
 
+def _any_control(inner: Callable[..., None]) -> Callable[..., None]:
+    def call(member: Member, *arguments: Any) -> None:
+        alive = [each.name for each in member.cluster.controls if each.is_alive]
+        member.control = alive[int(member.now_s * 10.0) % len(alive)] if alive else ""
+        inner(member, *arguments)
+
+    return call
+
+
 MUTATIONS: dict[str, tuple[Any, str, Change, int]] = {
     "a variant in use is freed": (Device, "_free_if_unused", _free_at_once, 0),
     "a completion is dropped": (OpenQueries, "complete_batch", _without_last, 0),
@@ -82,10 +92,11 @@ MUTATIONS: dict[str, tuple[Any, str, Change, int]] = {
     "a lost worker is not forgotten": (Dispatcher, "_on_worker_lost", _never, 0),
     "a returned batch is forgotten": (Dispatcher, "_rechoose_returned", _never, 0),
     "a displaced query is forgotten": (Dispatcher, "_rechoose", _never, 0),
-    "held queries never expire": (PendingLoads, "find_expired", _never, 0),
+    "deadlines are forgotten": (WaitingQueries, "find_expired", _never, 0),
     "a quarantine never ends": (Quarantine, "release_due", _never, 0),
     "a silent member is never forgotten": (Control, "_forget_silent", _never, 0),
     "control decides before it knows all": (Control, "is_settled", _always, 0),
+    "an old control process is obeyed": (Member, "call_control", _any_control, 0),
     "versions are never withdrawn": (sys.modules[Control.__module__], "version_effects", _never, 0),
 }
 """Where each is, what it changes, and a seed that finds it."""

@@ -289,6 +289,8 @@ class Gateway:
                 if now_s - refreshed_s >= 1.0:
                     refreshed_s = now_s
                     self._tell_load()
+                    self._on_device_change()  # again: dispatch forgets a worker that seems lost
+                    self._tell_of_others()
                     if self._receipt_log is not None:
                         self._receipt_log.log_new(self._dispatcher.receipts)
             except Exception:  # the gateway must outlive whatever a policy does
@@ -396,8 +398,6 @@ class Gateway:
     def _obey(self, orders: Orders) -> None:
         self._status = orders.status
         self._busy_neighbours = orders.busy_neighbours
-        if abs(self._own.seconds - self._told_own_s) > OWN_TIME_STEP_S:
-            self._on_device_change()
         if self._device is not None:
             in_use = self._dispatcher.in_use(self.gateway_id)
             self._device.obey(orders.effects, in_use, self._knowledge.catalog.versions)
@@ -465,5 +465,6 @@ class Gateway:
     def _on_device_change(self) -> None:
         """Report the device to the dispatcher, with the time to hand it a batch."""
         if self._device is not None:
-            self._told_own_s = self._own.seconds
+            if abs(self._own.seconds - self._told_own_s) > OWN_TIME_STEP_S:
+                self._told_own_s = self._own.seconds
             self._tell(self._device.report(), self._told_own_s)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from modelless.common.errors import NotFoundError
@@ -88,6 +90,17 @@ def test_what_cannot_be_placed_does_not_replace_what_can() -> None:
 def test_what_is_on_trial_stays_while_it_is() -> None:
     kept = service(2, trial=TRIAL).pin_versions(worker(*ids(2, 3)))
     assert [each.pinned for each in kept.instances] == [False, True]
+
+
+def test_an_earlier_version_in_a_pinned_scope_is_not_pinned() -> None:
+    held = worker(*ids(1, 2), OTHER)
+    pinned = replace(held, instances=tuple(replace(i, pinned=True) for i in held.instances))
+    kept = service(2, 1).pin_versions(pinned)
+    assert [(each.variant_id, each.pinned) for each in kept.instances] == [
+        (*ids(1), False),
+        (*ids(2), True),
+        (OTHER, True),
+    ]
 
 
 def test_it_is_loaded_beside_the_current_one_room_allowing() -> None:
