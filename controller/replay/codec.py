@@ -93,6 +93,7 @@ def _decode_message(kinds: Sequence[type], data: Sequence[Any]) -> Any:
     return decode(by_name[data[0]], data[1:])
 
 
+@cache
 def _alternatives(kind: Any) -> list[type]:
     """Return the types of a union, without that of None; none if it is no union."""
     if get_origin(kind) not in (Union, types.UnionType):

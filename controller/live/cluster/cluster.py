@@ -366,7 +366,9 @@ class Cluster:
                 try:
                     from modelless.controller.live.cluster import deployment
 
-                    deployment.take_away(self._settings.pools if joined else ())
+                    # Workers that are left are killed with Ray, which breaks their recordings off.
+                    are_left = not joined and self._settings.record.folder is None
+                    deployment.take_away(() if are_left else self._settings.pools)
                 except Exception as error:  # noqa: BLE001  (Ray itself goes down next, whatever)
                     logger.warning("the gateways did not drain cleanly: %s", error)
                 self._on_stage("leaving Ray" if joined else "stopping Ray")
