@@ -44,35 +44,22 @@ class MixPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
-    """The rate that the cluster can serve without stepping down to quicker variants.
-
-    Attributes:
-        per_s: queries of the mix a second.
-        mean_service_s: device time and overhead of a query, on average.
-        gateways: devices that share the work.
-    """
-
-    per_s: float
-    mean_service_s: float
-    gateways: int
-
-
-@dataclass(frozen=True, slots=True)
 class BurstResult:
     """The results of the burst.
 
     Attributes:
         spec: what was sent.
         query_log: every query.
-        capacity: as estimated from the profile.
+        gateways: devices that share the work.
+        mean_service_s: device time and overhead of a query on an idle system, as estimated.
         client_cpu_s: processor time of the client, seconds.
         memory_bytes: of all gateways and workers, resident, at the end; 0 if unknown.
     """
 
     spec: LoadSpec
     query_log: QueryLog
-    capacity: Capacity
+    gateways: int
+    mean_service_s: float
     client_cpu_s: float
     memory_bytes: int
 
@@ -109,36 +96,34 @@ def _deadline_ms(best: Profile, times: float) -> float:
     return round_up(times * slow_s * 1e3)
 
 
-def estimate_capacity(
-    mix: Sequence[MixPart],
-    by_task: Mapping[str, Sequence[Profile]],
-    device_class: DeviceClass,
-    gateways: int,
-) -> Capacity:
-    """Queries a second that fit if each gets what it would get from an idle system.
+def estimate_service_s(
+    mix: Sequence[MixPart], by_task: Mapping[str, Sequence[Profile]], device_class: DeviceClass
+) -> float:
+    """A query's device time and overhead, on average, if each gets what an idle system gives it.
 
     Args:
         mix: what is asked for; the weights add up to 1.
         by_task: the variants of each task.
         device_class: of the gateways' devices.
-        gateways: how many share the work; one a core.
     """
-    price_usd_per_s = device_class.cost_usd(1.0)
     mean_s = 0.0
     for part in mix:
         variants = by_task[part.task]
-        chosen = best_within(variants, part.named.slo, price_usd_per_s) or frontier(variants)[0]
+        fastest = frontier(variants)[0]
+        chosen = best_within(variants, part.named.slo, device_class.cost_usd(1.0)) or fastest
         mean_s += part.weight * (chosen.points[0].mean_s + OVERHEAD_S)
-    return Capacity(SERVING_SHARE * gateways / mean_s, mean_s, gateways)
+    return mean_s
 
 
-def plan_steps(capacity_per_s: float, seconds: float) -> list[StepSpec]:
-    """The offered load: ``STEPS`` of the capacity, each for an equal part of ``seconds``."""
-    scale = min(1.0, MOST_PER_S / (capacity_per_s * max(STEPS)))
-    return [
-        StepSpec(seconds=seconds / len(STEPS), per_s=capacity_per_s * share * scale)
-        for share in STEPS
-    ]
+def capacity_per_s(gateways: int, mean_service_s: float) -> float:
+    """Queries a second that the gateways, one a core, serve without stepping down."""
+    return SERVING_SHARE * gateways / mean_service_s
+
+
+def plan_steps(per_s: float, seconds: float) -> list[StepSpec]:
+    """The offered load: ``STEPS`` of a capacity, each for an equal part of ``seconds``."""
+    scale = min(1.0, MOST_PER_S / (per_s * max(STEPS)))
+    return [StepSpec(seconds=seconds / len(STEPS), per_s=per_s * share * scale) for share in STEPS]
 
 
 class LoadProcess:

@@ -9,7 +9,7 @@ from typing import Any
 
 import modelless
 from modelless.controller.demo.answers import ClothesAnswer, PhotoFindings
-from modelless.controller.demo.burst import BurstResult
+from modelless.controller.demo.burst import BurstResult, capacity_per_s
 from modelless.controller.demo.profiles import Profiles, frontier, is_trusted, short_name
 from modelless.controller.demo.query_log import Outcome, Tally
 from modelless.profiler.report.profiles import Profile
@@ -130,9 +130,9 @@ def _burst(burst: BurstResult, profiles: Profiles) -> dict[str, Any]:
     return {
         "seconds": spec.length_s,
         "steps": [step.model_dump() for step in spec.steps],
-        "capacity_per_s": burst.capacity.per_s,
-        "mean_service_ms": burst.capacity.mean_service_s * 1e3,
-        "gateways": burst.capacity.gateways,
+        "capacity_per_s": capacity_per_s(burst.gateways, burst.mean_service_s),
+        "mean_service_ms": burst.mean_service_s * 1e3,
+        "gateways": burst.gateways,
         "main_task": main_task,
         "total": _counts(query_log.total, accuracies),
         "main_task_total": _counts(query_log.by_task[main_task], accuracies),

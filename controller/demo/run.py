@@ -33,7 +33,8 @@ from modelless.controller.demo.burst import (
     LoadProcess,
     MixPart,
     burst_mix,
-    estimate_capacity,
+    capacity_per_s,
+    estimate_service_s,
     plan_steps,
 )
 from modelless.controller.demo.cluster_process import (
@@ -124,17 +125,9 @@ class _Demo:
             self._stages.append(("down", cluster.stop_s))
             self._say(f"[dim]everything is down ({cluster.stop_s:.1f} s)[/]")
         self._stages.append(("all of it", time.monotonic() - began_s))
+        stages, notes = self._stages, self._notes
         document = document_of(
-            Findings(
-                made_at,
-                profiles,
-                self._stages,
-                first_answer_s,
-                photos,
-                clothes,
-                burst,
-                self._notes,
-            )
+            Findings(made_at, profiles, stages, first_answer_s, photos, clothes, burst, notes)
         )
         page = self._write(document, shown)
         for line in summary.summary(document, page):
@@ -262,11 +255,12 @@ class _Demo:
         with Client(url, timeout_s=2.0) as client, tempfile.TemporaryDirectory() as name:
             status = _status(client) or {}
             gateways = sum(m["role"] == "gateway" for m in status.get("members", [])) or 1
-            capacity = estimate_capacity(mix, profiles.by_task, device, gateways)
-            steps = plan_steps(capacity.per_s, self._seconds)
+            service_s = estimate_service_s(mix, profiles.by_task, device)
+            per_s = capacity_per_s(gateways, service_s)
+            steps = plan_steps(per_s, self._seconds)
             spec = LoadSpec(url=url, kinds=_kinds(profiles, photos, mix, Path(name)), steps=steps)
             self._say(
-                f"about {capacity.per_s:.0f} queries/s of this mix fit at full accuracy; sending "
+                f"about {per_s:.0f} queries/s of this mix fit at full accuracy; sending "
                 + ", ".join(f"{step.per_s:.0f}" for step in steps)
                 + f" a second, {self._seconds / len(steps):.0f} s each"
             )
@@ -275,7 +269,7 @@ class _Demo:
                 self._watch(load, query_log, spec, client)
             _, memory_bytes = tables.queue_and_memory(_status(client) or {})
         self._console.print(tables.kinds_table(query_log))
-        return BurstResult(spec, query_log, capacity, load.cpu_s, memory_bytes)
+        return BurstResult(spec, query_log, gateways, service_s, load.cpu_s, memory_bytes)
 
     def _watch(
         self, load: LoadProcess, query_log: QueryLog, spec: LoadSpec, client: Client

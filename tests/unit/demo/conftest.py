@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from modelless.controller.demo.answers import ClothesAnswer, Photo, PhotoAnswer, PhotoFindings
-from modelless.controller.demo.burst import BurstResult, Capacity
+from modelless.controller.demo.burst import BurstResult
 from modelless.controller.demo.load_spec import KindSpec, LoadSpec, StepSpec
 from modelless.controller.demo.profiles import Profiles
 from modelless.controller.demo.query_log import QueryLog, Row
@@ -205,6 +205,6 @@ def findings(profiles: Profiles, spec: LoadSpec, rows: list[Row]) -> Findings:
         clothes=[
             ClothesAnswer("loose", "latency_ms 1000", 100, 92, 0, 92.0, 85.0, 96.0, 92.2, [used])
         ],
-        burst=BurstResult(spec, query_log, Capacity(40.0, 0.05, 2), 0.3, 5 << 20),
+        burst=BurstResult(spec, query_log, 2, 0.05, 0.3, 5 << 20),
         notes=["a note & more"],
     )

@@ -16,7 +16,8 @@ from modelless.controller.demo.burst import (
     SERVING_SHARE,
     STEPS,
     burst_mix,
-    estimate_capacity,
+    capacity_per_s,
+    estimate_service_s,
     plan_steps,
 )
 from modelless.controller.demo.load import (
@@ -148,15 +149,18 @@ def test_the_mix_is_feasible_on_an_idle_system(profiles: Profiles) -> None:
         assert best_within(profiles.by_task[part.task], part.named.slo, DEVICE.cost_usd(1.0))
 
 
-def test_capacity_is_gateways_over_service_time(profiles: Profiles) -> None:
+def test_service_time_is_that_of_what_an_idle_system_chooses(profiles: Profiles) -> None:
     only = [make_profiled("fp32-224", 75.0, 9.0)]
     mix = burst_mix(only, DEVICE, "imagenet")
-    capacity = estimate_capacity(mix, {"imagenet": only}, DEVICE, 2)
-    assert capacity.mean_service_s == pytest.approx(0.009 + OVERHEAD_S)
-    assert capacity.per_s == pytest.approx(SERVING_SHARE * 2 / (0.009 + OVERHEAD_S))
+    service_s = estimate_service_s(mix, {"imagenet": only}, DEVICE)
+    assert service_s == pytest.approx(0.009 + OVERHEAD_S)
     both = burst_mix(profiles.by_task["imagenet"], DEVICE, "fashion-mnist")
-    slower = estimate_capacity(both, profiles.by_task, DEVICE, 1)
-    assert estimate_capacity(both, profiles.by_task, DEVICE, 2).per_s == 2 * slower.per_s
+    slowest = max(p.points[0].mean_s for p in profiles.by_task["imagenet"])
+    assert 0.0 < estimate_service_s(both, profiles.by_task, DEVICE) < slowest + OVERHEAD_S
+
+
+def test_capacity_is_gateways_over_service_time() -> None:
+    assert capacity_per_s(2, 0.01) == pytest.approx(SERVING_SHARE * 200.0)
 
 
 def test_steps_keep_to_what_one_client_can_send(spec: LoadSpec) -> None:
