@@ -37,7 +37,7 @@ from typing import Any
 
 import numpy as np
 
-from modelless.controller.demo.burst import LoadProcess, kinds_of
+from modelless.controller.demo.burst import LoadProcess
 from modelless.controller.demo.cluster_process import ClusterProcess, free_port
 from modelless.controller.demo.load_spec import KindSpec, LoadSpec, StepSpec
 from modelless.controller.demo.pictures import load_photos
@@ -222,7 +222,7 @@ def run(home: Path, settings: Mapping[str, object], spec: LoadSpec, folder: Path
     config = folder / "config.yaml"
     config.write_text(json.dumps({"tasks": [TASK], **settings}))
     port = int(spec.url.rpartition(":")[2])
-    query_log = QueryLog(kinds_of(spec))
+    query_log = QueryLog(spec.kinds)
     with ClusterProcess(home, port, config=config) as cluster:
         cluster.wait_ready()
         wait_loaded(cluster.url)
@@ -287,12 +287,13 @@ def show(name: str, steps: Sequence[Step], query_log: QueryLog) -> None:
             f"99 % again after {back}; below minimum {step.below_minimum}; {rest}",
             flush=True,
         )
-    tally = query_log.tally()
+    tally = query_log.total
     total = max(tally.answered, 1)
     used = [
-        f"{variant.partition('/')[2]} {n / total:.0%}" for variant, n in tally.by_variant.items()
+        f"{variant.partition('/')[2]} {n / total:.0%}"
+        for variant, n in tally.by_variant.most_common(8)
     ]
-    print(f"{name:18} used {', '.join(used[:8])}", flush=True)
+    print(f"{name:18} used {', '.join(used)}", flush=True)
 
 
 def report(results: Mapping[str, Sequence[Sequence[Step]]]) -> None:

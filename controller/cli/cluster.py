@@ -195,11 +195,9 @@ def demo(
         raise InvalidInputError.of("seconds", seconds, "1 to 3600")
     if not 1 <= port <= 65_535:
         raise InvalidInputError.of("port", port, "1 to 65535")
-    from modelless.controller.demo import run_demo
+    from modelless.controller.demo.run import run_demo
 
-    code = run_demo(home_of(ctx), keep=keep, report_dir=report, seconds=seconds, port=port)
-    if code:
-        raise typer.Exit(code)
+    run_demo(home_of(ctx), keep=keep, report_dir=report, seconds=seconds, port=port)
 
 
 class Stopped(BaseException):

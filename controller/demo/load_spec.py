@@ -1,4 +1,4 @@
-"""Loads: kinds of queries, rates, and the schedule that follows from them."""
+"""What a load sends: kinds of queries, rates, and the schedule that follows from them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class KindSpec(BaseModel):
+class _Spec(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class KindSpec(_Spec):
     """A kind of queries.
 
     Attributes:
@@ -24,8 +28,6 @@ class KindSpec(BaseModel):
         input_name, output_name: of the task.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     name: str
     task: str
     limits: dict[str, float] = Field(default_factory=dict)
@@ -37,21 +39,14 @@ class KindSpec(BaseModel):
     output_name: str
 
 
-class StepSpec(BaseModel):
-    """A stretch of constant mean rate.
-
-    Attributes:
-        seconds: its length.
-        per_s: queries a second, on average.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class StepSpec(_Spec):
+    """A stretch of constant mean rate: ``seconds`` long, ``per_s`` queries a second on average."""
 
     seconds: float = Field(gt=0.0)
     per_s: float = Field(ge=0.0)
 
 
-class LoadSpec(BaseModel):
+class LoadSpec(_Spec):
     """A load to send.
 
     Attributes:
@@ -62,13 +57,25 @@ class LoadSpec(BaseModel):
             same.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     url: str
     kinds: list[KindSpec] = Field(min_length=1)
     steps: list[StepSpec] = Field(min_length=1)
     seed: int = 0
     most_connections: int = 256
+
+    @property
+    def length_s(self) -> float:
+        """How long queries are sent, seconds."""
+        return sum(step.seconds for step in self.steps)
+
+    def offered_per_s(self, at_s: float) -> float:
+        """The mean rate that is due ``at_s`` seconds after the beginning; 0 outside."""
+        start_s = 0.0
+        for step in self.steps:
+            if start_s <= at_s < start_s + step.seconds:
+                return step.per_s
+            start_s += step.seconds
+        return 0.0
 
 
 class ScheduledQuery(NamedTuple):

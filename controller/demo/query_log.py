@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
+
+from modelless.controller.demo.load_spec import KindSpec
 
 
 class Outcome(StrEnum):
@@ -21,16 +23,6 @@ class Outcome(StrEnum):
     NOT_READY = "refused: not ready"
     GIVEN_UP = "refused: deadline passed"
     ERROR = "error"
-
-    @property
-    def is_answer(self) -> bool:
-        """Whether the client got an answer."""
-        return self in (Outcome.IN_TIME, Outcome.LATE)
-
-    @property
-    def is_refusal(self) -> bool:
-        """Whether the server said no in an orderly way."""
-        return self.startswith("refused")
 
 
 _BY_STATUS: Mapping[int, Outcome] = {
@@ -46,8 +38,8 @@ class Row(NamedTuple):
     """One query that ended.
 
     Attributes:
-        kind: which of the burst's kinds of queries.
-        due_s: when it was to be sent, seconds from the burst's beginning.
+        kind: which of the load's kinds of queries.
+        due_s: when it was to be sent, seconds from the load's beginning.
         status: of HTTP; 0 if no reply came.
         latency_ms: from sending until its reply was read, by the client's clock; waiting for a
             connection counts.
@@ -71,128 +63,83 @@ class Row(NamedTuple):
     lost: str = ""
 
 
-class Kind(NamedTuple):
-    """A kind of queries.
-
-    Attributes:
-        name: for people.
-        task: what is asked for.
-        deadline_ms: by which the client wants its answer; inf for none.
-    """
-
-    name: str
-    task: str
-    deadline_ms: float
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Tally:
-    """Some queries, counted.
+    """Queries, counted as they end.
 
     Attributes:
-        sent: all of them.
         outcomes: how many of each.
         by_variant: how many answers each variant gave.
-        mean_accuracy: of the variants that answered, per cent, each answer counting once; None
-            without any.
+        latencies_ms: of the answers, by the client's clock.
+        accuracy_sum: of the variants that answered, per cent, each answer counting once.
         right, judged: answers known to be right, and those of which it is known.
-        p50_ms, p90_ms, p99_ms: latency of the answers by the client's clock; None without any.
         in_time_by_server: answers within their deadline by the server's clock, from arrival.
     """
 
-    sent: int
-    outcomes: Mapping[Outcome, int]
-    by_variant: Mapping[str, int]
-    mean_accuracy: float | None
-    right: int
-    judged: int
-    p50_ms: float | None
-    p90_ms: float | None
-    p99_ms: float | None
-    in_time_by_server: int
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    by_variant: Counter[str] = field(default_factory=Counter)
+    latencies_ms: list[float] = field(default_factory=list)
+    accuracy_sum: float = 0.0
+    right: int = 0
+    judged: int = 0
+    in_time_by_server: int = 0
+
+    def add(self, row: Row, deadline_ms: float) -> None:
+        """Enter a query whose client wanted its answer by ``deadline_ms``."""
+        self.outcomes[outcome_of(row, deadline_ms)] += 1
+        if row.status != 200:
+            return
+        self.by_variant[row.variant] += 1
+        self.latencies_ms.append(row.latency_ms)
+        self.accuracy_sum += row.accuracy
+        self.in_time_by_server += row.observed_ms <= deadline_ms
+        if row.is_right is not None:
+            self.judged += 1
+            self.right += row.is_right
+
+    @property
+    def sent(self) -> int:
+        """All of them."""
+        return self.outcomes.total()
 
     @property
     def in_time(self) -> int:
         """Answers within their limits."""
-        return self.outcomes.get(Outcome.IN_TIME, 0)
+        return self.outcomes[Outcome.IN_TIME]
+
+    @property
+    def late(self) -> int:
+        """Answers after their deadline."""
+        return self.outcomes[Outcome.LATE]
 
     @property
     def answered(self) -> int:
         """Answers, in time or late."""
-        return sum(count for outcome, count in self.outcomes.items() if outcome.is_answer)
-
-    @property
-    def refused(self) -> int:
-        """Orderly refusals."""
-        return sum(count for outcome, count in self.outcomes.items() if outcome.is_refusal)
+        return self.in_time + self.late
 
     @property
     def errors(self) -> int:
         """Neither answered nor refused."""
-        return self.outcomes.get(Outcome.ERROR, 0)
+        return self.outcomes[Outcome.ERROR]
+
+    @property
+    def refused(self) -> int:
+        """Orderly refusals."""
+        return self.sent - self.answered - self.errors
 
     @property
     def share_in_time(self) -> float | None:
         """In-time answers over all that were sent; None if none was."""
         return self.in_time / self.sent if self.sent else None
 
+    @property
+    def mean_accuracy(self) -> float | None:
+        """Of the variants that answered, per cent; None without answers."""
+        return self.accuracy_sum / self.answered if self.answered else None
 
-@dataclass(frozen=True, slots=True)
-class Bin:
-    """A slice of time: queries by when they were due.
-
-    Attributes:
-        start_s, length_s: seconds from the burst's beginning.
-        tally: of the queries due in it.
-    """
-
-    start_s: float
-    length_s: float
-    tally: Tally
-
-
-class TallyBuilder:
-    """Counts queries as they come, so that what has been counted need not be counted again."""
-
-    def __init__(self) -> None:
-        self._outcomes: Counter[Outcome] = Counter()
-        self._by_variant: Counter[str] = Counter()
-        self._latencies_ms: list[float] = []
-        self._accuracy_sum = 0.0
-        self._right = self._judged = self._in_time_by_server = 0
-
-    def add(self, row: Row, deadline_ms: float) -> None:
-        """Enter a query whose client wanted its answer by ``deadline_ms``."""
-        self._outcomes[outcome_of(row, deadline_ms)] += 1
-        if row.status != 200:
-            return
-        self._by_variant[row.variant] += 1
-        self._latencies_ms.append(row.latency_ms)
-        self._accuracy_sum += row.accuracy
-        self._in_time_by_server += row.observed_ms <= deadline_ms
-        if row.is_right is not None:
-            self._judged += 1
-            self._right += row.is_right
-
-    def tally(self) -> Tally:
-        """The counts so far."""
-        answers = len(self._latencies_ms)
-        quantiles: Sequence[float | None] = (None, None, None)
-        if answers:
-            quantiles = np.quantile(self._latencies_ms, [0.5, 0.9, 0.99]).tolist()
-        p50_ms, p90_ms, p99_ms = quantiles
-        return Tally(
-            sent=self._outcomes.total(),
-            outcomes={each: self._outcomes[each] for each in Outcome if self._outcomes[each]},
-            by_variant=dict(self._by_variant.most_common()),
-            mean_accuracy=self._accuracy_sum / answers if answers else None,
-            right=self._right,
-            judged=self._judged,
-            p50_ms=p50_ms,
-            p90_ms=p90_ms,
-            p99_ms=p99_ms,
-            in_time_by_server=self._in_time_by_server,
-        )
+    def latency_ms(self, quantile: float) -> float | None:
+        """A quantile of the answers' latency; None without answers."""
+        return float(np.quantile(self.latencies_ms, quantile)) if self.latencies_ms else None
 
 
 def outcome_of(row: Row, deadline_ms: float) -> Outcome:
@@ -207,68 +154,50 @@ class QueryLog:
 
     Args:
         kinds: of queries; a row names one by its place.
+
+    Attributes:
+        rows: in the order in which the queries ended.
+        total, by_kind, by_task: the counts so far.
     """
 
-    def __init__(self, kinds: Sequence[Kind]) -> None:
+    def __init__(self, kinds: Sequence[KindSpec]) -> None:
         self.kinds = tuple(kinds)
         self.rows: list[Row] = []
-        self._all = TallyBuilder()
-        self._by_kind = [TallyBuilder() for _ in self.kinds]
-        self._by_task = {kind.task: TallyBuilder() for kind in self.kinds}
+        self.total = Tally()
+        self.by_kind = [Tally() for _ in self.kinds]
+        self.by_task = {kind.task: Tally() for kind in self.kinds}
 
     def add(self, rows: Iterable[Row]) -> None:
         """Enter queries that ended."""
         for row in rows:
             kind = self.kinds[row.kind]
             self.rows.append(row)
-            for account in (self._all, self._by_kind[row.kind], self._by_task[kind.task]):
-                account.add(row, kind.deadline_ms)
-
-    def tally(self) -> Tally:
-        """All of them."""
-        return self._all.tally()
-
-    def of_kinds(self) -> list[tuple[Kind, Tally]]:
-        """Those of each kind, in their order."""
-        return [
-            (kind, account.tally()) for kind, account in zip(self.kinds, self._by_kind, strict=True)
-        ]
-
-    def of_task(self, task: str) -> Tally:
-        """Those that asked for ``task``."""
-        return self._by_task[task].tally() if task in self._by_task else TallyBuilder().tally()
+            for tally in (self.total, self.by_kind[row.kind], self.by_task[kind.task]):
+                tally.add(row, kind.deadline_ms)
 
     def recent(self, now_s: float, window_s: float, task: str | None = None) -> Tally:
         """Those due in the ``window_s`` seconds before ``now_s``, of ``task`` if it is given."""
         since_s = now_s - window_s
-        found = []
+        found = Tally()
         for row in reversed(self.rows):  # in the order in which they ended: look further back
             if row.due_s < since_s - 2.0 * window_s:
                 break
-            if since_s <= row.due_s < now_s and task in (None, self.kinds[row.kind].task):
-                found.append(row)
-        return self._count(found)
+            kind = self.kinds[row.kind]
+            if since_s <= row.due_s < now_s and task in (None, kind.task):
+                found.add(row, kind.deadline_ms)
+        return found
 
-    def bins(self, length_s: float, task: str | None = None) -> list[Bin]:
+    def bins(self, length_s: float, task: str | None = None) -> list[Tally]:
         """The queries by when they were due, in slices of ``length_s`` seconds, none left out.
 
         Args:
             length_s: more than 0.
             task: only of this one.
         """
-        if not self.rows:
-            return []
-        count = int(max(row.due_s for row in self.rows) // length_s) + 1
-        slices: list[list[Row]] = [[] for _ in range(count)]
+        end_s = max((row.due_s for row in self.rows), default=-1.0)
+        slices = [Tally() for _ in range(int(end_s // length_s) + 1)]
         for row in self.rows:
-            if task in (None, self.kinds[row.kind].task):
-                slices[int(row.due_s // length_s)].append(row)
-        return [
-            Bin(place * length_s, length_s, self._count(rows)) for place, rows in enumerate(slices)
-        ]
-
-    def _count(self, rows: Iterable[Row]) -> Tally:
-        account = TallyBuilder()
-        for row in rows:
-            account.add(row, self.kinds[row.kind].deadline_ms)
-        return account.tally()
+            kind = self.kinds[row.kind]
+            if task in (None, kind.task):
+                slices[int(row.due_s // length_s)].add(row, kind.deadline_ms)
+        return slices

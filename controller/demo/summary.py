@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from modelless.controller.cli.cluster import curl_line
-from modelless.controller.demo.answers import PhotoAnswer
 from modelless.controller.demo.page import percent
-from modelless.controller.demo.report import Findings
 from modelless.variants.vocabulary import Task
 
 _MOST_WRONG = 5
@@ -27,51 +26,50 @@ result = client.infer({task!r}, [image], parameters=limits)
 print(result.as_numpy({output!r}).argmax(), result.get_response()["parameters"])"""
 
 
-def photo_summary(answers: Sequence[PhotoAnswer]) -> Iterator[str]:
-    """How many variants were chosen, and how many labels are sane."""
-    used = {answer.variant for answer in answers if answer.variant}
-    judged = [answer for answer in answers if answer.is_judged]
-    sane = sum(answer.is_sane for answer in judged)
-    refused = [answer for answer in answers if not answer.reply.is_answer]
-    unforeseen = sum(answer.slo.is_feasible for answer in refused)
+def photo_summary(photos: Mapping[str, Any]) -> Iterator[str]:
+    """How many variants were chosen, and how many labels are sane, of the report's ``photos``."""
+    answers = photos["answers"]
+    feasible = {slo["name"] for slo in photos["slos"] if slo["is_feasible"]}
+    refused = [answer["slo"] for answer in answers if answer["status"] != 200]
+    unforeseen = sum(name in feasible for name in refused)
     yield (
-        f"{len(used)} different variants chosen; {sane} of {len(judged)} labels sane at 224 px and "
-        f"more; {len(refused) - unforeseen} of {len(answers)} refused, as they had to be"
+        f"{len(photos['distinct_variants'])} different variants chosen; {photos['sane']} of "
+        f"{photos['judged']} labels sane at 224 px and more; {len(refused) - unforeseen} of "
+        f"{len(answers)} refused, as they had to be"
     )
     if unforeseen:
         yield (
             f"[yellow]{unforeseen} more refused: the machine is busier now than when it was "
             "profiled[/]"
         )
-    wrong = {(a.photo, a.label): a.variant for a in judged if not a.is_sane}
+    wrong = {
+        (answer["photo"], answer["label"]): answer["variant"]
+        for answer in answers
+        if answer["is_judged"] and not answer["is_sane"]
+    }
     for (photo, label), variant in list(wrong.items())[:_MOST_WRONG]:
         yield f"[yellow]{photo}: {label!r}, says {variant}[/]"
 
 
-def summary(findings: Findings, page: Path) -> Iterator[str]:
+def summary(document: Mapping[str, Any], page: Path) -> Iterator[str]:
     """Where the report is, and three lines of what it says."""
-    answers = findings.photo_answers
-    used = {answer.variant for answer in answers if answer.variant}
-    judged = [answer for answer in answers if answer.is_judged]
-    slos = {answer.slo.name for answer in answers}
-    sane = sum(answer.is_sane for answer in judged)
+    photos, burst = document["photos"], document["burst"]
+    total, whole = burst["total"], document["stages"][-1]
     yield ""
     yield f"[bold]{page}[/] tells all of it; {page.with_name('report.json')} has the data"
     yield (
-        f"photos: {len(used)} variants chosen for {len(findings.photos)} photos under {len(slos)} "
-        f"limits, {sane} of {len(judged)} labels sane"
+        f"photos: {len(photos['distinct_variants'])} variants chosen for {len(photos['photos'])} "
+        f"photos under {len(photos['slos'])} limits, {photos['sane']} of {photos['judged']} labels "
+        "sane"
     )
-    if findings.burst is not None:
-        total = findings.burst.query_log.tally()
-        yield (
-            f"burst: {total.sent:,} queries, {percent(total.share_in_time)} in time, "
-            f"{total.answered - total.in_time:,} late, {total.refused:,} refused, "
-            f"{total.errors:,} errors, {len(total.by_variant)} variants in use"
-        )
-    whole_s = dict(findings.stages).get("all of it", 0.0)
-    first = findings.first_answer_s
-    yield f"time: {whole_s:.0f} s in all" + (
-        f", {first:.1f} s from start to first answer" if first is not None else ""
+    yield (
+        f"burst: {total['sent']:,} queries, {percent(total['share_in_time'])} in time, "
+        f"{total['answered'] - total['in_time']:,} late, {total['refused']:,} refused, "
+        f"{total['errors']:,} errors, {len(total['by_variant'])} variants in use"
+    )
+    yield (
+        f"time: {whole['seconds']:.0f} s in all, {document['first_answer_s']:.1f} s from start to "
+        "first answer"
     )
 
 

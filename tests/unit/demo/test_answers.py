@@ -16,12 +16,11 @@ from modelless.controller.demo.answers import (
     ask_about_clothes,
     ask_about_photos,
 )
-from modelless.controller.demo.burst import kinds_of
 from modelless.controller.demo.cluster_process import free_port
 from modelless.controller.demo.load_spec import LoadSpec
 from modelless.controller.demo.pictures import acceptable_indices, square, thumbnail
 from modelless.controller.demo.query_log import QueryLog
-from modelless.controller.demo.report import Findings
+from modelless.controller.demo.report import Findings, document_of
 from modelless.controller.demo.slos import NamedSlo
 from modelless.controller.usecases.client import Client, EncodedQuery, InferReply
 from modelless.variants.vocabulary import SLO
@@ -79,8 +78,8 @@ def test_clothes_are_counted() -> None:
     assert (found.images, found.right, found.refused) == (3, 2, 2)
     assert found.measured_percent == pytest.approx(200 / 3)
     assert found.stated_percent == pytest.approx(74.4)
-    assert found.by_variant == {VARIANT: 3}
-    assert 0.0 < found.low_percent < found.measured_percent < found.high_percent < 100.0
+    assert found.variants == [{"variant": VARIANT, "short_name": "lite0 int8-224", "images": 3}]
+    assert 0.0 < found.measured_low < found.measured_percent < found.measured_high < 100.0
     nothing = ask_about_clothes(client_of([]), CLOTHES, images[:0], labels[:0], LOOSE, 2)
     assert (nothing.images, nothing.measured_percent) == (0, 0.0)
 
@@ -105,13 +104,13 @@ def shown(*what: object) -> str:
 
 def test_tables_show_answers_and_refusals(findings: Findings) -> None:
     text = shown(
-        tables.photo_table(findings.photo_answers),
+        tables.photo_table(findings.photos.answers),
         tables.clothes_table(findings.clothes),
         tables.frontier_table(findings.profiles.by_task["imagenet"]),
     )
     for word in ("espresso", "lite0 int8-224", "derived", "refused", "422", "92.0 %", "77.6 %"):
         assert word in text
-    assert tables.refusals(findings.photo_answers) == {"never": "nothing <b>can</b>"}
+    assert tables.refusals(findings.photos.answers) == {"never": "nothing <b>can</b>"}
 
 
 @pytest.mark.parametrize(
@@ -120,10 +119,9 @@ def test_tables_show_answers_and_refusals(findings: Findings) -> None:
 def test_the_live_table_is_drawn_from_the_first_second(
     findings: Findings, spec: LoadSpec, status: dict[str, object] | None
 ) -> None:
-    assert findings.burst is not None
-    for query_log in (QueryLog(kinds_of(spec)), findings.burst.query_log):
+    for query_log in (QueryLog(spec.kinds), findings.burst.query_log):
         text = shown(
-            tables.live_table(query_log, 10.0, 10.0, 20.0, "imagenet", status),
+            tables.live_table(query_log, 10.0, spec, "imagenet", status),
             tables.live_line(query_log, 10.0, 10.0, status),
             tables.kinds_table(query_log),
         )
@@ -133,10 +131,10 @@ def test_the_live_table_is_drawn_from_the_first_second(
 
 def test_the_end_is_summed_up(findings: Findings, tmp_path_factory: pytest.TempPathFactory) -> None:
     page = tmp_path_factory.mktemp("report") / "index.html"
-    text = "\n".join(summary.summary(findings, page))
+    text = "\n".join(summary.summary(document_of(findings), page))
     assert "1 variants chosen for 1 photos under 2 limits, 1 of 1 labels sane" in text
     assert "9 queries, 22.2% in time" in text
-    lines = "\n".join(summary.photo_summary(findings.photo_answers))
+    lines = "\n".join(summary.photo_summary(findings.photos.document()))
     assert "1 of 2 refused, as they had to be" in lines
 
 
