@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import delete, or_, select
 
+from modelless.common.errors import InvalidInputError
 from modelless.controller.control.messages import Entry, EntryKind
-from modelless.controller.history.kinds import SERVING_KINDS
+from modelless.variants.registry import promotion
 from modelless.variants.store import HistoryRow, Store
+
+SERVING_KINDS: Final = tuple(kind.value for kind in EntryKind)
+"""Kinds of entries that serving writes. Of these alone the oldest leave: the code that writes the
+others (validations, profiles that drifted) reads them as state."""
+
+NOTED_KINDS: Final = (
+    *promotion.KINDS,
+    *("accuracy-measured", "accuracy-revised", "profile-drift", "registered", "variant-made"),
+    "zoo-added",
+)
+"""Kinds that commands, trials and the cost model write."""
 
 _MOST_READ: Final = 1_000_000
 
@@ -87,6 +100,26 @@ def write_entries(store: Store, entries: Sequence[tuple[datetime, Entry]], max_e
         if oldest is not None:
             session.execute(delete(HistoryRow).where(serving, HistoryRow.id <= oldest))
     return len(entries)
+
+
+def check_kinds(store: Store, asked: Collection[str]) -> None:
+    """Refuse a kind that nothing writes and the store does not have.
+
+    Raises:
+        InvalidInputError: says which kinds there are, and what was probably meant.
+        StoreError: the store cannot be read.
+    """
+    known = [*SERVING_KINDS, *NOTED_KINDS]
+    if set(asked) <= set(known):
+        return
+    with store.session() as session:
+        there = set(session.scalars(select(HistoryRow.kind).distinct()))
+    known += sorted(there - set(known))
+    for kind in asked:
+        if kind not in known:
+            near = difflib.get_close_matches(kind, known, n=3)
+            hint = f"Did you mean {' or '.join(near)}?" if near else ""
+            raise InvalidInputError.of("--kind", kind, ", ".join(known), hint)
 
 
 def loaded_at(store: Store, until: datetime) -> dict[str, list[str]]:

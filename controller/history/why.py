@@ -134,7 +134,7 @@ def _course(receipt: Mapping[str, Any]) -> str:
 
 
 def entry_lines(entries: Sequence[Told], arrived: datetime) -> list[str]:
-    """Entries with how long before the query they were."""
+    """Entries, each with the time from it to the query's arrival."""
     return [
         f"{(arrived - told.at).total_seconds():6.1f} s before: {told.entry.kind} "
         f"{told.entry.subject}: {entry_text(told.entry)}"

@@ -355,12 +355,7 @@ def rebuild(variant: str, *, output: Path | None = None, home: Home = None) -> R
 def _pick_engines(
     names: Sequence[str] | None, devices: Sequence[DeviceClass]
 ) -> tuple[Engine, ...]:
-    """The engines of those names; without names, all that work here on one of the devices.
-
-    Raises:
-        InvalidInputError: no such engine, or one that runs on none of the devices.
-        EnvironmentUnfitError: it does not work here, or none does.
-    """
+    """The engines of those names; without names, all that work here on one of the devices."""
     fit = [engine for engine in ENGINES if any(runs_on(engine, device) for device in devices)]
     if names is None:
         found = tuple(engine for engine in fit if engine_status(engine).available)
@@ -405,11 +400,7 @@ def _known_task(
 
 
 def _read_task_off(name: str, facts: OnnxFacts, metric: str) -> Task:
-    """A new task with the signature of the graph.
-
-    Raises:
-        InvalidInputError: the graph does not take items along a free first axis.
-    """
+    """A new task with the signature of the graph."""
     for spec in (*facts.inputs, *facts.outputs):
         if not spec.shape or spec.shape[0] != -1:
             raise InvalidInputError.of(
@@ -430,11 +421,7 @@ def _profile(
     settings: CampaignSettings,
     on_progress: Progress,
 ) -> dict[str, str]:
-    """Measure what the variants cost; returns what went wrong, by placement.
-
-    Raises:
-        NoisyMachineError: the machine is too noisy now. Nothing was measured.
-    """
+    """Measure what the variants cost; returns what went wrong, by placement."""
     gc.collect()  # so that no variant is measured in the memory that making left behind
     jobs, damaged = find_jobs(registry, registry.catalog(), variants, devices, on_progress)
     result = measure_jobs(jobs, Records(registry.store), facts, settings, None, on_progress)

@@ -90,11 +90,7 @@ def draw(
 def _report_on(
     registry: Registry, variants: Sequence[Variant], classes: Sequence[str] | None
 ) -> Report:
-    """The report of what is profiled of the variants on the device classes; None is all of them.
-
-    Raises:
-        NotFoundError: nothing is, or nothing on one of the device classes.
-    """
+    """The report of what is profiled of the variants on the device classes; None is all of them."""
     by_id = {variant.id: variant for variant in variants}
     measurements = _wanted(Records(registry.store).everything(), by_id, classes)
     devices = {each.name: each for each in default_device_classes(read_facts())}
@@ -115,11 +111,7 @@ def _document(found: Report) -> dict[str, Any]:
 def _wanted(
     measurements: Sequence[Measurement], ids: Container[str], classes: Sequence[str] | None
 ) -> list[Measurement]:
-    """The measurements of the variants and, unless None, the device classes.
-
-    Raises:
-        NotFoundError: there is none, or none of one of the device classes.
-    """
+    """The measurements of the variants and, unless None, the device classes."""
     found = [row for row in measurements if row.variant_id in ids]
     if not found:
         raise NotFoundError("nothing of this is profiled yet: run 'modelless profile' first")
@@ -131,12 +123,7 @@ def _wanted(
 
 
 def _write(found: Report, folder: Path, option: str, on_progress: Progress) -> None:
-    """Write the report; ``option`` is the one that named the folder.
-
-    Raises:
-        EnvironmentUnfitError: Matplotlib is not installed.
-        InvalidInputError: the folder cannot be written.
-    """
+    """Write the report; ``option`` is the one that named the folder."""
     check_matplotlib()
 
     def show(done: int, total: int, now: str = "") -> None:

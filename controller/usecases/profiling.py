@@ -320,11 +320,7 @@ def _measure_pairs(
     accept_noise: bool,
     on_progress: Progress,
 ) -> list[PairRun]:
-    """Run a few placements in pairs; each run is kept as soon as it ends.
-
-    Raises:
-        NoisyMachineError: the machine is too noisy, and noise is not accepted.
-    """
+    """Run a few placements in pairs; each run is kept as soon as it ends."""
     representatives = choose_representatives(jobs, best_points(rows))
     total = sum(o.job.device == e.job.device for o in representatives for e in representatives)
     runs: list[PairRun] = []

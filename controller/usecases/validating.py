@@ -348,11 +348,7 @@ def _measure(
     precision_percent: float | None,
     on_progress: Progress,
 ) -> tuple[list[Validated], Mapping[str, str]]:
-    """Measure variant by variant and store each at once; the best first, and the errors by id.
-
-    Raises:
-        ModellessError: what is wrong with a variant, if it is wrong with all of them.
-    """
+    """Measure variant by variant and store each at once; the best first, and the errors by id."""
     each = min(len(items), sample or len(items))
     total = len(variants) * each
     results: list[Validated] = []
