@@ -6,10 +6,11 @@ import json
 import math
 import signal
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -223,12 +224,7 @@ class StopSignals:
         self.arm()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -265,29 +261,19 @@ def curl_line(url: str, task: Task) -> str:
 def _announce(home: Path, settings: Settings, running: Up, *, as_json: bool) -> None:
     """Say, as JSON or for people, that the server is up, with a command for each task."""
     if as_json:
-        emit(
-            {
-                "url": running.url,
-                "pid": running.pid,
-                "ready": running.ready,
-                "not_served": dict(running.not_served),
-            }
-        )
+        told = asdict(running)
+        emit({name: told[name] for name in ("url", "pid", "ready", "not_served")})
         return
     from modelless.controller.usecases.cluster import served_tasks
 
-    for line in _greet(running.url, served_tasks(settings, running, home=home)):
-        typer.echo(line)
-    _say_not_served(running.not_served)
-
-
-def _greet(url: str, tasks: Iterable[Task]) -> Iterator[str]:
-    tasks = sorted(tasks, key=lambda task: _tiny_request(task) is None)
-    yield f"ready: {url}"
+    tasks = served_tasks(settings, running, home=home)
+    tasks.sort(key=lambda task: _tiny_request(task) is None)
+    typer.echo(f"ready: {running.url}")
     for task in tasks:
-        yield curl_line(url, task)
-    for task in tasks[:1]:
-        yield f"modelless infer PHOTO --task {task.name} --latency-ms 40"
+        typer.echo(curl_line(running.url, task))
+    if tasks:
+        typer.echo(f"modelless infer PHOTO --task {tasks[0].name} --latency-ms 40")
+    _say_not_served(running.not_served)
 
 
 def _tiny_request(task: Task) -> Mapping[str, Any] | None:
@@ -345,25 +331,36 @@ def _show_status(found: Mapping[str, Any]) -> None:
             f"of {pool['min_workers']} to {pool['max_workers']}"
         )
     served = found.get("served_by_variant", {})
-    holders: dict[str, int] = dict.fromkeys(served, 0)
-    for member in members:
-        for variant in member["loaded"]:
-            holders[variant] = holders.get(variant, 0) + 1
-    if holders:
+    holders = Counter(variant for member in members for variant in member["loaded"])
+    if names := sorted({*served, *holders}):
         show_table(
             ["variant", "loaded in", "queries served"],
-            [(name, str(holders[name]), str(served.get(name, 0))) for name in sorted(holders)],
+            [(name, str(holders[name]), str(served.get(name, 0))) for name in names],
             right=[1, 2],
             whole=0,
         )
-    predictions = found.get("predictions", [])
-    if predictions:
-        _show_predictions(predictions)
-    outcomes = found.get("outcomes", {})
-    if outcomes:
-        typer.echo(
-            "queries: " + ", ".join(f"{count} {name}" for name, count in sorted(outcomes.items()))
+    if predictions := found.get("predictions", []):
+        show_table(
+            ["device", "outcomes", "within p90", "within p99", "median error", "ignored"],
+            [
+                (
+                    row["device_class"],
+                    str(row["outcomes"]),
+                    _percent(row["within_p90_percent"]),
+                    _percent(row["within_p99_percent"]),
+                    _percent(row["median_error_percent"]),
+                    str(row["ignored"]),
+                )
+                for row in predictions
+            ],
+            title="predictions",
+            caption="lately; the goals are 90 % within p90 and 99 % within p99; ignored is what "
+            "cannot be true by the profile",
+            right=range(1, 6),
         )
+    if outcomes := found.get("outcomes", {}):
+        told = ", ".join(f"{count} {name}" for name, count in sorted(outcomes.items()))
+        typer.echo(f"queries: {told}")
     for member in members:
         for variant, reason in member.get("failed_loads", {}).items():
             say(f"{member['id']} could not load {variant}: {reason}")
@@ -372,33 +369,10 @@ def _show_status(found: Mapping[str, Any]) -> None:
     _say_not_served(found.get("not_served", {}))
     drifted = found.get("drifted", [])
     for row in drifted:
-        say(
-            f"{row['variant']} on {row['device_class']} takes {row['factor']:.2f} times what was "
-            "measured"
-        )
+        where = f"{row['variant']} on {row['device_class']}"
+        say(f"{where} takes {row['factor']:.2f} times what was measured")
     if drifted:
         say("to measure just that again: modelless profile --drifted")
-
-
-def _show_predictions(rows: Sequence[Mapping[str, Any]]) -> None:
-    show_table(
-        ["device", "outcomes", "within p90", "within p99", "median error", "ignored"],
-        [
-            (
-                row["device_class"],
-                str(row["outcomes"]),
-                _percent(row["within_p90_percent"]),
-                _percent(row["within_p99_percent"]),
-                _percent(row["median_error_percent"]),
-                str(row["ignored"]),
-            )
-            for row in rows
-        ],
-        title="predictions",
-        caption="lately; the goals are 90 % within p90 and 99 % within p99; ignored is what cannot "
-        "be true by the profile",
-        right=range(1, 6),
-    )
 
 
 def _percent(value: float | None) -> str:

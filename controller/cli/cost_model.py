@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 from typer.core import TyperCommand
 
-from modelless.common.errors import InvalidInputError
-from modelless.controller.cli.arguments import names_of
+from modelless.controller.cli.arguments import counts_of
 from modelless.controller.cli.screen import Json, emit, say, show_progress, show_table
 
 if TYPE_CHECKING:
@@ -79,7 +78,8 @@ def evaluate(
     --holdout device=rtx4090 --shots 0,10 --json; modelless costmodel evaluate new.csv --train
     known.csv --seeds 5
     """
-    counts = _counts_of(shots)
+    allowed = f"whole numbers from 0 to {_MOST_SHOTS}, with commas between them"
+    counts = counts_of("--shots", shots, 0, _MOST_SHOTS, allowed)
     from modelless.controller.usecases.cost_model import evaluate_cost_model
 
     with show_progress() as progress:
@@ -101,18 +101,6 @@ def evaluate(
             **found.document(),
         }
     )
-
-
-def _counts_of(text: str) -> list[int]:
-    """``0,10`` as ascending numbers; InvalidInputError if it is no such list."""
-    words = names_of("--shots", text)
-    if not all(
-        word.isdecimal() and len(word) <= len(str(_MOST_SHOTS)) and int(word) <= _MOST_SHOTS
-        for word in words
-    ):
-        allowed = f"whole numbers from 0 to {_MOST_SHOTS}, with commas between them"
-        raise InvalidInputError.of("--shots", text, allowed)
-    return sorted({int(word) for word in words})
 
 
 def _show(scores: Sequence[MethodScore], draw: str) -> None:

@@ -75,15 +75,16 @@ def history(
         except KeyboardInterrupt:
             return
     found = decisions.read_history(back_s=back_s, until=until, kinds=kinds, task=task, home=home)
+    loaded = found.loaded or {}
     if as_json:
         document: dict[str, object] = {"entries": [told.document() for told in found.entries]}
-        emit(document if found.loaded is None else {**document, "loaded": found.loaded})
-    elif found.entries:
-        _show_entries(found.entries)
+        emit(document if found.loaded is None else {**document, "loaded": loaded})
     else:
-        typer.echo(f"nothing in the {back_s:g} s up to {clock_text(until or now, day=True)}")
-    if found.loaded is not None and not as_json:
-        for worker, variants in found.loaded.items():
+        if found.entries:
+            _show_entries(found.entries)
+        else:
+            typer.echo(f"nothing in the {back_s:g} s up to {clock_text(until or now, day=True)}")
+        for worker, variants in loaded.items():
             typer.echo(f"loaded in {worker}: {', '.join(variants) or 'nothing'}")
     if len(found.entries) == decisions.MOST_ENTRIES:
         say(

@@ -242,8 +242,7 @@ def _latency(made: MadeFamily, member: Member, device: str) -> str:
     row = made.measurements.get((member.variant.id, device))
     if row is None:
         return ""
-    value = f"{row.p50_s * 1e3 / row.batch:.3g}"
-    return value if row.trusted else f"{value} *"
+    return f"{row.p50_s * 1e3 / row.batch:.3g}{'' if row.trusted else ' *'}"
 
 
 def _memory(made: MadeFamily, member: Member) -> str:

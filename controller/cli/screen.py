@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -144,12 +143,7 @@ class Steps:
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
@@ -159,21 +153,18 @@ class Steps:
         Args:
             eta_s: seconds the rest will take; None to estimate it from the time so far.
         """
-        passed_s = self._clock() - self._started_s
-        if eta_s is None and 0 < done < total:
-            eta_s = passed_s / done * (total - done)
-        left = (
-            f"about {duration(eta_s)} left"
-            if eta_s is not None and eta_s >= 1.0 and done < total
-            else ""
-        )
+        now_s, left = self._clock(), ""
+        if eta_s is None and done > 0:
+            eta_s = (now_s - self._started_s) / done * (total - done)
+        if eta_s is not None and eta_s >= 1.0 and done < total:
+            left = f"about {duration(eta_s)} left"
         if self._bar is not None:
             self._bar.update(self._bar_task, completed=done, total=total, left=left, now=now)
             self._bar.refresh()
             return
         is_last = done == total and done != self._said_done
-        if is_last or self._clock() - self._said_s >= PLAIN_EVERY_S:
-            self._said_s, self._said_done = self._clock(), done
+        if is_last or now_s - self._said_s >= PLAIN_EVERY_S:
+            self._said_s, self._said_done = now_s, done
             say(": ".join(part for part in (f"{self.activity} {done}/{total}", left, now) if part))
 
     def note(self, message: str) -> None:

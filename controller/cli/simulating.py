@@ -182,12 +182,11 @@ def replay(
 
 def _loads_of(text: str) -> list[float]:
     """``0.5,1`` as numbers; InvalidInputError if it is no such list."""
-    words = names_of("load", text)
     try:
-        loads = [float(word) for word in words]
+        loads = [float(word) for word in names_of("load", text)]
     except ValueError:
-        loads = []
-    if not loads or not all(0.0 < each <= 1e4 for each in loads):
+        loads = [0.0]
+    if not all(0.0 < each <= 1e4 for each in loads):
         raise InvalidInputError.of("load", text, "numbers above 0 and up to 10000, with commas")
     return loads
 
@@ -198,27 +197,22 @@ def _show_figures(figures: Mapping[str, Any]) -> None:
     shown = rows if len(rows) <= 20 else sorted(rows, key=lambda row: -row[1]["violated"])[:20]
     from modelless.controller.usecases.comparison.figures import plans_text
 
-    latency, used = figures["latency_ms"], figures["utilisation"]
+    left_out, latency = len(rows) - len(shown), figures["latency_ms"]
+    busy = ", ".join(f"{name} {share:.0%}" for name, share in figures["utilisation"].items())
+    remarks = (
+        f"{left_out} rows without most violations are left out" if left_out else "",
+        "latency ms: " + ", ".join(f"{p} {_number(latency[p])}" for p in ("p50", "p90", "p99")),
+        f"busy: {busy}",
+        f"loads {figures['loads']}, evictions {figures['evictions']}, "
+        f"cold-start seconds {figures['cold_start_s']:.1f}",
+        f"rent {figures['rent_usd']:.4g} USD",
+        plans_text(figures["plans"]),
+    )
     show_table(
         ["", "queries", "attained", "goodput/s", "accuracy", "USD a million", "violations"],
         [_row(name, tally) for name, tally in [("all", figures), *shown]],
         title=f"{figures['world']}, seed {figures['seed']}: {figures['span_s']:g} s of arrivals",
-        caption="; ".join(
-            part
-            for part in (
-                f"{len(rows) - len(shown)} rows without most violations are left out"
-                if len(shown) < len(rows)
-                else "",
-                f"latency ms: p50 {_number(latency['p50'])}, p90 {_number(latency['p90'])}, "
-                f"p99 {_number(latency['p99'])}",
-                "busy: " + ", ".join(f"{name} {share:.0%}" for name, share in used.items()),
-                f"loads {figures['loads']}, evictions {figures['evictions']}, "
-                f"cold-start seconds {figures['cold_start_s']:.1f}",
-                f"rent {figures['rent_usd']:.4g} USD",
-                plans_text(figures["plans"]),
-            )
-            if part
-        ),
+        caption="; ".join(filter(None, remarks)),
         right=range(1, 6),
     )
 
@@ -257,13 +251,12 @@ def _show_scenario(scenario: Mapping[str, Any], seeds: int) -> None:
     best = best_of(rows)
     cells: list[list[str | Text]] = []
     for place, row in enumerate(rows):
+        told = [Text("failed", style="bold red"), *(Text("-") for _ in COLUMNS[1:])]
         if row["runs"]:
             told = [
                 Text(cell_of(column, row), style="bold" if place in best[column.key] else "")
                 for column in COLUMNS
             ]
-        else:
-            told = [Text("failed", style="bold red"), *(Text("-") for _ in COLUMNS[1:])]
         cells.append([name_of(row), *told])
     show_table(
         ["contender", *(column.head for column in COLUMNS)],
@@ -283,21 +276,13 @@ def _show_scenario(scenario: Mapping[str, Any], seeds: int) -> None:
 def _document(one: Replayed) -> dict[str, object]:
     difference = one.difference
     return {
-        "tape": str(one.tape),
-        "core": one.what,
-        "name": one.name,
-        "inputs": one.inputs,
-        "effects": one.effects,
-        "ending": one.ending,
-        "difference": None
-        if difference is None
-        else {
-            "input": difference.number,
-            "asked": difference.asked,
-            "recorded": difference.recorded,
-            "replayed": difference.replayed,
+        "tape": str(one.tape), "core": one.what, "name": one.name, "inputs": one.inputs,
+        "effects": one.effects, "ending": one.ending,
+        "difference": difference and {
+            "input": difference.number, "asked": difference.asked,
+            "recorded": difference.recorded, "replayed": difference.replayed,
         },
-    }
+    }  # fmt: skip
 
 
 def _show_tapes(found: Sequence[Replayed]) -> None:

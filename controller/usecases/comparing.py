@@ -155,7 +155,6 @@ def _check_folder(report: Path) -> None:
         with TemporaryFile(dir=report):
             pass
     except OSError as error:
+        allowed = "a folder that can be written, or a new name"
         why = error.strerror or str(error)
-        raise EnvironmentUnfitError(
-            f"--report {report}: allowed: a folder that can be written, or a new name: {why}"
-        ) from None
+        raise EnvironmentUnfitError(f"--report {report}: allowed: {allowed}: {why}") from None

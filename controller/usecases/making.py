@@ -117,20 +117,16 @@ class MadeFamily:
 
     def document(self) -> dict[str, Any]:
         """All of it as plain data."""
-        order = self.order
+        order, source, items = self.order, self.order.source, self.order.items
         return {
             "task": order.task.name,
             "model": order.model.name,
             "source": {
-                "name": order.source.name,
-                "framework": order.source.framework,
-                "tools": dict(order.source.tools),
+                "name": source.name, "framework": source.framework, "tools": dict(source.tools)
             },
             "calibration_items": self.calibration_items,
             "validation_set": {
-                "name": order.items.name,
-                "sha256": order.items.sha256,
-                "items": len(order.items),
+                "name": items.name, "sha256": items.sha256, "items": len(items),
                 "measured_on": order.sample,
             },
             "engines": [engine.value for engine in order.engines],
@@ -138,7 +134,7 @@ class MadeFamily:
             "left_out": dict(self.family.left_out),
             "report": None if self.report is None else str(self.report),
             "elapsed_s": round(self.elapsed_s, 3),
-        }
+        }  # fmt: skip
 
     def _fields(self, member: Member) -> dict[str, Any]:
         origin = member.origin
@@ -358,16 +354,17 @@ def _pick_engines(
     """The engines of those names; without names, all that work here on one of the devices."""
     fit = [engine for engine in ENGINES if any(runs_on(engine, device) for device in devices)]
     if names is None:
-        found = tuple(engine for engine in fit if engine_status(engine).available)
+        statuses = [engine_status(engine) for engine in fit]
+        found = tuple(status.engine for status in statuses if status.available)
         if not found:
-            reasons = "; ".join(engine_status(engine).missing for engine in fit)
+            reasons = "; ".join(status.missing for status in statuses)
             raise EnvironmentUnfitError(f"no engine works here: {reasons}")
         return found
     for name in names:
-        if name not in [engine.value for engine in fit]:
-            allowed = ", ".join(engine.value for engine in fit)
-            raise InvalidInputError.of("--engine", name, f"{allowed}, on these device classes")
-    chosen = tuple(Engine(name) for name in names)
+        if name not in fit:
+            allowed = f"{', '.join(fit)}, on these device classes"
+            raise InvalidInputError.of("--engine", name, allowed)
+    chosen = tuple(map(Engine, names))
     for engine in chosen:
         if missing := engine_status(engine).missing:
             raise EnvironmentUnfitError(missing)
@@ -401,15 +398,14 @@ def _known_task(
 
 def _read_task_off(name: str, facts: OnnxFacts, metric: str) -> Task:
     """A new task with the signature of the graph."""
+    hint = (
+        f"Export it with a free first axis; or, if task {name!r} was meant to exist, see "
+        "'modelless variants'."
+    )
     for spec in (*facts.inputs, *facts.outputs):
-        if not spec.shape or spec.shape[0] != -1:
-            raise InvalidInputError.of(
-                f"the graph's {spec.name!r}: shape",
-                list(spec.shape),
-                "-1 first, which counts items",
-                f"Export it with a free first axis; or, if task {name!r} was meant to exist, see "
-                "'modelless variants'.",
-            )
+        if spec.shape[:1] != (-1,):
+            field, shape = f"the graph's {spec.name!r}: shape", list(spec.shape)
+            raise InvalidInputError.of(field, shape, "-1 first, which counts items", hint)
     return Task(name, facts.inputs, facts.outputs, metric)
 
 
@@ -446,10 +442,7 @@ def _compare(
     kinds = sorted({device.kind for device in devices})
     measured = [row for kind in kinds for row in records.current(facts, kind)]
     outcomes = latest_outcomes(registry.store, [variant.id for variant in of_task])
-    least: dict[tuple[str, str], Measurement] = {}
-    for row in measured:
-        key = (row.variant_id, row.device_class)
-        if key not in least or row.batch < least[key].batch:
-            least[key] = row
+    largest_first = sorted(measured, key=lambda row: -row.batch)
+    least = {(row.variant_id, row.device_class): row for row in largest_first}
     victors = dominated_by_device(of_task, measured, outcomes)
     return MadeFamily(order, family, devices, least, victors, failed, noise)

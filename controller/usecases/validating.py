@@ -76,15 +76,11 @@ class Validated:
             "figure": self.found.score.figure,
             "elapsed_s": round(self.elapsed_s, 3),
             "stored": not self.not_stored,
-            "against_best": against
-            and {
-                "percent": against.percent,
-                "low": against.low_percent,
-                "high": against.high_percent,
-                "p_value": against.p_value,
-                "items": against.count,
+            "against_best": against and {
+                "percent": against.percent, "low": against.low_percent,
+                "high": against.high_percent, "p_value": against.p_value, "items": against.count,
             },
-        }
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,15 +163,14 @@ def validate(
         results, failed = _measure(
             registry, task, variants, items, judge, sample, precision_percent, on_progress
         )
-    coarse = {
-        each.variant.id: remark_on_precision(each.found, judge, precision_percent)
-        for each in results
-    }
-    guesses = {each.variant.id: remark_on_guessing(each.found.accuracy, task) for each in results}
-    refused = {each.variant.id: each.not_stored for each in results}
-    remarks = [f"{reason}: {names}" for told in (coarse, guesses) for reason, names in
-               group_names(told).items()]  # fmt: skip
-    remarks += [f"not stored, as {why}: {names}" for why, names in group_names(refused).items()]
+    remarks: list[str] = []
+    for remark_on in (
+        lambda each: remark_on_precision(each.found, judge, precision_percent),
+        lambda each: remark_on_guessing(each.found.accuracy, task),
+        lambda each: each.not_stored and f"not stored, as {each.not_stored}",
+    ):
+        told = group_names({each.variant.id: remark_on(each) for each in results})
+        remarks += [f"{remark}: {names}" for remark, names in told.items()]
     return Validation(
         task.name, judge.name, items.name, items.sha256, len(items), results, failed, remarks
     )
@@ -222,17 +217,8 @@ def measure_variant(
 def measure_file(
     variant: Variant, data: bytes, task: Task, validation: Path, on_progress: Progress
 ) -> tuple[MeasuredAccuracy, Metric]:
-    """The accuracy of a file that is not registered yet, on all of a validation set.
-
-    Args:
-        variant: what the file becomes; its accuracy is ignored.
-        data: the file.
-        task: which it performs; its metric judges.
-        validation: where the validation set lies.
-        on_progress: receives the progress.
-
-    Raises:
-        ModellessError: as ``open_validation_set``, ``find_metric`` and ``measure_variant`` do.
+    """The accuracy of a file that is not registered yet, on all of a validation set, and the
+    task's metric, which judges. ``variant`` is what the file becomes; its accuracy is ignored.
     """
     metric = find_metric(task.accuracy_metric, task)
     items = open_validation_set(validation, task, metric.expects)
@@ -250,9 +236,6 @@ def keep_measured(
 
     Accuracies of a task are compared, so they are all in the task's metric. Fewer items of the same
     set do not replace more of them. The history keeps every measurement.
-
-    Raises:
-        StoreError: the store cannot be written.
     """
     now, before = found.accuracy, registry.variant(variant.id).accuracy
     refusal = ""
@@ -277,10 +260,7 @@ def remark_on_precision(
 ) -> str:
     """A remark that there were too few items, and how many are enough; empty if there were enough.
 
-    Args:
-        found: what was measured.
-        metric: what judged.
-        wanted_percent: half-width that was asked for; None remarks only on very coarse intervals.
+    ``wanted_percent`` is the half-width asked for; with None only coarse intervals get a remark.
     """
     score = found.score
     wanted_percent = COARSE_PERCENT if wanted_percent is None else wanted_percent
@@ -294,12 +274,7 @@ def remark_on_precision(
 
 
 def remark_on_guessing(accuracy: Accuracy, task: Task) -> str:
-    """A remark that a classifier is no better than a guess, as with reordered labels; else empty.
-
-    Args:
-        accuracy: measured.
-        task: of the variant; its first output of scores tells how many classes there are.
-    """
+    """A remark that a classifier is no better than a guess, or nothing; labels may be reordered."""
     scores = next((spec for spec in task.outputs if is_scores(spec)), None)
     if scores is None or accuracy.metric != "top-1" or accuracy.low_percent is None:
         return ""

@@ -100,10 +100,6 @@ def list_canaries(
 
 def _warn_if_unprofiled(registry: Registry, variant_id: str, on_progress: Progress) -> None:
     rows = Records(registry.store).current(read_facts())
-    if not any(row.variant_id == variant_id for row in rows):
-        on_progress(
-            Note(
-                f"note: {variant_id} has no profile on this machine and is not served here until "
-                f"it has: modelless profile {variant_id}"
-            )
-        )
+    if all(row.variant_id != variant_id for row in rows):
+        lack = f"{variant_id} has no profile on this machine and is not served here until it has"
+        on_progress(Note(f"note: {lack}: modelless profile {variant_id}"))
