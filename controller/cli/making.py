@@ -166,22 +166,18 @@ def rebuild(
     made = rebuild_variant(variant, output=output, home=home_of(ctx))
     if made.damage:
         say(f"note: {made.damage}")
-    sha256 = made.variant.artifact_sha256
+    name, sha256 = made.variant.id, made.variant.artifact_sha256
     if as_json:
         emit(
             {
-                "variant": made.variant.id,
-                "sha256": sha256,
-                "bytes": made.size_bytes,
-                "restored": bool(made.damage),
-                "output": None if output is None else str(output),
+                "variant": name, "sha256": sha256, "bytes": made.size_bytes,
+                "restored": bool(made.damage), "output": output and str(output),
             }
-        )
+        )  # fmt: skip
         return
-    typer.echo(
-        f"rebuilt {made.variant.id}: the same {made.size_bytes} bytes, sha256 {sha256[:12]}"
-        + ("; its file was damaged and is whole again" if made.damage else "")
-    )
+    restored = "; its file was damaged and is whole again" if made.damage else ""
+    size = f"the same {made.size_bytes} bytes"
+    typer.echo(f"rebuilt {name}: {size}, sha256 {sha256[:12]}{restored}")
 
 
 def _show_family(made: MadeFamily) -> None:

@@ -72,7 +72,6 @@ def zoo_add(
     Example: modelless zoo add imagenet fashion-mnist
     """
     from modelless.controller.usecases import zoo
-    from modelless.controller.usecases.home import variant_fields
 
     with show_progress() as progress:
         added = zoo.zoo_add(*names, force=force, home=home_of(ctx), on_progress=progress)
@@ -81,16 +80,7 @@ def zoo_add(
         how = "already there" if entry.was_there else f"{len(entry.new)} of them new"
         say(f"{entry.name}: {len(entry.variants)} variants, {size} MiB, {how}")
     if as_json:
-        document = [
-            {
-                "name": entry.name,
-                "was_there": entry.was_there,
-                "new": sorted(entry.new),
-                "variants": [variant_fields(variant) for variant in entry.variants],
-            }
-            for entry in added
-        ]
-        emit({"entries": document})
+        emit({"entries": [entry.document() for entry in added]})
     else:
         say(f"next: modelless profile {' '.join(entry.name for entry in added)}")
 

@@ -163,14 +163,13 @@ def validate(
         results, failed = _measure(
             registry, task, variants, items, judge, sample, precision_percent, on_progress
         )
-    remarks: list[str] = []
-    for remark_on in (
-        lambda each: remark_on_precision(each.found, judge, precision_percent),
-        lambda each: remark_on_guessing(each.found.accuracy, task),
-        lambda each: each.not_stored and f"not stored, as {each.not_stored}",
-    ):
-        told = group_names({each.variant.id: remark_on(each) for each in results})
-        remarks += [f"{remark}: {names}" for remark, names in told.items()]
+    found = {each.variant.id: each for each in results}
+    told = (
+        {name: remark_on_precision(v.found, judge, precision_percent) for name, v in found.items()},
+        {name: remark_on_guessing(v.found.accuracy, task) for name, v in found.items()},
+        {name: v.not_stored and f"not stored, as {v.not_stored}" for name, v in found.items()},
+    )
+    remarks = [f"{why}: {names}" for each in told for why, names in group_names(each).items()]
     return Validation(
         task.name, judge.name, items.name, items.sha256, len(items), results, failed, remarks
     )

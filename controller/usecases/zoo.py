@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlalchemy import select
 
 from modelless.common.errors import EnvironmentUnfitError, IntegrityError, NotFoundError
-from modelless.controller.usecases.home import Home, open_home
+from modelless.controller.usecases.home import Home, open_home, variant_fields
 from modelless.controller.usecases.progress import Note, Progress, Step, ignore
 from modelless.variants import zoo
 from modelless.variants.graphs.inspection import check_signature, inspect_onnx
@@ -38,6 +38,15 @@ class AddedEntry:
     variants: tuple[Variant, ...]
     new: frozenset[str]
     was_there: bool
+
+    def document(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        return {
+            "name": self.name,
+            "was_there": self.was_there,
+            "new": sorted(self.new),
+            "variants": [variant_fields(variant) for variant in self.variants],
+        }
 
 
 def list_zoo(home: Home = None) -> list[dict[str, Any]]:
