@@ -22,7 +22,6 @@ from modelless.controller.cli.screen import (
     Json,
     duration,
     emit,
-    home_of,
     mebibytes,
     say,
     show_progress,
@@ -74,20 +73,19 @@ def up(
     """
     from modelless.controller.usecases import cluster
 
-    home = home_of(ctx)
+    home = ctx.obj
+    settings = cluster.read_settings(config, host=host, port=port, gateways=gateways, record=record)
     if detach:
         with show_progress() as progress:
             running = cluster.up(
                 config=config, host=host, port=port, gateways=gateways, record=record,
                 address=address, home=home, on_progress=progress,
             )  # fmt: skip
-        settings = cluster.read_settings(config, host=host, port=port, gateways=gateways)
         _announce(home, settings, running, as_json=as_json)
         say(
             f"process {running.pid} in the background; 'modelless down' ends it; log: {running.log}"
         )
         return
-    settings = cluster.read_settings(config, host=host, port=port, gateways=gateways, record=record)
     with StopSignals() as signals:
 
         def on_stage(stage: str) -> None:
@@ -114,7 +112,7 @@ def down(ctx: typer.Context, as_json: Json = False) -> None:
     """
     from modelless.controller.usecases.cluster import down as take_down
 
-    found = take_down(home=home_of(ctx))
+    found = take_down(home=ctx.obj)
     if as_json:
         emit(asdict(found))
     else:
@@ -131,7 +129,7 @@ def status(ctx: typer.Context, url: Url = None, as_json: Json = False) -> None:
     """
     from modelless.controller.usecases.cluster import status as read_status
 
-    found = read_status(url, home=home_of(ctx))
+    found = read_status(url, home=ctx.obj)
     if as_json:
         emit(found)
     else:
@@ -158,9 +156,7 @@ def upgrade(
     from modelless.controller.usecases.cluster import upgrade_cluster
 
     with show_progress() as progress:
-        done = upgrade_cluster(
-            config=config, restart=restart, home=home_of(ctx), on_progress=progress
-        )
+        done = upgrade_cluster(config=config, restart=restart, home=ctx.obj, on_progress=progress)
     if as_json:
         emit(asdict(done))
         return
@@ -198,9 +194,7 @@ def demo(
         raise InvalidInputError.of("port", port, "1 to 65535")
     from modelless.controller.demo import run_demo
 
-    code = run_demo(home_of(ctx), keep=keep, report_dir=report, seconds=seconds, port=port)
-    if code:
-        raise typer.Exit(code)
+    raise typer.Exit(run_demo(ctx.obj, keep=keep, report_dir=report, seconds=seconds, port=port))
 
 
 class Stopped(BaseException):

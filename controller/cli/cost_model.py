@@ -10,7 +10,14 @@ from typer import Argument, Option
 from typer.core import TyperCommand
 
 from modelless.controller.cli.arguments import counts_of
-from modelless.controller.cli.screen import Json, emit, say, show_progress, show_table
+from modelless.controller.cli.screen import (
+    Json,
+    emit,
+    number_text,
+    say,
+    show_progress,
+    show_table,
+)
 
 if TYPE_CHECKING:
     from modelless.profiler.cost_model.learned.evaluation import MethodScore
@@ -104,11 +111,10 @@ def evaluate(
 
 
 def _show(scores: Sequence[MethodScore], draw: str) -> None:
-    for source, device, shots in dict.fromkeys(
-        (one.source, one.device, one.shots) for one in scores
-    ):
-        key = (source, device, shots)
-        mine = [one for one in scores if (one.source, one.device, one.shots) == key]
+    groups: dict[tuple[str, str, int], list[MethodScore]] = {}
+    for score in scores:
+        groups.setdefault((score.source, score.device, score.shots), []).append(score)
+    for (source, device, shots), mine in groups.items():
         show_table(
             ["method", "MAPE", "median error", "within 10 %", "rank", "in the 90 % band"],
             [
@@ -118,10 +124,8 @@ def _show(scores: Sequence[MethodScore], draw: str) -> None:
                     f"{one.mape_high_percent:.1f})",
                     f"{one.median_error_percent:.1f} %",
                     f"{one.within_10_percent:.0f} %",
-                    "-" if one.rank_correlation is None else f"{one.rank_correlation:.3f}",
-                    "-"
-                    if one.band_coverage_percent is None
-                    else f"{one.band_coverage_percent:.0f} %",
+                    number_text(one.rank_correlation, "{:.3f}"),
+                    number_text(one.band_coverage_percent, "{:.0f} %"),
                 ]
                 for one in mine
             ],

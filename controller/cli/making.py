@@ -24,7 +24,6 @@ from modelless.controller.cli.screen import (
     accuracy_text,
     duration,
     emit,
-    home_of,
     mebibytes,
     say,
     show_progress,
@@ -123,7 +122,7 @@ def make(
             engines=None if engine is None else names_of("engine", engine), sample=sample,
             device_classes=names_of("device-class", device_class), batches=batches_of(batches),
             budget_s=None if budget is None else seconds_of("budget", budget),
-            accept_noise=accept_noise, report=report, draws_report=not as_json, home=home_of(ctx),
+            accept_noise=accept_noise, report=report, draws_report=not as_json, home=ctx.obj,
             on_progress=progress,
         )  # fmt: skip
     if not as_json:
@@ -163,7 +162,7 @@ def rebuild(
     """
     from modelless.controller.usecases.making import rebuild as rebuild_variant
 
-    made = rebuild_variant(variant, output=output, home=home_of(ctx))
+    made = rebuild_variant(variant, output=output, home=ctx.obj)
     if made.damage:
         say(f"note: {made.damage}")
     name, sha256 = made.variant.id, made.variant.artifact_sha256

@@ -22,7 +22,6 @@ from modelless.controller.cli.screen import (
     Json,
     duration,
     emit,
-    home_of,
     mebibytes,
     say,
     show_progress,
@@ -112,7 +111,7 @@ def profile(
         found = measure(
             *(scopes or ()), device_classes=names, batches=sizes, budget_s=budget_s,
             target_error=target, accept_noise=accept_noise, again=again, drifted=drifted,
-            neighbours=neighbours, csv=csv_file, home=home_of(ctx), on_progress=progress,
+            neighbours=neighbours, csv=csv_file, home=ctx.obj, on_progress=progress,
         )  # fmt: skip
     if as_json:
         emit(found.document())
@@ -162,7 +161,7 @@ def profile_report(
             *(scopes or ()),
             device_classes=None if device_class is None else names_of("device-class", device_class),
             output=folder,
-            home=home_of(ctx),
+            home=ctx.obj,
             on_progress=progress,
         )
     if folder is not None:
@@ -181,7 +180,7 @@ def device(ctx: typer.Context, again: Again = False, as_json: Json = False) -> N
     """
     from modelless.controller.usecases.devices import describe_machine
 
-    machine = describe_machine(again=again, home=home_of(ctx))
+    machine = describe_machine(again=again, home=ctx.obj)
     if as_json:
         emit(machine.document())
     else:

@@ -24,7 +24,6 @@ from modelless.controller.cli.screen import (
     Json,
     accuracy_text,
     emit,
-    home_of,
     others_print_to_stderr,
     say,
     show_table,
@@ -66,7 +65,7 @@ def select(
         found = choose(
             task, latency_ms=latency_ms, min_accuracy=min_accuracy, max_cost_usd=max_cost_usd,
             batch=batch, policy=specification, device_classes=names, config=config,
-            home=home_of(ctx),
+            home=ctx.obj,
         )  # fmt: skip
     if not as_json:
         _show_selection(found)
@@ -105,7 +104,7 @@ def infer(
     slo = SLO(latency_ms, min_accuracy, max_cost_usd)
     from modelless.controller.usecases.inferring import infer_photo
 
-    reply = infer_photo(photo, task, slo, url=url, home=home_of(ctx))
+    reply = infer_photo(photo, task, slo, url=url, home=ctx.obj)
     if not reply.is_answer:
         _say_why(reply.parameters)
         reply.raise_for_status()

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -213,6 +212,11 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h" + (f" {whole % 3600 // 60} min" if whole % 3600 >= 60 else "")
 
 
+def number_text(value: float | None, form: str = "{:.1f}") -> str:
+    """``24.1`` by the template ``form``; ``-`` if there is no number."""
+    return "-" if value is None else form.format(value)
+
+
 def mebibytes(size_bytes: float) -> str:
     """``24.1``."""
     return f"{size_bytes / 2**20:.1f}"
@@ -224,9 +228,3 @@ def accuracy_text(accuracy: Accuracy) -> str:
     if accuracy.low_percent is not None and accuracy.high_percent is not None:
         text += f" ({accuracy.low_percent:.1f} to {accuracy.high_percent:.1f})"
     return text
-
-
-def home_of(ctx: typer.Context) -> Path:
-    """The home folder that the global options name."""
-    home: Path = ctx.obj
-    return home

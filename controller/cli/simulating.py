@@ -15,7 +15,7 @@ from modelless.controller.cli.arguments import names_of
 from modelless.controller.cli.screen import (
     Json,
     emit,
-    home_of,
+    number_text,
     others_print_to_stderr,
     say,
     show_progress,
@@ -61,7 +61,7 @@ def simulate(
     from modelless.controller.usecases.simulating import simulate as run
 
     with show_progress() as progress, others_print_to_stderr():
-        figures = run(world, seed=seed, log=log, home=home_of(ctx), on_progress=progress)
+        figures = run(world, seed=seed, log=log, home=ctx.obj, on_progress=progress)
     if as_json:
         emit(figures)
         return
@@ -118,7 +118,7 @@ def compare(
     with show_progress() as progress, others_print_to_stderr():
         found = run(
             *worlds, policies=contenders, seeds=seeds, loads=loads, report=report,
-            processes=processes or os.cpu_count() or 1, home=home_of(ctx), on_progress=progress,
+            processes=processes or os.cpu_count() or 1, home=ctx.obj, on_progress=progress,
         )  # fmt: skip
     if as_json:
         emit(found.document)
@@ -201,7 +201,8 @@ def _show_figures(figures: Mapping[str, Any]) -> None:
     busy = ", ".join(f"{name} {share:.0%}" for name, share in figures["utilisation"].items())
     remarks = (
         f"{left_out} rows without most violations are left out" if left_out else "",
-        "latency ms: " + ", ".join(f"{p} {_number(latency[p])}" for p in ("p50", "p90", "p99")),
+        "latency ms: "
+        + ", ".join(f"{p} {number_text(latency[p], '{:.4g}')}" for p in ("p50", "p90", "p99")),
         f"busy: {busy}",
         f"loads {figures['loads']}, evictions {figures['evictions']}, "
         f"cold-start seconds {figures['cold_start_s']:.1f}",
@@ -222,16 +223,12 @@ def _row(name: str, tally: Mapping[str, Any]) -> list[str]:
     return [
         name,
         str(queries),
-        "-" if attainment is None else f"{attainment:.2%}",
-        _number(tally["goodput_per_s"]),
-        _number(tally["mean_accuracy"]),
-        _number(tally["cost_usd"] / queries * 1e6 if queries else None),
+        number_text(attainment, "{:.2%}"),
+        number_text(tally["goodput_per_s"], "{:.4g}"),
+        number_text(tally["mean_accuracy"], "{:.4g}"),
+        number_text(tally["cost_usd"] / queries * 1e6 if queries else None, "{:.4g}"),
         ", ".join(f"{kind} {count}" for kind, count in tally["violations"].items()),
     ]
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
 
 
 def _show_scenario(scenario: Mapping[str, Any], seeds: int) -> None:

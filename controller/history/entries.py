@@ -44,15 +44,7 @@ class Told(NamedTuple):
 
     def document(self) -> dict[str, Any]:
         """As plain data for JSON."""
-        entry = self.entry
-        return {
-            "number": self.number,
-            "at": self.at.isoformat(),
-            "kind": entry.kind,
-            "subject": entry.subject,
-            "reason": entry.reason,
-            "details": dict(entry.details),
-        }
+        return {"number": self.number, "at": self.at.isoformat(), **self.entry._asdict()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +68,9 @@ class Wanted:
 
 
 def write_entries(store: Store, entries: Sequence[tuple[datetime, Entry]], max_entries: int) -> int:
-    """Append entries, and let the oldest of serving leave; returns how many were written.
-
-    Raises:
-        StoreError: the store cannot be written; nothing was.
-    """
+    """Append entries, and let the oldest of serving leave; returns how many were written."""
     with store.transaction() as session:
-        session.add_all(
-            HistoryRow(
-                at=at, kind=e.kind, subject=e.subject, reason=e.reason, details={**e.details}
-            )
-            for at, e in entries
-        )
+        session.add_all(HistoryRow(at=at, **entry._asdict()) for at, entry in entries)
         session.flush()
         serving = HistoryRow.kind.in_(SERVING_KINDS)
         oldest = session.scalar(
@@ -123,11 +106,7 @@ def check_kinds(store: Store, asked: Collection[str]) -> None:
 
 
 def loaded_at(store: Store, until: datetime) -> dict[str, list[str]]:
-    """What was loaded at a time, by worker, as far as the history reaches back.
-
-    Raises:
-        StoreError: the store cannot be read.
-    """
+    """What was loaded at a time, by worker, as far as the history reaches back."""
     began = read_entries(store, Wanted(until=until, kinds=(EntryKind.CONTROL_UP,), most=1))
     since = began[0].at if began else None
     kinds = (
@@ -148,11 +127,7 @@ def loaded_at(store: Store, until: datetime) -> dict[str, list[str]]:
 
 
 def read_entries(store: Store, wanted: Wanted) -> list[Told]:
-    """The newest entries that are wanted, oldest first.
-
-    Raises:
-        StoreError: the store cannot be read.
-    """
+    """The newest entries that are wanted, oldest first."""
     query = select(HistoryRow)
     if wanted.since is not None:
         query = query.where(HistoryRow.at >= wanted.since)

@@ -23,9 +23,6 @@ _MOST: Final = 1000
 def context_of(store: Store, receipt: Mapping[str, Any]) -> tuple[list[Told], list[str]]:
     """Entries of the last minute before the query arrived, about its task or no task at all, and
     for each variant that was not loaded, why.
-
-    Raises:
-        StoreError: the store cannot be read.
     """
     arrived = datetime.fromisoformat(receipt["arrived_at"])
     task = str(receipt["scope"]).partition("/")[0]

@@ -122,14 +122,9 @@ def compare(
 
     try:
         runs = comparing.compare(
-            scenarios,
-            contenders,
-            numbers,
-            folder=report,
-            processes=processes,
-            home=home_folder(home),
-            progress=show,
-        )
+            scenarios, contenders, numbers, folder=report, processes=processes,
+            home=home_folder(home), progress=show,
+        )  # fmt: skip
     except KeyboardInterrupt as stopped:
         for jobs in getattr(stopped, "__notes__", []):
             on_progress(Note(f"under way were: {jobs}"))

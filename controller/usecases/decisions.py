@@ -13,13 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from modelless.common.errors import NotFoundError, StoreError
-from modelless.controller.history.entries import (
-    Told,
-    Wanted,
-    check_kinds,
-    loaded_at,
-    read_entries,
-)
+from modelless.controller.history.entries import Told, Wanted, check_kinds, loaded_at, read_entries
 from modelless.controller.history.receipts import (
     find_receipt,
     gateway_of,

@@ -31,7 +31,7 @@ from modelless.controller.usecases.profiling import find_jobs, measure_jobs
 from modelless.controller.usecases.progress import Note, Progress, ignore
 from modelless.controller.usecases.registering import (
     check_resolution,
-    described_task,
+    find_task,
     known_model,
     member_of,
     read_model,
@@ -240,8 +240,11 @@ def make(
     number_format = member_of(Precision, "--precision", precision)
     with open_home(home) as registry:
         parent = _registered(registry, name, framework)
-        known_task = _known_task(registry, task, path_or_none(task_file), parent)
-        model = model or (parent.model if parent is not None else None)
+        if parent is not None:
+            task, model = task or parent.task, model or parent.model
+        if task is not None and task_file is None:
+            check_name("task", task)
+        known_task = find_task(registry, task, path_or_none(task_file))
         if model is None:
             raise InvalidInputError("--model: say what the model shall be called")
         check_name("model", model)
@@ -290,7 +293,8 @@ def make(
             failed = _profile(registry, variants, devices, facts, settings, on_progress)
         except NoisyMachineError as error:
             noise = error
-        made = _compare(registry, order, family, devices, facts, failed, noise)
+        least, victors = _compare(registry, known_task, devices, facts)
+        made = MadeFamily(order, family, devices, least, victors, failed, noise)
         if folder is not None or draws_report:
             folder = folder or Path(f"{order.model.name}-report")
             try:
@@ -383,19 +387,6 @@ def _registered(registry: Registry, source: str, framework: str | None) -> Varia
     return scope.variants[0]
 
 
-def _known_task(
-    registry: Registry, name: str | None, task_file: Path | None, parent: Variant | None
-) -> Task | None:
-    """The task, if it is registered or described in a file."""
-    name = name or (parent.task if parent is not None else None)
-    if task_file is not None:
-        return described_task(task_file, name)
-    if name is None:
-        raise InvalidInputError("--task: say which task it performs, or describe it: --task-file")
-    check_name("task", name)
-    return next((task for task in registry.tasks() if task.name == name), None)
-
-
 def _read_task_off(name: str, facts: OnnxFacts, metric: str) -> Task:
     """A new task with the signature of the graph."""
     hint = (
@@ -428,21 +419,14 @@ def _profile(
 
 
 def _compare(
-    registry: Registry,
-    order: FamilyOrder,
-    family: Family,
-    devices: Sequence[DeviceClass],
-    facts: DeviceFacts,
-    failed: Mapping[str, str],
-    noise: NoisyMachineError | None,
-) -> MadeFamily:
-    """The family beside all other variants of its task, by what is registered and measured now."""
-    of_task = [v for v in registry.catalog().variants if v.task == order.task.name]
+    registry: Registry, task: Task, devices: Sequence[DeviceClass], facts: DeviceFacts
+) -> tuple[dict[tuple[str, str], Measurement], Mapping[str, Mapping[str, str]]]:
+    """The ``measurements`` and ``victors`` of all variants of a task: see ``MadeFamily``."""
+    of_task = [v for v in registry.catalog().variants if v.task == task.name]
     records = Records(registry.store)
     kinds = sorted({device.kind for device in devices})
     measured = [row for kind in kinds for row in records.current(facts, kind)]
     outcomes = latest_outcomes(registry.store, [variant.id for variant in of_task])
     largest_first = sorted(measured, key=lambda row: -row.batch)
     least = {(row.variant_id, row.device_class): row for row in largest_first}
-    victors = dominated_by_device(of_task, measured, outcomes)
-    return MadeFamily(order, family, devices, least, victors, failed, noise)
+    return least, dominated_by_device(of_task, measured, outcomes)

@@ -129,9 +129,12 @@ def register(
     check_name("name", name)
     number_format = member_of(Precision, "--precision", precision)
     runs_on = parse_engine(engine)
-    new_task = described_task(Path(task_file), task) if task_file is not None else None
     with open_home(home) as registry:
-        of_task = new_task or _find_task(registry, task)
+        of_task = find_task(registry, task, path_or_none(task_file))
+        if of_task is None:
+            how, known = "describe one in a file and give --task-file.", registry.tasks()
+            missing = not_found("task", str(task), [each.name for each in known], how)
+            raise NotFoundError(f"{missing} For a new one, {how}") if known else missing
         stated = any((family, model_source, licence))
         of_model = (None if stated else known_model(registry, of_task, model)) or Model(
             of_task.name, model, family or model, model_source, licence
@@ -251,12 +254,20 @@ def list_variants(
     return listed
 
 
-def described_task(path: Path, name: str | None) -> Task:
-    """The task that a file describes; InvalidInputError if it is another one than ``name``."""
-    found = read_task(path)
-    if name not in (None, found.name):
-        raise InvalidInputError.of("--task", name, f"{found.name!r}, as the task file says")
-    return found
+def find_task(registry: Registry, name: str | None, task_file: Path | None) -> Task | None:
+    """The task that a file describes or that is registered; None if it is new.
+
+    Raises:
+        InvalidInputError: there is no name and no file, or the file describes another task.
+    """
+    if task_file is not None:
+        found = read_task(task_file)
+        if name not in (None, found.name):
+            raise InvalidInputError.of("--task", name, f"{found.name!r}, as the task file says")
+        return found
+    if name is None:
+        raise InvalidInputError("--task: say which task it performs, or describe it: --task-file")
+    return next((task for task in registry.tasks() if task.name == name), None)
 
 
 def known_model(registry: Registry, task: Task, name: str) -> Model | None:
@@ -312,17 +323,6 @@ def member_of(kind: type[Member], field: str, value: str) -> Member:
     if value not in list(kind):
         raise InvalidInputError.of(field, value, ", ".join(kind))
     return kind(value)
-
-
-def _find_task(registry: Registry, name: str | None) -> Task:
-    if name is None:
-        raise InvalidInputError("--task: say which task it performs, or describe it: --task-file")
-    tasks = {task.name: task for task in registry.tasks()}
-    if name not in tasks:
-        how = "describe one in a file and give --task-file."
-        missing = not_found("task", name, tasks, how)
-        raise NotFoundError(f"{missing} For a new one, {how}") if tasks else missing
-    return tasks[name]
 
 
 def _stated_accuracy(

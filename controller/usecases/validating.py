@@ -195,22 +195,20 @@ def measure_variant(
     *,
     sample: int | None = None,
     precision_percent: float | None = None,
-) -> tuple[MeasuredAccuracy, float]:
-    """The accuracy of a variant, registered or not, and the seconds that loading and running took.
+) -> MeasuredAccuracy:
+    """The accuracy of a variant, registered or not.
 
     Raises:
         ModellessError: as ``load_to_measure`` and ``measure_accuracy`` do.
     """
-    started_s = time.perf_counter()
     loaded = load_to_measure(variant, artifact)
     try:
-        found = measure_accuracy(
+        return measure_accuracy(
             loaded, items, metric, sample=sample, precision_percent=precision_percent,
             on_progress=on_progress,
         )  # fmt: skip
     finally:
         loaded.unload()
-    return found, time.perf_counter() - started_s
 
 
 def measure_file(
@@ -225,7 +223,7 @@ def measure_file(
         artifact = Path(folder) / "model.onnx"
         artifact.write_bytes(data)
         show = _report_items(on_progress, variant)
-        return measure_variant(variant, artifact, items, metric, show)[0], metric
+        return measure_variant(variant, artifact, items, metric, show), metric
 
 
 def keep_measured(
@@ -333,7 +331,8 @@ def _measure(
             show = _report_items(on_progress, variant, number * each, total)
             try:
                 artifact = registry.artifacts.fetch(variant.artifact_sha256)
-                found, elapsed_s = measure_variant(
+                started_s = time.perf_counter()
+                found = measure_variant(
                     variant, artifact, items, metric, show, sample=sample,
                     precision_percent=precision_percent,
                 )  # fmt: skip
@@ -341,6 +340,7 @@ def _measure(
                 error = damage
                 failed[variant.id] = str(damage)
                 continue
+            elapsed_s = time.perf_counter() - started_s
             refusal = keep_measured(registry, variant, found, metric, task.accuracy_metric)
             results.append(Validated(variant, found, elapsed_s, refusal))
         on_progress(Step("validating", total, total))
