@@ -87,10 +87,15 @@ def share_of(field: str, text: str) -> float:
 
 def batches_of(text: str) -> tuple[int, ...]:
     """``1,2,4,8`` as ascending numbers; InvalidInputError if it is no such list."""
-    words = names_of("batches", text)
-    if not all(word.isascii() and word.isdigit() and 1 <= int(word) <= 1024 for word in words):
-        raise InvalidInputError.of("batches", text, "whole numbers of 1 to 1024, with commas")
-    return tuple(sorted({int(word) for word in words}))
+    return tuple(counts_of("batches", text, 1, 1024, "whole numbers of 1 to 1024, with commas"))
+
+
+def counts_of(field: str, text: str, least: int, most: int, allowed: str) -> list[int]:
+    """``0,10`` as ascending numbers; InvalidInputError if it is no such list."""
+    words = names_of(field, text)
+    if not all(re.fullmatch(r"[0-9]{1,9}", word) and least <= int(word) <= most for word in words):
+        raise InvalidInputError.of(field, text, allowed)
+    return sorted({int(word) for word in words})
 
 
 def names_of(field: str, text: str) -> tuple[str, ...]:

@@ -6,10 +6,11 @@ import json
 import math
 import signal
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -21,7 +22,6 @@ from modelless.controller.cli.screen import (
     Json,
     duration,
     emit,
-    home_of,
     mebibytes,
     say,
     show_progress,
@@ -73,20 +73,19 @@ def up(
     """
     from modelless.controller.usecases import cluster
 
-    home = home_of(ctx)
+    home = ctx.obj
+    settings = cluster.read_settings(config, host=host, port=port, gateways=gateways, record=record)
     if detach:
         with show_progress() as progress:
             running = cluster.up(
                 config=config, host=host, port=port, gateways=gateways, record=record,
                 address=address, home=home, on_progress=progress,
             )  # fmt: skip
-        settings = cluster.read_settings(config, host=host, port=port, gateways=gateways)
         _announce(home, settings, running, as_json=as_json)
         say(
             f"process {running.pid} in the background; 'modelless down' ends it; log: {running.log}"
         )
         return
-    settings = cluster.read_settings(config, host=host, port=port, gateways=gateways, record=record)
     with StopSignals() as signals:
 
         def on_stage(stage: str) -> None:
@@ -113,7 +112,7 @@ def down(ctx: typer.Context, as_json: Json = False) -> None:
     """
     from modelless.controller.usecases.cluster import down as take_down
 
-    found = take_down(home=home_of(ctx))
+    found = take_down(home=ctx.obj)
     if as_json:
         emit(asdict(found))
     else:
@@ -130,7 +129,7 @@ def status(ctx: typer.Context, url: Url = None, as_json: Json = False) -> None:
     """
     from modelless.controller.usecases.cluster import status as read_status
 
-    found = read_status(url, home=home_of(ctx))
+    found = read_status(url, home=ctx.obj)
     if as_json:
         emit(found)
     else:
@@ -157,9 +156,7 @@ def upgrade(
     from modelless.controller.usecases.cluster import upgrade_cluster
 
     with show_progress() as progress:
-        done = upgrade_cluster(
-            config=config, restart=restart, home=home_of(ctx), on_progress=progress
-        )
+        done = upgrade_cluster(config=config, restart=restart, home=ctx.obj, on_progress=progress)
     if as_json:
         emit(asdict(done))
         return
@@ -197,7 +194,7 @@ def demo(
         raise InvalidInputError.of("port", port, "1 to 65535")
     from modelless.controller.demo.run import run_demo
 
-    run_demo(home_of(ctx), keep=keep, report_dir=report, seconds=seconds, port=port)
+    run_demo(ctx.obj, keep=keep, report_dir=report, seconds=seconds, port=port)
 
 
 class Stopped(BaseException):
@@ -221,12 +218,7 @@ class StopSignals:
         self.arm()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -263,29 +255,19 @@ def curl_line(url: str, task: Task) -> str:
 def _announce(home: Path, settings: Settings, running: Up, *, as_json: bool) -> None:
     """Say, as JSON or for people, that the server is up, with a command for each task."""
     if as_json:
-        emit(
-            {
-                "url": running.url,
-                "pid": running.pid,
-                "ready": running.ready,
-                "not_served": dict(running.not_served),
-            }
-        )
+        told = asdict(running)
+        emit({name: told[name] for name in ("url", "pid", "ready", "not_served")})
         return
     from modelless.controller.usecases.cluster import served_tasks
 
-    for line in _greet(running.url, served_tasks(settings, running, home=home)):
-        typer.echo(line)
-    _say_not_served(running.not_served)
-
-
-def _greet(url: str, tasks: Iterable[Task]) -> Iterator[str]:
-    tasks = sorted(tasks, key=lambda task: _tiny_request(task) is None)
-    yield f"ready: {url}"
+    tasks = served_tasks(settings, running, home=home)
+    tasks.sort(key=lambda task: _tiny_request(task) is None)
+    typer.echo(f"ready: {running.url}")
     for task in tasks:
-        yield curl_line(url, task)
-    for task in tasks[:1]:
-        yield f"modelless infer PHOTO --task {task.name} --latency-ms 40"
+        typer.echo(curl_line(running.url, task))
+    if tasks:
+        typer.echo(f"modelless infer PHOTO --task {tasks[0].name} --latency-ms 40")
+    _say_not_served(running.not_served)
 
 
 def _tiny_request(task: Task) -> Mapping[str, Any] | None:
@@ -343,25 +325,36 @@ def _show_status(found: Mapping[str, Any]) -> None:
             f"of {pool['min_workers']} to {pool['max_workers']}"
         )
     served = found.get("served_by_variant", {})
-    holders: dict[str, int] = dict.fromkeys(served, 0)
-    for member in members:
-        for variant in member["loaded"]:
-            holders[variant] = holders.get(variant, 0) + 1
-    if holders:
+    holders = Counter(variant for member in members for variant in member["loaded"])
+    if names := sorted({*served, *holders}):
         show_table(
             ["variant", "loaded in", "queries served"],
-            [(name, str(holders[name]), str(served.get(name, 0))) for name in sorted(holders)],
+            [(name, str(holders[name]), str(served.get(name, 0))) for name in names],
             right=[1, 2],
             whole=0,
         )
-    predictions = found.get("predictions", [])
-    if predictions:
-        _show_predictions(predictions)
-    outcomes = found.get("outcomes", {})
-    if outcomes:
-        typer.echo(
-            "queries: " + ", ".join(f"{count} {name}" for name, count in sorted(outcomes.items()))
+    if predictions := found.get("predictions", []):
+        show_table(
+            ["device", "outcomes", "within p90", "within p99", "median error", "ignored"],
+            [
+                (
+                    row["device_class"],
+                    str(row["outcomes"]),
+                    _percent(row["within_p90_percent"]),
+                    _percent(row["within_p99_percent"]),
+                    _percent(row["median_error_percent"]),
+                    str(row["ignored"]),
+                )
+                for row in predictions
+            ],
+            title="predictions",
+            caption="lately; the goals are 90 % within p90 and 99 % within p99; ignored is what "
+            "cannot be true by the profile",
+            right=range(1, 6),
         )
+    if outcomes := found.get("outcomes", {}):
+        told = ", ".join(f"{count} {name}" for name, count in sorted(outcomes.items()))
+        typer.echo(f"queries: {told}")
     for member in members:
         for variant, reason in member.get("failed_loads", {}).items():
             say(f"{member['id']} could not load {variant}: {reason}")
@@ -370,33 +363,10 @@ def _show_status(found: Mapping[str, Any]) -> None:
     _say_not_served(found.get("not_served", {}))
     drifted = found.get("drifted", [])
     for row in drifted:
-        say(
-            f"{row['variant']} on {row['device_class']} takes {row['factor']:.2f} times what was "
-            "measured"
-        )
+        where = f"{row['variant']} on {row['device_class']}"
+        say(f"{where} takes {row['factor']:.2f} times what was measured")
     if drifted:
         say("to measure just that again: modelless profile --drifted")
-
-
-def _show_predictions(rows: Sequence[Mapping[str, Any]]) -> None:
-    show_table(
-        ["device", "outcomes", "within p90", "within p99", "median error", "ignored"],
-        [
-            (
-                row["device_class"],
-                str(row["outcomes"]),
-                _percent(row["within_p90_percent"]),
-                _percent(row["within_p99_percent"]),
-                _percent(row["median_error_percent"]),
-                str(row["ignored"]),
-            )
-            for row in rows
-        ],
-        title="predictions",
-        caption="lately; the goals are 90 % within p90 and 99 % within p99; ignored is what cannot "
-        "be true by the profile",
-        right=range(1, 6),
-    )
 
 
 def _percent(value: float | None) -> str:

@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 from typer.core import TyperCommand
 
-from modelless.common.errors import InvalidInputError
-from modelless.controller.cli.arguments import names_of
-from modelless.controller.cli.screen import Json, emit, say, show_progress, show_table
+from modelless.controller.cli.arguments import counts_of
+from modelless.controller.cli.screen import (
+    Json,
+    emit,
+    number_text,
+    say,
+    show_progress,
+    show_table,
+)
 
 if TYPE_CHECKING:
     from modelless.profiler.cost_model.learned.evaluation import MethodScore
@@ -79,7 +85,8 @@ def evaluate(
     --holdout device=rtx4090 --shots 0,10 --json; modelless costmodel evaluate new.csv --train
     known.csv --seeds 5
     """
-    counts = _counts_of(shots)
+    allowed = f"whole numbers from 0 to {_MOST_SHOTS}, with commas between them"
+    counts = counts_of("--shots", shots, 0, _MOST_SHOTS, allowed)
     from modelless.controller.usecases.cost_model import evaluate_cost_model
 
     with show_progress() as progress:
@@ -103,24 +110,11 @@ def evaluate(
     )
 
 
-def _counts_of(text: str) -> list[int]:
-    """``0,10`` as ascending numbers; InvalidInputError if it is no such list."""
-    words = names_of("--shots", text)
-    if not all(
-        word.isdecimal() and len(word) <= len(str(_MOST_SHOTS)) and int(word) <= _MOST_SHOTS
-        for word in words
-    ):
-        allowed = f"whole numbers from 0 to {_MOST_SHOTS}, with commas between them"
-        raise InvalidInputError.of("--shots", text, allowed)
-    return sorted({int(word) for word in words})
-
-
 def _show(scores: Sequence[MethodScore], draw: str) -> None:
-    for source, device, shots in dict.fromkeys(
-        (one.source, one.device, one.shots) for one in scores
-    ):
-        key = (source, device, shots)
-        mine = [one for one in scores if (one.source, one.device, one.shots) == key]
+    groups: dict[tuple[str, str, int], list[MethodScore]] = {}
+    for score in scores:
+        groups.setdefault((score.source, score.device, score.shots), []).append(score)
+    for (source, device, shots), mine in groups.items():
         show_table(
             ["method", "MAPE", "median error", "within 10 %", "rank", "in the 90 % band"],
             [
@@ -130,10 +124,8 @@ def _show(scores: Sequence[MethodScore], draw: str) -> None:
                     f"{one.mape_high_percent:.1f})",
                     f"{one.median_error_percent:.1f} %",
                     f"{one.within_10_percent:.0f} %",
-                    "-" if one.rank_correlation is None else f"{one.rank_correlation:.3f}",
-                    "-"
-                    if one.band_coverage_percent is None
-                    else f"{one.band_coverage_percent:.0f} %",
+                    number_text(one.rank_correlation, "{:.3f}"),
+                    number_text(one.band_coverage_percent, "{:.0f} %"),
                 ]
                 for one in mine
             ],

@@ -16,7 +16,7 @@ from modelless.controller.cli.screen import (
     Json,
     clock_text,
     emit,
-    home_of,
+    number_text,
     say,
     show_progress,
     show_table,
@@ -67,7 +67,7 @@ def history(
     now = datetime.now(UTC)
     until = moment_of("at", at, now) if at is not None else None
     back_s = seconds_of("since", since or (_LATELY if at is None else _AROUND))
-    kinds, home = tuple(kind or ()), home_of(ctx)
+    kinds, home = tuple(kind or ()), ctx.obj
     if follow:
         try:
             for told in decisions.follow_history(back_s=back_s, kinds=kinds, task=task, home=home):
@@ -75,15 +75,16 @@ def history(
         except KeyboardInterrupt:
             return
     found = decisions.read_history(back_s=back_s, until=until, kinds=kinds, task=task, home=home)
+    loaded = found.loaded or {}
     if as_json:
         document: dict[str, object] = {"entries": [told.document() for told in found.entries]}
-        emit(document if found.loaded is None else {**document, "loaded": found.loaded})
-    elif found.entries:
-        _show_entries(found.entries)
+        emit(document if found.loaded is None else {**document, "loaded": loaded})
     else:
-        typer.echo(f"nothing in the {back_s:g} s up to {clock_text(until or now, day=True)}")
-    if found.loaded is not None and not as_json:
-        for worker, variants in found.loaded.items():
+        if found.entries:
+            _show_entries(found.entries)
+        else:
+            typer.echo(f"nothing in the {back_s:g} s up to {clock_text(until or now, day=True)}")
+        for worker, variants in loaded.items():
             typer.echo(f"loaded in {worker}: {', '.join(variants) or 'nothing'}")
     if len(found.entries) == decisions.MOST_ENTRIES:
         say(
@@ -120,7 +121,7 @@ def why(
     """
     from modelless.controller.usecases import decisions
 
-    home = home_of(ctx)
+    home = ctx.obj
     if at is not None and receipt_id is not None:
         raise InvalidInputError.of("at", at, "a receipt or --at, not both")
     if receipt_id is None:
@@ -181,10 +182,10 @@ def _show_candidates(candidates: Sequence[Mapping[str, Any]]) -> None:
                 row["variant"],
                 row["device_class"],
                 f"{row['accuracy']:.1f}",
-                _number(row["p50_ms"]),
-                _number(row["p99_ms"]),
-                _number(row["wait_ms"]),
-                "-" if row["cost_usd"] is None else f"{row['cost_usd']:.3g}",
+                number_text(row["p50_ms"]),
+                number_text(row["p99_ms"]),
+                number_text(row["wait_ms"]),
+                number_text(row["cost_usd"], "{:.3g}"),
                 "was chosen" if row["chosen"] else ", ".join(row["misses"]) or "would do",
             )
             for row in candidates
@@ -213,7 +214,7 @@ def _list(receipts: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
                 row["scope"],
                 row["outcome"],
                 row["variant"] or "",
-                _number(row["observed_latency_ms"]),
+                number_text(row["observed_latency_ms"]),
                 reason_text(row["reason"]),
             )
             for row in receipts
@@ -221,7 +222,3 @@ def _list(receipts: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
         right=[5],
         whole=0,
     )
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"

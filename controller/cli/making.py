@@ -24,7 +24,6 @@ from modelless.controller.cli.screen import (
     accuracy_text,
     duration,
     emit,
-    home_of,
     mebibytes,
     say,
     show_progress,
@@ -123,7 +122,7 @@ def make(
             engines=None if engine is None else names_of("engine", engine), sample=sample,
             device_classes=names_of("device-class", device_class), batches=batches_of(batches),
             budget_s=None if budget is None else seconds_of("budget", budget),
-            accept_noise=accept_noise, report=report, draws_report=not as_json, home=home_of(ctx),
+            accept_noise=accept_noise, report=report, draws_report=not as_json, home=ctx.obj,
             on_progress=progress,
         )  # fmt: skip
     if not as_json:
@@ -163,25 +162,21 @@ def rebuild(
     """
     from modelless.controller.usecases.making import rebuild as rebuild_variant
 
-    made = rebuild_variant(variant, output=output, home=home_of(ctx))
+    made = rebuild_variant(variant, output=output, home=ctx.obj)
     if made.damage:
         say(f"note: {made.damage}")
-    sha256 = made.variant.artifact_sha256
+    name, sha256 = made.variant.id, made.variant.artifact_sha256
     if as_json:
         emit(
             {
-                "variant": made.variant.id,
-                "sha256": sha256,
-                "bytes": made.size_bytes,
-                "restored": bool(made.damage),
-                "output": None if output is None else str(output),
+                "variant": name, "sha256": sha256, "bytes": made.size_bytes,
+                "restored": bool(made.damage), "output": output and str(output),
             }
-        )
+        )  # fmt: skip
         return
-    typer.echo(
-        f"rebuilt {made.variant.id}: the same {made.size_bytes} bytes, sha256 {sha256[:12]}"
-        + ("; its file was damaged and is whole again" if made.damage else "")
-    )
+    restored = "; its file was damaged and is whole again" if made.damage else ""
+    size = f"the same {made.size_bytes} bytes"
+    typer.echo(f"rebuilt {name}: {size}, sha256 {sha256[:12]}{restored}")
 
 
 def _show_family(made: MadeFamily) -> None:
@@ -242,8 +237,7 @@ def _latency(made: MadeFamily, member: Member, device: str) -> str:
     row = made.measurements.get((member.variant.id, device))
     if row is None:
         return ""
-    value = f"{row.p50_s * 1e3 / row.batch:.3g}"
-    return value if row.trusted else f"{value} *"
+    return f"{row.p50_s * 1e3 / row.batch:.3g}{'' if row.trusted else ' *'}"
 
 
 def _memory(made: MadeFamily, member: Member) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -22,7 +22,6 @@ from modelless.controller.cli.screen import (
     Json,
     duration,
     emit,
-    home_of,
     mebibytes,
     say,
     show_progress,
@@ -36,6 +35,8 @@ if TYPE_CHECKING:
     from modelless.profiler.devices.microbenchmark import DeviceRates
     from modelless.profiler.measure.measurement import Measurement
 
+
+Again = Annotated[bool, Option("--again", help="Measure what is measured already, too.")]
 
 _FOLDER = Path("profile-report")
 _SKIPPED: Final = {
@@ -73,9 +74,7 @@ def profile(
     csv_file: Annotated[
         Path | None, Option("--csv", metavar="FILE", help="Write the measurements as CSV.")
     ] = None,
-    again: Annotated[
-        bool, Option("--again", help="Measure what is measured already, too.")
-    ] = False,
+    again: Again = False,
     drifted: Annotated[
         bool,
         Option(
@@ -112,7 +111,7 @@ def profile(
         found = measure(
             *(scopes or ()), device_classes=names, batches=sizes, budget_s=budget_s,
             target_error=target, accept_noise=accept_noise, again=again, drifted=drifted,
-            neighbours=neighbours, csv=csv_file, home=home_of(ctx), on_progress=progress,
+            neighbours=neighbours, csv=csv_file, home=ctx.obj, on_progress=progress,
         )  # fmt: skip
     if as_json:
         emit(found.document())
@@ -162,7 +161,7 @@ def profile_report(
             *(scopes or ()),
             device_classes=None if device_class is None else names_of("device-class", device_class),
             output=folder,
-            home=home_of(ctx),
+            home=ctx.obj,
             on_progress=progress,
         )
     if folder is not None:
@@ -171,13 +170,7 @@ def profile_report(
         emit(document)
 
 
-def device(
-    ctx: typer.Context,
-    again: Annotated[
-        bool, Option("--again", help="Measure what is measured already, too.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
+def device(ctx: typer.Context, again: Again = False, as_json: Json = False) -> None:
     """Show this machine's hardware and how fast it computes.
 
     Its device classes are measured by a benchmark of about two seconds each, once: what was
@@ -187,7 +180,7 @@ def device(
     """
     from modelless.controller.usecases.devices import describe_machine
 
-    machine = describe_machine(again=again, home=home_of(ctx))
+    machine = describe_machine(again=again, home=ctx.obj)
     if as_json:
         emit(machine.document())
     else:
@@ -238,17 +231,20 @@ def engines(as_json: Json = False) -> None:
 
 def _show_profiles(found: Profiles) -> None:
     batches = sorted({row.batch for row in found.measurements})
-    cells = [
-        (
-            placement.variant_id,
-            placement.device_class,
-            *(_latency(by_batch.get(batch)) for batch in batches),
-            _rate(max(row.throughput_per_s for row in by_batch.values())),
-            mebibytes(max(row.memory_bytes for row in by_batch.values())),
-            f"{min(row.load_s for row in by_batch.values()) * 1e3:.0f}",
+    cells = []
+    for placement, by_batch in found.by_placement():
+        rows = by_batch.values()
+        per_s = max(row.throughput_per_s for row in rows)
+        cells.append(
+            (
+                placement.variant_id,
+                placement.device_class,
+                *(_latency(by_batch.get(batch)) for batch in batches),
+                f"{per_s:.0f}" if per_s >= 100.0 else f"{per_s:.1f}",
+                mebibytes(max(row.memory_bytes for row in rows)),
+                f"{min(row.load_s for row in rows) * 1e3:.0f}",
+            )
         )
-        for placement, by_batch in found.by_placement()
-    ]
     caption = "latency: p50/p99, ms a batch"
     if not all(row.trusted for row in found.measurements):
         caption += "; *: not trusted, it was too noisy or varies too much"
@@ -292,8 +288,7 @@ def _remarks(found: Profiles) -> Iterator[str]:
     yield f"measured {len(campaign.measured)} points in {duration(campaign.elapsed_s)}"
     for reason, skipped in Counter(campaign.skipped.values()).items():
         yield f"{skipped} points {_SKIPPED[reason]}"
-    doubtful = len(campaign.untrusted)
-    if doubtful:
+    if doubtful := len(campaign.untrusted):
         yield (
             f"{doubtful} points are not trusted: it was too noisy, or they vary too much; "
             "the same command measures them again"
@@ -305,12 +300,7 @@ def _remarks(found: Profiles) -> Iterator[str]:
 def _latency(row: Measurement | None) -> str:
     if row is None:
         return ""
-    mark = "" if row.trusted else " *"
-    return f"{_ms(row.p50_s)}/{_ms(row.p99_s)}{mark}"
-
-
-def _rate(per_s: float) -> str:
-    return f"{per_s:.0f}" if per_s >= 100.0 else f"{per_s:.1f}"
+    return f"{_ms(row.p50_s)}/{_ms(row.p99_s)}{'' if row.trusted else ' *'}"
 
 
 def _ms(seconds: float) -> str:
@@ -321,7 +311,7 @@ def _ms(seconds: float) -> str:
 def _show_facts(machine: Machine) -> None:
     facts, published = machine.facts, machine.published
     cores = f"{facts.cores}"
-    if facts.threads_per_core is not None and facts.threads_per_core > 1:
+    if (facts.threads_per_core or 1) > 1:
         cores += f", {facts.threads_per_core} to a physical core"
     caches = ", ".join(f"{level} {size >> 10}" for level, size in facts.cache_bytes.items())
     rows = [
@@ -339,42 +329,28 @@ def _show_facts(machine: Machine) -> None:
 
 
 def _show_rates(rates: Mapping[str, DeviceRates]) -> None:
-    show_table(
-        ["rate", *(f"{name}{'' if each.trusted else ' *'}" for name, each in rates.items())],
-        [
-            (heading, *(_cell(each, probe, pick(each), scale) for each in rates.values()))
-            for heading, probe, pick, scale in _rows(rates)
-        ],
-        caption="median, and in brackets p90 / p10 - 1 of the runs; *: not trusted, too noisy",
-        right=range(1, 1 + len(rates)),
-    )
-
-
-_Row = tuple[str, str, "Callable[[DeviceRates], float | None]", float]
-
-
-def _rows(rates: Mapping[str, DeviceRates]) -> list[_Row]:
-    """(heading, probe, figure of a class, unit) of every row that any class has."""
-    rows: list[_Row] = []
+    every = rates.values()
+    rows = []
     for field, heading, probe in (
         ("copy_bytes_per_s", "copy in {}, GB/s", "copy"),
         ("product_multiply_adds_per_s", "matrix product {}, 10^9 multiply-adds/s", "product"),
         ("depthwise_multiply_adds_per_s", "depthwise 3x3 {}, 10^9 multiply-adds/s", "depthwise"),
     ):
-        kinds = dict.fromkeys(of for each in rates.values() for of in getattr(each, field))
-        rows += [
-            (heading.format(of), f"{probe} {of}", _picker(field, of), 1e9) for of in sorted(kinds)
-        ]
-    rows.append(("one more operator, us", "chain", lambda each: each.operator_s, 1e-6))
-    rows.append(("a run of one operator, us", "run", lambda each: each.run_s, 1e-6))
-    return [row for row in rows if any(row[2](each) is not None for each in rates.values())]
-
-
-def _picker(field: str, of: str) -> Callable[[DeviceRates], float | None]:
-    return lambda rates: getattr(rates, field).get(of)
+        for of in sorted({of for each in every for of in getattr(each, field)}):
+            cells = (_cell(each, f"{probe} {of}", getattr(each, field).get(of), 1e9)
+                     for each in every)  # fmt: skip
+            rows.append((heading.format(of), *cells))
+    rows += [
+        ("one more operator, us", *(_cell(each, "chain", each.operator_s, 1e-6) for each in every)),
+        ("a run of one operator, us", *(_cell(each, "run", each.run_s, 1e-6) for each in every)),
+    ]
+    show_table(
+        ["rate", *(f"{name}{'' if each.trusted else ' *'}" for name, each in rates.items())],
+        [row for row in rows if any(row[1:])],
+        caption="median, and in brackets p90 / p10 - 1 of the runs; *: not trusted, too noisy",
+        right=range(1, 1 + len(rates)),
+    )
 
 
 def _cell(rates: DeviceRates, probe: str, value: float | None, scale: float) -> str:
-    if value is None:
-        return ""
-    return f"{value / scale:.3g} ({rates.spread[probe]:.0%})"
+    return "" if value is None else f"{value / scale:.3g} ({rates.spread[probe]:.0%})"

@@ -24,7 +24,6 @@ from modelless.controller.cli.screen import (
     Json,
     accuracy_text,
     emit,
-    home_of,
     others_print_to_stderr,
     say,
     show_table,
@@ -66,7 +65,7 @@ def select(
         found = choose(
             task, latency_ms=latency_ms, min_accuracy=min_accuracy, max_cost_usd=max_cost_usd,
             batch=batch, policy=specification, device_classes=names, config=config,
-            home=home_of(ctx),
+            home=ctx.obj,
         )  # fmt: skip
     if not as_json:
         _show_selection(found)
@@ -105,11 +104,11 @@ def infer(
     slo = SLO(latency_ms, min_accuracy, max_cost_usd)
     from modelless.controller.usecases.inferring import infer_photo
 
-    found = infer_photo(photo, task, slo, url=url, home=home_of(ctx))
-    reply, items = found.reply, found.items
+    reply = infer_photo(photo, task, slo, url=url, home=ctx.obj)
     if not reply.is_answer:
         _say_why(reply.parameters)
         reply.raise_for_status()
+    items = next(iter(reply.classes.values()), ())
     if as_json:
         emit(
             {
@@ -143,10 +142,8 @@ def _show_selection(found: Selection) -> None:
     slo = found.slo
     default = " (the default)" if slo.latency_ms is None else ""
     limits = [f"latency_ms {found.latency_ms:g}{default}"]
-    if slo.min_accuracy is not None:
-        limits.append(f"min_accuracy {slo.min_accuracy:g}")
-    if slo.max_cost_usd is not None:
-        limits.append(f"max_cost_usd {slo.max_cost_usd:g}")
+    for name, limit in (("min_accuracy", slo.min_accuracy), ("max_cost_usd", slo.max_cost_usd)):
+        limits += [f"{name} {limit:g}"] if limit is not None else []
     show_table(
         ["", "variant", "device", "accuracy", "p50 ms", "p99 ms", "USD a million", "why"],
         [
@@ -182,9 +179,8 @@ def _served_by(parameters: Any, round_trip_ms: float) -> str:
         parameters.get(f"{kind}_latency_ms") for kind in ("observed", "predicted")
     )
     if observed is not None:
-        words.append(f"{observed:.1f} ms")
-        if predicted is not None:
-            words[-1] += f" (predicted {predicted:.1f})"
+        known = f" (predicted {predicted:.1f})" if predicted is not None else ""
+        words.append(f"{observed:.1f} ms{known}")
     words.append(f"{round_trip_ms:.1f} ms seen from here")
     if parameters.get("cost_usd") is not None:
         words.append(f"{parameters['cost_usd']:.3g} USD")

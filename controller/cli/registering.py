@@ -15,7 +15,6 @@ from modelless.controller.cli.screen import (
     Json,
     accuracy_text,
     emit,
-    home_of,
     mebibytes,
     say,
     show_progress,
@@ -37,7 +36,7 @@ def zoo_list(ctx: typer.Context, as_json: Json = False) -> None:
     """
     from modelless.controller.usecases.zoo import list_zoo
 
-    rows = list_zoo(home_of(ctx))
+    rows = list_zoo(ctx.obj)
     if as_json:
         emit({"entries": rows})
         return
@@ -72,25 +71,15 @@ def zoo_add(
     Example: modelless zoo add imagenet fashion-mnist
     """
     from modelless.controller.usecases import zoo
-    from modelless.controller.usecases.home import variant_fields
 
     with show_progress() as progress:
-        added = zoo.zoo_add(*names, force=force, home=home_of(ctx), on_progress=progress)
+        added = zoo.zoo_add(*names, force=force, home=ctx.obj, on_progress=progress)
     for entry in added:
         size = mebibytes(sum(variant.artifact_bytes for variant in entry.variants))
         how = "already there" if entry.was_there else f"{len(entry.new)} of them new"
         say(f"{entry.name}: {len(entry.variants)} variants, {size} MiB, {how}")
     if as_json:
-        document = [
-            {
-                "name": entry.name,
-                "was_there": entry.was_there,
-                "new": sorted(entry.new),
-                "variants": [variant_fields(variant) for variant in entry.variants],
-            }
-            for entry in added
-        ]
-        emit({"entries": document})
+        emit({"entries": [entry.document() for entry in added]})
     else:
         say(f"next: modelless profile {' '.join(entry.name for entry in added)}")
 
@@ -198,7 +187,7 @@ def register(
             accuracy_percent=accuracy, provenance=provenance, accuracy_source=accuracy_source,
             accuracy_samples=accuracy_samples, validation=validation, revise=revise,
             framework=framework, family=family, model_source=source, licence=licence,
-            home=home_of(ctx), on_progress=progress,
+            home=ctx.obj, on_progress=progress,
         )  # fmt: skip
     if as_json:
         emit(variant_fields(variant))
@@ -221,7 +210,7 @@ def variants(
     """
     from modelless.controller.usecases.registering import list_variants
 
-    found = list_variants(*(scopes or ()), config=config, home=home_of(ctx))
+    found = list_variants(*(scopes or ()), config=config, home=ctx.obj)
     if as_json:
         emit({"variants": [row.document() for row in found]})
         return

@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from datetime import datetime
-from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -144,12 +142,7 @@ class Steps:
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
@@ -159,21 +152,18 @@ class Steps:
         Args:
             eta_s: seconds the rest will take; None to estimate it from the time so far.
         """
-        passed_s = self._clock() - self._started_s
-        if eta_s is None and 0 < done < total:
-            eta_s = passed_s / done * (total - done)
-        left = (
-            f"about {duration(eta_s)} left"
-            if eta_s is not None and eta_s >= 1.0 and done < total
-            else ""
-        )
+        now_s, left = self._clock(), ""
+        if eta_s is None and done > 0:
+            eta_s = (now_s - self._started_s) / done * (total - done)
+        if eta_s is not None and eta_s >= 1.0 and done < total:
+            left = f"about {duration(eta_s)} left"
         if self._bar is not None:
             self._bar.update(self._bar_task, completed=done, total=total, left=left, now=now)
             self._bar.refresh()
             return
         is_last = done == total and done != self._said_done
-        if is_last or self._clock() - self._said_s >= PLAIN_EVERY_S:
-            self._said_s, self._said_done = self._clock(), done
+        if is_last or now_s - self._said_s >= PLAIN_EVERY_S:
+            self._said_s, self._said_done = now_s, done
             say(": ".join(part for part in (f"{self.activity} {done}/{total}", left, now) if part))
 
     def note(self, message: str) -> None:
@@ -222,6 +212,11 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h" + (f" {whole % 3600 // 60} min" if whole % 3600 >= 60 else "")
 
 
+def number_text(value: float | None, form: str = "{:.1f}") -> str:
+    """``24.1`` by the template ``form``; ``-`` if there is no number."""
+    return "-" if value is None else form.format(value)
+
+
 def mebibytes(size_bytes: float) -> str:
     """``24.1``."""
     return f"{size_bytes / 2**20:.1f}"
@@ -233,9 +228,3 @@ def accuracy_text(accuracy: Accuracy) -> str:
     if accuracy.low_percent is not None and accuracy.high_percent is not None:
         text += f" ({accuracy.low_percent:.1f} to {accuracy.high_percent:.1f})"
     return text
-
-
-def home_of(ctx: typer.Context) -> Path:
-    """The home folder that the global options name."""
-    home: Path = ctx.obj
-    return home

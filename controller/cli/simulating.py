@@ -15,7 +15,7 @@ from modelless.controller.cli.arguments import names_of
 from modelless.controller.cli.screen import (
     Json,
     emit,
-    home_of,
+    number_text,
     others_print_to_stderr,
     say,
     show_progress,
@@ -61,7 +61,7 @@ def simulate(
     from modelless.controller.usecases.simulating import simulate as run
 
     with show_progress() as progress, others_print_to_stderr():
-        figures = run(world, seed=seed, log=log, home=home_of(ctx), on_progress=progress)
+        figures = run(world, seed=seed, log=log, home=ctx.obj, on_progress=progress)
     if as_json:
         emit(figures)
         return
@@ -118,7 +118,7 @@ def compare(
     with show_progress() as progress, others_print_to_stderr():
         found = run(
             *worlds, policies=contenders, seeds=seeds, loads=loads, report=report,
-            processes=processes or os.cpu_count() or 1, home=home_of(ctx), on_progress=progress,
+            processes=processes or os.cpu_count() or 1, home=ctx.obj, on_progress=progress,
         )  # fmt: skip
     if as_json:
         emit(found.document)
@@ -182,12 +182,11 @@ def replay(
 
 def _loads_of(text: str) -> list[float]:
     """``0.5,1`` as numbers; InvalidInputError if it is no such list."""
-    words = names_of("load", text)
     try:
-        loads = [float(word) for word in words]
+        loads = [float(word) for word in names_of("load", text)]
     except ValueError:
-        loads = []
-    if not loads or not all(0.0 < each <= 1e4 for each in loads):
+        loads = [0.0]
+    if not all(0.0 < each <= 1e4 for each in loads):
         raise InvalidInputError.of("load", text, "numbers above 0 and up to 10000, with commas")
     return loads
 
@@ -198,27 +197,23 @@ def _show_figures(figures: Mapping[str, Any]) -> None:
     shown = rows if len(rows) <= 20 else sorted(rows, key=lambda row: -row[1]["violated"])[:20]
     from modelless.controller.usecases.comparison.figures import plans_text
 
-    latency, used = figures["latency_ms"], figures["utilisation"]
+    left_out, latency = len(rows) - len(shown), figures["latency_ms"]
+    busy = ", ".join(f"{name} {share:.0%}" for name, share in figures["utilisation"].items())
+    remarks = (
+        f"{left_out} rows without most violations are left out" if left_out else "",
+        "latency ms: "
+        + ", ".join(f"{p} {number_text(latency[p], '{:.4g}')}" for p in ("p50", "p90", "p99")),
+        f"busy: {busy}",
+        f"loads {figures['loads']}, evictions {figures['evictions']}, "
+        f"cold-start seconds {figures['cold_start_s']:.1f}",
+        f"rent {figures['rent_usd']:.4g} USD",
+        plans_text(figures["plans"]),
+    )
     show_table(
         ["", "queries", "attained", "goodput/s", "accuracy", "USD a million", "violations"],
         [_row(name, tally) for name, tally in [("all", figures), *shown]],
         title=f"{figures['world']}, seed {figures['seed']}: {figures['span_s']:g} s of arrivals",
-        caption="; ".join(
-            part
-            for part in (
-                f"{len(rows) - len(shown)} rows without most violations are left out"
-                if len(shown) < len(rows)
-                else "",
-                f"latency ms: p50 {_number(latency['p50'])}, p90 {_number(latency['p90'])}, "
-                f"p99 {_number(latency['p99'])}",
-                "busy: " + ", ".join(f"{name} {share:.0%}" for name, share in used.items()),
-                f"loads {figures['loads']}, evictions {figures['evictions']}, "
-                f"cold-start seconds {figures['cold_start_s']:.1f}",
-                f"rent {figures['rent_usd']:.4g} USD",
-                plans_text(figures["plans"]),
-            )
-            if part
-        ),
+        caption="; ".join(filter(None, remarks)),
         right=range(1, 6),
     )
 
@@ -228,16 +223,12 @@ def _row(name: str, tally: Mapping[str, Any]) -> list[str]:
     return [
         name,
         str(queries),
-        "-" if attainment is None else f"{attainment:.2%}",
-        _number(tally["goodput_per_s"]),
-        _number(tally["mean_accuracy"]),
-        _number(tally["cost_usd"] / queries * 1e6 if queries else None),
+        number_text(attainment, "{:.2%}"),
+        number_text(tally["goodput_per_s"], "{:.4g}"),
+        number_text(tally["mean_accuracy"], "{:.4g}"),
+        number_text(tally["cost_usd"] / queries * 1e6 if queries else None, "{:.4g}"),
         ", ".join(f"{kind} {count}" for kind, count in tally["violations"].items()),
     ]
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
 
 
 def _show_scenario(scenario: Mapping[str, Any], seeds: int) -> None:
@@ -257,13 +248,12 @@ def _show_scenario(scenario: Mapping[str, Any], seeds: int) -> None:
     best = best_of(rows)
     cells: list[list[str | Text]] = []
     for place, row in enumerate(rows):
+        told = [Text("failed", style="bold red"), *(Text("-") for _ in COLUMNS[1:])]
         if row["runs"]:
             told = [
                 Text(cell_of(column, row), style="bold" if place in best[column.key] else "")
                 for column in COLUMNS
             ]
-        else:
-            told = [Text("failed", style="bold red"), *(Text("-") for _ in COLUMNS[1:])]
         cells.append([name_of(row), *told])
     show_table(
         ["contender", *(column.head for column in COLUMNS)],
@@ -283,21 +273,13 @@ def _show_scenario(scenario: Mapping[str, Any], seeds: int) -> None:
 def _document(one: Replayed) -> dict[str, object]:
     difference = one.difference
     return {
-        "tape": str(one.tape),
-        "core": one.what,
-        "name": one.name,
-        "inputs": one.inputs,
-        "effects": one.effects,
-        "ending": one.ending,
-        "difference": None
-        if difference is None
-        else {
-            "input": difference.number,
-            "asked": difference.asked,
-            "recorded": difference.recorded,
-            "replayed": difference.replayed,
+        "tape": str(one.tape), "core": one.what, "name": one.name, "inputs": one.inputs,
+        "effects": one.effects, "ending": one.ending,
+        "difference": difference and {
+            "input": difference.number, "asked": difference.asked,
+            "recorded": difference.recorded, "replayed": difference.replayed,
         },
-    }
+    }  # fmt: skip
 
 
 def _show_tapes(found: Sequence[Replayed]) -> None:

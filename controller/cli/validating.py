@@ -12,7 +12,6 @@ from modelless.controller.cli.screen import (
     Json,
     accuracy_text,
     emit,
-    home_of,
     say,
     show_progress,
     show_table,
@@ -58,7 +57,7 @@ def validate(
     with show_progress() as progress:
         found = measure(
             scope, data, metric=metric_name, sample=sample, precision_percent=precision,
-            reference=reference, home=home_of(ctx), on_progress=progress,
+            reference=reference, home=ctx.obj, on_progress=progress,
         )  # fmt: skip
     if as_json:
         emit(found.document())

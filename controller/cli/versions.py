@@ -13,7 +13,6 @@ from modelless.controller.cli.screen import (
     Json,
     duration,
     emit,
-    home_of,
     say,
     show_progress,
     show_table,
@@ -51,7 +50,7 @@ def promote(
     from modelless.controller.usecases.versions import promote as promote_version
 
     with show_progress() as progress:
-        line = promote_version(version, reason=reason, home=home_of(ctx), on_progress=progress)
+        line = promote_version(version, reason=reason, home=ctx.obj, on_progress=progress)
     _show_current(line, as_json=as_json)
 
 
@@ -70,7 +69,7 @@ def rollback(
     """
     from modelless.controller.usecases.versions import roll_back
 
-    _show_current(roll_back(variant, reason=reason, home=home_of(ctx)), as_json=as_json)
+    _show_current(roll_back(variant, reason=reason, home=ctx.obj), as_json=as_json)
 
 
 def canary(
@@ -132,7 +131,7 @@ def canary(
     with show_progress() as progress:
         trial = begin_canary(
             version, share=share_of("--share", share), rules=rules, against=against, reason=reason,
-            home=home_of(ctx), on_progress=progress,
+            home=ctx.obj, on_progress=progress,
         )  # fmt: skip
     if as_json:
         emit({"variant": trial.variant_id, "against": trial.against_id, "share": trial.share})
@@ -153,7 +152,7 @@ def canary_status(ctx: typer.Context, url: Url = None, as_json: Json = False) ->
     from modelless.controller.usecases.versions import list_canaries
 
     with show_progress() as progress:
-        trials = list_canaries(url=url, home=home_of(ctx), on_progress=progress)
+        trials = list_canaries(url=url, home=ctx.obj, on_progress=progress)
     if as_json:
         emit({"trials": trials})
         return

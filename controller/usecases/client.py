@@ -12,7 +12,6 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
@@ -28,6 +27,7 @@ from modelless.common.errors import (
     OverloadedError,
     UnavailableError,
 )
+from modelless.controller.api.v2_errors import PayloadTooLargeError, UnsupportedEncodingError
 from modelless.controller.api.v2_tensors import NUMBERS, datatype_of, to_binary
 from modelless.controller.live.cluster.cluster import read_state
 from modelless.controller.usecases.home import Home, home_folder
@@ -35,17 +35,11 @@ from modelless.variants.vocabulary import SLO
 
 JSON_LENGTH = "inference-header-content-length"
 
-
-_BY_STATUS: Final[dict[int, type[ModellessError]]] = {
-    400: InvalidInputError,
-    404: NotFoundError,
-    413: InvalidInputError,
-    415: InvalidInputError,
-    422: InfeasibleError,
-    429: OverloadedError,
-    503: UnavailableError,
-    504: DeadlineExceededError,
-}
+_ERRORS: Final = (
+    *(InvalidInputError, NotFoundError, PayloadTooLargeError, UnsupportedEncodingError),
+    *(InfeasibleError, OverloadedError, UnavailableError, DeadlineExceededError),
+)
+_BY_STATUS: Final = {error.http_status: error for error in _ERRORS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +134,7 @@ def encode_infer(
     document: dict[str, Any] = {"inputs": described}
     if query_id is not None:
         document["id"] = query_id
-    parameters: dict[str, Any] = parameters_of(slo) if slo is not None else {}
+    parameters: dict[str, Any] = {**parameters_of(slo or SLO())}
     if classes is None:
         parameters["binary_data_output"] = True
     else:
@@ -236,12 +230,7 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._connection.close()
 
     def infer(
@@ -323,12 +312,8 @@ class Client:
 
 def parameters_of(slo: SLO) -> dict[str, float]:
     """The limits that are set, as the ``parameters`` of a request."""
-    said = {
-        "latency_ms": slo.latency_ms,
-        "min_accuracy": slo.min_accuracy,
-        "max_cost_usd": slo.max_cost_usd,
-    }
-    return {name: value for name, value in said.items() if value is not None}
+    names = ("latency_ms", "min_accuracy", "max_cost_usd")
+    return {name: value for name in names if (value := getattr(slo, name)) is not None}
 
 
 def find_url(home: Home, url: str | None) -> str:

@@ -147,14 +147,10 @@ def up(
         pass  # refused here, for a new process would begin the log of the other one anew
     log = folder.resolve() / "run" / "up.log"
     options = {
-        "--config": Path(config).resolve() if config is not None else None,
-        "--host": host,
-        "--port": port,
-        "--gateways": gateways,
-        "--record": Path(record).resolve() if record is not None else None,
-        "--address": address,
-    }
-    words = [w for name, v in options.items() if v is not None for w in (name, str(v))]
+        "config": config, "host": host, "port": port, "gateways": gateways, "record": record,
+        "address": address,
+    }  # fmt: skip
+    words = [w for name, v in options.items() if v is not None for w in (f"--{name}", str(v))]
     command = [sys.executable, "-P", "-m", "modelless.controller.cli"]
     with log.open("wb") as output:
         child = subprocess.Popen(
@@ -303,12 +299,9 @@ def upgrade_cluster(
 def served_tasks(settings: Settings, up: Up, *, home: Home = None) -> list[Task]:
     """The tasks that are served."""
     with open_home(home) as registry:
-        return [
-            task
-            for task in registry.tasks()
-            if task.name not in up.not_served
-            and (not settings.tasks or task.name in settings.tasks)
-        ]
+        names = settings.tasks or [task.name for task in registry.tasks()]
+        served = set(names) - up.not_served.keys()
+        return [task for task in registry.tasks() if task.name in served]
 
 
 def last_error(text: str) -> str:

@@ -122,14 +122,9 @@ def compare(
 
     try:
         runs = comparing.compare(
-            scenarios,
-            contenders,
-            numbers,
-            folder=report,
-            processes=processes,
-            home=home_folder(home),
-            progress=show,
-        )
+            scenarios, contenders, numbers, folder=report, processes=processes,
+            home=home_folder(home), progress=show,
+        )  # fmt: skip
     except KeyboardInterrupt as stopped:
         for jobs in getattr(stopped, "__notes__", []):
             on_progress(Note(f"under way were: {jobs}"))
@@ -155,7 +150,6 @@ def _check_folder(report: Path) -> None:
         with TemporaryFile(dir=report):
             pass
     except OSError as error:
+        allowed = "a folder that can be written, or a new name"
         why = error.strerror or str(error)
-        raise EnvironmentUnfitError(
-            f"--report {report}: allowed: a folder that can be written, or a new name: {why}"
-        ) from None
+        raise EnvironmentUnfitError(f"--report {report}: allowed: {allowed}: {why}") from None

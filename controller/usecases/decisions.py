@@ -7,14 +7,13 @@ import json
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 from modelless.common.errors import NotFoundError, StoreError
-from modelless.controller.history.entries import Told, Wanted, loaded_at, read_entries
-from modelless.controller.history.kinds import check_kinds
+from modelless.controller.history.entries import Told, Wanted, check_kinds, loaded_at, read_entries
 from modelless.controller.history.receipts import (
     find_receipt,
     gateway_of,
@@ -68,7 +67,8 @@ def read_history(
         InvalidInputError: an unknown kind.
         NotFoundError: an unknown task of which there is no entry.
     """
-    wanted = _wanted(back_s, until, kinds, task)
+    begin = (until or datetime.now(UTC)) - timedelta(seconds=back_s)
+    wanted = Wanted(begin, until, tuple(kinds), task, None, MOST_ENTRIES)
     with open_home(home) as registry:
         check_kinds(registry.store, wanted.kinds)
         if task is not None and not read_entries(registry.store, Wanted(task=task, most=1)):
@@ -81,15 +81,16 @@ def follow_history(
     *, back_s: float = 3600.0, kinds: Sequence[str] = (), task: str | None = None, home: Home = None
 ) -> Iterator[Told]:
     """Entries as they happen, those of the last ``back_s`` seconds first; see ``read_history``."""
-    wanted = _wanted(back_s, None, kinds, task)
     entries, last = read_history(back_s=back_s, kinds=kinds, task=task, home=home).entries, 0
+    begin = datetime.now(UTC) - timedelta(seconds=back_s)
     with open_home(home) as registry:
         while True:
             for told in entries:
                 last = max(last, told.number)
                 yield told
             time.sleep(_POLL_S)
-            entries = read_entries(registry.store, replace(wanted, after=last))
+            new = Wanted(begin, None, tuple(kinds), task, last, MOST_ENTRIES)
+            entries = read_entries(registry.store, new)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +156,6 @@ def list_receipts(
     if until is None:
         return newest_receipts(folder, LISTED)
     return receipts_until(folder, until, LISTED)
-
-
-def _wanted(
-    back_s: float, until: datetime | None, kinds: Sequence[str], task: str | None
-) -> Wanted:
-    begin = (until or datetime.now(UTC)) - timedelta(seconds=back_s)
-    return Wanted(begin, until, tuple(kinds), task, None, MOST_ENTRIES)
 
 
 def _ask_gateway(door: Path, receipt_id: str) -> dict[str, Any] | None:

@@ -20,7 +20,7 @@ from modelless.controller.usecases.validating import (
 from modelless.variants.conversion.sources import Source
 from modelless.variants.making.builder import Builder, MadeVariant, RefusedVariant
 from modelless.variants.making.calibration import CalibrationData, to_npz
-from modelless.variants.making.fidelity import NOTHING_ALIKE_DB, Fidelity, Outputs, compare, run_all
+from modelless.variants.making.fidelity import NOTHING_ALIKE_DB, Fidelity, compare, run_all
 from modelless.variants.making.origins import Origin, find_origin
 from modelless.variants.making.recipe import Recipe
 from modelless.variants.making.session import Session as Graph
@@ -129,70 +129,63 @@ def make_family(
 
 
 class _Making:
-    """One run of ``make_family``."""
+    """Makes the variants of an order, one after the other."""
 
     def __init__(
         self, registry: Registry, home: Path, order: FamilyOrder, on_progress: Progress
     ) -> None:
         self._registry, self._order, self._on_progress = registry, order, on_progress
         self._builder = Builder(home / FOLDER, registry.artifacts)
-        self._family = Family()
-        self._first_with: dict[str, str] = {}  # a chain's name by its file's hash
-        self._error: ModellessError | None = None
+        self._done = 0  # variants of the recipe
 
     def run(self) -> Family:
         order, source = self._order, self._order.source.onnx_bytes
-        count = len(order.recipe.chains)
-        wanted = run_all(Graph(source), order.calibration)
+        self._wanted = run_all(Graph(source), order.calibration)
         self._registry.artifacts.put(source)
-        data_sha256 = self._registry.artifacts.put(to_npz(order.calibration))
-        building = self._builder.build(order.recipe, source, order.calibration, self._show)
-        for done, each in enumerate(building):
-            if isinstance(each, RefusedVariant):
-                self._family.left_out[each.name] = each.reason
-            elif (
-                same := self._first_with.setdefault(each.artifact_sha256, each.name)
-            ) != each.name:
-                self._family.left_out[each.name] = f"it is the very same file as {same}"
-            else:
-                for engine in order.engines:
-                    self._place(each, engine, done, wanted, data_sha256)
-        self._show("", count, count)
-        if not self._family.members:
-            raise self._error or InvalidInputError(
+        self._data_sha256 = self._registry.artifacts.put(to_npz(order.calibration))
+        family = Family()
+        error: ModellessError | None = None
+        first_with: dict[str, str] = {}  # a variant's name by its file's hash
+        building = self._builder.build(order.recipe, source, order.calibration, self._show_building)
+        for done, made in enumerate(building):
+            self._done = done
+            if isinstance(made, RefusedVariant):
+                family.left_out[made.name] = made.reason
+                continue
+            same = first_with.setdefault(made.artifact_sha256, made.name)
+            if same != made.name:
+                family.left_out[made.name] = f"it is the very same file as {same}"
+                continue
+            for engine in order.engines:
+                planned = self._planned(made, engine)
+                try:
+                    family.members.append(self._member(planned, made))
+                except StoreError:
+                    raise
+                except ModellessError as problem:
+                    error = problem
+                    family.left_out[planned.name] = str(problem)
+        self._done = len(order.recipe.chains)
+        self._show("")
+        if not family.members:
+            raise error or InvalidInputError(
                 "nothing could be made: "
-                + "; ".join(f"{name}: {why}" for name, why in self._family.left_out.items())
+                + "; ".join(f"{name}: {why}" for name, why in family.left_out.items())
             )
-        best = max(
-            (each.variant.accuracy for each in self._family.members), key=lambda a: a.percent
-        )
+        best = max((each.variant.accuracy for each in family.members), key=lambda a: a.percent)
         if remark := remark_on_guessing(best, order.task):
             self._on_progress(Note(f"note: the best of them: {remark}"))
-        return self._family
+        return family
 
-    def _show(self, words: str, done: int, total: int) -> None:
+    def _show_building(self, words: str, done: int, total: int) -> None:
         self._on_progress(Step("making", done, total, words))
 
-    def _place(
-        self,
-        made: MadeVariant,
-        engine: Engine,
-        done: int,
-        wanted: Sequence[Outputs],
-        data_sha256: str,
-    ) -> None:
-        """Register a made variant for one engine, or say why not."""
-        planned = self._planned(made, engine)
-        try:
-            self._family.members.append(self._member(planned, made, done, wanted, data_sha256))
-        except StoreError:
-            raise
-        except ModellessError as error:
-            self._error = error
-            self._family.left_out[planned.name] = str(error)
+    def _show(self, words: str) -> None:
+        self._show_building(words, self._done, len(self._order.recipe.chains))
 
     def _planned(self, made: MadeVariant, engine: Engine) -> Variant:
         order = self._order
+        unknown = Provenance.DERIVED, "not measured yet"
         return Variant(
             task=order.task.name,
             model=order.model.name,
@@ -203,25 +196,16 @@ class _Making:
             engine=engine,
             artifact_sha256=made.artifact_sha256,
             artifact_bytes=made.path.stat().st_size,
-            accuracy=Accuracy(
-                0.0, order.task.accuracy_metric, Provenance.DERIVED, "not measured yet"
-            ),
+            accuracy=Accuracy(0.0, order.task.accuracy_metric, *unknown),
         )
 
-    def _member(
-        self,
-        planned: Variant,
-        made: MadeVariant,
-        done: int,
-        wanted: Sequence[Outputs],
-        data_sha256: str,
-    ) -> Member:
+    def _member(self, planned: Variant, made: MadeVariant) -> Member:
         known = self._registered(planned)
         if known is not None:
             origin = find_origin(self._registry.store, known.id)
             if origin is not None and self._is_complete(known, origin, made):
                 return Member(known, origin, was_there=True)
-        fidelity, found = self._examine(planned, made, done, wanted)
+        fidelity, found = self._examine(planned, made)
         order = self._order
         origin = Origin(
             source=order.source.name,
@@ -229,7 +213,7 @@ class _Making:
             tools=order.source.tools,
             chain=made.name,
             lineage=made.lineage,
-            calibration_file_sha256=data_sha256,
+            calibration_file_sha256=self._data_sha256,
             notes=made.notes,
             fidelity=fidelity,
         )
@@ -255,27 +239,21 @@ class _Making:
             and (accuracy.sample_count or 0) >= self._order.sample
         )
 
-    def _examine(
-        self, planned: Variant, made: MadeVariant, done: int, wanted: Sequence[Outputs]
-    ) -> tuple[Fidelity, MeasuredAccuracy]:
-        """Compare an engine's outputs with the source's, and measure its accuracy.
-
-        Raises:
-            ModellessError: the engine does not take the file, or answers nothing like the source.
-        """
-        order, total = self._order, len(self._order.recipe.chains)
+    def _examine(self, planned: Variant, made: MadeVariant) -> tuple[Fidelity, MeasuredAccuracy]:
+        """Compare an engine's outputs with the source's, and measure its accuracy."""
+        order = self._order
 
         def show(items_done: int, most: int, score: Score | None) -> None:
             del score
-            self._show(f"{planned.name}: accuracy, {items_done}/{most} items", done, total)
+            self._show(f"{planned.name}: accuracy, {items_done}/{most} items")
 
-        self._show(f"{planned.name}: loading on {planned.engine.value}", done, total)
+        self._show(f"{planned.name}: loading on {planned.engine.value}")
         loaded = load_to_measure(planned, made.path)
         try:
             fidelity = made.fidelity
             if fidelity is None or planned.engine is not Engine.ONNXRUNTIME_CPU:
                 answers = [loaded.infer(feed) for feed in order.calibration.feeds]
-                fidelity = compare(wanted, answers)
+                fidelity = compare(self._wanted, answers)
             if fidelity.sqnr_db <= NOTHING_ALIKE_DB:
                 raise InvalidInputError(
                     f"{planned.name}: on {planned.engine.value} its answers have nothing in common "

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -13,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
-from modelless.controller.usecases.client import Client, InferReply, find_url
+from modelless.controller.usecases.client import Client, InferReply, encode_infer, find_url
 from modelless.controller.usecases.home import Home
 from modelless.variants.vocabulary import SLO, TensorSpec
 
@@ -21,23 +19,16 @@ _TOP = 5
 _PATIENCE_S = 30.0  # beyond the deadline
 
 
-@dataclass(frozen=True, slots=True)
-class PhotoReply:
-    """The reply to a query about a photo.
-
-    Attributes:
-        reply: the server's; may be a refusal.
-        items: for each item of the photo (score, index, label), best first; empty if refused.
-    """
-
-    reply: InferReply
-    items: Sequence[Sequence[tuple[float, int, str]]]
+SHORTER_SIDE_PX: Final = 320
+"""A photo is scaled down until its shorter side is this long. The variants resize to their own
+input themselves, and the largest takes 260 pixels, so more would only make the request slow: a
+12-megapixel photo is 36 MB of raw pixels, scaled down 0.4 MB."""
 
 
 def infer_photo(
     photo: Path, task: str, slo: SLO, *, url: str | None = None, home: Home = None
-) -> PhotoReply:
-    """The likeliest classes of a photo, or the server's refusal.
+) -> InferReply:
+    """The likeliest classes of a photo, of one output; or the server's refusal.
 
     Args:
         photo: an image file, or a ``.npy`` array of one or several items.
@@ -52,24 +43,13 @@ def infer_photo(
         ModellessError: nothing is up, or there is no such task.
     """
     check_file(photo)
+    if not task.strip("/"):
+        raise InvalidInputError.of("task", task, "task, task/model or task/model/variant")
     address = find_url(home, url)
     with Client(address, _PATIENCE_S + (slo.latency_ms or 0.0) / 1e3) as client:
-        spec, output = _signature(client.get(f"/v2/models/{_path_of(task)}"))
-        reply = client.infer(
-            task,
-            {spec.name: read_tensor(photo, spec)},
-            latency_ms=slo.latency_ms,
-            min_accuracy=slo.min_accuracy,
-            max_cost_usd=slo.max_cost_usd,
-            classes={output: _TOP},
-        )
-    return PhotoReply(reply, reply.classes.get(output, ()))
-
-
-SHORTER_SIDE_PX: Final = 320
-"""A photo is scaled down until its shorter side is this long. The variants resize to their own
-input themselves, and the largest takes 260 pixels, so more would only make the request slow: a
-12-megapixel photo is 36 MB of raw pixels, scaled down 0.4 MB."""
+        spec, output = _signature(client.get(f"/v2/models/{quote(task, safe='/@')}"))
+        tensors = {spec.name: read_tensor(photo, spec)}
+        return client.send(encode_infer(task, tensors, slo, classes={output: _TOP}))
 
 
 def read_tensor(path: Path, spec: TensorSpec) -> NDArray[Any]:
@@ -80,9 +60,8 @@ def read_tensor(path: Path, spec: TensorSpec) -> NDArray[Any]:
         EnvironmentUnfitError: photos need Pillow, which is not installed.
     """
     check_file(path)
-    if path.suffix.lower() == ".npy":
-        return _read_array(path, spec)
-    return _read_photo(path, spec)
+    read = _read_array if path.suffix.lower() == ".npy" else _read_photo
+    return read(path, spec)
 
 
 def check_file(path: Path) -> None:
@@ -185,12 +164,6 @@ def _in_mode(photo: Any, mode: str, image: Any) -> Any:
         white = image.new("RGBA", photo.size, "white")
         photo = image.alpha_composite(white, photo)
     return photo.convert(mode)
-
-
-def _path_of(name: str) -> str:
-    if not name.strip("/"):
-        raise InvalidInputError.of("task", name, "task, task/model or task/model/variant")
-    return quote(name, safe="/@")
 
 
 def _signature(described: Any) -> tuple[TensorSpec, str]:

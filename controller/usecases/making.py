@@ -31,7 +31,7 @@ from modelless.controller.usecases.profiling import find_jobs, measure_jobs
 from modelless.controller.usecases.progress import Note, Progress, ignore
 from modelless.controller.usecases.registering import (
     check_resolution,
-    described_task,
+    find_task,
     known_model,
     member_of,
     read_model,
@@ -117,20 +117,16 @@ class MadeFamily:
 
     def document(self) -> dict[str, Any]:
         """All of it as plain data."""
-        order = self.order
+        order, source, items = self.order, self.order.source, self.order.items
         return {
             "task": order.task.name,
             "model": order.model.name,
             "source": {
-                "name": order.source.name,
-                "framework": order.source.framework,
-                "tools": dict(order.source.tools),
+                "name": source.name, "framework": source.framework, "tools": dict(source.tools)
             },
             "calibration_items": self.calibration_items,
             "validation_set": {
-                "name": order.items.name,
-                "sha256": order.items.sha256,
-                "items": len(order.items),
+                "name": items.name, "sha256": items.sha256, "items": len(items),
                 "measured_on": order.sample,
             },
             "engines": [engine.value for engine in order.engines],
@@ -138,7 +134,7 @@ class MadeFamily:
             "left_out": dict(self.family.left_out),
             "report": None if self.report is None else str(self.report),
             "elapsed_s": round(self.elapsed_s, 3),
-        }
+        }  # fmt: skip
 
     def _fields(self, member: Member) -> dict[str, Any]:
         origin = member.origin
@@ -244,8 +240,11 @@ def make(
     number_format = member_of(Precision, "--precision", precision)
     with open_home(home) as registry:
         parent = _registered(registry, name, framework)
-        known_task = _known_task(registry, task, path_or_none(task_file), parent)
-        model = model or (parent.model if parent is not None else None)
+        if parent is not None:
+            task, model = task or parent.task, model or parent.model
+        if task is not None and task_file is None:
+            check_name("task", task)
+        known_task = find_task(registry, task, path_or_none(task_file))
         if model is None:
             raise InvalidInputError("--model: say what the model shall be called")
         check_name("model", model)
@@ -294,7 +293,8 @@ def make(
             failed = _profile(registry, variants, devices, facts, settings, on_progress)
         except NoisyMachineError as error:
             noise = error
-        made = _compare(registry, order, family, devices, facts, failed, noise)
+        least, victors = _compare(registry, known_task, devices, facts)
+        made = MadeFamily(order, family, devices, least, victors, failed, noise)
         if folder is not None or draws_report:
             folder = folder or Path(f"{order.model.name}-report")
             try:
@@ -355,24 +355,20 @@ def rebuild(variant: str, *, output: Path | None = None, home: Home = None) -> R
 def _pick_engines(
     names: Sequence[str] | None, devices: Sequence[DeviceClass]
 ) -> tuple[Engine, ...]:
-    """The engines of those names; without names, all that work here on one of the devices.
-
-    Raises:
-        InvalidInputError: no such engine, or one that runs on none of the devices.
-        EnvironmentUnfitError: it does not work here, or none does.
-    """
+    """The engines of those names; without names, all that work here on one of the devices."""
     fit = [engine for engine in ENGINES if any(runs_on(engine, device) for device in devices)]
     if names is None:
-        found = tuple(engine for engine in fit if engine_status(engine).available)
+        statuses = [engine_status(engine) for engine in fit]
+        found = tuple(status.engine for status in statuses if status.available)
         if not found:
-            reasons = "; ".join(engine_status(engine).missing for engine in fit)
+            reasons = "; ".join(status.missing for status in statuses)
             raise EnvironmentUnfitError(f"no engine works here: {reasons}")
         return found
     for name in names:
-        if name not in [engine.value for engine in fit]:
-            allowed = ", ".join(engine.value for engine in fit)
-            raise InvalidInputError.of("--engine", name, f"{allowed}, on these device classes")
-    chosen = tuple(Engine(name) for name in names)
+        if name not in fit:
+            allowed = f"{', '.join(fit)}, on these device classes"
+            raise InvalidInputError.of("--engine", name, allowed)
+    chosen = tuple(map(Engine, names))
     for engine in chosen:
         if missing := engine_status(engine).missing:
             raise EnvironmentUnfitError(missing)
@@ -391,34 +387,16 @@ def _registered(registry: Registry, source: str, framework: str | None) -> Varia
     return scope.variants[0]
 
 
-def _known_task(
-    registry: Registry, name: str | None, task_file: Path | None, parent: Variant | None
-) -> Task | None:
-    """The task, if it is registered or described in a file."""
-    name = name or (parent.task if parent is not None else None)
-    if task_file is not None:
-        return described_task(task_file, name)
-    if name is None:
-        raise InvalidInputError("--task: say which task it performs, or describe it: --task-file")
-    check_name("task", name)
-    return next((task for task in registry.tasks() if task.name == name), None)
-
-
 def _read_task_off(name: str, facts: OnnxFacts, metric: str) -> Task:
-    """A new task with the signature of the graph.
-
-    Raises:
-        InvalidInputError: the graph does not take items along a free first axis.
-    """
+    """A new task with the signature of the graph."""
+    hint = (
+        f"Export it with a free first axis; or, if task {name!r} was meant to exist, see "
+        "'modelless variants'."
+    )
     for spec in (*facts.inputs, *facts.outputs):
-        if not spec.shape or spec.shape[0] != -1:
-            raise InvalidInputError.of(
-                f"the graph's {spec.name!r}: shape",
-                list(spec.shape),
-                "-1 first, which counts items",
-                f"Export it with a free first axis; or, if task {name!r} was meant to exist, see "
-                "'modelless variants'.",
-            )
+        if spec.shape[:1] != (-1,):
+            field, shape = f"the graph's {spec.name!r}: shape", list(spec.shape)
+            raise InvalidInputError.of(field, shape, "-1 first, which counts items", hint)
     return Task(name, facts.inputs, facts.outputs, metric)
 
 
@@ -430,11 +408,7 @@ def _profile(
     settings: CampaignSettings,
     on_progress: Progress,
 ) -> dict[str, str]:
-    """Measure what the variants cost; returns what went wrong, by placement.
-
-    Raises:
-        NoisyMachineError: the machine is too noisy now. Nothing was measured.
-    """
+    """Measure what the variants cost; returns what went wrong, by placement."""
     gc.collect()  # so that no variant is measured in the memory that making left behind
     jobs, damaged = find_jobs(registry, registry.catalog(), variants, devices, on_progress)
     result = measure_jobs(jobs, Records(registry.store), facts, settings, None, on_progress)
@@ -445,24 +419,14 @@ def _profile(
 
 
 def _compare(
-    registry: Registry,
-    order: FamilyOrder,
-    family: Family,
-    devices: Sequence[DeviceClass],
-    facts: DeviceFacts,
-    failed: Mapping[str, str],
-    noise: NoisyMachineError | None,
-) -> MadeFamily:
-    """The family beside all other variants of its task, by what is registered and measured now."""
-    of_task = [v for v in registry.catalog().variants if v.task == order.task.name]
+    registry: Registry, task: Task, devices: Sequence[DeviceClass], facts: DeviceFacts
+) -> tuple[dict[tuple[str, str], Measurement], Mapping[str, Mapping[str, str]]]:
+    """The ``measurements`` and ``victors`` of all variants of a task: see ``MadeFamily``."""
+    of_task = [v for v in registry.catalog().variants if v.task == task.name]
     records = Records(registry.store)
     kinds = sorted({device.kind for device in devices})
     measured = [row for kind in kinds for row in records.current(facts, kind)]
     outcomes = latest_outcomes(registry.store, [variant.id for variant in of_task])
-    least: dict[tuple[str, str], Measurement] = {}
-    for row in measured:
-        key = (row.variant_id, row.device_class)
-        if key not in least or row.batch < least[key].batch:
-            least[key] = row
-    victors = dominated_by_device(of_task, measured, outcomes)
-    return MadeFamily(order, family, devices, least, victors, failed, noise)
+    largest_first = sorted(measured, key=lambda row: -row.batch)
+    least = {(row.variant_id, row.device_class): row for row in largest_first}
+    return least, dominated_by_device(of_task, measured, outcomes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from modelless.profiler.cost_model.learned.prior import shipped_prior
 from modelless.profiler.cost_model.placement_facts import describe_measured
 from modelless.profiler.devices.device import default_device_classes
 from modelless.profiler.devices.host import read_facts
-from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.records import Records
 from modelless.profiler.report.document import Report, report_of
 from modelless.profiler.report.page import render
@@ -90,13 +89,16 @@ def draw(
 def _report_on(
     registry: Registry, variants: Sequence[Variant], classes: Sequence[str] | None
 ) -> Report:
-    """The report of what is profiled of the variants on the device classes; None is all of them.
-
-    Raises:
-        NotFoundError: nothing is, or nothing on one of the device classes.
-    """
+    """The report of what is profiled of the variants on the device classes; None is all of them."""
     by_id = {variant.id: variant for variant in variants}
-    measurements = _wanted(Records(registry.store).everything(), by_id, classes)
+    found = [row for row in Records(registry.store).everything() if row.variant_id in by_id]
+    if not found:
+        raise NotFoundError("nothing of this is profiled yet: run 'modelless profile' first")
+    known = {row.device_class for row in found}
+    for name in classes or ():
+        if name not in known:
+            raise not_found("profiled device class", name, known, "")
+    measurements = [row for row in found if classes is None or row.device_class in classes]
     devices = {each.name: each for each in default_device_classes(read_facts())}
     subjects = describe_measured(
         measurements, by_id, devices, registry.catalog().models.values(), registry.graph_facts
@@ -112,31 +114,8 @@ def _document(found: Report) -> dict[str, Any]:
     return {"modelless": __version__, **found.document()}
 
 
-def _wanted(
-    measurements: Sequence[Measurement], ids: Container[str], classes: Sequence[str] | None
-) -> list[Measurement]:
-    """The measurements of the variants and, unless None, the device classes.
-
-    Raises:
-        NotFoundError: there is none, or none of one of the device classes.
-    """
-    found = [row for row in measurements if row.variant_id in ids]
-    if not found:
-        raise NotFoundError("nothing of this is profiled yet: run 'modelless profile' first")
-    known = {row.device_class for row in found}
-    for name in classes or ():
-        if name not in known:
-            raise not_found("profiled device class", name, known, "")
-    return [row for row in found if classes is None or row.device_class in classes]
-
-
 def _write(found: Report, folder: Path, option: str, on_progress: Progress) -> None:
-    """Write the report; ``option`` is the one that named the folder.
-
-    Raises:
-        EnvironmentUnfitError: Matplotlib is not installed.
-        InvalidInputError: the folder cannot be written.
-    """
+    """Write the report; ``option`` is the one that named the folder."""
     check_matplotlib()
 
     def show(done: int, total: int, now: str = "") -> None:

@@ -85,19 +85,17 @@ class Profiles:
         found: dict[Placement, dict[int, Measurement]] = {}
         for row in self.measurements:
             found.setdefault(row.placement, {})[row.batch] = row
-        for variant_id in self.variants:
-            for device in self.devices:
-                placement = Placement(variant_id, device)
-                if placement in found:
-                    yield placement, found[placement]
+        for placement in (Placement(v, device) for v in self.variants for device in self.devices):
+            if placement in found:
+                yield placement, found[placement]
 
     def document(self) -> dict[str, Any]:
         """All of it as plain data."""
         measured = {(row.placement, row.batch) for row in self.campaign.measured}
         first = self.measurements[0] if self.measurements else None
         return {
-            "device": first.device_name if first else None,
-            "fingerprint": first.fingerprint if first else None,
+            "device": first and first.device_name,
+            "fingerprint": first and first.fingerprint,
             "rates": {name: rates_document(each) for name, each in self.rates.items()},
             "elapsed_s": self.campaign.elapsed_s,
             "measured": len(self.campaign.measured),
@@ -182,8 +180,11 @@ def profile(
         ... # doctest: +SKIP
     """
     csv_file = path_or_none(csv)
-    if csv_file is not None:
-        _check_writable(csv_file)
+    if csv_file is not None:  # checked before anything is measured
+        folder = csv_file.parent
+        if csv_file.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+            allowed = "a file in a folder that can be written"
+            raise InvalidInputError.of("--csv", str(csv_file), allowed)
     facts = read_facts()
     devices = pick_device_classes(device_classes, default_device_classes(facts))
     kinds = sorted({device.kind for device in devices})
@@ -217,9 +218,8 @@ def profile(
         ]
         pairs: list[PairRun] = []
         if neighbours:
-            pairs = _measure_pairs(
-                jobs, rows, PairRecords(registry.store), facts, accept_noise, on_progress
-            )
+            kept = PairRecords(registry.store)
+            pairs = _measure_pairs(jobs, rows, kept, facts, accept_noise, on_progress)
     profiles = Profiles(
         {variant.id: variant for variant in variants},
         {device.name: device for device in devices},
@@ -254,10 +254,8 @@ def find_jobs(
     for variant in variants:
         fit = [device for device in devices if runs_on(variant.engine, device)]
         if not fit:
-            kind = ENGINES[variant.engine].device_kind
-            on_progress(
-                Note(f"note: {variant.id} is left out: {variant.engine.value} runs on a {kind}")
-            )
+            only = f"{variant.engine.value} runs on a {ENGINES[variant.engine].device_kind}"
+            on_progress(Note(f"note: {variant.id} is left out: {only}"))
             continue
         try:
             artifact = registry.artifacts.fetch(variant.artifact_sha256)
@@ -320,11 +318,7 @@ def _measure_pairs(
     accept_noise: bool,
     on_progress: Progress,
 ) -> list[PairRun]:
-    """Run a few placements in pairs; each run is kept as soon as it ends.
-
-    Raises:
-        NoisyMachineError: the machine is too noisy, and noise is not accepted.
-    """
+    """Run a few placements in pairs; each run is kept as soon as it ends."""
     representatives = choose_representatives(jobs, best_points(rows))
     total = sum(o.job.device == e.job.device for o in representatives for e in representatives)
     runs: list[PairRun] = []
@@ -384,24 +378,11 @@ def _strategy(
     from modelless.profiler.cost_model.learned.prior import shipped_prior
     from modelless.profiler.cost_model.placement_facts import describe_placements
 
-    variants = {job.variant.id: job.variant for job in jobs}
-    devices = {job.device.name: job.device for job in jobs}
-    subjects = describe_placements(
-        variants.values(),
-        devices.values(),
-        facts,
-        catalog.models.values(),
-        registry.graph_facts,
-        rates,
-    )
+    variants = {job.variant.id: job.variant for job in jobs}.values()
+    devices = {job.device.name: job.device for job in jobs}.values()
+    models = catalog.models.values()
+    subjects = describe_placements(variants, devices, facts, models, registry.graph_facts, rates)
     return BayesianDesign(shipped_prior(), subjects, batches, target_error)
-
-
-def _check_writable(path: Path) -> None:
-    """Raise before anything is measured if the file cannot be written."""
-    folder = path.parent
-    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise InvalidInputError.of("--csv", str(path), "a file in a folder that can be written")
 
 
 def _placement_fields(placement: Placement) -> dict[str, Any]:

@@ -129,9 +129,12 @@ def register(
     check_name("name", name)
     number_format = member_of(Precision, "--precision", precision)
     runs_on = parse_engine(engine)
-    new_task = described_task(Path(task_file), task) if task_file is not None else None
     with open_home(home) as registry:
-        of_task = new_task or _find_task(registry, task)
+        of_task = find_task(registry, task, path_or_none(task_file))
+        if of_task is None:
+            how, known = "describe one in a file and give --task-file.", registry.tasks()
+            missing = not_found("task", str(task), [each.name for each in known], how)
+            raise NotFoundError(f"{missing} For a new one, {how}") if known else missing
         stated = any((family, model_source, licence))
         of_model = (None if stated else known_model(registry, of_task, model)) or Model(
             of_task.name, model, family or model, model_source, licence
@@ -155,12 +158,9 @@ def register(
             )  # fmt: skip
             measured = measure_file(planned, data, of_task, labelled, on_progress)
             accuracy = measured[0].accuracy
-            for remark in (
-                remark_on_precision(*measured, None),
-                remark_on_guessing(accuracy, of_task),
-            ):
-                if remark:
-                    on_progress(Note(f"note: {remark}"))
+            remarks = remark_on_precision(*measured, None), remark_on_guessing(accuracy, of_task)
+            for remark in filter(None, remarks):
+                on_progress(Note(f"note: {remark}"))
         every = registry.variants(of_task.name, model, name, latest_only=False)
         before = {known.id for known in every}
 
@@ -193,12 +193,8 @@ def register(
                 also=note,
             )
     if accuracy_percent is None and validation is None:
-        on_progress(
-            Note(
-                "note: no --accuracy was given, so it counts as 0 %: it is never chosen for a "
-                "query that asks for any"
-            )
-        )
+        effect = "it is never chosen for a query that asks for any"
+        on_progress(Note(f"note: no --accuracy was given, so it counts as 0 %: {effect}"))
     if missing := engine_status(runs_on).missing:
         on_progress(Note(f"note: it cannot be profiled or served here: {missing}"))
     return variant
@@ -252,27 +248,26 @@ def list_variants(
     listed = []
     for variant in found:
         mine = dict(sorted(victors.get(variant.id, {}).items()))
-        listed.append(
-            RegisteredVariant(
-                variant,
-                tuple(mine),
-                {device: by for device, by in mine.items() if by != variant.id},
-                variant.id in victors and variant.id not in left_out,
-            )
-        )
+        others = {device: by for device, by in mine.items() if by != variant.id}
+        is_served = variant.id in victors and variant.id not in left_out
+        listed.append(RegisteredVariant(variant, tuple(mine), others, is_served))
     return listed
 
 
-def described_task(path: Path, name: str | None) -> Task:
-    """The task that a file describes.
+def find_task(registry: Registry, name: str | None, task_file: Path | None) -> Task | None:
+    """The task that a file describes or that is registered; None if it is new.
 
     Raises:
-        InvalidInputError: see ``read_task``; or the file describes another task than ``name``.
+        InvalidInputError: there is no name and no file, or the file describes another task.
     """
-    found = read_task(path)
-    if name not in (None, found.name):
-        raise InvalidInputError.of("--task", name, f"{found.name!r}, as the task file says")
-    return found
+    if task_file is not None:
+        found = read_task(task_file)
+        if name not in (None, found.name):
+            raise InvalidInputError.of("--task", name, f"{found.name!r}, as the task file says")
+        return found
+    if name is None:
+        raise InvalidInputError("--task: say which task it performs, or describe it: --task-file")
+    return next((task for task in registry.tasks() if task.name == name), None)
 
 
 def known_model(registry: Registry, task: Task, name: str) -> Model | None:
@@ -295,13 +290,8 @@ def read_model(
     validation: Path | None,
     on_progress: Progress,
 ) -> Source:
-    """An ONNX file; or another framework's model, converted and held against itself.
-
-    Args:
-        source, framework: see ``register``.
-        task: which it performs; None if it is new.
-        validation: the validation set; the converted model is compared on its inputs.
-        on_progress: receives a note about a conversion.
+    """An ONNX file; or another framework's model, converted and held against itself on the inputs
+    of the validation set. The task is None if it is new.
 
     Raises:
         InvalidInputError: the source, or there is no validation set to convert with.
@@ -311,11 +301,8 @@ def read_model(
     if kind == ONNX:
         return Source(source, read_onnx(source))
     if validation is None:
-        raise InvalidInputError.of(
-            "--validation",
-            None,
-            f"a validation set: on its inputs the model is converted from {kind} and compared",
-        )
+        allowed = f"a validation set: on its inputs the model is converted from {kind} and compared"
+        raise InvalidInputError.of("--validation", None, allowed)
     on_progress(Note(f"converting {source} from {kind}, and holding the result against it"))
     if task is None:
         return read_source(source, kind, lambda: arrays_of(validation))
@@ -338,17 +325,6 @@ def member_of(kind: type[Member], field: str, value: str) -> Member:
     return kind(value)
 
 
-def _find_task(registry: Registry, name: str | None) -> Task:
-    if name is None:
-        raise InvalidInputError("--task: say which task it performs, or describe it: --task-file")
-    tasks = {task.name: task for task in registry.tasks()}
-    if name not in tasks:
-        how = "describe one in a file and give --task-file."
-        missing = not_found("task", name, tasks, how)
-        raise NotFoundError(f"{missing} For a new one, {how}") if tasks else missing
-    return tasks[name]
-
-
 def _stated_accuracy(
     task: Task,
     percent: float | None,
@@ -357,7 +333,7 @@ def _stated_accuracy(
     samples: int | None,
 ) -> Accuracy:
     if percent is None:
-        if provenance is not None or source is not None or samples is not None:
+        if (provenance, source, samples) != (None, None, None):
             raise InvalidInputError("--accuracy: give it too, or leave out what describes it")
         return Accuracy(0.0, task.accuracy_metric, Provenance.DERIVED, UNKNOWN_SOURCE)
     if provenance is None or not source:
@@ -395,9 +371,6 @@ def _revise(
     for variant in known:
         if (variant.artifact_sha256, variant.engine) == (sha256, engine):
             return registry.revise_accuracy(variant.id, accuracy, reason, details)
-    raise InvalidInputError.of(
-        "--revise-accuracy",
-        path,
-        f"a variant that was registered from these very bytes for {engine.value}",
-        "Leave it out to register a new one.",
-    )
+    allowed = f"a variant that was registered from these very bytes for {engine.value}"
+    hint = "Leave it out to register a new one."
+    raise InvalidInputError.of("--revise-accuracy", path, allowed, hint)

@@ -155,29 +155,21 @@ def select(
         ).model()
     scope = catalog.resolve(task)
     variants = {variant.id: variant for variant in scope.variants}
-    names = {device.name for device in devices}
-    placements = [
-        placement
-        for placement in cost_model.placements
-        if placement.variant_id in variants and placement.device_class in names
-    ]
-    if not placements:
+    ready: dict[str, list[str]] = {device.name: [] for device in devices}
+    for placement in cost_model.placements:
+        if placement.variant_id in variants and placement.device_class in ready:
+            ready[placement.device_class].append(placement.variant_id)
+    if not any(ready.values()):
         raise NotFoundError(
-            f"no variant of {task!r} has a profile for {', '.join(sorted(names))} on this machine: "
+            f"no variant of {task!r} has a profile for {', '.join(sorted(ready))} on this machine: "
             f"run 'modelless profile {task} --device-class {','.join(device_classes)}' first"
         )
-    instances = ReadyInstances(
-        variants, {device.name: device for device in devices}, cost_model, limits.max_batch
-    )
-    dispatcher = Dispatcher(
-        instances,
-        chooser,
-        np.random.default_rng(settings.seed),
-        DispatchLimits(max_batch=limits.max_batch),
-    )
-    for name in (device.name for device in devices):
-        ready = tuple(p.variant_id for p in placements if p.device_class == name)
-        dispatcher.handle(WorkerReported(WorkerReport(name, name, ready)), 0.0)
+    by_name = {device.name: device for device in devices}
+    instances = ReadyInstances(variants, by_name, cost_model, limits.max_batch)
+    rng, bounds = np.random.default_rng(settings.seed), DispatchLimits(max_batch=limits.max_batch)
+    dispatcher = Dispatcher(instances, chooser, rng, bounds)
+    for name, held in ready.items():
+        dispatcher.handle(WorkerReported(WorkerReport(name, name, tuple(held))), 0.0)
     query = _query(scope, slo, batch, limits.default_latency_ms / 1e3)
     candidates = instances.candidates(scope.name, batch, 0.0)
     effects = _until_decided(dispatcher, dispatcher.handle(QueryArrived(query), 0.0))
@@ -185,14 +177,12 @@ def select(
     chosen, refusal = None, None
     if receipt is not None and any(isinstance(effect, Execute) for effect in effects):
         chosen = Placement(receipt.variant_id, receipt.device_class)
+    elif refused := next((effect for effect in effects if isinstance(effect, Refuse)), None):
+        refusal = error_of(refused)
     else:
-        refused = next((effect for effect in effects if isinstance(effect, Refuse)), None)
-        refusal = (
-            ModellessError("the policy neither chose nor refused: it waits for more queries")
-            if refused is None
-            else error_of(refused)
-        )
+        refusal = ModellessError("the policy neither chose nor refused: it waits for more queries")
     accuracies = {name: variant.accuracy for name, variant in variants.items()}
+    profiled = {variant_id for held in ready.values() for variant_id in held}
     return Selection(
         scope.name,
         batch,
@@ -207,7 +197,7 @@ def select(
             for entry in _explain(query, candidates, chosen)
         ],
         accuracies,
-        sorted(set(variants) - {p.variant_id for p in placements}),
+        sorted(set(variants) - profiled),
         {name: why for name, why in catalog.left_out.items() if in_scope(name, scope.name)},
     )
 

@@ -72,32 +72,26 @@ def _specs(field: str, parts: list[TensorPart]) -> tuple[TensorSpec, ...]:
     if len(set(names)) != len(names):
         raise InvalidInputError.of(field, names, "each name once")
     for part in parts:
+        name = f"{field}.{part.name}"
         if part.datatype not in DTYPES:
-            raise InvalidInputError.of(
-                f"{field}.{part.name}.datatype", part.datatype, ", ".join(DTYPES)
-            )
+            raise InvalidInputError.of(f"{name}.datatype", part.datatype, ", ".join(DTYPES))
         if part.shape[0] != -1 or any(size < 1 and size != -1 for size in part.shape):
-            raise InvalidInputError.of(
-                f"{field}.{part.name}.shape",
-                part.shape,
-                "-1 first, which counts items; then sizes from 1, or -1 for any",
-            )
+            allowed = "-1 first, which counts items; then sizes from 1, or -1 for any"
+            raise InvalidInputError.of(f"{name}.shape", part.shape, allowed)
     return tuple(TensorSpec(part.name, part.datatype, tuple(part.shape)) for part in parts)
 
 
 def _labels(labels: list[str] | str, folder: Path) -> tuple[str, ...]:
     if isinstance(labels, str):
-        labels = [line.strip() for line in _read(folder / labels, "labels").splitlines()]
-        labels = [label for label in labels if label]
+        path = folder / labels
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            allowed = f"a readable file ({error.strerror})"
+            raise InvalidInputError.of("labels", str(path), allowed) from None
+        except UnicodeDecodeError:
+            raise InvalidInputError.of("labels", str(path), "a text file in UTF-8") from None
+        labels = list(filter(None, map(str.strip, lines)))
     if len(labels) > _MOST_LABELS:
         raise InvalidInputError.of("labels", f"{len(labels)} labels", f"up to {_MOST_LABELS}")
     return tuple(labels)
-
-
-def _read(path: Path, what: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InvalidInputError.of(what, str(path), f"a readable file ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise InvalidInputError.of(what, str(path), "a text file in UTF-8") from None

@@ -76,15 +76,11 @@ class Validated:
             "figure": self.found.score.figure,
             "elapsed_s": round(self.elapsed_s, 3),
             "stored": not self.not_stored,
-            "against_best": against
-            and {
-                "percent": against.percent,
-                "low": against.low_percent,
-                "high": against.high_percent,
-                "p_value": against.p_value,
-                "items": against.count,
+            "against_best": against and {
+                "percent": against.percent, "low": against.low_percent,
+                "high": against.high_percent, "p_value": against.p_value, "items": against.count,
             },
-        }
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,15 +163,13 @@ def validate(
         results, failed = _measure(
             registry, task, variants, items, judge, sample, precision_percent, on_progress
         )
-    coarse = {
-        each.variant.id: remark_on_precision(each.found, judge, precision_percent)
-        for each in results
-    }
-    guesses = {each.variant.id: remark_on_guessing(each.found.accuracy, task) for each in results}
-    refused = {each.variant.id: each.not_stored for each in results}
-    remarks = [f"{reason}: {names}" for told in (coarse, guesses) for reason, names in
-               group_names(told).items()]  # fmt: skip
-    remarks += [f"not stored, as {why}: {names}" for why, names in group_names(refused).items()]
+    found = {each.variant.id: each for each in results}
+    told = (
+        {name: remark_on_precision(v.found, judge, precision_percent) for name, v in found.items()},
+        {name: remark_on_guessing(v.found.accuracy, task) for name, v in found.items()},
+        {name: v.not_stored and f"not stored, as {v.not_stored}" for name, v in found.items()},
+    )
+    remarks = [f"{why}: {names}" for each in told for why, names in group_names(each).items()]
     return Validation(
         task.name, judge.name, items.name, items.sha256, len(items), results, failed, remarks
     )
@@ -201,38 +195,27 @@ def measure_variant(
     *,
     sample: int | None = None,
     precision_percent: float | None = None,
-) -> tuple[MeasuredAccuracy, float]:
-    """The accuracy of a variant, registered or not, and the seconds that loading and running took.
+) -> MeasuredAccuracy:
+    """The accuracy of a variant, registered or not.
 
     Raises:
         ModellessError: as ``load_to_measure`` and ``measure_accuracy`` do.
     """
-    started_s = time.perf_counter()
     loaded = load_to_measure(variant, artifact)
     try:
-        found = measure_accuracy(
+        return measure_accuracy(
             loaded, items, metric, sample=sample, precision_percent=precision_percent,
             on_progress=on_progress,
         )  # fmt: skip
     finally:
         loaded.unload()
-    return found, time.perf_counter() - started_s
 
 
 def measure_file(
     variant: Variant, data: bytes, task: Task, validation: Path, on_progress: Progress
 ) -> tuple[MeasuredAccuracy, Metric]:
-    """The accuracy of a file that is not registered yet, on all of a validation set.
-
-    Args:
-        variant: what the file becomes; its accuracy is ignored.
-        data: the file.
-        task: which it performs; its metric judges.
-        validation: where the validation set lies.
-        on_progress: receives the progress.
-
-    Raises:
-        ModellessError: as ``open_validation_set``, ``find_metric`` and ``measure_variant`` do.
+    """The accuracy of a file that is not registered yet, on all of a validation set, and the
+    task's metric, which judges. ``variant`` is what the file becomes; its accuracy is ignored.
     """
     metric = find_metric(task.accuracy_metric, task)
     items = open_validation_set(validation, task, metric.expects)
@@ -240,7 +223,7 @@ def measure_file(
         artifact = Path(folder) / "model.onnx"
         artifact.write_bytes(data)
         show = _report_items(on_progress, variant)
-        return measure_variant(variant, artifact, items, metric, show)[0], metric
+        return measure_variant(variant, artifact, items, metric, show), metric
 
 
 def keep_measured(
@@ -250,9 +233,6 @@ def keep_measured(
 
     Accuracies of a task are compared, so they are all in the task's metric. Fewer items of the same
     set do not replace more of them. The history keeps every measurement.
-
-    Raises:
-        StoreError: the store cannot be written.
     """
     now, before = found.accuracy, registry.variant(variant.id).accuracy
     refusal = ""
@@ -277,10 +257,7 @@ def remark_on_precision(
 ) -> str:
     """A remark that there were too few items, and how many are enough; empty if there were enough.
 
-    Args:
-        found: what was measured.
-        metric: what judged.
-        wanted_percent: half-width that was asked for; None remarks only on very coarse intervals.
+    ``wanted_percent`` is the half-width asked for; with None only coarse intervals get a remark.
     """
     score = found.score
     wanted_percent = COARSE_PERCENT if wanted_percent is None else wanted_percent
@@ -294,12 +271,7 @@ def remark_on_precision(
 
 
 def remark_on_guessing(accuracy: Accuracy, task: Task) -> str:
-    """A remark that a classifier is no better than a guess, as with reordered labels; else empty.
-
-    Args:
-        accuracy: measured.
-        task: of the variant; its first output of scores tells how many classes there are.
-    """
+    """A remark that a classifier is no better than a guess, or nothing; labels may be reordered."""
     scores = next((spec for spec in task.outputs if is_scores(spec)), None)
     if scores is None or accuracy.metric != "top-1" or accuracy.low_percent is None:
         return ""
@@ -348,11 +320,7 @@ def _measure(
     precision_percent: float | None,
     on_progress: Progress,
 ) -> tuple[list[Validated], Mapping[str, str]]:
-    """Measure variant by variant and store each at once; the best first, and the errors by id.
-
-    Raises:
-        ModellessError: what is wrong with a variant, if it is wrong with all of them.
-    """
+    """Measure variant by variant and store each at once; the best first, and the errors by id."""
     each = min(len(items), sample or len(items))
     total = len(variants) * each
     results: list[Validated] = []
@@ -363,7 +331,8 @@ def _measure(
             show = _report_items(on_progress, variant, number * each, total)
             try:
                 artifact = registry.artifacts.fetch(variant.artifact_sha256)
-                found, elapsed_s = measure_variant(
+                started_s = time.perf_counter()
+                found = measure_variant(
                     variant, artifact, items, metric, show, sample=sample,
                     precision_percent=precision_percent,
                 )  # fmt: skip
@@ -371,6 +340,7 @@ def _measure(
                 error = damage
                 failed[variant.id] = str(damage)
                 continue
+            elapsed_s = time.perf_counter() - started_s
             refusal = keep_measured(registry, variant, found, metric, task.accuracy_metric)
             results.append(Validated(variant, found, elapsed_s, refusal))
         on_progress(Step("validating", total, total))

@@ -7,7 +7,7 @@ from typing import Any
 
 from modelless.controller.control.canary_verdict import TrialEvidence, status_of
 from modelless.controller.live.cluster.cluster import read_state
-from modelless.controller.usecases.client import find_url, get_json
+from modelless.controller.usecases.cluster import status as read_status
 from modelless.controller.usecases.home import Home, home_folder, open_home, user_name
 from modelless.controller.usecases.progress import Note, Progress, ignore
 from modelless.profiler.devices.host import read_facts
@@ -65,14 +65,9 @@ def begin_canary(
         other = parse_path(f"{version.partition('@')[0]}@{against.removeprefix('@')}").version
     with open_home(home) as registry:
         trial = promotion.begin_trial(
-            registry.store,
-            version,
-            share,
-            rules or TrialRules(),
-            user_name(),
-            reason or _REASON,
+            registry.store, version, share, rules or TrialRules(), user_name(), reason or _REASON,
             against=other,
-        )
+        )  # fmt: skip
         _warn_if_unprofiled(registry, trial.variant_id, on_progress)
     return trial
 
@@ -82,9 +77,7 @@ def list_canaries(
 ) -> list[dict[str, Any]]:
     """The evidence of canaries so far, from the running cluster or, if none is up, the store."""
     if url is not None or read_state(home_folder(home)) is not None:
-        trials: list[dict[str, Any]] = get_json(find_url(home, url), "/modelless/status").get(
-            "trials", []
-        )
+        trials: list[dict[str, Any]] = read_status(url, home=home).get("trials", [])
         return trials
     with open_home(home) as registry:
         store = registry.store
@@ -100,10 +93,6 @@ def list_canaries(
 
 def _warn_if_unprofiled(registry: Registry, variant_id: str, on_progress: Progress) -> None:
     rows = Records(registry.store).current(read_facts())
-    if not any(row.variant_id == variant_id for row in rows):
-        on_progress(
-            Note(
-                f"note: {variant_id} has no profile on this machine and is not served here until "
-                f"it has: modelless profile {variant_id}"
-            )
-        )
+    if all(row.variant_id != variant_id for row in rows):
+        lack = f"{variant_id} has no profile on this machine and is not served here until it has"
+        on_progress(Note(f"note: {lack}: modelless profile {variant_id}"))

@@ -10,12 +10,13 @@ from typing import Any, Final
 from sqlalchemy import select
 
 from modelless.common.errors import EnvironmentUnfitError, IntegrityError, NotFoundError
-from modelless.controller.usecases.home import Home, open_home
+from modelless.controller.usecases.home import Home, open_home, variant_fields
 from modelless.controller.usecases.progress import Note, Progress, Step, ignore
 from modelless.variants import zoo
 from modelless.variants.graphs.inspection import check_signature, inspect_onnx
 from modelless.variants.registry.registry import Registry
 from modelless.variants.store import HistoryRow
+from modelless.variants.store.history import record
 from modelless.variants.vocabulary import Provenance, Task, Variant
 
 KIND: Final = "zoo-added"
@@ -37,6 +38,15 @@ class AddedEntry:
     variants: tuple[Variant, ...]
     new: frozenset[str]
     was_there: bool
+
+    def document(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        return {
+            "name": self.name,
+            "was_there": self.was_there,
+            "new": sorted(self.new),
+            "variants": [variant_fields(variant) for variant in self.variants],
+        }
 
 
 def list_zoo(home: Home = None) -> list[dict[str, Any]]:
@@ -94,15 +104,11 @@ def zoo_add(
             try:
                 results.append(_add(registry, entry, force, on_progress))
             except KeyboardInterrupt:
-                count = len(registry.variants(entry.name))
-                on_progress(
-                    Note(
-                        f"{entry.name}: {count} variants are registered, each whole; add it again "
-                        "for the rest"
-                        if count
-                        else f"nothing of {entry.name} was registered"
-                    )
-                )
+                count, kept = len(registry.variants(entry.name)), ""
+                if count:
+                    kept = f"{entry.name}: {count} variants are registered, each whole; "
+                    kept += "add it again for the rest"
+                on_progress(Note(kept or f"nothing of {entry.name} was registered"))
                 raise
     return results
 
@@ -127,14 +133,7 @@ def _add(registry: Registry, entry: zoo.ZooEntry, force: bool, on_progress: Prog
     variants = tuple(_register(registry, task, one, before.values()) for one in built)
     ids = [variant.id for variant in variants]
     with registry.store.transaction() as session:
-        session.add(
-            HistoryRow(
-                kind=KIND,
-                subject=entry.name,
-                reason="forced" if force else "asked for",
-                details={"variants": ids},
-            )
-        )
+        record(session, KIND, entry.name, "forced" if force else "asked for", {"variants": ids})
     return AddedEntry(entry.name, variants, frozenset(ids) - before.keys(), was_there=False)
 
 

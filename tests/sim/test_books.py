@@ -203,11 +203,11 @@ SCALING: dict[str, tuple[Any, set[str]]] = {
     "elastic": (ELASTIC, {"resized", "worker-up", "worker-down", "worker-gone", "load-failed"}),
     "demand-value": (
         {"policy": "demand-value", "scale_workers": True},
-        {"worker-up", "worker-gone", "load-failed"},
+        {"worker-up", "worker-gone"},
     ),
     "ongoing-requests": (
         {"policy": "ongoing-requests", "upscale_delay_s": 2.0, "downscale_delay_s": 5.0},
-        {"worker-up", "worker-gone", "load-failed"},
+        {"worker-up", "worker-gone"},
     ),
 }
 

@@ -21,9 +21,8 @@ from modelless.controller.api.v2_reply import (
     render_infer,
     render_json,
 )
-from modelless.controller.api.v2_request import InferRequest, parse_infer
+from modelless.controller.api.v2_request import InferRequest, check_outputs, parse_infer
 from modelless.controller.api.v2_routes import Endpoint, Route, route
-from modelless.controller.api.v2_signature import check_outputs
 from modelless.controller.control.service import Service
 from modelless.controller.dispatch.dispatcher import Dispatcher
 from modelless.controller.dispatch.messages import (

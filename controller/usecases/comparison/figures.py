@@ -106,11 +106,7 @@ def unavoidable_percent(scenario: Mapping[str, Any]) -> float | None:
 
 
 def plans_text(plans: Mapping[str, Any] | None) -> str:
-    """How good a policy's plans were known to be, in a line; empty if it does not optimise.
-
-    Args:
-        plans: as in a run's figures, or a row's.
-    """
+    """How good a policy's plans were known to be, in a line; empty if it does not optimise."""
     if not plans:
         return ""
     count, worst = plans["count"], plans["worst_gap"]
@@ -127,10 +123,9 @@ def plans_text(plans: Mapping[str, Any] | None) -> str:
 
 
 def notes_of(scenario: Mapping[str, Any]) -> list[str]:
-    """What a reader of the table should know: runs that failed, what policies did wrong, and how
-    good the plans of those that optimise were.
+    """Remarks on a table: runs that failed, what policies did wrong, and how good plans were.
 
-    A contender without any run has its row to say why.
+    The row of a contender without any run says why.
     """
     notes = []
     for row in scenario["rows"]:

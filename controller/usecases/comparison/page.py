@@ -43,11 +43,7 @@ _READING: Final = (
 
 
 def render_page(document: Mapping[str, Any]) -> str:
-    """The page.
-
-    Args:
-        document: as ``comparison.document_of`` makes it, with the ``modelless`` version.
-    """
+    """The page of a document that ``comparison.document_of`` made, with modelless's version."""
     scenarios, contenders = document["scenarios"], document["contenders"]
     seeds = document["seeds"]
     counted = (
@@ -91,6 +87,8 @@ def _overview(scenarios: Sequence[Mapping[str, Any]]) -> str:
 def _scenario(number: int, scenario: Mapping[str, Any]) -> str:
     rows = scenario["rows"]
     bound = scenario["bound"]["value_per_query"]["mean"]
+    line = escape(bound_words(scenario))
+    line = line[0].upper() + line[1:] if bound is None else f"The line is the {line}"
     values = interval_chart(
         _marks(rows, "value_per_query"), "Value per query", bound=bound, number="{:.4f}".format
     )
@@ -110,22 +108,17 @@ def _scenario(number: int, scenario: Mapping[str, Any]) -> str:
     least = unavoidable_percent(scenario)
     cells = []
     for place, row in enumerate(rows):
-        name = escape(name_of(row))
-        if not row["runs"]:
-            why = escape(row["error"])
-            cells.append([name, f'<span class="refused">failed</span> {why}'])
-            continue
-        told = [
-            f"<b>{escape(text)}</b>" if place in best[column.key] else escape(text)
-            for column, text in ((column, cell_of(column, row)) for column in COLUMNS)
-        ]
-        cells.append([name, *told])
+        told = [f'<span class="refused">failed</span> {escape(row["error"])}']
+        if row["runs"]:
+            shown = {column.key: escape(cell_of(column, row)) for column in COLUMNS}
+            told = [f"<b>{v}</b>" if place in best[key] else v for key, v in shown.items()]
+        cells.append([escape(name_of(row)), *told])
     heads = ["contender", *(column.head for column in COLUMNS)]
     notes = "".join(f"<li>{escape(note)}</li>" for note in notes_of(scenario))
     content = (
         figure(
             values.svg(f"value-{number}"),
-            "<b>Value per query</b>, with 95 % intervals. " + _line_words(scenario),
+            f"<b>Value per query</b>, with 95 % intervals. {line}",
         )
         + table(heads, cells)
         + (f"<ul>{notes}</ul>" if notes else "")
@@ -178,13 +171,6 @@ def _who(contenders: Sequence[Mapping[str, Any]]) -> str:
     ]
     style = "What is not named stays as the world has it."
     return section("Who was compared", style, table(["name", "idea", "source", "policies"], rows))
-
-
-def _line_words(scenario: Mapping[str, Any]) -> str:
-    said = escape(bound_words(scenario))
-    if scenario["bound"]["value_per_query"]["mean"] is None:
-        return said[0].upper() + said[1:]
-    return f"The line is the {said}"
 
 
 def _marks(rows: Sequence[Mapping[str, Any]], name: str) -> list[Mark]:

@@ -11,8 +11,7 @@ import pytest
 from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.controller.cli.arguments import moment_of
 from modelless.controller.control.messages import Entry
-from modelless.controller.history.entries import write_entries
-from modelless.controller.history.kinds import NOTED_KINDS
+from modelless.controller.history.entries import NOTED_KINDS, write_entries
 from modelless.controller.history.receipts import (
     ReceiptFiles,
     receipt_document,
