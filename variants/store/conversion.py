@@ -71,6 +71,11 @@ def variant_of(row: VariantRow) -> Variant:
             f"The store's variant {row.id} was registered by a newer modelless ({error}). "
             "Upgrade with: pip install --upgrade modelless"
         ) from error
+    known = {
+        field.name: getattr(row, f"accuracy_{field.name}")
+        for field in dataclasses.fields(Accuracy)
+        if field.name != "provenance"
+    }
     return Variant(
         task=row.task,
         model=row.model,
@@ -81,15 +86,7 @@ def variant_of(row: VariantRow) -> Variant:
         engine=engine,
         artifact_sha256=row.artifact_sha256,
         artifact_bytes=row.artifact.bytes,
-        accuracy=Accuracy(
-            percent=row.accuracy_percent,
-            metric=row.accuracy_metric,
-            provenance=provenance,
-            source=row.accuracy_source,
-            low_percent=row.accuracy_low_percent,
-            high_percent=row.accuracy_high_percent,
-            sample_count=row.accuracy_sample_count,
-        ),
+        accuracy=Accuracy(**known, provenance=provenance),
         parameter_count=row.parameter_count,
         multiply_adds=row.multiply_adds,
     )
