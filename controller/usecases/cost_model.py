@@ -17,7 +17,7 @@ from modelless.profiler.cost_model.learned.evaluation import (
     plan_cases,
 )
 from modelless.profiler.cost_model.learned.prior import read_prior, shipped_prior
-from modelless.profiler.measure.table import Duplicates, TableRow, read_table
+from modelless.profiler.measure.table import TableRow, read_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,4 +107,4 @@ def evaluate_cost_model(
 
 def _read(tables: Sequence[Path]) -> list[TableRow]:
 
-    return [row for path in tables for row in read_table(path, duplicates=Duplicates.KEEP)]
+    return [row for path in tables for row in read_table(path)]

@@ -44,9 +44,8 @@ from modelless.profiler.measure.inputs import sample_inputs
 from modelless.profiler.measure.jobs import MeasurementJob, MeasurementSink
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.neighbours import choose_representatives, run_pairs
-from modelless.profiler.measure.pair_records import PairRecords
 from modelless.profiler.measure.progress import ProgressEvent
-from modelless.profiler.measure.records import Records
+from modelless.profiler.measure.records import PairRecords, Records
 from modelless.profiler.measure.table import rows_of, write_table
 from modelless.variants.registry.catalog import Catalog
 from modelless.variants.registry.registry import Registry

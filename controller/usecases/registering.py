@@ -40,7 +40,7 @@ from modelless.variants.paths import not_found
 from modelless.variants.registry.outcomes import details_of, first_measured, latest_outcomes
 from modelless.variants.registry.registry import Registry
 from modelless.variants.runtimes.engines import engine_status, parse_engine
-from modelless.variants.store.history import record
+from modelless.variants.store import HistoryRow
 from modelless.variants.validation import open_validation_set
 from modelless.variants.validation.expected import Expects
 from modelless.variants.validation.inputs import arrays_of, first_inputs
@@ -168,7 +168,8 @@ def register(
             if variant.id in before:
                 return
             told = {"who": user_name(), "source": str(source), "sha256": variant.artifact_sha256}
-            record(session, REGISTERED, variant.id, f"registered from {source}", told)
+            came = f"registered from {source}"
+            session.add(HistoryRow(kind=REGISTERED, subject=variant.id, reason=came, details=told))
             if measured is not None:
                 reason = "measured when it was registered"
                 session.add(first_measured(variant, *measured, reason))

@@ -13,8 +13,7 @@ from modelless.profiler.cost_model.slowdowns import PairRun
 from modelless.profiler.devices.device import DeviceFacts
 from modelless.profiler.measure.campaign import BATCHES
 from modelless.profiler.measure.measurement import Measurement
-from modelless.profiler.measure.pair_records import PairRecords
-from modelless.profiler.measure.records import Records
+from modelless.profiler.measure.records import PairRecords, Records
 from modelless.variants.registry.catalog import Catalog
 from modelless.variants.registry.registry import Registry
 from modelless.variants.runtimes.engines import runs_on

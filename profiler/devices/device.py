@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from modelless.common.errors import InvalidInputError
 from modelless.variants.vocabulary import DeviceClass
 
 DEVICE_CLASSES = ("cpu-1", "cpu-2", "gpu-1")
@@ -123,40 +121,22 @@ class DeviceFacts:
         return self.cpu_model
 
 
-def default_device_classes(
-    facts: DeviceFacts,
-    *,
-    usd_per_core_hour: float = USD_PER_CORE_HOUR,
-    watts_per_core: float = WATTS_PER_CORE,
-    memory_share: float = MEMORY_SHARE,
-) -> list[DeviceClass]:
+def default_device_classes(facts: DeviceFacts) -> list[DeviceClass]:
     """Returns ``cpu-1`` (one thread), ``cpu-2`` on two cores or more, ``gpu-1`` (a card) with a
     card.
 
-    Each core brings an equal part of ``memory_share`` of the usable memory, so that any mix of
+    Each core brings an equal part of ``MEMORY_SHARE`` of the usable memory, so that any mix of
     these classes that fits the cores fits the memory, too.
-
-    Raises:
-        InvalidInputError: a price or power that is negative or not a number; a share that is not
-            more than 0 and at most 1.
     """
-    for name, value in (
-        ("usd_per_core_hour", usd_per_core_hour),
-        ("watts_per_core", watts_per_core),
-    ):
-        if not (math.isfinite(value) and value >= 0.0):
-            raise InvalidInputError.of(name, value, "0 or more")
-    if not 0.0 < memory_share <= 1.0:
-        raise InvalidInputError.of("memory_share", memory_share, "more than 0, up to 1")
-    bytes_per_core = int(facts.memory_bytes * memory_share / facts.cores)
+    bytes_per_core = int(facts.memory_bytes * MEMORY_SHARE / facts.cores)
     classes = [
         DeviceClass(
             name=f"cpu-{threads}",
             kind="cpu",
             threads=threads,
             memory_bytes=bytes_per_core * threads,
-            price_usd_per_hour=usd_per_core_hour * threads,
-            power_w=watts_per_core * threads,
+            price_usd_per_hour=USD_PER_CORE_HOUR * threads,
+            power_w=WATTS_PER_CORE * threads,
         )
         for threads in (1, 2)
         if threads <= facts.cores

@@ -117,31 +117,30 @@ def _int8_product() -> Probe:
 
 
 def _depthwise() -> Probe:
-    weight = np.ones((_CHANNELS, 1, _KERNEL_PX, _KERNEL_PX), np.float32)
-    nodes = [
-        helper.make_node("Conv", [f"x{step}", "w"], [f"x{step + 1}"], **_FILTER_ATTRIBUTES)
-        for step in range(_FILTERS)
-    ]
-    return _filters("fp32", nodes, [numpy_helper.from_array(weight, "w")], np.float32)
+    weights = [numpy_helper.from_array(np.ones(_FILTER_SHAPE, np.float32), "w")]
+    return _filters("fp32", "Conv", lambda x: [x, "w"], weights, np.float32)
 
 
 def _int8_depthwise() -> Probe:
-    weight = np.ones((_CHANNELS, 1, _KERNEL_PX, _KERNEL_PX), np.int8)
-    nodes = [
-        helper.make_node(
-            "QLinearConv", _quantised(f"x{step}"), [f"x{step + 1}"], **_FILTER_ATTRIBUTES
-        )
-        for step in range(_FILTERS)
-    ]
-    return _filters("int8", nodes, _quantised_weight(weight), np.uint8)
+    weights = _quantised_weight(np.ones(_FILTER_SHAPE, np.int8))
+    return _filters("int8", "QLinearConv", _quantised, weights, np.uint8)
 
 
-_FILTER_ATTRIBUTES: Final[dict[str, Any]] = {"group": _CHANNELS, "pads": [_KERNEL_PX // 2] * 4}
+_FILTER_SHAPE: Final = (_CHANNELS, 1, _KERNEL_PX, _KERNEL_PX)
 
 
 def _filters(
-    precision: str, nodes: Sequence[NodeProto], weights: Sequence[TensorProto], dtype: DTypeLike
+    precision: str,
+    operator: str,
+    inputs_of: Callable[[str], list[str]],
+    weights: Sequence[TensorProto],
+    dtype: DTypeLike,
 ) -> Probe:
+    pads = [_KERNEL_PX // 2] * 4
+    nodes = [
+        helper.make_node(operator, inputs_of(f"x{i}"), [f"x{i + 1}"], group=_CHANNELS, pads=pads)
+        for i in range(_FILTERS)
+    ]
     x = np.ones((1, _CHANNELS, _PICTURE_PX, _PICTURE_PX), dtype)
     work = _FILTERS * x.size * _KERNEL_PX**2
     return _probe(Quantity.DEPTHWISE, precision, nodes, weights, x, work)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from modelless.common.errors import InvalidInputError, ModellessError
 from modelless.profiler.devices.device import DeviceFacts
@@ -393,25 +393,12 @@ class _Campaign:
         kind: EventKind,
         job: MeasurementJob | None = None,
         batch: int | None = None,
-        *,
-        measurement: Measurement | None = None,
-        timing: Timing | None = None,
-        reason: SkipReason | None = None,
-        message: str = "",
+        **result: Any,
     ) -> None:
+        eta_s = self._time_left.eta_s(self._elapsed_s())
+        placement = job.placement if job else None
         self._progress(
-            ProgressEvent(
-                kind=kind,
-                done=self._done,
-                total=self._total,
-                eta_s=self._time_left.eta_s(self._elapsed_s()),
-                placement=job.placement if job else None,
-                batch=batch,
-                measurement=measurement,
-                timing=timing,
-                reason=reason,
-                message=message,
-            )
+            ProgressEvent(kind, self._done, self._total, eta_s, placement, batch, **result)
         )
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
 from modelless.variants.runtimes.base import Tensors
+from modelless.variants.signature import DTYPES
 from modelless.variants.vocabulary import TensorSpec
 
 MOST_WARM_UP = 8
@@ -18,23 +19,10 @@ MOST_WARM_UP = 8
 FREE_AXIS = 224
 """The size of a free axis for which none is given: the usual side of an image."""
 
-# Open Inference Protocol datatype -> (numpy type, largest integer drawn or None for floats in
-# 0..1). Integers other than bytes are most often token ids or flags: small ones are valid
-# everywhere.
-_DATATYPES: dict[str, tuple[type[np.generic], int | None]] = {
-    "BOOL": (np.bool_, 1),
-    "UINT8": (np.uint8, 255),
-    "UINT16": (np.uint16, 99),
-    "UINT32": (np.uint32, 99),
-    "UINT64": (np.uint64, 99),
-    "INT8": (np.int8, 99),
-    "INT16": (np.int16, 99),
-    "INT32": (np.int32, 99),
-    "INT64": (np.int64, 99),
-    "FP16": (np.float16, None),
-    "FP32": (np.float32, None),
-    "FP64": (np.float64, None),
-}
+# Largest value drawn. Integers other than bytes are most often token ids or flags: small ones are
+# valid everywhere.
+_LARGEST = {"BOOL": 1, "UINT8": 255}
+_LARGEST_OF_OTHERS = 99
 
 
 def sample_inputs(
@@ -62,19 +50,20 @@ def sample_inputs(
     rng = np.random.default_rng(seed)
     arrays: dict[str, NDArray[Any]] = {}
     for spec in specs:
-        if spec.datatype not in _DATATYPES:
+        if spec.datatype not in DTYPES:
             raise InvalidInputError.of(
                 f"input '{spec.name}' datatype",
                 spec.datatype,
-                ", ".join(_DATATYPES),
+                ", ".join(DTYPES),
                 "Give the measurement inputs of your own.",
             )
-        kind, largest = _DATATYPES[spec.datatype]
+        dtype = DTYPES[spec.datatype]
         shape = (batch, *_sizes(spec, (free_axes or {}).get(spec.name)))
-        if largest is None:
-            arrays[spec.name] = rng.random(shape).astype(kind)
+        if dtype.kind == "f":
+            arrays[spec.name] = rng.random(shape).astype(dtype)
         else:
-            arrays[spec.name] = rng.integers(0, largest, shape, endpoint=True).astype(kind)
+            largest = _LARGEST.get(spec.datatype, _LARGEST_OF_OTHERS)
+            arrays[spec.name] = rng.integers(0, largest, shape, endpoint=True).astype(dtype)
     return arrays
 
 

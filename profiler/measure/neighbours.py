@@ -104,11 +104,8 @@ def run_pairs(
         NoisyMachineError: the machine is too noisy, and noise is not accepted.
         EnvironmentUnfitError: a neighbour could not be started, or ended early.
     """
-    environment, beside, limits = (
-        environment or MeasuringEnvironment(),
-        beside or neighbour_process,
-        limits or NoiseLimits(),
-    )
+    environment, beside = environment or MeasuringEnvironment(), beside or neighbour_process
+    limits = limits or NoiseLimits()
     for own in representatives:
         others = [other for other in representatives if other.job.device == own.job.device]
         threads = own.job.device.threads

@@ -151,16 +151,14 @@ def fixed_work() -> None:
         total += number & 7
 
 
-def require_quiet(
-    probe_once: Callable[[], Noise], limits: NoiseLimits, *, attempts: int = PROBE_ATTEMPTS
-) -> Noise:
-    """Probe until it is quiet, at most ``attempts`` times, and return the last noise.
+def require_quiet(probe_once: Callable[[], Noise], limits: NoiseLimits) -> Noise:
+    """Probe until it is quiet, at most ``PROBE_ATTEMPTS`` times, and return the last noise.
 
     Raises:
         NoisyMachineError: no probe was quiet; the message names what disturbs and what to do.
     """
     noise = probe_once()
-    for _ in range(attempts - 1):
+    for _ in range(PROBE_ATTEMPTS - 1):
         if noise.level(limits) <= 1.0:
             break
         noise = probe_once()

@@ -9,9 +9,8 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,21 +35,13 @@ _LONGEST_MS, _SHORTEST_MS = 3.6e6, 1e-4
 _SHOWN_LINES = 8
 
 
-def check_units(path: Path, rows: Sequence[TableRow], lines: Sequence[int]) -> None:
+def _check_units(path: Path, rows: Sequence[TableRow], lines: Sequence[int]) -> None:
     """Refuse latencies that look like seconds or microseconds given as milliseconds.
 
     It checks four signs row by row, so that a table with mixed units is found, too: throughput (by
     Little's law, batch x concurrency = throughput x latency), the p99 of the same row, the rate of
     multiply-adds, and the length itself. A row with none of the other columns is judged by its
     length.
-
-    Args:
-        path: the file, for the error.
-        rows: rows of the table.
-        lines: line number of each row.
-
-    Raises:
-        InvalidInputError: names the lines, the first row's figures and what they look like.
     """
     suspects: list[tuple[int, str]] = []
     for line, row in zip(lines, rows, strict=True):
@@ -63,35 +54,6 @@ def check_units(path: Path, rows: Sequence[TableRow], lines: Sequence[int]) -> N
             suspects[0][1],
             "milliseconds for the whole batch, and throughput_per_s in items a second",
             "Convert the column and read it again.",
-        )
-
-
-def check_duplicates(path: Path, rows: Sequence[TableRow], lines: Sequence[int]) -> None:
-    """Refuse two rows for one point.
-
-    Args:
-        path: the file, for the error.
-        rows: rows of the table.
-        lines: line number of each row.
-
-    Raises:
-        InvalidInputError: names the lines.
-    """
-    first: dict[Hashable, int] = {}
-    repeated: list[int] = []
-    example = ""
-    for line, row in zip(lines, rows, strict=True):
-        earlier = first.setdefault(row.key, line)
-        if earlier != line:
-            example = example or f"line {line} repeats line {earlier}"
-            repeated.append(line)
-    if repeated:
-        raise InvalidInputError.of(
-            f"{path}: duplicates on {_some(repeated)}",
-            example,
-            "one row for each source, task, model, device, engine, precision, resolution_px, batch "
-            "and concurrency",
-            "Keep one of each, or ask for duplicates to be kept.",
         )
 
 
@@ -182,19 +144,13 @@ class TableRow:
     @property
     def key(self) -> tuple[object, ...]:
         """The columns that distinguish points."""
-        return (
-            self.source,
-            self.task,
-            self.model,
-            self.device,
-            self.device_kind,
-            self.engine,
-            self.precision,
-            self.resolution_px,
-            self.batch,
-            self.concurrency,
-        )
+        return tuple(getattr(self, name) for name in _KEY)
 
+
+_KEY = (
+    *("source", "task", "model", "device", "device_kind", "engine", "precision"),
+    *("resolution_px", "batch", "concurrency"),
+)
 
 COLUMNS = tuple(field.name for field in fields(TableRow))
 _REQUIRED = frozenset({"model", "device", "batch", "latency_ms"})
@@ -202,13 +158,6 @@ _TEXT = frozenset(field.name for field in fields(TableRow) if field.type == "str
 _WHOLE = frozenset({"resolution_px", "batch", "concurrency", "layers"})
 _ANY_SIGN = frozenset({"accuracy"})  # some metrics are published negative (decibels)
 _MAY_BE_ZERO = frozenset({"memory_mib", "params_m", "gmacs", "mactivations_m", "layers"})
-
-
-class Duplicates(StrEnum):
-    """How to treat several rows of one key."""
-
-    REFUSE = "refuse"
-    KEEP = "keep"
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,18 +268,18 @@ def write_table(path: Path, rows: Sequence[TableRow]) -> None:
     path.write_text(buffer.getvalue(), encoding="utf-8", newline="")
 
 
-def read_table(path: Path, *, duplicates: Duplicates = Duplicates.REFUSE) -> list[TableRow]:
+def read_table(path: Path) -> list[TableRow]:
     """Returns the rows of a table of the schema; columns of other names are ignored.
+
+    A point may occur several times: some published tables leave out what distinguishes them.
 
     Args:
         path: a CSV file, UTF-8, heading first.
-        duplicates: whether a point may occur several times. Some published tables need KEEP,
-            because they do not publish what distinguishes the measurements.
 
     Raises:
         InvalidInputError: the file is unreadable, a column is missing, there are no rows, a value
-            is no number or impossible, latencies look like another unit, or points occur twice. The
-            message names the file, the lines, the value and what is allowed.
+            is no number or impossible, or latencies look like another unit. The message names the
+            file, the lines, the value and what is allowed.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -352,9 +301,7 @@ def read_table(path: Path, *, duplicates: Duplicates = Duplicates.REFUSE) -> lis
         raise InvalidInputError.of(f"{path}", str(error), "well-formed CSV") from error
     if not rows:
         raise InvalidInputError.of(f"{path}", "no rows", "at least one row below the heading")
-    check_units(path, rows, lines)
-    if duplicates is Duplicates.REFUSE:
-        check_duplicates(path, rows, lines)
+    _check_units(path, rows, lines)
     return rows
 
 

@@ -14,9 +14,11 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 from onnx import ModelProto, NodeProto
+from pydantic import TypeAdapter
 
 from modelless.variants.graphs import traversal as onnx_graphs
 from modelless.variants.graphs.item_graph import (
@@ -218,16 +220,12 @@ class GraphFacts:
         """The facts that a document holds; None if another reader wrote it."""
         if document.get("reader") != READER:
             return None
-        fields = {each.name: document[each.name] for each in dataclasses.fields(cls)}
-        if fields["largest_layers"] is not None:
-            fields["largest_layers"] = tuple(
-                LayerFacts(**(each | {"kind": LayerKind(each["kind"])}))
-                for each in fields["largest_layers"]
-            )
-            fields["bands"] = tuple(IntensityBand(**each) for each in fields["bands"])
-        if fields["precision"] is not None:
-            fields["precision"] = Precision(fields["precision"])
-        return cls(**fields)
+        return _adapter().validate_python(document)
+
+
+@cache
+def _adapter() -> TypeAdapter[GraphFacts]:
+    return TypeAdapter(GraphFacts)
 
 
 def read_graph_facts(model: ModelProto, *, resolution_px: int | None = None) -> GraphFacts:

@@ -7,7 +7,9 @@ maker has a file of its own, which cites its source.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -125,3 +127,26 @@ def build_maker(name: str, settings: Mapping[str, Any], place: str = "") -> Make
         raise InvalidInputError(
             f"{place or name}: {problems(error)}; {name} has the settings {known}"
         ) from None
+
+
+# Messages of a maker that takes long, such as how many steps of training are done. They go through
+# a context variable, so that ``Maker.make``, which most makers end quickly, has no argument for it.
+
+_RECEIVER: Final[ContextVar[Callable[[str], None] | None]] = ContextVar("receiver", default=None)
+
+
+@contextmanager
+def receive_messages(receiver: Callable[[str], None]) -> Iterator[None]:
+    """Call ``receiver`` with each message that a maker sends within the block."""
+    token = _RECEIVER.set(receiver)
+    try:
+        yield
+    finally:
+        _RECEIVER.reset(token)
+
+
+def send_message(message: str) -> None:
+    """Send a message to the receiver, if there is one."""
+    receiver = _RECEIVER.get()
+    if receiver is not None:
+        receiver(message)

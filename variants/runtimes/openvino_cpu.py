@@ -48,14 +48,11 @@ class OpenVinoCpu:
     compiling it takes three to eight times as long as importing what was compiled.
     """
 
+    engine = Engine.OPENVINO
+
     def __init__(self, cache: EngineCache | None = None) -> None:
         self._core = _core()
         self._cache = cache or EngineCache()
-
-    @property
-    def engine(self) -> Engine:
-        """The engine's name."""
-        return Engine.OPENVINO
 
     def load(
         self, variant: Variant, artifact: Path, *, threads: int, warm_up: Sequence[Tensors] = ()

@@ -157,13 +157,8 @@ class AnsweredBy(ValidationSet):
         self._items = items
         self._reference = reference
         self._output = ClassOutput(task, "agreement")
-        self._name = name
+        self.name = f"answers of {name} to {items.name}"
         self._answers: dict[int, int] = {}
-
-    @property
-    def name(self) -> str:
-        """Of the items and of what answered."""
-        return f"answers of {self._name} to {self._items.name}"
 
     @property
     def sha256(self) -> str:

@@ -12,8 +12,7 @@ import pytest
 from modelless.profiler.cost_model.drift_history import drifted_placements, record_drifts
 from modelless.profiler.cost_model.measured_model import Drift
 from modelless.profiler.measure.noise import HostNoise, Noise
-from modelless.profiler.measure.pair_records import PairRecords
-from modelless.profiler.measure.records import Records
+from modelless.profiler.measure.records import PairRecords, Records
 from modelless.profiler.measure.table import read_table
 from modelless.variants.registry.registry import open_registry
 from modelless.variants.vocabulary import Placement

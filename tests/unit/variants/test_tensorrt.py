@@ -18,8 +18,14 @@ from modelless.common.errors import (
 )
 from modelless.variants.runtimes import find_runtime
 from modelless.variants.runtimes.engine_cache import EngineCache
-from modelless.variants.runtimes.tensorrt_build import MAX_BATCH, MAX_SIDE, shape_profiles
-from modelless.variants.runtimes.tensorrt_gpu import MAX_GRAPHS, TensorRt, TensorRtVariant
+from modelless.variants.runtimes.tensorrt_gpu import (
+    MAX_BATCH,
+    MAX_GRAPHS,
+    MAX_SIDE,
+    TensorRt,
+    TensorRtVariant,
+    shape_profiles,
+)
 from modelless.variants.vocabulary import Engine, Precision, TensorSpec
 from tests.builders import (
     expected_scores,

@@ -24,8 +24,7 @@ from modelless.variants.graphs.weights import attribute, constants, replace
 from modelless.variants.making.calibration import CalibrationData, Feed
 from modelless.variants.making.fidelity import Fidelity, compare
 from modelless.variants.making.learning import deterministic, log_probabilities, soft_loss
-from modelless.variants.making.maker import Made, Maker
-from modelless.variants.making.messages import send_message
+from modelless.variants.making.maker import Made, Maker, send_message
 from modelless.variants.making.session import Session
 
 if TYPE_CHECKING:

@@ -27,6 +27,7 @@ from modelless.variants.graphs.weights import (
     constants,
     readers,
     replace,
+    require_weights,
     weights,
 )
 from modelless.variants.making.activation_ranges import (
@@ -176,29 +177,11 @@ def rank_layers(
 
 # Operators that have integer kernels, or pass integers on as they are. The last ones of networks
 # (Softmax, Sigmoid) are left out: outputs in steps of 1/256 would tie classes.
-_OPERATORS: Final = [
-    "Add",
-    "AveragePool",
-    "Clip",
-    "Concat",
-    "Conv",
-    "ConvTranspose",
-    "Flatten",
-    "Gemm",
-    "GlobalAveragePool",
-    "LeakyRelu",
-    "MatMul",
-    "MaxPool",
-    "Mul",
-    "Pad",
-    "Relu",
-    "Reshape",
-    "Resize",
-    "Split",
-    "Squeeze",
-    "Transpose",
-    "Unsqueeze",
-]
+_OPERATORS: Final = (
+    *("Add", "AveragePool", "Clip", "Concat", "Conv", "ConvTranspose", "Flatten", "Gemm"),
+    *("GlobalAveragePool", "LeakyRelu", "MatMul", "MaxPool", "Mul", "Pad", "Relu", "Reshape"),
+    *("Resize", "Split", "Squeeze", "Transpose", "Unsqueeze"),
+)
 _OPSET: Final = 13  # the first whose DequantizeLinear has a scale for each channel
 _OWN_OUTPUT: Final = frozenset({"Gemm", "MatMul"})
 
@@ -234,16 +217,10 @@ class Int8Static(Maker):
         """See ``Maker.make``."""
         model = inferred(at_least_opset(model, _OPSET))
         _flatten_biases(model)
-        layers = [weight.node.name for weight in weights(model)]
+        found = require_weights(model, self.name, "A model is quantised once.")
+        layers = [weight.node.name for weight in found]
         if self.bias_correction:
             with_biases(model)
-        if not layers:
-            raise InvalidInputError.of(
-                "int8-static: model",
-                "no float32 weights",
-                "a convolution or a matrix product of constants",
-                "A model is quantised once.",
-            )
         if self.keep_worst >= len(layers):
             raise InvalidInputError.of(
                 "int8-static.keep_worst", self.keep_worst, f"less than {len(layers)}, its layers"

@@ -38,7 +38,7 @@ from modelless.profiler.cost_model.learned.item_effects import ItemEffects
 from modelless.profiler.cost_model.learned.kernel import TERMS, Kernel, weighted_terms
 from modelless.profiler.cost_model.learned.prior import FORMAT, KINDS, digest_of
 from modelless.profiler.cost_model.learned.roofline import COMPONENTS, Roofline
-from modelless.profiler.measure.table import Duplicates, TableRow, read_table
+from modelless.profiler.measure.table import TableRow, read_table
 from modelless.variants.estimates import FloatArray
 
 IntArray = NDArray[np.intp]
@@ -86,7 +86,7 @@ def main(
     seed: Annotated[int, typer.Option(help="Of all samples.")] = 0,
 ) -> None:
     """Make a prior."""
-    by_table = {path.name: read_table(path, duplicates=Duplicates.KEEP) for path in tables}
+    by_table = {path.name: read_table(path) for path in tables}
     rows = [row for some in by_table.values() for row in some]
     rng = np.random.default_rng(seed)
     roofline = fit_roofline(rows)

@@ -32,7 +32,7 @@ from modelless.profiler.measure.neighbours import (
     run_pairs,
 )
 from modelless.profiler.measure.noise import Noise
-from modelless.profiler.measure.pair_records import PairRecords
+from modelless.profiler.measure.records import PairRecords
 from modelless.variants.estimates import Load
 from modelless.variants.store import PairRunRow, open_store
 from modelless.variants.vocabulary import Placement, TensorSpec

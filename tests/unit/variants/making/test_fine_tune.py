@@ -21,8 +21,7 @@ from modelless.variants.making.builder import (
     with_answers,
 )
 from modelless.variants.making.calibration import CalibrationData
-from modelless.variants.making.maker import build_maker
-from modelless.variants.making.messages import receive_messages, send_message
+from modelless.variants.making.maker import build_maker, receive_messages, send_message
 from modelless.variants.making.recipe import parse_recipe, parse_step
 from modelless.variants.making.session import Session
 from modelless.variants.zoo.fashion_mnist import FashionMnist

@@ -15,7 +15,7 @@ from onnx import TensorProto, numpy_helper
 
 from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.variants.graphs.canonical import read_model
-from modelless.variants.graphs.inspection import inspect_onnx
+from modelless.variants.graphs.inspection import inspect_onnx, parse_onnx
 from modelless.variants.graphs.weights import weights
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.fidelity import Fidelity, compare, run_all
@@ -258,7 +258,7 @@ class TestInt8Static:
         )
         x = np.random.default_rng(0).random((2, 3, 4, 4), np.float32)
         result = made("int8-static", source, CalibrationData.of({"x": x}))
-        assert inspect_onnx(result).opset == 13
+        assert parse_onnx(result).opset_import[0].version == 13
         assert run(result, x) == pytest.approx(run(source, x), abs=0.1)
 
     def test_without_data_it_is_refused(self) -> None:

@@ -18,7 +18,7 @@ from modelless.profiler.cost_model.learned.evaluation import (
 )
 from modelless.profiler.cost_model.learned.predictor import Predictor
 from modelless.profiler.cost_model.learned.prior import shipped_prior
-from modelless.profiler.measure.table import Duplicates, TableRow, read_table
+from modelless.profiler.measure.table import TableRow, read_table
 
 from .worlds import latencies_ms, parted
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.shared_data
 
 def some_of(table: str, models: int, seed: int = 0) -> list[TableRow]:
     """The rows of some of a table's models, on all its devices."""
-    rows = read_table(PROFILES / f"{table}.csv", duplicates=Duplicates.KEEP)
+    rows = read_table(PROFILES / f"{table}.csv")
     names = np.random.default_rng(seed).permutation(sorted({one.model for one in rows}))[:models]
     kept = set(names.tolist())
     return [one for one in rows if one.model in kept]
