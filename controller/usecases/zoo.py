@@ -16,7 +16,6 @@ from modelless.variants import zoo
 from modelless.variants.graphs.inspection import check_signature, inspect_onnx
 from modelless.variants.registry.registry import Registry
 from modelless.variants.store import HistoryRow
-from modelless.variants.store.history import record
 from modelless.variants.vocabulary import Provenance, Task, Variant
 
 KIND: Final = "zoo-added"
@@ -133,7 +132,10 @@ def _add(registry: Registry, entry: zoo.ZooEntry, force: bool, on_progress: Prog
     variants = tuple(_register(registry, task, one, before.values()) for one in built)
     ids = [variant.id for variant in variants]
     with registry.store.transaction() as session:
-        record(session, KIND, entry.name, "forced" if force else "asked for", {"variants": ids})
+        reason = "forced" if force else "asked for"
+        session.add(
+            HistoryRow(kind=KIND, subject=entry.name, reason=reason, details={"variants": ids})
+        )
     return AddedEntry(entry.name, variants, frozenset(ids) - before.keys(), was_there=False)
 
 
