@@ -196,7 +196,7 @@ def register(
     if accuracy_percent is None and validation is None:
         effect = "it is never chosen for a query that asks for any"
         on_progress(Note(f"note: no --accuracy was given, so it counts as 0 %: {effect}"))
-    if absent := engine_status(runs_on).absent:
+    if absent := engine_status(runs_on).missing:
         on_progress(Note(f"note: it cannot be profiled or served here: {absent}"))
     return variant
 
