@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 
 LOOK_S, WATCH_VERSIONS_S, WATCH_CALLS_S = 0.2, 3.0, 2.0
 RULES = TrialRules(
-    alpha=0.2,
-    error_tolerance=0.2,
-    latency_tolerance=0.4,
-    min_queries=20,
-    max_queries=500,
-    max_s=15.0,
+    alpha=0.4,
+    error_tolerance=0.4,
+    latency_tolerance=0.6,
+    min_queries=5,
+    max_queries=200,
+    max_s=12.0,
 )
 
 

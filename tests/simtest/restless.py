@@ -47,5 +47,5 @@ class Restless(ScalingPolicy):
             for name in sorted(variant.latency_s)
             if rng.random() < 0.5
         }
-        workers = {name: rng.randrange(4) for name in ("cpu-1", "cpu-2") if rng.random() < 0.5}
+        workers = {name: rng.randrange(4) for name in ("cpu-1", "cpu-2") if rng.random() < 0.8}
         return Targets(instances, workers, Reason.WANTED, on_demand=rng.random() < 0.3)

@@ -129,6 +129,12 @@ def draw(seed: int) -> Schedule:
     for kind in on:
         for _ in range(rng.choice((1, 1, 2, 4))):
             items.append(_draw_item(rng, kind, setup))
+    if "canary" in on:  # a verdict takes some hundred queries
+        task = rng.choice(("alpha", "beta"))
+        items.append(
+            Item(0.5, "canary", next(n for n in fleet.TRIED if n.startswith(task)), value=2)
+        )
+        items.append(Item(3.0, "load", task, max(setup.end_s - 3.0, 1.0), 50.0))
     return Schedule(seed, setup, tuple(sorted(items)))
 
 
@@ -144,7 +150,7 @@ def _draw_setup(rng: random.Random) -> Setup:
         min_workers=0 if is_scaled and rng.random() < 0.5 else min(workers, 1),
         max_workers=workers + 2 if is_scaled else workers,
         memory_mib=rng.choice((600, 1000, 1000, 1500, 2500, 2500)),
-        sizes=("cpu-2",) if rng.random() < 0.4 else (),
+        sizes=("cpu-2",) if rng.random() < (0.8 if scaling == RESTLESS else 0.2) else (),
         knows_sizes=rng.random() < 0.5,
         selection=rng.choice(SELECTIONS) if rng.random() < 0.3 else "best-value",
         scaling=scaling,
