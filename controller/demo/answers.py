@@ -169,17 +169,17 @@ def _answer(
         reply.status,
         reply.error,
         client_ms,
-        shown,
-        score,
-        shown in photo.acceptable,
-        (resolutions_px.get(said["variant"]) or 0) >= LEAST_JUDGED_PX,
-        said["variant"],
-        short_name(said["variant"]),
-        said["accuracy"],
-        said["accuracy_provenance"],
-        said["predicted_latency_ms"],
-        said["observed_latency_ms"],
-        said.get("cost_usd"),
+        label=shown,
+        score=score,
+        is_sane=shown in photo.acceptable,
+        is_judged=(resolutions_px.get(said["variant"]) or 0) >= LEAST_JUDGED_PX,
+        variant=said["variant"],
+        short_name=short_name(said["variant"]),
+        accuracy=said["accuracy"],
+        accuracy_provenance=said["accuracy_provenance"],
+        predicted_ms=said["predicted_latency_ms"],
+        observed_ms=said["observed_latency_ms"],
+        cost_usd=said.get("cost_usd"),
     )
 
 
@@ -212,16 +212,18 @@ def ask_about_clothes(
         by_variant[str(reply.parameters["variant"])] += len(part)
         stated += float(reply.parameters["accuracy"]) * len(part)
     answered = len(images) - refused
+    low_percent, high_percent = wilson_percent(right, answered)
     return ClothesAnswer(
-        slo.name,
-        slo.limits,
-        answered,
-        right,
-        refused,
-        100.0 * right / max(answered, 1),
-        *wilson_percent(right, answered),
-        stated / max(answered, 1),
-        [
+        slo=slo.name,
+        limits=slo.limits,
+        images=answered,
+        right=right,
+        refused=refused,
+        measured_percent=100.0 * right / max(answered, 1),
+        measured_low=low_percent,
+        measured_high=high_percent,
+        stated_percent=stated / max(answered, 1),
+        variants=[
             {"variant": name, "short_name": short_name(name), "images": count}
             for name, count in by_variant.most_common()
         ],

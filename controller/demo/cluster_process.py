@@ -20,6 +20,7 @@ from types import TracebackType
 
 from modelless.common.errors import EnvironmentUnfitError, ModellessError
 from modelless.common.files import make_private_folder
+from modelless.controller.live.cluster.cluster import FirstSignal
 from modelless.controller.usecases.client import Client
 from modelless.controller.usecases.cluster import last_error
 
@@ -68,6 +69,7 @@ class ClusterProcess:
         self.url = f"http://{HOST}:{port}"
         self.stop_s = 0.0
         self._keep = keep
+        self._signals = FirstSignal()
         self._on_stage = on_stage
         self._log = home / "run" / "up.log"
         self._command = [
@@ -94,6 +96,7 @@ class ClusterProcess:
                 start_new_session=True,  # Ctrl-C is for the demo, which ends this one in its turn
                 preexec_fn=None if self._keep else _end_with_parent,
             )
+        self._signals.install()
         return self
 
     def __exit__(
@@ -102,16 +105,16 @@ class ClusterProcess:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None and self._keep:
-            return
         started_s = time.monotonic()
-        with _no_interrupts():
+        self._signals.mute()  # a second Ctrl-C must not leave half of it behind
+        if error is not None or not self._keep:
             self._process.terminate()  # does nothing if it has ended
             try:
                 self._process.wait(STOP_S)
             except subprocess.TimeoutExpired:
                 os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
+        self._signals.restore()
         self.stop_s = time.monotonic() - started_s
 
     def wait_ready(self, most_s: float = 180.0) -> None:
@@ -144,19 +147,6 @@ def _end_with_parent() -> None:
     """In the child, before it runs: ask Linux to end it, in order, if the demo itself is killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-@contextlib.contextmanager
-def _no_interrupts() -> Iterator[None]:
-    """Ctrl-C and SIGTERM do nothing inside: a second Ctrl-C must not leave half of it behind."""
-    before = {
-        number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

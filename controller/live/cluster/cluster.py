@@ -53,7 +53,9 @@ from modelless.controller.live.cluster.run_folder import (
 from modelless.controller.live.front.haproxy_keeper import HAProxyKeeper
 from modelless.controller.live.logs import RAY_LOGS
 
-# The supervisor's signals: the first one takes everything down, those after it do nothing.
+logger = logging.getLogger(__name__)
+
+OnStage = Callable[[str], None]
 
 
 class FirstSignal:
@@ -88,11 +90,6 @@ class FirstSignal:
         if not self._muted:
             self._muted = True
             raise KeyboardInterrupt
-
-
-logger = logging.getLogger(__name__)
-
-OnStage = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
