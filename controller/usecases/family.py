@@ -17,7 +17,7 @@ from modelless.controller.usecases.validating import (
     load_to_measure,
     remark_on_guessing,
 )
-from modelless.variants.conversion.sources import Source
+from modelless.variants.conversion.converted import Source
 from modelless.variants.making.builder import Builder, MadeVariant, RefusedVariant
 from modelless.variants.making.calibration import CalibrationData, to_npz
 from modelless.variants.making.fidelity import NOTHING_ALIKE_DB, Fidelity, compare, run_all

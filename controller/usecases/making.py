@@ -42,7 +42,7 @@ from modelless.profiler.devices.host import read_facts
 from modelless.profiler.measure.campaign import BATCHES, CampaignSettings
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.records import Records
-from modelless.variants.conversion.sources import Source
+from modelless.variants.conversion.converted import Source
 from modelless.variants.graphs.inspection import OnnxFacts, check_signature, inspect_onnx
 from modelless.variants.making.origins import rebuild_variant
 from modelless.variants.making.recipe import default_recipe, load_recipe

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Final
@@ -40,21 +40,24 @@ FRAMEWORKS: Final = Plugins(
 """The converter of each framework."""
 
 
+ONNX: Final = "onnx"
+
+
 @dataclass(frozen=True, slots=True)
-class Converted:
-    """A model that answers as its source does.
+class Source:
+    """A trained model in ONNX, which answers as what it was converted from does.
 
     Attributes:
-        onnx_bytes: in canonical form.
-        source: as it was named.
-        tools: versions of the packages that made it.
-        calls: on how many calls it was held against its source.
+        name: as the user named it.
+        onnx_bytes: the model, weights and all; in canonical form if it was converted.
+        framework: a key of ``FRAMEWORKS``, or ``onnx`` where nothing had to be converted.
+        tools: versions of the packages that converted it.
     """
 
+    name: str
     onnx_bytes: bytes
-    source: str
-    tools: Mapping[str, str]
-    calls: int
+    framework: str = ONNX
+    tools: Mapping[str, str] = field(default_factory=dict)
 
 
 def convert(
@@ -62,7 +65,7 @@ def convert(
     source: str,
     inputs: CalibrationData,
     tolerance: Tolerance = DEFAULT_TOLERANCE,
-) -> Converted:
+) -> Source:
     """Convert a trained model and hold the result against it.
 
     Args:
@@ -82,7 +85,7 @@ def convert(
     FRAMEWORKS.check(framework)
     if not inputs.feeds:
         raise InvalidInputError.of("conversion: inputs", "none", "one call of real inputs at least")
-    converter: Callable[..., Converted] = FRAMEWORKS.find(framework)
+    converter: Callable[..., Source] = FRAMEWORKS.find(framework)
     return converter(source, inputs, tolerance)
 
 
@@ -92,12 +95,13 @@ def finish(
     source: str,
     inputs: CalibrationData,
     tolerance: Tolerance,
+    framework: str,
     tools: set[str],
-) -> Converted:
+) -> Source:
     """The last steps that all converters share: write canonically, verify, note the tools."""
     onnx_bytes = write_model(model)
     verify_conversion(guarded(source_run, source), onnx_bytes, inputs, tolerance)
-    return Converted(onnx_bytes, source, tool_versions({"onnx", *tools}), len(inputs.feeds))
+    return Source(source, onnx_bytes, framework, tool_versions({"onnx", *tools}))
 
 
 def guarded(source_run: Callable[[Feed], Outputs], source: str) -> Callable[[Feed], Outputs]:

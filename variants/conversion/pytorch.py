@@ -25,7 +25,7 @@ from modelless.common.errors import IntegrityError, InvalidInputError
 from modelless.common.files import ZIP_ERRORS
 from modelless.variants.artifacts import MAX_ARTIFACT_BYTES
 from modelless.variants.conversion.converted import (
-    Converted,
+    Source,
     finish,
     guarded,
     load_model,
@@ -121,7 +121,7 @@ _HINT: Final = "install PyTorch, https://pytorch.org, and pip install onnxscript
 
 def convert_pytorch(
     source: str, inputs: CalibrationData, tolerance: Tolerance = DEFAULT_TOLERANCE
-) -> Converted:
+) -> Source:
     """See ``converted.convert``. The source may be a ``.pt2`` file; its free sizes are its own.
 
     Tensors are handed over in the order of ``inputs``. The outputs are called ``output``, or
@@ -145,7 +145,7 @@ def convert_pytorch(
 
     count = len(guarded(run, source)(inputs.feeds[0]))
     model = _export(torch, program, arguments, names, output_names(count), sizes, source)
-    return finish(model, run, source, inputs, tolerance, {"torch", "onnxscript"})
+    return finish(model, run, source, inputs, tolerance, "pytorch", {"torch", "onnxscript"})
 
 
 def import_torch() -> Any:
