@@ -21,7 +21,7 @@ from modelless.controller.control.messages import (
     VersionEffect,
     VersionsChanged,
 )
-from modelless.controller.control.service import Service
+from modelless.controller.control.served_versions import Service
 from modelless.controller.device.messages import LoadInstance, UnloadInstance
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Instance, VariantFacts, WorkerState

@@ -34,7 +34,7 @@ from modelless.controller.control.neighbours import NeighbourSlowdowns, busy_nei
 from modelless.controller.control.planner import Planner
 from modelless.controller.control.pools import PoolTracker
 from modelless.controller.control.rates import RateWindow
-from modelless.controller.control.service import Service
+from modelless.controller.control.served_versions import Service
 from modelless.controller.control.succession import (
     RolloutWatch,
     lacking,
@@ -64,7 +64,7 @@ class ControlTimes(NamedTuple):
         grace_s: members may report for so long after no member was heard at all.
         settle_s: every member has reported so long after the machine began; until then it decides
             nothing that it might regret.
-        scale_again_s: see ``PoolTracker``.
+        cooldown_s: see ``PoolTracker``.
         keep_evidence_s: see ``Canaries``.
     """
 
@@ -73,7 +73,7 @@ class ControlTimes(NamedTuple):
     forget_s: float = 5.0
     grace_s: float = 2.0
     settle_s: float = 5.0
-    scale_again_s: float = 15.0
+    cooldown_s: float = 15.0
     keep_evidence_s: float = 5.0
 
 
@@ -119,7 +119,7 @@ class Control:
         self._service = Service()
         self._epoch_offset_s = 0.0
         self._slowdowns = NeighbourSlowdowns(Slowdowns(), ())
-        self._pools = PoolTracker(pools, workers, times.scale_again_s, start_weight)
+        self._pools = PoolTracker(pools, workers, times.cooldown_s, start_weight)
         self._canaries = Canaries(times.tick_s, times.keep_evidence_s)
         self._rollout = RolloutWatch()
         self._log = DecisionLog()

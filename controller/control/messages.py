@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from modelless.controller.control.service import Service
+from modelless.controller.control.served_versions import Service
 from modelless.controller.device.messages import (
     Order,
     ResidencyChange,

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from modelless.controller.dispatch.counters import DispatchCounters
+from modelless.controller.dispatch.deadlines import extend_deadline, find_late
+from modelless.controller.dispatch.fair_shares import Tenants
 from modelless.controller.dispatch.idle_workers import IdleWorkers
 from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
@@ -39,7 +41,6 @@ from modelless.controller.dispatch.messages import (
     WorkerReport,
     WorkerReported,
 )
-from modelless.controller.dispatch.nearest_limits import refusal_message
 from modelless.controller.dispatch.online_learner import OnlineLearner
 from modelless.controller.dispatch.open_queries import Explain, OpenQueries
 from modelless.controller.dispatch.pending_loads import PendingLoads
@@ -52,57 +53,14 @@ from modelless.controller.dispatch.policy_calls import (
 from modelless.controller.dispatch.quarantine import Quarantine, Sign
 from modelless.controller.dispatch.queues import Batch, WaitingQueries, Worker
 from modelless.controller.dispatch.receipts import Receipt, RecentReceipts
+from modelless.controller.dispatch.refusal_messages import refusal_message
 from modelless.controller.dispatch.refusals import Refusals
-from modelless.controller.dispatch.tenants import Tenants
 from modelless.controller.dispatch.workers import WorkerTable
-from modelless.policies.batching.urgency import rank, urgency
+from modelless.policies.priorities import rank, urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import base_of, own_of
 from modelless.policies.seams import SelectionPolicy
-from modelless.policies.views import Defer, QueryView, Reject, ResidentView, Run
-
-# Queries that cannot be in time, and may be served late.
-
-_TIME_REASONS = frozenset(
-    {
-        Reason.TOO_SLOW,
-        Reason.QUEUE_TOO_LONG,
-        Reason.DEADLINE_PASSED,
-        Reason.LIMITS_CONFLICT,
-        Reason.NOTHING_READY,
-    }
-)
-
-
-def extend_deadline(receipt: Receipt, reason: Reason, max_late_s: float) -> QueryView | None:
-    """Return the query as it waits from now on; None if it must be refused for this reason.
-
-    A late query goes behind all that can still be in time: served first, it would make the others
-    late, too (the domino effect of earliest deadline first: Buttazzo, Hard Real-Time Computing
-    Systems, sec. 9.2). Its deadline is extended once, and its other limits stay.
-
-    Args:
-        receipt: the query's.
-        reason: why the query would be refused.
-        max_late_s: by how much its deadline is extended, seconds.
-    """
-    query = receipt.query
-    waits = receipt.standing or query
-    if not query.serve_late or reason not in _TIME_REASONS:
-        return None
-    if waits.deadline_s > query.deadline_s or query.deadline_s == math.inf:
-        return None
-    return query._replace(deadline_s=query.deadline_s + max_late_s, demoted=True)
-
-
-def find_late(queue: Iterable[QueryView], resident: ResidentView, now_s: float) -> list[QueryView]:
-    """Return the first queries of a queue, as far as they would be late if they ran now."""
-    late = []
-    for query in queue:
-        if now_s + resident.p50_s[query.items] <= query.deadline_s:
-            break
-        late.append(query)
-    return late
+from modelless.policies.views import Defer, QueryView, Reject, Run
 
 
 class Dispatcher:

@@ -15,7 +15,7 @@ import numpy as np
 from modelless.common.errors import FOREIGN_ERRORS
 from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.queues import Queue, WaitingQueries, Worker
-from modelless.policies.batching.urgency import urgency
+from modelless.policies.priorities import urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import in_scope
 from modelless.policies.seams import SelectionPolicy

@@ -13,9 +13,9 @@ from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, overload
 
-from modelless.controller.dispatch.tenants import Share, Tenants
+from modelless.controller.dispatch.fair_shares import Share, Tenants
 from modelless.controller.dispatch.worker_groups import NO_GROUP, GroupsByScope, WorkerGroup
-from modelless.policies.batching.urgency import rank, urgency
+from modelless.policies.priorities import rank, urgency
 from modelless.policies.views import QueryView, QueueView
 
 QueueKey = tuple[str, str | None, Hashable]

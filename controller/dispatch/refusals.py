@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from modelless.controller.dispatch.fair_shares import Tenants
 from modelless.controller.dispatch.messages import DispatchEffect, Refuse
 from modelless.controller.dispatch.open_queries import OpenQueries
 from modelless.controller.dispatch.pending_loads import PendingLoads
 from modelless.controller.dispatch.policy_calls import PolicyFailure
 from modelless.controller.dispatch.queues import WaitingQueries
 from modelless.controller.dispatch.receipts import Receipt
-from modelless.controller.dispatch.tenants import Tenants
 from modelless.controller.dispatch.workers import WorkerTable
 from modelless.policies.reasons import Reason
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from modelless.common.errors import ModellessError
-from modelless.controller.control.service import Service
+from modelless.controller.control.served_versions import Service
 from modelless.controller.live.knowledge import Knowledge, Rereader
 
 logger = logging.getLogger(__name__)

@@ -51,7 +51,7 @@ class ControlDriver:
         decide: Callable[[DispatchEvent], None],
         interval_s: float,
     ) -> None:
-        times = ControlTimes(interval_s, settle_s=0.0, scale_again_s=0.0)
+        times = ControlTimes(interval_s, settle_s=0.0, cooldown_s=0.0)
         workers = {pool.name: pool.min_workers for pool in cluster.pools}
         self._control = Control(planner, cluster.pools, workers, 0.0, times, start_weight=0.0)
         self._control.handle(FactsChanged(fleet.facts, fleet.device_classes), 0.0)

@@ -37,9 +37,9 @@ from modelless.controller.sim.devices import SimulatedBatch, SimulatedWorker
 from modelless.controller.sim.events import Events
 from modelless.controller.sim.randomness import stream
 from modelless.controller.sim.recorder import REFUSED, UNREACHABLE, Recorder
-from modelless.controller.sim.worlds.arrivals import Asked
 from modelless.controller.sim.worlds.faults import Faults
 from modelless.controller.sim.worlds.profiles import Fleet
+from modelless.controller.sim.worlds.query_streams import Asked
 from modelless.controller.sim.worlds.world import World
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import (

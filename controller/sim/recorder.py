@@ -5,7 +5,7 @@ from __future__ import annotations
 from modelless.controller.sim.devices import SimulatedBatch
 from modelless.controller.sim.log import Log
 from modelless.controller.sim.summary import Summary, Tally
-from modelless.controller.sim.worlds.arrivals import Asked
+from modelless.controller.sim.worlds.query_streams import Asked
 from modelless.policies.plan_quality import PlanQuality
 from modelless.policies.reasons import Reason
 from modelless.variants.vocabulary import DeviceClass, Variant

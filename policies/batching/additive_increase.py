@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from modelless.common.errors import InvalidInputError
-from modelless.policies.batching.urgency import bound_queues
+from modelless.policies.priorities import bound_queues
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy
 from modelless.policies.views import QueueView, Run, Wait, WorkerView

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from modelless.common.errors import InvalidInputError
-from modelless.policies.batching.urgency import urgency
+from modelless.policies.priorities import urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy
 from modelless.policies.views import QueueView, Run, Wait, WorkerView

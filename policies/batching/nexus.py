@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
-from modelless.policies.batching.urgency import bound_queues, rank
+from modelless.policies.priorities import bound_queues, rank
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy
 from modelless.policies.views import QueryView, QueueView, ResidentView, Run, Wait, WorkerView

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from modelless.common.errors import InvalidInputError
-from modelless.policies.batching.urgency import rank
+from modelless.policies.priorities import rank
 from modelless.policies.reasons import Reason
 from modelless.policies.selection.late_binding import (
     LateBinding,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
-from modelless.policies.batching.urgency import urgency
+from modelless.policies.priorities import urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import in_scope
 from modelless.policies.seams import SelectionPolicy

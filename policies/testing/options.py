@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from modelless.policies.batching.urgency import urgency
+from modelless.policies.priorities import urgency
 from modelless.policies.views import (
     Candidates,
     ClusterView,

@@ -16,8 +16,8 @@ from pydantic import TypeAdapter
 
 from modelless.common.errors import InvalidInputError
 from modelless.controller.sim.randomness import stream
-from modelless.controller.sim.worlds.arrivals import Asked, queries
-from modelless.controller.sim.worlds.traces import Arrival, ArrivalsSettings
+from modelless.controller.sim.worlds.arrivals import Arrival, ArrivalsSettings
+from modelless.controller.sim.worlds.query_streams import Asked, queries
 from modelless.controller.sim.worlds.world import parse_world
 from modelless.policies.views import QueryView
 

@@ -30,7 +30,7 @@ from modelless.controller.control.messages import (
     VersionsChanged,
     WakeAt,
 )
-from modelless.controller.control.service import Service
+from modelless.controller.control.served_versions import Service
 from modelless.controller.device.messages import LoadInstance, Order, ResizeWorker, UnloadInstance
 from modelless.controller.live.messages import Orders
 from modelless.variants.registry.versions import Line, Trial, TrialRules

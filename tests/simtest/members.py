@@ -16,7 +16,7 @@ import numpy as np
 
 from modelless.controller.control.messages import MemberReport, Replica
 from modelless.controller.control.pools import GATEWAYS
-from modelless.controller.control.service import Service
+from modelless.controller.control.served_versions import Service
 from modelless.controller.device.machine import Device
 from modelless.controller.device.messages import (
     BatchEnded,

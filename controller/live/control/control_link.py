@@ -11,7 +11,7 @@ import ray
 
 from modelless.controller.api.feedback import Feedback
 from modelless.controller.control.messages import MemberReport
-from modelless.controller.control.service import Service
+from modelless.controller.control.served_versions import Service
 from modelless.controller.live.cluster.release import PROTOCOL
 from modelless.controller.live.messages import Orders
 

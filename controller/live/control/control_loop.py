@@ -34,7 +34,7 @@ from modelless.controller.control.messages import (
     VersionEffect,
     WakeAt,
 )
-from modelless.controller.control.service import Service
+from modelless.controller.control.served_versions import Service
 from modelless.controller.device.messages import Order
 from modelless.controller.live.cluster.release import PROTOCOL, ProtocolError, release_of
 from modelless.controller.live.control.history_notes import HistoryNotes

@@ -22,7 +22,7 @@ from modelless.controller.control.messages import (
     VersionEffect,
     VersionsChanged,
 )
-from modelless.controller.control.service import Service
+from modelless.controller.control.served_versions import Service
 from modelless.variants.registry.promotion import (
     end_trial,
     keep_evidence,

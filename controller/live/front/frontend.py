@@ -23,7 +23,7 @@ from modelless.controller.api.v2_reply import (
 )
 from modelless.controller.api.v2_request import InferRequest, check_outputs, parse_infer
 from modelless.controller.api.v2_routes import Endpoint, Route, route
-from modelless.controller.control.service import Service
+from modelless.controller.control.served_versions import Service
 from modelless.controller.dispatch.dispatcher import Dispatcher
 from modelless.controller.dispatch.messages import (
     AskForLoad,

@@ -18,7 +18,7 @@ from modelless.controller.api.v2_reply import render_error, render_text
 from modelless.controller.config import Settings
 from modelless.controller.control.messages import MemberReport
 from modelless.controller.control.pools import GATEWAYS
-from modelless.controller.control.service import Service
+from modelless.controller.control.served_versions import Service
 from modelless.controller.dispatch.messages import (
     Advised,
     BatchReturned,

@@ -12,8 +12,8 @@ from modelless.common.errors import (
     UnavailableError,
 )
 from modelless.controller.dispatch.messages import Refuse
-from modelless.controller.dispatch.nearest_limits import is_infeasible
 from modelless.controller.dispatch.receipts import Receipt
+from modelless.controller.dispatch.refusal_messages import is_infeasible
 from modelless.policies.reasons import Reason
 from modelless.variants.vocabulary import Accuracy
 

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from modelless.controller.sim.worlds.traces import TRACES
+from modelless.controller.sim.worlds.arrivals import TRACES
 from modelless.policies.discovery import POLICIES
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
+from modelless.controller.sim.worlds.arrivals import ArrivalsSettings, SloSettings
 from modelless.controller.sim.worlds.section import Section
-from modelless.controller.sim.worlds.traces import ArrivalsSettings, SloSettings
 
 
 class PopularitySettings(Section):

@@ -14,9 +14,9 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from modelless.common.errors import InvalidInputError
 from modelless.common.yaml_files import read_yaml
 from modelless.controller.config import PolicySettings
+from modelless.controller.sim.worlds.arrivals import FlashCrowdArrivals
 from modelless.controller.sim.worlds.queries import QueriesSettings
 from modelless.controller.sim.worlds.section import Section, explain
-from modelless.controller.sim.worlds.traces import FlashCrowdArrivals
 from modelless.controller.sim.worlds.variants import TaskSettings
 from modelless.variants.vocabulary import check_name
 

@@ -52,7 +52,7 @@ import numpy as np
 
 from modelless.common.errors import InvalidInputError
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
-from modelless.policies.batching.urgency import heads
+from modelless.policies.priorities import heads
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.best_value.batches import Line, Offer, best_for_now

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, NotFoundError
 from modelless.common.plugins import Plugins
 from modelless.controller.sim.compare.sources import arrival_modules
-from modelless.controller.sim.worlds.traces import ArrivalsSettings
+from modelless.controller.sim.worlds.arrivals import ArrivalsSettings
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import EvictionPolicy
 from modelless.variants.making.maker import build_maker
@@ -24,7 +24,7 @@ from modelless.variants.vocabulary import Engine, Task, TensorSpec
 from modelless.variants.zoo import ENTRIES, find_entry
 
 CODE = """
-from modelless.controller.sim.worlds.traces import Arrivals
+from modelless.controller.sim.worlds.arrivals import Arrivals
 from modelless.policies.eviction.least_recently_used import LeastRecentlyUsed
 from modelless.variants.making.maker import Made, Maker
 from modelless.variants.metrics.classification import TopK

@@ -27,7 +27,7 @@ from modelless.controller.control.messages import (
     WakeAt,
 )
 from modelless.controller.control.pool_moves import PlanLimits
-from modelless.controller.control.service import Service
+from modelless.controller.control.served_versions import Service
 from modelless.controller.device.messages import LoadInstance, UnloadInstance
 from modelless.controller.dispatch.trials import ArmCounts, TrialCounts
 from modelless.policies.reasons import Reason
@@ -152,7 +152,7 @@ class TestScaling:
         assert tick(machine, SETTLED_S, worker("w")) == [ScalePool("cpu-1", 2, Reason.FIXED_SIZE)]
         assert not machine.is_at_rest
         assert tick(machine, SETTLED_S + 1.0, worker("w")) == []
-        again_s = SETTLED_S + DEFAULT_TIMES.scale_again_s
+        again_s = SETTLED_S + DEFAULT_TIMES.cooldown_s
         assert tick(machine, again_s, worker("w")) == [ScalePool("cpu-1", 2, Reason.FIXED_SIZE)]
 
     def test_a_machine_that_began_just_now_decides_nothing_that_it_may_regret(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from modelless.common.errors import NotFoundError
 from modelless.controller.control.canaries import version_effects
-from modelless.controller.control.service import Service
+from modelless.controller.control.served_versions import Service
 from modelless.controller.device.messages import LoadInstance, UnloadInstance
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Instance, VariantFacts, WorkerState

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from modelless.controller.dispatch.fair_shares import Tenants
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.dispatch.queues import WaitingQueries, Worker
-from modelless.controller.dispatch.tenants import Tenants
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
-from modelless.policies.batching.urgency import urgency
+from modelless.policies.priorities import urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible
 from modelless.policies.selection.most_accurate_feasible import MostAccurateFeasible

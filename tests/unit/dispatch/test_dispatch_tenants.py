@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from modelless.controller.dispatch.fair_shares import Tenants
 from modelless.controller.dispatch.limits import DispatchLimits
-from modelless.controller.dispatch.tenants import Tenants
 from modelless.policies.reasons import Reason
 from modelless.policies.selection.best_value.best_value import BestValue
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelless.controller.control.service import Service
+from modelless.controller.control.served_versions import Service
 from modelless.controller.dispatch.messages import Advised
 from modelless.policies.discovery import BUILT_IN, build_policy
 from modelless.policies.scopes import arm_of

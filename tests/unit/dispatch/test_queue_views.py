@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from modelless.controller.dispatch.fair_shares import Tenants
 from modelless.controller.dispatch.queues import WaitingQueries
-from modelless.controller.dispatch.tenants import Tenants
 from modelless.controller.dispatch.worker_groups import GroupsByScope, ServingGroups, WorkerGroup
 from modelless.policies.views import QueryView, QueueView
 

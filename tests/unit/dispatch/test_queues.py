@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from modelless.controller.dispatch.fair_shares import Tenants
 from modelless.controller.dispatch.idle_workers import IdleWorkers
 from modelless.controller.dispatch.queues import Batch, Queue, WaitingQueries, Worker
-from modelless.controller.dispatch.tenants import Tenants
 from modelless.controller.dispatch.worker_groups import GroupsByScope, WorkerGroup
-from modelless.policies.batching.urgency import urgency
+from modelless.policies.priorities import urgency
 from modelless.policies.views import QueryView
 
 from .world import make_query

@@ -22,7 +22,7 @@ from modelless.controller.control.messages import (
     VersionEffect,
     VersionsChanged,
 )
-from modelless.controller.control.service import Service
+from modelless.controller.control.served_versions import Service
 from modelless.controller.live import version_follower
 from modelless.controller.live.control import control_loop as control
 from modelless.controller.live.control.control_loop import ControlLoop

@@ -20,7 +20,7 @@ from modelless.controller.control.messages import (
     VersionsChanged,
 )
 from modelless.controller.control.messages import Tick as ControlTick
-from modelless.controller.control.service import Service
+from modelless.controller.control.served_versions import Service
 from modelless.controller.device import messages as device
 from modelless.controller.device.messages import ChangeKind, ResidencyChange
 from modelless.controller.dispatch.counters import Meters

@@ -15,8 +15,8 @@ from modelless.controller.replay.as_world import write_world
 from modelless.controller.replay.queries import Arrival, arrivals_in, outcomes_in
 from modelless.controller.sim.run import simulate
 from modelless.controller.sim.worlds import world as world_module
-from modelless.controller.sim.worlds.arrivals import queries
 from modelless.controller.sim.worlds.profiles import build_fleet
+from modelless.controller.sim.worlds.query_streams import queries
 from modelless.controller.sim.worlds.world import load_world
 
 from .session import CLOCK, START_S, record_device, record_gateway, snapshot

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelless.controller.dispatch.nearest_limits import (
+from modelless.controller.dispatch.receipts import Receipt
+from modelless.controller.dispatch.refusal_messages import (
     Offer,
     is_infeasible,
     nearest_limits,
     refusal_message,
 )
-from modelless.controller.dispatch.receipts import Receipt
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible
