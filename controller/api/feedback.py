@@ -22,7 +22,7 @@ class Feedback(NamedTuple):
     """What a client tells of one answer.
 
     Attributes:
-        gateway_id, query_id: of the receipt: who answered, and which query.
+        gateway_id, query_id: of the receipt: the gateway that answered, and the query.
         correct: whether each item's answer was right; None if ``labels`` say it.
         labels: the right class of each item, by index or by name.
     """
