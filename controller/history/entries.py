@@ -68,7 +68,7 @@ class Wanted:
 
 
 def write_entries(store: Store, entries: Sequence[tuple[datetime, Entry]], max_entries: int) -> int:
-    """Append entries, and let the oldest of serving leave; returns how many were written."""
+    """Append entries, all or none, and drop the oldest of serving; returns how many it wrote."""
     with store.transaction() as session:
         session.add_all(HistoryRow(at=at, **entry._asdict()) for at, entry in entries)
         session.flush()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from modelless.common.errors import InvalidInputError
+from modelless.common.pages import count_of
 from modelless.controller.usecases.progress import Note, Progress, Step, ignore
 from modelless.profiler.cost_model.learned.evaluation import (
     SAMPLERS,
@@ -74,11 +75,10 @@ def evaluate_cost_model(
     cases = plan_cases(rows, training, [Holdout.of(text) for text in holdout])
     for case in cases:
         count, name = len(case.wanted), case.wanted[0].device
-        rows_there = "1 row" if count == 1 else f"{count:,} rows"
+        rows_there = count_of(count, "drawn row" if case.passed_over else "row")
         if case.passed_over:
             whole = count + case.passed_over
             on_progress(Note(f"note: {name} has {whole:,} rows: {count:,} of them are drawn"))
-            rows_there = f"{count:,} drawn rows"
         if too_many := [str(each) for each in shots if each >= count]:
             left_out = f"left out: {', '.join(too_many)} shots"
             on_progress(Note(f"note: {name} has {rows_there}: {left_out}"))
@@ -97,11 +97,8 @@ def evaluate_cost_model(
     on_progress(Step("predicting", len(cases), len(cases)))
     if not scores:
         most = max(len(case.wanted) for case in cases)
-        raise InvalidInputError.of(
-            "--shots",
-            ",".join(map(str, shots)),
-            f"fewer than a device has rows, {most} at most here",
-        )
+        allowed = f"fewer than a device has rows, {most} at most here"
+        raise InvalidInputError.of("--shots", ",".join(map(str, shots)), allowed)
     return Evaluation(scores, known_prior.version)
 
 

@@ -74,9 +74,8 @@ def _read_array(path: Path, spec: TensorSpec) -> NDArray[Any]:
     try:
         array: NDArray[Any] = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise InvalidInputError.of(
-            "array", str(path), f"a .npy file of numbers ({error})"
-        ) from None
+        allowed = f"a .npy file of numbers ({error})"
+        raise InvalidInputError.of("array", str(path), allowed) from None
     if not isinstance(array, np.ndarray):
         raise InvalidInputError.of("array", str(path), "one array, not an archive of several")
     if array.ndim == len(spec.shape) - 1:
@@ -86,11 +85,8 @@ def _read_array(path: Path, spec: TensorSpec) -> NDArray[Any]:
         for wanted, size in zip(spec.shape, array.shape, strict=True)
     )
     if not fits:
-        raise InvalidInputError.of(
-            f"array {path}: shape",
-            list(array.shape),
-            f"{list(spec.shape)}, where -1 is 1 or more, or one item of it",
-        )
+        allowed = f"{list(spec.shape)}, where -1 is 1 or more, or one item of it"
+        raise InvalidInputError.of(f"array {path}: shape", list(array.shape), allowed)
     return array
 
 
@@ -112,9 +108,8 @@ def _read_photo(path: Path, spec: TensorSpec) -> NDArray[Any]:
         reason = "it is no image, or it is damaged" if "identify" in str(error) else str(error)
         raise InvalidInputError.of("photo", str(path), f"an image file ({reason})") from None
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
-        raise InvalidInputError.of(
-            "photo", str(path), f"an image of up to {Image.MAX_IMAGE_PIXELS} pixels"
-        ) from None
+        allowed = f"an image of up to {Image.MAX_IMAGE_PIXELS} pixels"
+        raise InvalidInputError.of("photo", str(path), allowed) from None
     if sides is not None:
         photo = ImageOps.fit(photo, sides, Image.Resampling.LANCZOS)
     elif min(photo.size) > SHORTER_SIDE_PX:

@@ -134,8 +134,8 @@ def register(
         of_task = find_task(registry, task, path_or_none(task_file))
         if of_task is None:
             how, known = "describe one in a file and give --task-file.", registry.tasks()
-            missing = not_found("task", str(task), [each.name for each in known], how)
-            raise NotFoundError(f"{missing} For a new one, {how}") if known else missing
+            unknown = not_found("task", str(task), [each.name for each in known], how)
+            raise NotFoundError(f"{unknown} For a new one, {how}") if known else unknown
         stated = any((family, model_source, licence))
         of_model = (None if stated else known_model(registry, of_task, model)) or Model(
             of_task.name, model, family or model, model_source, licence

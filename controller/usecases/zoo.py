@@ -103,11 +103,10 @@ def zoo_add(
             try:
                 results.append(_add(registry, entry, force, on_progress))
             except KeyboardInterrupt:
-                count, kept = len(registry.variants(entry.name)), ""
-                if count:
-                    kept = f"{entry.name}: {count} variants are registered, each whole; "
-                    kept += "add it again for the rest"
-                on_progress(Note(kept or f"nothing of {entry.name} was registered"))
+                count = len(registry.variants(entry.name))
+                kept = f"{count} variants are registered, each whole; add it again for the rest"
+                nothing = f"nothing of {entry.name} was registered"
+                on_progress(Note(f"{entry.name}: {kept}" if count else nothing))
                 raise
     return results
 
