@@ -114,9 +114,7 @@ class Checks:
             self._fail("account of memory", f"{machine.worker_id}: {used}, {machine.used_bytes}")
         if used > machine.memory_bytes and self._cluster.setup.knows_sizes:
             self._fail("memory", f"{machine.worker_id} uses {used / fleet.MIB} MiB")
-        held = {
-            each for copy_id, each in device.engines.items() if copy_id not in device.freeing
-        }
+        held = {each for copy_id, each in device.engines.items() if copy_id not in device.freeing}
         ready = {Placement(each, machine.device_class) for each in machine.ready}
         if not ready <= held:
             self._fail("ready variants are loaded", f"{machine.worker_id}: {ready - held}")

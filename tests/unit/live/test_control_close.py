@@ -39,5 +39,6 @@ def test_what_is_recorded_is_written_to_its_end(
     asyncio.run(run())
     (path,) = folder.glob(f"control-*{SUFFIX}")
     reader = TapeReader(path)
-    assert [item[0] for item in reader.items()] == ["facts", "tick"]
+    events = [event[0] for _, event, _ in reader.items()]
+    assert events == ["PlannerFacts", "PlannerTick"]
     assert reader.ending == "end"
