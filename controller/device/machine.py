@@ -70,6 +70,7 @@ class _Copy:
 
     copy_id: int
     variant_id: str
+    device_class: str  # that it was loaded for
     memory_bytes: int
     load_s: float = 0.0
     leases: int = 0
@@ -329,7 +330,9 @@ class Device:
         if self._resize is not None:
             return
         if resident is not None:
-            if resident.state is _State.DRAINING and not resident.copy.is_freeing:
+            copy = resident.copy
+            is_draining = resident.state is _State.DRAINING and not copy.is_freeing
+            if is_draining and copy.device_class == self._device_class:
                 self._keep(resident)
             return
         size_bytes = expected_bytes.get(Placement(variant_id, self._device_class), 0)
@@ -377,14 +380,15 @@ class Device:
         free_bytes = self.memory_bytes - self._used_bytes + leaving_bytes
         if load.memory_bytes > max(free_bytes, 0):
             return False
-        copy = self._make_copy(load.variant_id, int(load.memory_bytes))
+        copy = self._make_copy(load.variant_id, self._device_class, int(load.memory_bytes))
         pinned = not set(scopes_of(load.variant_id)).isdisjoint(self._pinned)
         self._residents[load.variant_id] = _Resident(copy, _State.LOADING, now_s, pinned)
         return True
 
-    def _make_copy(self, variant_id: str, memory_bytes: int) -> _Copy:
+    def _make_copy(self, variant_id: str, device_class: str, memory_bytes: int) -> _Copy:
         self._copies_made += 1
-        copy = self._copies[self._copies_made] = _Copy(self._copies_made, variant_id, memory_bytes)
+        copy = _Copy(self._copies_made, variant_id, device_class, memory_bytes)
+        self._copies[copy.copy_id] = copy
         self._used_bytes += memory_bytes
         return copy
 
@@ -593,7 +597,7 @@ class Device:
                     free_bytes -= int(size_bytes)
         if resize.missing:
             name = resize.missing[0]
-            copy = self._make_copy(name, int(resize.needed_bytes[name]))
+            copy = self._make_copy(name, resize.device_class, int(resize.needed_bytes[name]))
             self._start_load(copy, resize.device_class, resize.reason, now_s, effects)
         else:
             self._resize = None

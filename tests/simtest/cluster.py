@@ -38,6 +38,7 @@ PROBE_S = 20.0
 
 def settings_of(setup: Setup) -> Settings:
     """Return the settings of a cluster with this setup."""
+    has_device = setup.own_device or not setup.max_workers
     pools = []
     if setup.max_workers:
         pools = [
@@ -53,8 +54,8 @@ def settings_of(setup: Setup) -> Settings:
         {
             "gateways": {
                 "count": setup.gateways,
-                "device_class": "cpu-1" if setup.own_device else None,
-                "sizes": list(setup.sizes) if setup.own_device else [],
+                "device_class": "cpu-1" if has_device else None,
+                "sizes": list(setup.sizes) if has_device else [],
             },
             "pools": pools,
             "policies": {

@@ -114,10 +114,10 @@ class Checks:
             self._fail("account of memory", f"{machine.worker_id}: {used}, {machine.used_bytes}")
         if used > machine.memory_bytes and self._cluster.setup.knows_sizes:
             self._fail("memory", f"{machine.worker_id} uses {used / fleet.MIB} MiB")
-        held = {each.variant_id for copy_id, each in device.engines.items()
-                if copy_id not in device.freeing}  # fmt: skip
-        if not held.issuperset(machine.ready):
-            self._fail("ready variants are loaded", f"{machine.worker_id}: {machine.ready}")
+        held = {each for copy_id, each in device.engines.items() if copy_id not in device.freeing}
+        ready = {Placement(each, machine.device_class) for each in machine.ready}
+        if not ready <= held:
+            self._fail("ready variants are loaded", f"{machine.worker_id}: {ready - held}")
 
     def check_batch_start(self, device: LocalDevice, effect: StartBatch) -> None:
         """A batch runs on a copy that is loaded, and not about to be freed."""

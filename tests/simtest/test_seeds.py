@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.simtest.__main__ import run, run_seed
-from tests.simtest.schedule import Item, Schedule, Setup
+from tests.simtest.schedule import RESTLESS, Item, Schedule, Setup
 from tests.simtest.shrink import shrink
 
 KEPT = {
@@ -25,6 +25,27 @@ KEPT = {
         2,
         Setup(memory_mib=600, pinned=("beta/one",), end_s=12.0),
         (Item(2.0, "load", "both", 9.0, 20.0), Item(7.0, "promote", "beta/one/int8", value=2)),
+    ),
+    "a device that was resized took a copy that still ran a batch of the former class, and was to "
+    "go, for one of the new class when it was ordered again": Schedule(
+        265,
+        Setup(
+            gateways=2,
+            max_workers=0,
+            memory_mib=2500,
+            sizes=("cpu-2",),
+            scaling=RESTLESS,
+            hop_s=0.0005,
+            clocks_differ=True,
+            limits=("cost", "tenants", "priority", "cancel", "scope"),
+        ),
+        (
+            Item(0.6983258274946866, "canary", "beta/one/int8", value=3),
+            Item(0.7451063172345802, "load", "alpha", 9.364699866903377, 60.0),
+            Item(3.0, "load", "beta", 9.28807358560481, 50.0),
+            Item(19.216227288179745, "load", "both", 1.484998546787898, 60.0),
+            Item(19.366168520964013, "crash", "loading:1", 0.06946014458504725),
+        ),
     ),
 }
 """Schedules that once failed, shrunken, by what it was."""
