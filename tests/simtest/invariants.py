@@ -191,6 +191,8 @@ class Checks:
                 continue
             if member.open or member.dispatcher.open_queries:
                 self._fail("rest: queries", f"{member.name}: {list(member.open.values())[:3]}")
+            if member.dispatcher.quarantined:
+                self._fail("rest: quarantine", f"{member.name}: {member.dispatcher.quarantined}")
             if set(member.directory) != workers:
                 self._fail("rest: directory", f"{member.name}: {set(member.directory)}")
             known = set(member.dispatcher.instances.reports)

@@ -18,7 +18,6 @@ from modelless.controller.device.machine import Device
 from modelless.controller.dispatch import dispatcher
 from modelless.controller.dispatch.dispatcher import Dispatcher
 from modelless.controller.dispatch.open_queries import OpenQueries
-from modelless.controller.dispatch.quarantine import Quarantine
 from modelless.controller.dispatch.queues import WaitingQueries
 from tests.simtest.__main__ import run_seed
 from tests.simtest.members import Member
@@ -33,11 +32,6 @@ def _without_last(inner: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
 def _never(inner: Callable[..., Any]) -> Callable[..., list[Any]]:
     del inner
     return lambda *arguments: []
-
-
-def _always(inner: Callable[..., Any]) -> Callable[..., bool]:
-    del inner
-    return lambda *arguments: True
 
 
 def _free_at_once(inner: Callable[..., None]) -> Callable[..., None]:
@@ -84,20 +78,18 @@ def _any_control(inner: Callable[..., None]) -> Callable[..., None]:
 
 
 MUTATIONS: dict[str, tuple[Any, str, Change, int]] = {
-    "a variant in use is freed": (Device, "_free_if_unused", _free_at_once, 0),
+    "a variant in use is freed": (Device, "_free_if_unused", _free_at_once, 1),
     "a completion is dropped": (OpenQueries, "complete_batch", _without_last, 0),
-    "the minimum accuracy is skipped": (dispatcher, "ask_on_query", _without_minimum, 0),
-    "memory is not set aside": (Device, "_set_aside", _room_for_all, 0),
+    "the minimum accuracy is skipped": (dispatcher, "ask_on_query", _without_minimum, 11),
+    "memory is not set aside": (Device, "_set_aside", _room_for_all, 43),
     "a load starts twice": (LoadQueue, "put", _twice, 0),
     "a lost worker is not forgotten": (Dispatcher, "_on_worker_lost", _never, 0),
     "a returned batch is forgotten": (Dispatcher, "_rechoose_returned", _never, 0),
     "a displaced query is forgotten": (Dispatcher, "_rechoose", _never, 0),
-    "deadlines are forgotten": (WaitingQueries, "find_expired", _never, 0),
-    "a quarantine never ends": (Quarantine, "release_due", _never, 0),
-    "a silent member is never forgotten": (Control, "_forget_silent", _never, 0),
-    "control decides before it knows all": (Control, "is_settled", _always, 0),
+    "deadlines are forgotten": (WaitingQueries, "find_expired", _never, 6),
+    "a silent member is never forgotten": (Control, "_forget_silent", _never, 4),
     "an old control process is obeyed": (Member, "call_control", _any_control, 0),
-    "versions are never withdrawn": (sys.modules[Control.__module__], "version_effects", _never, 0),
+    "versions are never withdrawn": (sys.modules[Control.__module__], "version_effects", _never, 8),
 }
 """Where each is, what it changes, and a seed that finds it."""
 
