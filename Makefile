@@ -1,7 +1,9 @@
 # Set-up, demo and checks. Needs make, Python 3.11 to 3.13 and the package index; nothing else.
 #
 #   make demo      set up, then photos, limits and a burst of load on a real cluster; see demo-report/
-#   make test      set up, then every test
+#   make test      set up, then the tests for every change: units, simulations, one real cluster
+#   make test-all  set up, then every test: long ones, too, and those with a cluster of their own
+#   make simtest   seeds of the fault simulation: make simtest SEEDS=1000 (see docs/simtest.md)
 #   make lint      style, types and import contracts
 #   make docs      write the docs' generated tables again
 #   make bench     the front door's throughput beside its peers and its limit
@@ -12,6 +14,7 @@
 
 PYTHON ?= python3
 ARGS ?=
+SEEDS ?= 300
 VENV := .venv
 BENCH_HOME ?= build/bench
 BIN := $(VENV)/bin
@@ -31,7 +34,7 @@ LOCK := $(UV) --no-config pip compile --quiet --universal --python-version 3.11 
 unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint style types contracts docs bench lock clean
+.PHONY: help demo test test-all simtest lint style types contracts docs bench lock clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -40,13 +43,22 @@ demo: $(DEMO_READY)
 	$(BIN)/modelless demo $(ARGS)
 
 # A cluster wants the cores to itself: tests/live runs after all the others, which share them.
+PARALLEL := --numprocesses auto --dist loadfile --ignore tests/live
+
 test: $(TEST_READY)
 ifeq ($(ARGS),)
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --ignore tests/live
-	$(BIN)/python -m pytest tests/live
+	$(BIN)/python -m pytest -m 'not slow' $(PARALLEL)
+	$(BIN)/python -m pytest -m 'not slow' tests/live
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif
+
+test-all: $(TEST_READY)
+	$(BIN)/python -m pytest --hypothesis-profile long $(PARALLEL)
+	$(BIN)/python -m pytest tests/live
+
+simtest: $(TEST_READY)
+	$(BIN)/python -m tests.simtest --seeds $(SEEDS) $(ARGS)
 
 lint: style types contracts
 

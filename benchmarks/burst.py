@@ -37,12 +37,12 @@ from typing import Any
 
 import numpy as np
 
-from modelless.controller.demo.books import Books, Outcome, outcome_of
-from modelless.controller.demo.burst import LoadProcess, kinds_of
+from modelless.controller.demo.burst import LoadProcess
 from modelless.controller.demo.cluster_process import ClusterProcess, free_port
 from modelless.controller.demo.load_spec import KindSpec, LoadSpec, StepSpec
 from modelless.controller.demo.pictures import load_photos
-from modelless.controller.demo.v2_client import Client
+from modelless.controller.demo.query_log import Outcome, QueryLog, outcome_of
+from modelless.controller.usecases.client import Client
 from modelless.variants.registry.registry import open_registry
 from modelless.variants.vocabulary import Accuracy, Provenance
 
@@ -90,7 +90,7 @@ class Step:
 class Run:
     """One run: every query, and what the cluster said of itself at its end."""
 
-    books: Books
+    query_log: QueryLog
     status: Mapping[str, Any]
 
 
@@ -124,10 +124,10 @@ def main() -> None:
         for round_number in range(arguments.rounds):
             spec = spec_of(Path(folder), capacity_per_s, loads, arguments, round_number)
             for name, settings in contenders.items():
-                books = run(home, settings, spec, Path(folder)).books
-                steps = count(books, spec, loads, arguments)
+                query_log = run(home, settings, spec, Path(folder)).query_log
+                steps = count(query_log, spec, loads, arguments)
                 results.setdefault(name, []).append(steps)
-                show(name, steps, books)
+                show(name, steps, query_log)
     report(results)
     if arguments.json:
         document = {
@@ -222,16 +222,16 @@ def run(home: Path, settings: Mapping[str, object], spec: LoadSpec, folder: Path
     config = folder / "config.yaml"
     config.write_text(json.dumps({"tasks": [TASK], **settings}))
     port = int(spec.url.rpartition(":")[2])
-    books = Books(kinds_of(spec))
+    query_log = QueryLog(spec.kinds)
     with ClusterProcess(home, port, config=config) as cluster:
         cluster.wait_ready()
         wait_loaded(cluster.url)
         with LoadProcess(spec, folder) as load:
             for rows in load.batches():
-                books.add(rows)
+                query_log.add(rows)
         with Client(cluster.url) as client:
             status = client.get("/modelless/status")
-    return Run(books, status)
+    return Run(query_log, status)
 
 
 def wait_loaded(url: str, most_s: float = 60.0) -> None:
@@ -247,14 +247,14 @@ def wait_loaded(url: str, most_s: float = 60.0) -> None:
 
 
 def count(
-    books: Books, spec: LoadSpec, loads: Sequence[float], arguments: argparse.Namespace
+    query_log: QueryLog, spec: LoadSpec, loads: Sequence[float], arguments: argparse.Namespace
 ) -> list[Step]:
-    """The books, step by step."""
+    """The log of queries, step by step."""
     minimum = [kind.limits.get("min_accuracy", 0.0) for kind in spec.kinds]
     steps = []
     for place, load in enumerate(loads):
         begin_s, end_s = place * arguments.seconds, (place + 1) * arguments.seconds
-        rows = [row for row in books.rows if begin_s <= row.due_s < end_s]
+        rows = [row for row in query_log.rows if begin_s <= row.due_s < end_s]
         outcomes = [outcome_of(row, arguments.deadline_ms) for row in rows]
         good = [row for row, out in zip(rows, outcomes, strict=True) if out is Outcome.IN_TIME]
         seconds: dict[int, list[bool]] = {}
@@ -276,7 +276,7 @@ def count(
     return steps
 
 
-def show(name: str, steps: Sequence[Step], books: Books) -> None:
+def show(name: str, steps: Sequence[Step], query_log: QueryLog) -> None:
     """One contender's run."""
     for step in steps:
         back = "never" if step.back_after_s is None else f"{step.back_after_s:.0f} s"
@@ -287,12 +287,13 @@ def show(name: str, steps: Sequence[Step], books: Books) -> None:
             f"99 % again after {back}; below minimum {step.below_minimum}; {rest}",
             flush=True,
         )
-    tally = books.tally()
+    tally = query_log.total
     total = max(tally.answered, 1)
     used = [
-        f"{variant.partition('/')[2]} {n / total:.0%}" for variant, n in tally.by_variant.items()
+        f"{variant.partition('/')[2]} {n / total:.0%}"
+        for variant, n in tally.by_variant.most_common(8)
     ]
-    print(f"{name:18} used {', '.join(used[:8])}", flush=True)
+    print(f"{name:18} used {', '.join(used)}", flush=True)
 
 
 def report(results: Mapping[str, Sequence[Sequence[Step]]]) -> None:

@@ -1,7 +1,7 @@
 """What deciding costs: a choice among many placements, and a query's whole way through dispatch.
 
-A choice is what a gateway does to bind one query: the roster's candidates (waits included) and the
-selection policy's answer. It should stay under 100 microseconds at p99 with 1,000 placements, and
+A choice is what a gateway does to bind one query: it finds the candidates, waits included, and
+asks the selection policy. It should stay under 100 microseconds at p99 with 1,000 placements, and
 cost at most three times as much with 10,000 as with 100.
 
     python benchmarks/choice.py [--json] [--placements 100 1000 10000] [--policies NAME ...]
@@ -22,9 +22,15 @@ from typing import Any
 import numpy as np
 
 from modelless.controller.dispatch.dispatcher import Dispatcher
-from modelless.controller.dispatch.instances import Roster, WorkerReport
-from modelless.controller.effects import Execute
-from modelless.controller.replay.recorded import RecordedDispatcher
+from modelless.controller.dispatch.instances import ReadyInstances
+from modelless.controller.dispatch.messages import (
+    BatchDone,
+    Execute,
+    QueryArrived,
+    WorkerReport,
+    WorkerReported,
+)
+from modelless.controller.replay.recorded import Recorded
 from modelless.controller.replay.tape import Tape
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import SelectionPolicy
@@ -69,7 +75,7 @@ class SetCosts:
         del placements, at_s
 
 
-def make_roster(rng: np.random.Generator, placements: int, workers: int) -> Roster:
+def make_instances(rng: np.random.Generator, placements: int, workers: int) -> ReadyInstances:
     """Random variants of one task, dealt out to the workers."""
     variants, latency_s = {}, {}
     for number in range(placements):
@@ -87,12 +93,12 @@ def make_roster(rng: np.random.Generator, placements: int, workers: int) -> Rost
         )
         variants[variant.id] = variant
         latency_s[variant.id] = float(rng.lognormal(np.log(0.02), 0.7))
-    roster = Roster(variants, {CPU.name: CPU}, SetCosts(latency_s), MAX_BATCH)
+    instances = ReadyInstances(variants, {CPU.name: CPU}, SetCosts(latency_s), MAX_BATCH)
     names = tuple(variants)
     for number in range(workers):
-        roster.update(WorkerReport(f"worker-{number}", CPU.name, names[number::workers]))
-        roster.set_busy(f"worker-{number}", 100.0 + float(rng.exponential(0.01)), {})
-    return roster
+        instances.update_worker(WorkerReport(f"worker-{number}", CPU.name, names[number::workers]))
+        instances.set_backlog(f"worker-{number}", 100.0 + float(rng.exponential(0.01)), {})
+    return instances
 
 
 def make_queries(rng: np.random.Generator, count: int, now_s: float) -> list[QueryView]:
@@ -112,13 +118,13 @@ def make_queries(rng: np.random.Generator, count: int, now_s: float) -> list[Que
 def time_choices(placements: int, policy: str, workers: int, count: int) -> Iterator[int]:
     """Nanoseconds of each choice."""
     rng = np.random.default_rng(7)
-    roster = make_roster(rng, placements, workers)
+    instances = make_instances(rng, placements, workers)
     selection = build_policy(SelectionPolicy, policy)
     now_s = 100.0
-    roster.candidates("imagenet", 1, now_s)  # once a second in service, not once a query
+    instances.candidates("imagenet", 1, now_s)  # once a second in service, not once a query
     for query in make_queries(rng, count, now_s):
         start_ns = time.perf_counter_ns()
-        candidates = roster.candidates(query.scope, query.items, now_s)
+        candidates = instances.candidates(query.scope, query.items, now_s)
         selection.on_arrival(query, candidates, rng)
         yield time.perf_counter_ns() - start_ns
 
@@ -136,25 +142,24 @@ def time_dispatch(
 ) -> Iterator[int]:
     """Nanoseconds of each query's way in, to a batch of one, and out, with idle workers."""
     rng = np.random.default_rng(7)
-    dispatcher = (Dispatcher if tape is None else RecordedDispatcher)(
-        make_roster(rng, placements, workers), build_policy(SelectionPolicy, policy), rng
+    dispatcher = Dispatcher(
+        make_instances(rng, placements, workers), build_policy(SelectionPolicy, policy), rng
     )
-    if isinstance(dispatcher, RecordedDispatcher):
-        dispatcher.tape = tape
-    for worker_id, report in list(dispatcher.roster.reports.items()):
-        dispatcher.roster.remove(worker_id)
-        dispatcher.on_worker_report(report, 0.0)
+    handle = dispatcher.handle if tape is None else Recorded(dispatcher, tape).handle
+    for worker_id, report in list(dispatcher.instances.reports.items()):
+        dispatcher.instances.remove_worker(worker_id)
+        handle(WorkerReported(report), 0.0)
     now_s = 100.0
     for query in make_queries(rng, count, 0.0):
         shifted = query._replace(arrival_s=now_s, deadline_s=now_s + query.deadline_s)
         start_ns = time.perf_counter_ns()
-        effects = dispatcher.on_query(shifted, now_s)
+        effects = handle(QueryArrived(shifted), now_s)
         spent_ns = time.perf_counter_ns() - start_ns
         now_s += 0.02
         for effect in effects:
             if isinstance(effect, Execute):
                 start_ns = time.perf_counter_ns()
-                dispatcher.on_batch_done(effect.batch_id, now_s, 0.02)
+                handle(BatchDone(effect.batch_id, 0.02), now_s)
                 yield spent_ns + time.perf_counter_ns() - start_ns
 
 

@@ -29,10 +29,10 @@ from modelless.profiler.devices.device import DeviceFacts, default_device_classe
 from modelless.profiler.devices.host import read_facts
 from modelless.profiler.measure.campaign import CampaignSettings, run_campaign
 from modelless.profiler.measure.inputs import sample_inputs
-from modelless.profiler.measure.jobs import Job, load_job
+from modelless.profiler.measure.jobs import MeasurementJob, load_job
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.neighbours import neighbour_process
-from modelless.profiler.measure.timing import Effort
+from modelless.profiler.measure.timing import MeasurementEffort
 from modelless.variants.estimates import Load
 from modelless.variants.registry.registry import open_registry
 
@@ -60,13 +60,13 @@ class Kept:
         self.rows.append(measurement)
 
 
-def find_jobs(home: Path, variant_ids: list[str]) -> list[Job]:
+def find_jobs(home: Path, variant_ids: list[str]) -> list[MeasurementJob]:
     """The variants on one core each."""
     device = default_device_classes(read_facts())[0]
     with closing(open_registry(home)) as registry:
         catalog = registry.catalog()
         return [
-            Job(
+            MeasurementJob(
                 variant := catalog.versions[name],
                 device,
                 registry.artifacts.fetch(variant.artifact_sha256),
@@ -91,10 +91,12 @@ def figures(part: NDArray[np.float64]) -> str:
     return "".join(f"{figure:11.1f} %" for figure in (*errors, *within))
 
 
-def run(jobs: list[Job], batches: list[int], neighbours: list[int], outcomes: int) -> None:
+def run(
+    jobs: list[MeasurementJob], batches: list[int], neighbours: list[int], outcomes: int
+) -> None:
     """Measure, contend, learn, print."""
     kept = Kept()
-    effort = Effort(max_time_s=1.0)
+    effort = MeasurementEffort(max_time_s=1.0)
     settings = CampaignSettings(batches=tuple(batches), effort=effort, accept_noise=True)
     run_campaign(jobs, kept, read_facts(), settings)
     # A few runs say little of a tail: take the median as it is.

@@ -45,7 +45,7 @@ def main() -> None:
             spec = spec_of(Path(folder), asked.per_s, [1.0], arguments, round_number)
             for learns in (False, True):
                 found = run(home, {"learn_online": learns}, spec, Path(folder))
-                tally = found.books.tally()
+                tally = found.query_log.total
                 told = found.status["predictions"]
                 print(
                     f"learn_online {learns!s:5}: {tally.sent} sent, "

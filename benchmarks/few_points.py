@@ -1,6 +1,6 @@
 """How well a part of the measuring time predicts all of it, and what a device's own rates add.
 
-Takes a home in which a full grid was profiled, hides it, lets the agenda of `modelless profile
+Takes a home in which a full grid was profiled, hides it, lets the strategy of `modelless profile
 --budget` choose points as if each were measured now (it takes as long as it took), and compares
 what is predicted of the rest with what was measured. Each is done twice: the devices known by name
 alone, and with the rates that ``modelless device`` measured of them (``rates``). ``zero_shot`` is
@@ -24,15 +24,15 @@ from typing import Any
 import numpy as np
 
 from modelless.profiler.cost_model.host_model import read_measurements
-from modelless.profiler.cost_model.learned.agenda import InformedAgenda
-from modelless.profiler.cost_model.learned.placements import PlacementModel
+from modelless.profiler.cost_model.learned.experiment_design import BayesianDesign
+from modelless.profiler.cost_model.learned.placement_model import PlacementModel
 from modelless.profiler.cost_model.learned.prior import shipped_prior
-from modelless.profiler.cost_model.subjects import measured_subjects
+from modelless.profiler.cost_model.placement_facts import describe_measured
 from modelless.profiler.devices.device import default_device_classes
 from modelless.profiler.devices.device_records import DeviceRecords
 from modelless.profiler.devices.host import read_facts
 from modelless.profiler.measure.measurement import Measurement
-from modelless.profiler.measure.table import Subject
+from modelless.profiler.measure.table import PlacementFacts
 from modelless.variants.registry.registry import open_registry
 from modelless.variants.vocabulary import Placement
 
@@ -55,7 +55,7 @@ def main() -> None:
             if row.variant_id in newest
         ]
         rates = DeviceRecords(registry.store).current(devices.values(), facts)
-        subjects = measured_subjects(
+        subjects = describe_measured(
             grid, newest, devices, catalog.models.values(), registry.graph_facts, rates
         )
     found: dict[str, Any] = {"points": len(grid), "seconds": round(cost_s(grid), 1)}
@@ -76,7 +76,7 @@ def others(grid: Sequence[Measurement], device_class: str) -> list[Measurement]:
 
 def unseen(
     grid: Sequence[Measurement],
-    subjects: Mapping[Placement, Subject],
+    subjects: Mapping[Placement, PlacementFacts],
     device_class: str,
     known: Sequence[Measurement],
 ) -> dict[str, float]:
@@ -112,19 +112,19 @@ def cost_s(rows: Sequence[Measurement]) -> float:
 
 
 def replay(
-    grid: Sequence[Measurement], subjects: Mapping[Placement, Subject], share: float
+    grid: Sequence[Measurement], subjects: Mapping[Placement, PlacementFacts], share: float
 ) -> dict[str, float]:
     """Choose points until that share of the time is spent, and judge what is predicted then."""
     points = {(row.placement, row.batch): row for row in grid}
     batches = sorted({row.batch for row in grid})
-    agenda = InformedAgenda(shipped_prior(), subjects, batches)
+    strategy = BayesianDesign(shipped_prior(), subjects, batches)
     left: dict[Placement, list[int]] = {}
     for row in grid:
         left.setdefault(row.placement, []).append(row.batch)
     known: list[Measurement] = []
     budget_s = share * cost_s(grid)
     while left:
-        chosen = agenda.choose(left, known)
+        chosen = strategy.choose(left, known)
         if chosen is None:
             break
         more = [points[chosen.placement, batch] for batch in chosen.batches]

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from modelless.controller.demo.books import Row
 from modelless.controller.demo.load import GRACE_S as GRACE_S
 from modelless.controller.demo.load_spec import LoadSpec, schedule
+from modelless.controller.demo.query_log import Row
 
 TASK = "fashion-mnist"
 IMAGES = 16
@@ -93,13 +93,13 @@ class OpenLoop:
         """Wait for its end; every query's row, and there is one of each.
 
         Raises:
-            SystemExit: the client has failed, or its books do not have every query.
+            SystemExit: the client has failed, or its log does not have every query.
         """
         if self._process.wait() != 0:
             raise SystemExit("the load has failed")
         self._reader.join()
         if len(self.rows) != self.sent:
-            raise SystemExit(f"{self.sent} queries were due, {len(self.rows)} are in the books")
+            raise SystemExit(f"{self.sent} queries were due, {len(self.rows)} are in the log")
         return self.rows
 
 

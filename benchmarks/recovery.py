@@ -43,7 +43,7 @@ from faults import FAULTS, Fault
 from open_loop import GRACE_S, OpenLoop, is_in_time, outcomes
 from under_test import WHOLE_S, UnderTest, running, running_on_nodes
 
-from modelless.controller.demo.books import Row
+from modelless.controller.demo.query_log import Row
 
 IN_A_ROW = 3
 GOOD_SHARE = 0.99

@@ -37,7 +37,7 @@ import yaml
 from modelless.common.errors import ModellessError
 from modelless.controller.config import default_home
 from modelless.controller.demo.cluster_process import ClusterProcess
-from modelless.controller.demo.v2_client import Client, EncodedQuery, encode_infer
+from modelless.controller.usecases.client import Client, EncodedQuery, encode_infer
 from modelless.profiler.measure.records import Records
 from modelless.variants.registry.registry import open_registry
 from modelless.variants.vocabulary import SLO, Variant
@@ -129,7 +129,7 @@ def send(url: str, queries: Mapping[str, EncodedQuery], shots: Sequence[Shot]) -
         if not hasattr(local, "client"):
             local.client = Client(url, timeout_s=60.0)
         try:
-            status = local.client.infer(queries[shot.scope]).status
+            status = local.client.send(queries[shot.scope]).status
         except ModellessError:
             status = 0
         return Outcome(shot.scope, status, (time.monotonic() - began_s - shot.due_s) * 1e3)

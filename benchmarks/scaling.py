@@ -154,7 +154,7 @@ def load_spec(folder: Path, task: str, per_s: float, arguments: argparse.Namespa
 
 
 def figures(rows: list[list[Any]], seconds: float, deadline_ms: float) -> dict[str, Any]:
-    """What became of the queries: rows are ``modelless.controller.demo.books.Row``."""
+    """What became of the queries: rows are ``modelless.controller.demo.query_log.Row``."""
     width = int(3 * seconds)
     sent, good = np.zeros(width), np.zeros(width)
     lost = 0

@@ -6,7 +6,7 @@ The load drifts between a quarter of ``--per-s`` and all of it, 300 ms deadlines
 client in a process of its own; the faults of ``recovery.py`` come in turn. Every few seconds each
 process is looked at: resident memory, open files, threads; of gateways and workers the tasks of
 their event loops and what waits. Printed is each surviving process's median in the first and in the
-last third, of processes that lived through both, and where every query went: the client's books
+last third, of processes that lived through both, and where every query went: the client's log
 beside the gateways' own. Those of a gateway that was killed, or told a control loop that was, end
 with it: they are the difference.
 """
@@ -29,7 +29,7 @@ from faults import FAULTS, HANG_S
 from open_loop import OpenLoop, outcomes
 from under_test import ROLES, UnderTest, running
 
-from modelless.controller.demo.books import Row
+from modelless.controller.demo.query_log import Row
 
 FIGURES = ("rss_mib", "files", "threads")
 SHORT = [
@@ -173,7 +173,7 @@ def print_books(
     injected: list[tuple[float, str]],
     latency_ms: float,
 ) -> None:
-    """The client's books, and beside them what the gateways counted."""
+    """The client's log of queries, and beside them what the gateways counted."""
     booked = outcomes(rows, latency_ms)
     lost = sum(booked["lost"].values())
     print(f"\nclient: {booked['sent']} sent, {booked['in_time']} answered in time, "

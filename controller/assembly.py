@@ -1,17 +1,20 @@
-"""From settings to the cores: the same objects for whoever serves and whoever replays."""
+"""Builds the dispatcher and the control machine, alike for serving and for replaying."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from modelless.controller.config import Settings
+from modelless.controller.control.machine import DEFAULT_TIMES, Control, ControlTimes
 from modelless.controller.control.planner import Planner
 from modelless.controller.control.pool_moves import PlanLimits
+from modelless.controller.control.pools import GATEWAYS
 from modelless.controller.control.preload import Preloading
 from modelless.controller.dispatch.dispatcher import Dispatcher
-from modelless.controller.dispatch.instances import Roster
+from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import (
@@ -21,12 +24,12 @@ from modelless.policies.seams import (
     ScalingPolicy,
     SelectionPolicy,
 )
+from modelless.policies.views import Pool
 from modelless.variants.estimates import CostModel
 from modelless.variants.vocabulary import DeviceClass, Variant
 
-MakeDispatcher = Callable[
-    [Roster, SelectionPolicy, np.random.Generator, DispatchLimits], Dispatcher
-]
+FIRST_START_S = 6.0
+"""Time to start a worker before it was measured: Ray's part is 4 s on an idle machine."""
 
 
 def build_dispatcher(
@@ -34,22 +37,20 @@ def build_dispatcher(
     variants: Mapping[str, Variant],
     device_classes: Mapping[str, DeviceClass],
     cost_model: CostModel,
-    make: MakeDispatcher = Dispatcher,
 ) -> Dispatcher:
     """A gateway's dispatcher.
 
     Args:
         settings: policies, bounds and seed.
-        variants, device_classes, cost_model: as for ``Roster``.
-        make: what it is made by.
+        variants, device_classes, cost_model: as for ``ReadyInstances``.
 
     Raises:
         NotFoundError: no such policy.
         InvalidInputError: its settings do not fit.
     """
     limits = settings.limits
-    return make(
-        Roster(variants, device_classes, cost_model, limits.max_batch),
+    return Dispatcher(
+        ReadyInstances(variants, device_classes, cost_model, limits.max_batch),
         build_policy(SelectionPolicy, settings.policies.selection),
         np.random.default_rng(settings.seed),
         DispatchLimits(max_queued=limits.max_queued, max_batch=limits.max_batch),
@@ -81,3 +82,57 @@ def build_planner(settings: Settings, limits: PlanLimits, preload: Sequence[str]
         build_policy(Forecaster, policies.forecast),  # type: ignore[type-abstract]
         limits,
     )
+
+
+def build_control(
+    settings: Settings,
+    device_classes: Iterable[str],
+    preload: Sequence[str],
+    began_s: float,
+    times: ControlTimes = DEFAULT_TIMES,
+) -> Control:
+    """The control machine. Raises as ``build_dispatcher`` does.
+
+    Args:
+        settings: policies and pools.
+        device_classes: the names of those that there are.
+        preload: scopes to load before anybody asks.
+        began_s, times: as for ``Control``.
+    """
+    return Control(
+        build_planner(settings, limits_of(settings, device_classes), preload),
+        pools_of(settings),
+        {pool.device_class: pool.workers for pool in settings.pools},
+        began_s,
+        times,
+    )
+
+
+def pools_of(settings: Settings) -> tuple[Pool, ...]:
+    """The pools as policies see them: those of the settings, and the gateways' own devices."""
+    pools = [
+        Pool(
+            pool.device_class,
+            _sizes(pool.device_class, pool.sizes),
+            pool.min_workers,
+            pool.max_workers,
+            pool.max_cores,
+            FIRST_START_S,
+        )
+        for pool in settings.pools
+    ]
+    own = settings.gateways
+    if own.device_class is not None:
+        pools.append(Pool(GATEWAYS, _sizes(own.device_class, own.sizes), 0, 0))
+    return tuple(pools)
+
+
+def limits_of(settings: Settings, device_classes: Iterable[str]) -> PlanLimits:
+    """The planner's bounds: no worker can be started of a class that has no pool."""
+    limits = PlanLimits.of(pools_of(settings))
+    none = dict.fromkeys(device_classes, 0)
+    return replace(limits, max_workers={**none, **limits.max_workers})
+
+
+def _sizes(first: str, others: tuple[str, ...]) -> tuple[str, ...]:
+    return (first, *(size for size in others if size != first))

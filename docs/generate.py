@@ -21,12 +21,13 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+import modelless
 from modelless.common import errors
 from modelless.controller.cli.app import app
 from modelless.controller.config import Settings
 from modelless.controller.live.control.metrics import FAMILIES
 from modelless.policies.discovery import BUILT_IN
-from modelless.variants.making import catalog as makers
+from modelless.variants.making.maker import MAKERS, find_maker
 from modelless.variants.runtimes.engines import ENGINES
 
 ROOT: Final = Path(__file__).parents[1]
@@ -53,7 +54,7 @@ def policy_tables() -> str:
 
 def maker_table() -> str:
     """Every built-in maker of variants with its settings."""
-    rows = (_maker_row(name) for name in makers.BUILT_IN)
+    rows = (_maker_row(name) for name in MAKERS.built_in)
     return "\n".join(_table(("maker", "what it does", "settings"), rows))
 
 
@@ -61,6 +62,13 @@ def command_table() -> str:
     """Every command with the first sentence of its help."""
     rows = ((f"`modelless {name}`", _sentence(command)) for name, command in commands().items())
     return "\n".join(_table(("command", "what it does"), rows))
+
+
+def function_table() -> str:
+    """Every name of the package with the first sentence of its docstring."""
+    names = [name for name in modelless.__all__ if not name.startswith("_")]
+    rows = ((f"`modelless.{name}`", _sentence(getattr(modelless, name))) for name in names)
+    return "\n".join(_table(("name", "what it does"), rows))
 
 
 def metrics_table() -> str:
@@ -75,10 +83,14 @@ def metrics_table() -> str:
 def engine_table() -> str:
     """Every engine, what it runs on and what brings it."""
     rows = (
-        (f"`{engine.value}`", entry.device_kind, entry.summary, f"`{entry.extra}`")
+        (f"`{engine.value}`", entry.device_kind, entry.summary, f"`{_extra(entry.install)}`")
         for engine, entry in ENGINES.items()
     )
     return "\n".join(_table(("engine", "runs on", "what it is", "extra"), rows))
+
+
+def _extra(install: str) -> str:
+    return install.partition("[")[2].partition("]")[0]
 
 
 def exit_code_table() -> str:
@@ -110,6 +122,7 @@ def commands() -> dict[str, Any]:
 
 BLOCKS: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
     "commands": ("docs/commands.md", command_table),
+    "functions": ("docs/python.md", function_table),
     "metrics": ("docs/deploy.md", metrics_table),
     "engines": ("docs/engines.md", engine_table),
     "exit codes": ("docs/commands.md", exit_code_table),
@@ -200,7 +213,7 @@ def _allowed(field: FieldInfo) -> str:
         return " or ".join(f"`{value}`" for value in get_args(field.annotation))
     if "dict[str, typing.Any]" in words:
         return "a name, or a mapping of `policy` and its settings"
-    if words.startswith("tuple"):
+    if words.startswith(("tuple", "list")):
         return "a list of names"
     if words == "dict[str, str]":
         return "a mapping of names to text"
@@ -233,7 +246,7 @@ def _policy_row(name: str, path: str) -> tuple[str, str, str]:
 
 
 def _maker_row(name: str) -> tuple[str, str, str]:
-    maker = makers.find_maker(name)
+    maker = find_maker(name)
     settings = [
         f"`{key}` ({_default(field).strip('()')}; {_allowed(field)}): {field.description}"
         for key, field in maker.model_fields.items()

@@ -7,19 +7,17 @@ by their annotation: scalars strictly, and what cannot be read is left alone.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Mapping
-from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
 from modelless.common.errors import (
     FOREIGN_ERRORS,
     InvalidInputError,
     ModellessError,
-    NotFoundError,
+    did_you_mean,
 )
-from modelless.common.importing import import_object
+from modelless.common.plugins import Plugins
 from modelless.policies.policy_settings import misfits, settings_of, takes_any, told
 from modelless.policies.seams import (
     BatchingPolicy,
@@ -93,6 +91,12 @@ BUILT_IN: Mapping[type, Mapping[str, str]] = {
     },
 }
 
+POLICIES: Mapping[type, Plugins] = {
+    seam: Plugins(seam.__name__, names, group=GROUP, takes_paths=True)
+    for seam, names in BUILT_IN.items()
+}
+"""The policies of each seam. All seams share the group of entry points."""
+
 _DEFAULT_BATCHING = "earliest-deadline-first"
 
 Seam = TypeVar("Seam")
@@ -105,19 +109,9 @@ def find_policy(seam: type[Seam], name: str) -> type[Seam]:
         NotFoundError: nothing of that name; says what there is.
         InvalidInputError: it is there, but is no policy of this seam.
     """
-    built_in = BUILT_IN[seam]
-    outside = {point.name: f"{point.module}:{point.attr}" for point in entry_points(group=GROUP)}
-    others = {other: path for names in BUILT_IN.values() for other, path in names.items()}
-    if name in built_in or ":" in name:
-        found = import_object(built_in.get(name, name), "policy")
-    elif name in outside or name in others:
-        found = import_object(outside.get(name) or others[name], "policy")
-    else:
-        raise NotFoundError(_unknown(seam, name, [*built_in, *outside]))
-    if not (isinstance(found, type) and issubclass(found, seam)):
-        raise InvalidInputError.of(
-            "policy", name, f"a class derived from {seam.__name__}", f"It is {_kind(found)}."
-        )
+    others = (each for each in POLICIES.values() if name in each.built_in)
+    known = POLICIES[seam] if name in POLICIES[seam].built_in else next(others, POLICIES[seam])
+    found: type[Seam] = known.find_class(name, seam)
     return found
 
 
@@ -149,7 +143,7 @@ def build_policy(
     name = settings.pop("policy", None)
     if not isinstance(name, str):
         raise InvalidInputError.of(
-            "policy", name, "the name of a policy", f"There are: {', '.join(BUILT_IN[seam])}."
+            "policy", name, "the name of a policy", f"There are: {', '.join(POLICIES[seam])}."
         )
     policy = find_policy(seam, name)
     if issubclass(policy, Clairvoyant) and not clairvoyant:
@@ -162,12 +156,9 @@ def build_policy(
     known = settings_of(policy)
     for key in settings:
         if key not in known and not takes_any(policy):
-            near = difflib.get_close_matches(str(key), known, n=1)
+            allowed = f"the settings {told(policy)}"
             raise InvalidInputError.of(
-                f"{name}.{key}",
-                settings[key],
-                f"the settings {told(policy)}",
-                f"Did you mean {near[0]!r}?" if near else "",
+                f"{name}.{key}", settings[key], allowed, did_you_mean(str(key), known)
             )
     if "batching" in known:
         if "batching" in settings:
@@ -213,20 +204,3 @@ def _behind(name: str, settings: Mapping[str, Any], message: str) -> str:
     """A message behind the policy's name: ``name.setting: ...`` if it is of a setting."""
     of_setting = message.startswith(tuple(f"{key}{end}" for key in settings for end in ":."))
     return f"{name}{'.' if of_setting else ': '}{message}"
-
-
-def _kind(found: object) -> str:
-    """What was found instead, for people."""
-    if not isinstance(found, type):
-        return f"{found!r:.80}, and no class"
-    seams = [seam.__name__ for seam in BUILT_IN if issubclass(found, seam)]
-    return f"of the seam {seams[0]}" if seams else f"the class {found.__qualname__}, of no seam"
-
-
-def _unknown(seam: type, name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return (
-        f"{seam.__name__} {name!r} does not exist; there are: {', '.join(sorted(known))}; "
-        f"or name your own as 'module:Class'.{hint}"
-    )

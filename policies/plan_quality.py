@@ -1,4 +1,4 @@
-"""How good a plan is known to be: what an optimising policy says of it, for people to read."""
+"""The quality of a plan: how far it is from the best, as an optimising policy states it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from math import isfinite
 from typing import Final, NamedTuple
 
 PROVEN_GAP: Final = 1e-4
-"""What is this close to the bound counts as the best: solvers know no better."""
+"""A plan within this share of the bound counts as the best, as in solvers."""
 
 
 class PlanSource(StrEnum):
-    """What found a plan."""
+    """The method that found a plan."""
 
     PROGRAM = "program"
     GREEDY = "greedy"
@@ -19,14 +19,15 @@ class PlanSource(StrEnum):
 
 
 class PlanQuality(NamedTuple):
-    """Of one plan.
+    """The quality of one plan.
 
     Attributes:
-        source: what found it; where several did, the program.
-        gap: how much better than this plan any other could be, by the policy's own objective and as
-            a share of the plan's; NaN if nobody knows.
-        by_clock: a wall-clock limit ended the search, so that another machine may plan otherwise.
-        remark: what else is to be known of it, in words.
+        source: method that found it; where several did, the program.
+        gap: how much better any other plan could be, by the policy's own objective, as a share of
+            this plan's; NaN if unknown.
+        by_clock: whether a wall-clock limit ended the search, so that another machine may plan
+            otherwise.
+        remark: further information for people.
     """
 
     source: PlanSource
@@ -36,11 +37,11 @@ class PlanQuality(NamedTuple):
 
     @property
     def is_proven(self) -> bool:
-        """Whether it is known to be the best."""
+        """Whether the plan is known to be the best."""
         return self.gap <= PROVEN_GAP
 
     def words(self) -> str:
-        """In a line, such as ``solved to optimality`` or ``greedy, within 4 % of the bound``."""
+        """Returns one line such as ``greedy, within 4 % of the bound`` for people."""
         parts = [] if self.source is PlanSource.PROGRAM else [self.source.replace("-", " ")]
         if self.is_proven:
             parts.append("proven the best" if parts else "solved to optimality")

@@ -1,4 +1,4 @@
-"""The settings that a policy takes: the arguments of its ``__init__``, as they are annotated."""
+"""The settings of a policy: the annotated arguments of its ``__init__``."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ _ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def settings_of(policy: type) -> dict[str, inspect.Parameter]:
-    """The settings by name."""
+    """Returns the settings by name."""
     parameters = inspect.signature(policy).parameters
     return {name: each for name, each in parameters.items() if each.kind not in _ANY_NUMBER}
 
 
 def takes_any(policy: type) -> bool:
-    """Whether it takes settings of any name besides."""
+    """Returns whether the policy takes further settings of any name."""
     kinds = [each.kind for each in inspect.signature(policy).parameters.values()]
     return inspect.Parameter.VAR_KEYWORD in kinds
 
 
 def told(policy: type) -> str:
-    """The settings with their defaults, for people."""
+    """Returns the settings with their defaults, for people."""
     return ", ".join(_told(each) for each in settings_of(policy).values()) or "(none)"
 
 
 def misfits(policy: type, settings: Mapping[str, Any]) -> str:
-    """What is wrong with the types of these settings, for people; empty if nothing is.
+    """Returns which settings have a wrong type, for people; empty if none has.
 
-    Types are those of the annotations, and scalars are not converted: text is no number. A list may
-    stand for a tuple or a set, and text for a path or an enumeration, which YAML cannot spell; a
-    number that is a key counts as text, too, as in JSON. What has no annotation, one that cannot be
-    read or one that is not of plain data is left alone, as is a value that is the default.
+    The annotations give the types, and scalars are not converted: text is no number. A list may
+    stand for a tuple or a set, and text for a path or an enumeration, which YAML cannot express; a
+    number that is a key counts as text, too, as in JSON. Settings without an annotation, with an
+    unreadable one or with one that is not of plain data are not checked, and neither is a value
+    that equals the default.
     """
     try:
         types = get_type_hints(policy.__init__)  # type: ignore[misc]  # of this very class

@@ -1,4 +1,4 @@
-"""Why something was decided: a closed list, because reasons are counted, tested and explained."""
+"""Reasons of decisions: a closed list, because reasons are counted, tested and explained."""
 
 from __future__ import annotations
 
@@ -49,7 +49,6 @@ class Reason(StrEnum):
     ON_TRIAL = "on-trial"
     WITHDRAWN = "withdrawn"
     OVER_BUDGET = "over-budget"
-    LEAST_RECENTLY_USED = "least-recently-used"
     FIXED_SIZE = "fixed-size"
     DEMAND = "demand"
     FORECAST = "forecast"

@@ -1,9 +1,10 @@
-"""Scopes: what clients may ask for, from a whole task down to one version of one variant.
+"""Scopes: what clients may ask for, from a whole task to one version of one variant.
 
-While a version is on trial, the queries that it or the current version could serve are dealt out to
-two *arms*, whose scopes say which version is theirs: ``imagenet with imagenet/lite0/int8@2`` takes
-in that version of ``imagenet/lite0/int8`` and no other, and of other variants all;
-``imagenet without imagenet/lite0/int8@2`` all but that version. Neither arm sees the other's.
+While a version is on trial, the queries that it or the current version could serve are divided
+between two *arms*. The scope of an arm names its version: ``imagenet with imagenet/lite0/int8@2``
+contains that version of ``imagenet/lite0/int8`` and no other, and all other variants; ``imagenet
+without imagenet/lite0/int8@2`` contains all but that version. Neither arm contains the other's
+version.
 """
 
 from __future__ import annotations
@@ -15,37 +16,37 @@ _WITHOUT: Final = "without"
 
 
 def scopes_of(variant_id: str) -> tuple[str, ...]:
-    """Every scope that takes the variant in, from its task down to itself."""
+    """Returns every scope that contains the variant, from its task to itself."""
     parts = variant_id.partition("@")[0].split("/")
     scopes = ["/".join(parts[: depth + 1]) for depth in range(len(parts))]
     return (*scopes, variant_id) if "@" in variant_id else tuple(scopes)
 
 
 def task_of(scope: str) -> str:
-    """The task that a scope, or the variant of an id, belongs to."""
+    """Returns the task of a scope or of a variant's id."""
     return base_of(scope).partition("/")[0]
 
 
 def base_of(scope: str) -> str:
-    """What the client asked for: the scope without an arm."""
+    """Returns the scope without an arm, which is what the client asked for."""
     return scope.partition(" ")[0]
 
 
 def arm_of(scope: str, variant_id: str, *, on_trial: bool) -> str:
-    """The scope of an arm.
+    """Returns the scope of an arm.
 
     Args:
-        scope: what the client asked for.
-        variant_id: of the version on trial.
+        scope: the scope that the client asked for.
+        variant_id: id of the version on trial.
         on_trial: whether the arm is that of the version on trial.
     """
     return f"{scope} {_WITH if on_trial else _WITHOUT} {variant_id}"
 
 
 def own_of(arm: str) -> str:
-    """The scope of what an arm has for itself: the versions of the variant on trial that are its.
+    """Returns the scope of the versions of the variant on trial that only this arm contains.
 
-    Of a scope that is no arm it is the scope itself.
+    A scope that is no arm is returned as it is.
     """
     _, is_arm, rest = arm.partition(" ")
     if not is_arm:
@@ -55,7 +56,12 @@ def own_of(arm: str) -> str:
 
 
 def in_scope(variant_id: str, scope: str) -> bool:
-    """Whether ``scope`` (``task[/model[/name[@version]]]``, or an arm) takes the variant in."""
+    """Returns whether a scope or arm contains the variant.
+
+    Args:
+        variant_id: id of the variant.
+        scope: ``task[/model[/name[@version]]]``, or an arm.
+    """
     base, is_arm, arm = scope.partition(" ")
     if not f"{variant_id}/".startswith((f"{base}/", f"{base}@")):
         return False

@@ -1,4 +1,4 @@
-"""The seams: what a researcher swaps. One abstract method or two, one signature each.
+"""The seams: the abstract classes that a researcher replaces.
 
 Policies are pure: time and randomness come in as arguments, views are frozen, decisions go out.
 Settings are keyword arguments of ``__init__``; they come from YAML and are checked by name.
@@ -38,7 +38,7 @@ class BatchingPolicy(ABC):
     def next_batch(
         self, worker: WorkerView, queues: Sequence[QueueView], now_s: float
     ) -> Run | Wait:
-        """Form a batch from one of ``queues`` (bound ones only), or wait."""
+        """Returns a batch from one of ``queues``, which holds bound ones only, or a wait."""
 
 
 class SelectionPolicy(ABC):
@@ -54,15 +54,12 @@ class SelectionPolicy(ABC):
     def on_arrival(
         self, query: QueryView, candidates: Candidates, rng: np.random.Generator
     ) -> Choice:
-        """Bind the query now, defer to ``on_idle``, or reject it. Defers unless overridden."""
+        """Returns whether to bind the query, defer it to ``on_idle`` (the default) or reject it."""
         del query, candidates, rng
         return Defer(Reason.DEFERRED)
 
     def on_late(self, query: QueryView, candidates: Candidates, rng: np.random.Generator) -> Choice:
-        """A bound query can no longer be in time with what it is bound to: bind anew, or reject.
-
-        Rejects unless overridden, which is what binding for good means.
-        """
+        """Returns a new choice for a bound query that would be late; rejects it by default."""
         del query, candidates, rng
         return Reject(Reason.DEADLINE_PASSED)
 
@@ -73,7 +70,7 @@ class SelectionPolicy(ABC):
         now_s: float,
         rng: np.random.Generator,
     ) -> Run | Wait:
-        """Give the idle worker a batch, or let it wait. Asks the batching policy unless overridden.
+        """Returns a batch for the idle worker, or a wait; asks the batching policy by default.
 
         ``queues`` holds the worker's bound queues and every deferred queue it could serve.
         """
@@ -81,7 +78,7 @@ class SelectionPolicy(ABC):
         return self.batching.next_batch(worker, queues, now_s)
 
     def on_plan(self, shares: Mapping[str, Mapping[Placement, float]]) -> None:
-        """The control loop's plan: see ``Targets.shares``. Ignored unless overridden."""
+        """Take in the control loop's plan, see ``Targets.shares``; does nothing by default."""
         del shares
 
 
@@ -94,22 +91,24 @@ class Forecaster(ABC):
 
     @abstractmethod
     def forecast(self, horizon_s: float) -> Mapping[str, float]:
-        """Rates by scope expected over the next ``horizon_s`` seconds, a second."""
+        """Returns the expected rates by scope over the next ``horizon_s`` seconds, a second."""
 
     def awakenings(self, horizon_s: float) -> Mapping[str, float]:
-        """Queries expected within ``horizon_s`` seconds of scopes that are silent now, but not for
-        long: the planner loads ahead for them. Nothing unless overridden: to foresee that takes
-        more than to know how much there is."""
+        """Returns the queries expected within ``horizon_s`` seconds of scopes that are silent now.
+
+        The planner loads ahead for them. By default there are none: to foresee that takes more than
+        to forecast a rate.
+        """
         del horizon_s
         return {}
 
 
 class ScalingPolicy(ABC):
-    """Decides how many workers and instances there should be."""
+    """Decides the number of workers and instances."""
 
     @abstractmethod
     def targets(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> Targets:
-        """What is wanted now."""
+        """Returns the workers and instances that are wanted now."""
 
 
 class PlacementPolicy(ABC):
@@ -119,40 +118,42 @@ class PlacementPolicy(ABC):
     def rank(
         self, variant_id: str, memory_bytes: int, workers: Sequence[WorkerState]
     ) -> Sequence[WorkerState]:
-        """The workers of the right class that do not hold it yet, best first."""
+        """Returns the workers of the right class that do not hold the instance yet, best first."""
 
 
 class EvictionPolicy(ABC):
-    """Ranks the instances to evict when memory is short. The core decides how many are evicted, and
-    never evicts one that is in use or pinned."""
+    """Ranks the instances to evict when memory is short.
+
+    The core decides how many are evicted, and never evicts one that is in use or pinned.
+    """
 
     @abstractmethod
     def rank(self, residents: Sequence[Instance], view: ClusterView) -> Sequence[Instance]:
-        """A permutation of ``residents``: the first leaves first."""
+        """Returns a permutation of ``residents``; the first one is evicted first."""
 
     def observe(self, view: ClusterView) -> None:
-        """Learn from a view; every one is shown, once, before anything is ranked on it.
+        """Learn from a view; does nothing by default.
 
-        Nothing unless overridden: most policies need no more than they are asked about.
+        Every view is passed once, before anything is ranked on it.
         """
         del view
 
     def admits(self, newcomer: Instance, victims: Sequence[Instance], view: ClusterView) -> bool:
-        """Whether ``newcomer`` is to be loaded on demand though ``victims`` leave for it.
+        """Returns whether to load ``newcomer`` on demand though ``victims`` are evicted for it.
 
-        Always unless overridden. Asked only for what is wanted on demand (``Targets.on_demand``):
-        what a scaling policy plans is not judged twice.
+        True by default. It is asked only for instances that are wanted on demand
+        (``Targets.on_demand``), not for those that a scaling policy plans.
         """
         del newcomer, victims, view
         return True
 
 
 class Clairvoyant(ABC):
-    """What a policy derives from besides its seam if it must know the future.
+    """Base of policies that must know the future, besides their seam.
 
     Such a policy bounds what others can reach. Only the simulator can build one.
     """
 
     @abstractmethod
     def reveal(self, arrivals_s: Mapping[str, NDArray[np.float64]]) -> None:
-        """All arrivals to come by scope, ascending, seconds; once, before the first decision."""
+        """Take in all future arrivals by scope, ascending, seconds, once before any decision."""

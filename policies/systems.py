@@ -1,23 +1,21 @@
-"""Systems: suites of policies under one name, such as ``proteus``; read from ``systems.yaml``.
+"""Systems: suites of policies under one name, such as ``proteus``, read from ``systems.yaml``.
 
-A suite names policies by seam, as a settings file does. Policies are checked by name here, and
-built only where they run: a system whose policy cannot be imported is still listed.
+A suite names policies by seam, as a settings file does. Their names are checked here; policies are
+built only where they run, so a system whose policy cannot be imported is still listed.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
 from importlib.resources import files
 from typing import Any, Final
 
 import yaml
 
-from modelless.common.errors import InvalidInputError, NotFoundError
-from modelless.policies.discovery import BUILT_IN, GROUP
+from modelless.common.errors import InvalidInputError, NotFoundError, did_you_mean
+from modelless.policies.discovery import POLICIES
 from modelless.policies.seams import (
     BatchingPolicy,
     EvictionPolicy,
@@ -37,7 +35,7 @@ SEAMS: Final[Mapping[str, type]] = {
     "eviction": EvictionPolicy,
     "forecast": Forecaster,
 }
-"""By the key that names a seam's policy in settings."""
+"""The seams by their keys in settings."""
 
 _FIELDS: Final = ("description", "source", "policies")
 
@@ -47,10 +45,10 @@ class System:
     """A suite of policies under a name.
 
     Attributes:
-        name: for tables and the command line.
+        name: name in tables and on the command line.
         description: one sentence.
-        source: where the idea was published.
-        policies: by seam; those of other seams stay as they are.
+        source: publication of the idea.
+        policies: specifications by seam; other seams keep their policies.
     """
 
     name: str
@@ -61,31 +59,17 @@ class System:
 
 @cache
 def systems() -> Mapping[str, System]:
-    """Every system that comes with the package, by name, in the file's order."""
+    """Returns every system of the package by name, in the file's order."""
     text = files("modelless.policies").joinpath("systems.yaml").read_text(encoding="utf-8")
     return parse_systems(yaml.safe_load(text), source="systems.yaml")
 
 
-def find_system(name: str) -> System:
-    """The system of that name.
-
-    Raises:
-        NotFoundError: there is none; says what there is.
-    """
-    known = systems()
-    if name in known:
-        return known[name]
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise NotFoundError(f"system {name!r} does not exist; there are: {', '.join(known)}.{hint}")
-
-
 def parse_systems(document: object, source: str = "systems") -> dict[str, System]:
-    """Systems from a document already read: fields by name.
+    """Returns the systems in a document that was read already, by name.
 
     Raises:
-        InvalidInputError: a field that is missing, unknown or of the wrong kind, an unknown policy;
-            names the place.
+        InvalidInputError: a field is missing, unknown or of the wrong kind, or a policy is unknown;
+            the message names the place.
     """
     if not isinstance(document, Mapping) or not document:
         raise InvalidInputError.of(source, document, "a mapping of names to systems")
@@ -107,30 +91,30 @@ def parse_systems(document: object, source: str = "systems") -> dict[str, System
 
 
 def parse_suite(document: object, place: str = "policies") -> Suite:
-    """A suite from a document already read.
+    """Returns the suite in a document that was read already.
 
     Args:
         document: specifications by seam.
-        place: begins the errors.
+        place: beginning of error messages.
 
     Raises:
-        InvalidInputError: no mapping, empty, no such seam, or no specification of a policy.
-        NotFoundError: no policy of that name.
+        InvalidInputError: the document is no mapping or empty, or names an unknown seam or no
+            policy.
+        NotFoundError: no policy has that name.
     """
     if not isinstance(document, Mapping) or not document:
         allowed = f"a mapping of some of {', '.join(SEAMS)} to policies"
         raise InvalidInputError.of(place, document, allowed)
     for seam, specification in document.items():
         if seam not in SEAMS:
-            near = difflib.get_close_matches(str(seam), SEAMS, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(str(seam), SEAMS)
             raise InvalidInputError.of(f"{place}.{seam}", specification, ", ".join(SEAMS), hint)
         _check(SEAMS[seam], specification, f"{place}.{seam}")
     return dict(document)
 
 
 def _check(seam: type, specification: object, place: str) -> None:
-    """A policy of the name is known, and so is that of the batching policy it is given."""
+    """Raise unless the specification names a known policy and a known batching policy."""
     name = specification
     if isinstance(specification, Mapping):
         name = specification.get("policy")
@@ -139,12 +123,7 @@ def _check(seam: type, specification: object, place: str) -> None:
     if not isinstance(name, str):
         allowed = "a policy's name, or a mapping of 'policy' and its settings"
         raise InvalidInputError.of(place, specification, allowed)
-    outside = {point.name for point in entry_points(group=GROUP)}
-    known = BUILT_IN[seam]
-    if name not in known and name not in outside and ":" not in name:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise NotFoundError(
-            f"{place}: {seam.__name__} {name!r} does not exist; "
-            f"there are: {', '.join(sorted(known))}.{hint}"
-        )
+    try:
+        POLICIES[seam].check(name)
+    except NotFoundError as error:
+        raise NotFoundError(f"{place}: {error}") from None

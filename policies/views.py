@@ -1,10 +1,11 @@
-"""What policies see. Frozen: a policy reads these and returns decisions, and changes nothing.
+"""The frozen views that policies read; policies return decisions and change nothing.
 
-Rows of arrays stand for placements, in no particular order; every array is read-only.
+Rows of arrays represent placements, in no particular order; every array is read-only.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -24,23 +25,24 @@ _MEMORY_BYTES = attrgetter("memory_bytes")
 
 
 class QueryView(NamedTuple):
-    """One query, without its tensors.
+    """One query without its tensors.
 
     Attributes:
         query_id: unique in its dispatcher.
-        scope: the task, or the part of it the client narrowed to: ``task/model[/variant]``.
-        arrival_s, deadline_s: on the driver's clock, seconds; deadline ``inf`` if none was given.
+        scope: the task, or the part of it that the client chose: ``task/model[/variant]``.
+        arrival_s, deadline_s: on the driver's clock, seconds; the deadline is ``inf`` if none was
+            given.
         min_accuracy_percent: 0 if none was given.
         max_cost_usd: inf if none was given.
-        priority: 0 to 9; more is more urgent.
+        priority: 0 to 9; a higher one is more urgent.
         items: items in the query's tensors, 1 or more.
         batch_key: only queries with equal keys may share a batch (their tensors' shapes).
-        tenant: who asks.
-        serve_late: rather late than not at all: what is late is served when nobody is kept waiting
-            who can still be in time.
-        demoted: goes behind all others of its priority: it is late already, or beyond its
-            tenant's fair share while there is too much to do. The core says so, not the client.
-        has_default_deadline: the client named none, and got the server's.
+        tenant: name of the client's tenant.
+        serve_late: whether a late answer is better than none; late queries are served when no query
+            waits that can still be in time.
+        demoted: whether the core serves it after all others of its priority, because it is late or
+            beyond its tenant's fair share during overload.
+        has_default_deadline: whether the client gave no deadline and got the server's.
     """
 
     query_id: int
@@ -65,13 +67,13 @@ class Candidates:
     Attributes:
         placements: variant and device class of each row.
         accuracy_percent: float64.
-        cost_usd: price of the device time the query's items take, float64.
-        estimates: latency quantiles for the query's items as one batch, hop included.
-        free_at_s: when the least busy worker holding the row is predicted to fall idle; never
-            before ``now_s``.
-        now_s: the time of asking.
-        shortlist: rows worth looking at for a policy that minds only accuracy, cost, latency and
-            the wait: every row left out is no better in any of these than one of them. None: all.
+        cost_usd: price of the device time of the query's items, float64.
+        estimates: latency quantiles for the query's items as one batch, network hop included.
+        free_at_s: predicted time when the least busy worker with the row becomes idle, at least
+            ``now_s``.
+        now_s: time of the request.
+        shortlist: rows that a policy needs that uses only accuracy, cost, latency and wait: no row
+            that is left out is better than all of these in any of them. None for all rows.
     """
 
     placements: tuple[Placement, ...]
@@ -83,7 +85,7 @@ class Candidates:
     shortlist: NDArray[np.intp] | None = None
 
     def row_of(self, variant_id: str, device_class: str) -> int | None:
-        """The row of a placement; None if it is not among them."""
+        """Returns the row of a placement; None if it is not among them."""
         try:
             return self.placements.index(Placement(variant_id, device_class))
         except ValueError:
@@ -98,7 +100,7 @@ class Bind(NamedTuple):
 
 
 class Defer(NamedTuple):
-    """Choose when a worker falls idle."""
+    """Choose later, when a worker becomes idle."""
 
     reason: Reason = Reason.DEFERRED
 
@@ -113,12 +115,12 @@ Choice = Bind | Defer | Reject
 
 
 class ResidentView(NamedTuple):
-    """A variant that is ready on the worker being asked about.
+    """A variant that is ready on the idle worker.
 
     Attributes:
         variant_id: its id.
         accuracy_percent: its accuracy.
-        p50_s, p99_s: max_batch + 1 figures: predicted seconds of a batch of b items at index b;
+        p50_s, p99_s: predicted seconds of a batch of b items at index b, max_batch + 1 figures;
             index 0 is 0.
     """
 
@@ -129,14 +131,14 @@ class ResidentView(NamedTuple):
 
 
 class QueueView(NamedTuple):
-    """Queries that may share a batch, earliest deadline first.
+    """Queries that may share a batch, the most urgent first.
 
     Attributes:
-        scope: of all its queries.
-        variant_id: what they are bound to; None if they were deferred.
+        scope: scope of all its queries.
+        variant_id: the variant they are bound to; None if they were deferred.
         batch_key: equal for all.
-        queries: sorted by (priority, demoted or not, deadline): the most urgent first.
-        head: the first one's ``urgency``, where that is known: there may be dozens of queues.
+        queries: sorted by (priority, demoted or not, deadline).
+        head: ``urgency`` of the first query, where known; it saves time with dozens of queues.
     """
 
     scope: str
@@ -147,16 +149,16 @@ class QueueView(NamedTuple):
 
 
 class WorkerView(NamedTuple):
-    """The worker that has fallen idle.
+    """The worker that has become idle.
 
     Attributes:
         worker_id: its id.
-        device_class: what it owns.
+        device_class: its device class.
         residents: its ready variants by id.
-        max_batch: most items it takes in one batch.
-        lead_s: how long before a batch of its is expected back it is asked for the next, which is
-            on its way there meanwhile. It has two at most: a batch keeps it for so much less than
-            its latency, and half of that at least.
+        max_batch: most items in one batch.
+        lead_s: how long before the end of a batch it is asked for the next one, which travels
+            meanwhile. It has two batches at most: a batch occupies it for its latency less
+            ``lead_s``, and for half of its latency at least.
     """
 
     worker_id: str
@@ -170,7 +172,7 @@ class Run(NamedTuple):
     """Run these queries as one batch with this variant.
 
     Attributes:
-        dropped: queries of the queues shown that are given up: they are refused at once.
+        dropped: queries of the given queues to refuse now.
     """
 
     variant_id: str
@@ -184,10 +186,9 @@ class Wait(NamedTuple):
 
     Attributes:
         dropped: as in ``Run``.
-        for_alike: none of the queues shown is anything for any worker of its device class that
-            holds the same of the queue's scope, until ``until_s`` or until a query comes that is
-            the first of its queue: of these they need not be asked before. Only if ``until_s`` is
-            finite.
+        for_alike: whether no worker of this device class that holds the same variants of the
+            queue's scope needs to be asked about the given queues, until ``until_s`` or until a
+            query arrives that is the first of its queue. Only with a finite ``until_s``.
     """
 
     reason: Reason
@@ -201,12 +202,13 @@ class Instance:
     """A variant loaded in a worker.
 
     Attributes:
-        worker_id, variant_id: where and what.
-        memory_bytes: measured.
-        load_s: what loading it again would take.
-        last_used_s, use_count: when and how often it served a batch.
-        in_use: a batch runs or is queued on it, or it is still loading: it may not be unloaded.
-        pinned: an operator wants it kept.
+        worker_id, variant_id: the worker and the variant.
+        memory_bytes: measured memory.
+        load_s: time to load it again, seconds.
+        last_used_s, use_count: time of its last batch, and number of its batches.
+        in_use: whether a batch runs or is queued on it, or it is still loading; then it may not be
+            unloaded.
+        pinned: whether an operator wants to keep it.
     """
 
     worker_id: str
@@ -220,7 +222,7 @@ class Instance:
 
     @property
     def is_loading(self) -> bool:
-        """Whether it is still to come, as far as one can see: in use, and never used."""
+        """Whether it seems to be loading: in use and never used."""
         return self.in_use and self.use_count == 0
 
 
@@ -229,17 +231,17 @@ class WorkerState:
     """A worker as the control plane sees it.
 
     Attributes:
-        memory_bytes: its budget.
-        instances: loaded or loading.
-        busy_share: of the time since the last view, how much it was busy with batches; 0 to 1.
-        slowdowns: by variant id, how many times as long it would take there beside what the other
-            devices of the host hold, were they busy; what is not named is not known to be slowed.
-        pool: whose it is; by default the one called like its device class.
-        resizing_to: the device class that it is about to become; empty if it stays what it is.
-        barred: variants that could not be loaded there lately: not to be tried again just now.
-        unmet: of a device that one gateway alone reaches: by scope that its clients asked
-            for in vain since the last view, their strictest minimum accuracy, percent.
-        free_bytes: memory budget less what its instances take.
+        memory_bytes: memory budget.
+        instances: loaded or loading instances.
+        busy_share: share of the time since the last view in which it ran batches, 0 to 1.
+        slowdowns: slowdown of variants, by id, beside the instances of the host's other devices if
+            these are busy; missing where unknown.
+        pool: its pool; by default the one with the name of its device class.
+        resizing_to: the device class that it changes to; empty if it does not change.
+        barred: variants that recently failed to load there and are not tried again now.
+        unmet: for a device that only one gateway reaches: strictest minimum accuracy, per cent, of
+            the queries since the last view that nothing could serve, by scope.
+        free_bytes: memory budget less the memory of its instances.
     """
 
     worker_id: str
@@ -256,27 +258,28 @@ class WorkerState:
 
     @property
     def size(self) -> str:
-        """The device class that it is, or is about to become."""
+        """The device class that it has or changes to."""
         return self.resizing_to or self.device_class
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pool", self.pool or self.device_class)
-        taken = sum(map(_MEMORY_BYTES, self.instances))  # a plan makes a state for each load
+        # map with attrgetter is fast: a plan makes a state for each load.
+        taken = sum(map(_MEMORY_BYTES, self.instances))
         object.__setattr__(self, "free_bytes", self.memory_bytes - taken)
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Workers that are alike, and what may be done with them.
+    """A group of equal workers, and what may be changed about them.
 
     Attributes:
-        name: that of the device class its workers start as; a pool of any other name (that of the
-            gateways) has as many workers as it has.
-        sizes: device classes that its workers may be, the one they start as first: one may be
-            resized from one to another while it serves.
-        min_workers, max_workers: how many it may have.
-        max_cores: CPU cores that all its workers together may use; None for no bound.
-        start_s: from wanting one more worker to having it.
+        name: device class with which its workers start; a pool with another name (that of the
+            gateways) keeps its number of workers.
+        sizes: device classes that its workers may have, the initial one first; a worker may change
+            from one to another while it serves.
+        min_workers, max_workers: bounds of their number.
+        max_cores: most CPU cores of all its workers together; None for no bound.
+        start_s: time from the decision for one more worker until it is there, seconds.
     """
 
     name: str
@@ -289,12 +292,12 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class VariantFacts:
-    """What planning needs to know of a variant that could be loaded.
+    """Facts of a variant that could be loaded, for planning.
 
     Attributes:
         variant_id, task: names.
         accuracy_percent: 0 to 100.
-        memory_bytes, load_s, latency_s: by device class name; absent where it cannot run.
+        memory_bytes, load_s, latency_s: by device class name, missing where it cannot run;
             latency_s is the p50 of a batch of one item.
         batch_s: p50 by device class name: that of a batch of b items at index b; index 0 is 0.
     """
@@ -309,14 +312,14 @@ class VariantFacts:
 
 
 class Demand(NamedTuple):
-    """Queries of one kind: who asks for the same within the same limits.
+    """Queries of one kind, which ask for the same scope within the same limits.
 
     Attributes:
         scope: as in ``QueryView``.
-        latency_s: from arrival to deadline; inf if none was given.
+        latency_s: from arrival to deadline, seconds; inf if none was given.
         min_accuracy_percent: 0 if none was given.
-        rate_per_s: such queries since the last view, a second.
-        items: of one of them, on average.
+        rate_per_s: such queries a second since the last view.
+        items: mean number of items in a query.
     """
 
     scope: str
@@ -328,18 +331,18 @@ class Demand(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """All that the control plane decides on, at one instant.
+    """All that the control plane decides on, at one time.
 
     Attributes:
-        now_s: the driver's clock.
+        now_s: time on the driver's clock.
         device_classes: by name.
-        workers: alive and reporting.
-        variants: what may be served.
-        arrivals_per_s: measured by scope since the last view.
-        unmet_per_s: queries by scope that found nothing ready, since the last view.
-        demands: the arrivals by kind: their rates add up to ``arrivals_per_s``.
-        open_queries: waiting or running now, by scope.
-        pools: what can be changed about the workers.
+        workers: workers that are alive and report.
+        variants: variants that may be served.
+        arrivals_per_s: measured rate by scope since the last view.
+        unmet_per_s: rate by scope of queries that found nothing ready, since the last view.
+        demands: arrivals by kind; their rates add up to ``arrivals_per_s``.
+        open_queries: queries that wait or run now, by scope.
+        pools: pools of workers and their bounds.
         missed_per_s: queries refused or answered late, a second, since the last view.
     """
 
@@ -354,22 +357,30 @@ class ClusterView:
     pools: tuple[Pool, ...] = ()
     missed_per_s: float = 0.0
 
+    def count_instances(self) -> Counter[Placement]:
+        """Returns the number of loaded or loading instances by placement."""
+        return Counter(
+            Placement(instance.variant_id, worker.device_class)
+            for worker in self.workers
+            for instance in worker.instances
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What a scaling policy wants.
+    """The wishes of a scaling policy.
 
     Attributes:
-        instances: wanted instances by placement; what is not named is not wanted.
-            In order of importance: when memory is short the first are served first.
-        workers: wanted workers by device class; a class that is not named is left alone.
-        reason: why.
+        instances: wanted instances by placement, the most important first: when memory is short the
+            first are loaded first. Placements that are not named are not wanted.
+        workers: wanted workers by device class; classes that are not named are left alone.
+        reason: the reason.
         shares: by scope, the share of its queries that each placement should serve, for selection
-            policies that are told (``SelectionPolicy.on_plan``).
-        on_demand: the instances are what clients just asked for, rather than a plan: the eviction
-            policy may decline them (``EvictionPolicy.admits``).
-        quality: how good the plan is known to be, of policies that optimise; one object a plan, so
-            that a plan that is kept is not counted again.
+            policies (``SelectionPolicy.on_plan``).
+        on_demand: whether the instances are what clients just asked for rather than a plan; then
+            the eviction policy may decline them (``EvictionPolicy.admits``).
+        quality: quality of the plan, of policies that optimise; one object for each plan, so that a
+            plan that is kept is not counted again.
     """
 
     instances: Mapping[Placement, int]

@@ -1,4 +1,4 @@
-"""What a placement costs: device facts, measurements and the cost model."""
+"""The costs of placements: device facts, measurements and the cost model."""
 
 if not __name__.startswith("modelless."):
     raise ImportError(

@@ -1,12 +1,19 @@
-"""Set-up of all tests: telemetry is off, and tests on published tables skip where those are not."""
+"""Set-up of all tests: no telemetry, a brief Hypothesis; tests on absent published tables skip."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import modelless  # noqa: F401  (it turns ONNX Runtime's telemetry off; tests may import that later)
+
+# ``--hypothesis-profile long`` takes the other one. Neither has a deadline: a test that passes or
+# fails by the clock says how busy the machine is.
+settings.register_profile("short", max_examples=30, deadline=None)
+settings.register_profile("long", max_examples=300, deadline=None)
+settings.load_profile("short")
 
 TABLES = Path(__file__).parents[2] / "shared" / "data"
 

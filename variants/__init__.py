@@ -1,4 +1,4 @@
-"""What can be served: the vocabulary, the registry, the runtimes and the zoo."""
+"""Tasks, models and variants: the vocabulary, the registry, the runtimes and the zoo."""
 
 if not __name__.startswith("modelless."):
     raise ImportError(

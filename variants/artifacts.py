@@ -52,13 +52,25 @@ def read_verified(
         raise IntegrityError(
             f"The artifact {path} cannot be read ({error.strerror}). {_RESTORE}"
         ) from error
+    _check_content(path, data, sha256)
+    return data
+
+
+def _check_content(name: Path | str, data: bytes, sha256: str) -> None:
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
         raise IntegrityError(
-            f"The artifact {path} is not the file that was registered: its sha256 is {found}, "
+            f"The artifact {name} is not the file that was registered: its sha256 is {found}, "
             f"expected {sha256}. It was corrupted or swapped. {_RESTORE}"
         )
-    return data
+
+
+def _check_size(name: Path | str, size_bytes: int, max_bytes: int) -> None:
+    if size_bytes > max_bytes:
+        raise IntegrityError(
+            f"The artifact {name} is too large: it has {size_bytes} bytes, allowed: up to "
+            f"{max_bytes}. {_RESTORE}"
+        )
 
 
 def _check_status(
@@ -72,11 +84,7 @@ def _check_status(
             f"The artifact {path} is {how}: it has {status.st_size} bytes, expected {size_bytes}. "
             f"{_RESTORE}"
         )
-    if status.st_size > max_bytes:
-        raise IntegrityError(
-            f"The artifact {path} is too large: it has {status.st_size} bytes, allowed: up to "
-            f"{max_bytes}. {_RESTORE}"
-        )
+    _check_size(path, status.st_size, max_bytes)
 
 
 class ArtifactStore:
@@ -203,23 +211,13 @@ class ArtifactStore:
     def _download(self, sha256: str) -> bytes:
         name = f"{self.url.rstrip('/')}/{sha256[:2]}/{sha256}"
         try:
-            size_bytes = int(self._fs.info(self._remote(sha256))["size"])
-            if size_bytes > self.max_bytes:
-                raise IntegrityError(
-                    f"The artifact {name} is too large: it has {size_bytes} bytes, allowed: up to "
-                    f"{self.max_bytes}. {_RESTORE}"
-                )
+            _check_size(name, int(self._fs.info(self._remote(sha256))["size"]), self.max_bytes)
             data = bytes(self._fs.cat_file(self._remote(sha256)))
         except OSError as error:
             raise IntegrityError(
                 f"The artifact {name} cannot be read ({error}). {_RESTORE}"
             ) from error
-        found = hashlib.sha256(data).hexdigest()
-        if found != sha256:
-            raise IntegrityError(
-                f"The artifact {name} is not the file that was registered: its sha256 is {found}. "
-                f"It was corrupted or swapped. {_RESTORE}"
-            )
+        _check_content(name, data, sha256)
         return data
 
 

@@ -17,7 +17,7 @@ _SHOWN: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class ScopePath:
-    """A parsed path. What is None was not named: any model, any variant, the latest version."""
+    """A parsed path. None stands for any model, any variant, the latest version."""
 
     task: str
     model: str | None = None

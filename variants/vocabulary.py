@@ -1,4 +1,4 @@
-"""The words everything else is said in. Frozen, typed; a quantity bears its unit in its name."""
+"""The types that all other code speaks of: tasks, models, variants, devices. All are frozen."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import math
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from importlib.metadata import entry_points
+from typing import Final, NamedTuple
 
 from modelless.common.errors import InvalidInputError
 
@@ -32,14 +33,30 @@ class Precision(StrEnum):
     INT4 = "int4"
 
 
+ENGINES_GROUP: Final = "modelless.engines"
+
+
 class Engine(StrEnum):
-    """What executes a variant. ``runtimes/engines.py`` says what each needs."""
+    """The software that executes a variant; ``runtimes/engines`` has the facts about each.
+
+    Besides the members there are those that installed packages offer by an entry point of the group
+    ``ENGINES_GROUP``: ``Engine(name)`` gives them, too.
+    """
 
     ONNXRUNTIME_CPU = "onnxruntime-cpu"
     OPENVINO = "openvino"
     ONNXRUNTIME_CUDA = "onnxruntime-cuda"
     ONNXRUNTIME_TENSORRT = "onnxruntime-tensorrt"
     TENSORRT = "tensorrt"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Engine | None:
+        if not isinstance(value, str) or not entry_points(group=ENGINES_GROUP, name=value):
+            return None
+        engine = str.__new__(cls, value)
+        engine._name_ = engine._value_ = value
+        cls._value2member_map_[value] = engine  # the same object every time
+        return engine
 
 
 class Provenance(StrEnum):
@@ -93,7 +110,7 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a client asks for: input and output signature, accuracy metric, labels.
+    """A job for models: input and output signature, accuracy metric, labels.
 
     Attributes:
         name: e.g. ``imagenet``.

@@ -15,14 +15,14 @@ from modelless.controller.dispatch.trials import Answer
 from modelless.variants.vocabulary import Task
 
 MOST_AT_ONCE: Final = 1000
-_RECEIPT: Final = re.compile(r"([A-Za-z0-9_.-]{1,128})-([1-9][0-9]{0,17})")
+_RECEIPT: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}-[1-9][0-9]{0,17}")
 
 
 class Feedback(NamedTuple):
     """What a client tells of one answer.
 
     Attributes:
-        gateway_id, query_id: of the receipt: who answered, and which query.
+        gateway_id, query_id: of the receipt: the gateway that answered, and the query.
         correct: whether each item's answer was right; None if ``labels`` say it.
         labels: the right class of each item, by index or by name.
     """
@@ -94,12 +94,11 @@ def judge(answer: Answer, told: Feedback, task: Task) -> tuple[bool, ...]:
 
 
 def _feedback(entry: _Entry) -> Feedback:
-    found = _RECEIPT.fullmatch(entry.receipt_id)
-    assert found is not None  # noqa: S101  (checked by _Entry)
+    gateway_id, _, query_id = entry.receipt_id.rpartition("-")
     correct, label = entry.correct, entry.label
     return Feedback(
-        found[1],
-        int(found[2]),
+        gateway_id,
+        int(query_id),
         None if correct is None else tuple(correct) if isinstance(correct, list) else (correct,),
         None if label is None else tuple(label) if isinstance(label, list) else (label,),
     )

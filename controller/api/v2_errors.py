@@ -51,14 +51,9 @@ class Words(str):
         return str(self)
 
 
-class _Brief(reprlib.Repr):
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxstring = self.maxother = self.maxlong = 80
-        self.maxlevel = 2
-
-
-_brief = _Brief()
+_brief = reprlib.Repr()
+_brief.maxstring = _brief.maxother = _brief.maxlong = 80
+_brief.maxlevel = 2
 
 
 class _Shown:

@@ -208,15 +208,3 @@ def _finite(parameters: Mapping[str, Any]) -> dict[str, Any]:
         key: None if isinstance(value, (float, np.floating)) and not math.isfinite(value) else value
         for key, value in parameters.items()
     }
-
-
-__all__ = [
-    "RECEIPT_HEADER",
-    "REPLY_PARAMETERS",
-    "Headers",
-    "Reply",
-    "classify",
-    "render_error",
-    "render_infer",
-    "render_json",
-]

@@ -10,26 +10,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
-from modelless.controller.api.v2_errors import (
-    PayloadTooLargeError,
-    Words,
-    invalid,
-    member,
-    nearest,
-)
+from modelless.controller.api.v2_errors import PayloadTooLargeError, Words, invalid, member, nearest
 from modelless.controller.api.v2_headers import SLO_PARAMETERS, TENANT_PARAMETER
 from modelless.controller.api.v2_limits import DEFAULT_LIMITS, Limits
 from modelless.controller.api.v2_tensors import BYTES, DATATYPES, NUMBERS, from_binary, from_json
-from modelless.variants.vocabulary import SLO, WHEN_LATE, check_name
-
-__all__ = [
-    "PROTOCOL_PARAMETERS",
-    "SLO_PARAMETERS",
-    "InferRequest",
-    "Limits",
-    "RequestedOutput",
-    "parse_infer",
-]
+from modelless.variants.vocabulary import SLO, WHEN_LATE, Task, check_name
 
 PROTOCOL_PARAMETERS = (
     "binary_data_output",
@@ -130,17 +115,13 @@ def parse_infer(
         raise _unknown("", document, _ROOT)
 
     request_id = document.get("id")
-    if request_id is not None and type(request_id) is not str:
-        raise invalid("id", request_id, "a string")
-    if request_id is not None and len(request_id) > limits.max_id_chars:
-        raise invalid("id", request_id, f"up to {limits.max_id_chars} characters")
+    if request_id is not None:
+        if type(request_id) is not str:
+            raise invalid("id", request_id, "a string")
+        if len(request_id) > limits.max_id_chars:
+            raise invalid("id", request_id, f"up to {limits.max_id_chars} characters")
 
-    parameters = document.get("parameters")
-    if parameters is None:
-        parameters = {}
-    elif type(parameters) is not dict:
-        raise invalid("parameters", parameters, "a JSON object")
-    slo, tenant, others = _read_parameters(parameters, header_parameters)
+    slo, tenant, others = _read_parameters(document.get("parameters"), header_parameters)
     binary_default = others.get("binary_data_output", False)
     if type(binary_default) is not bool:
         raise invalid("parameters.binary_data_output", binary_default, "true or false")
@@ -154,6 +135,19 @@ def parse_infer(
         tenant,
         others,
     )
+
+
+def check_outputs(request: InferRequest, task: Task) -> None:
+    """Refuse a request for an output that the task does not have, before anything runs.
+
+    Raises:
+        InvalidInputError: names the output and those there are.
+    """
+    known = [spec.name for spec in task.outputs]
+    for index, wanted in enumerate(request.requested_outputs):
+        if wanted.name not in known:
+            hint = nearest(wanted.name, known)
+            raise invalid(f"outputs[{index}].name", wanted.name, ", ".join(known), hint)
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -190,11 +184,23 @@ def _read_json(body: bytes | memoryview, end: int) -> Any:
         ) from None
 
 
+def _read_object(field: str, value: object, known: frozenset[str]) -> dict[str, Any]:
+    if type(value) is not dict:
+        raise invalid(field, value, "a JSON object")
+    if not value.keys() <= known:
+        raise _unknown(field, value, known)
+    return value
+
+
 def _read_parameters(
-    given: dict[str, Any], from_headers: Mapping[str, Any]
+    given: object, from_headers: Mapping[str, Any]
 ) -> tuple[SLO, str | None, dict[str, Any]]:
     own: dict[str, Any] = {}
     others: dict[str, Any] = {}
+    if given is None:
+        given = {}
+    elif type(given) is not dict:
+        raise invalid("parameters", given, "a JSON object")
     for key, value in given.items():
         if value is None:
             continue
@@ -229,10 +235,7 @@ def _read_inputs(
     tensors: dict[str, NDArray[Any]] = {}
     for index, entry in enumerate(inputs):
         field = f"inputs[{index}]"
-        if type(entry) is not dict:
-            raise invalid(field, entry, "a JSON object")
-        if not entry.keys() <= _INPUT:
-            raise _unknown(field, entry, _INPUT)
+        entry = _read_object(field, entry, _INPUT)
         name = _read_name(field, entry, tensors)
         datatype = entry.get("datatype")
         if type(datatype) is not str or datatype not in DATATYPES:
@@ -296,11 +299,7 @@ def _read_binary_size(field: str, parameters: object) -> int | None:
     if parameters is None:
         return None
     field += ".parameters"
-    if type(parameters) is not dict:
-        raise invalid(field, parameters, "a JSON object")
-    if not parameters.keys() <= _INPUT_PARAMETERS:
-        raise _unknown(field, parameters, _INPUT_PARAMETERS)
-    size = parameters.get("binary_data_size")
+    size = _read_object(field, parameters, _INPUT_PARAMETERS).get("binary_data_size")
     if size is not None and (type(size) is not int or size < 0):
         raise invalid(f"{field}.binary_data_size", size, "a whole number of bytes")
     return size
@@ -316,20 +315,14 @@ def _read_outputs(
     requested: dict[str, RequestedOutput] = {}
     for index, entry in enumerate(outputs):
         field = f"outputs[{index}]"
-        if type(entry) is not dict:
-            raise invalid(field, entry, "a JSON object")
-        if not entry.keys() <= _OUTPUT:
-            raise _unknown(field, entry, _OUTPUT)
+        entry = _read_object(field, entry, _OUTPUT)
         name = _read_name(field, entry, requested)
         parameters = entry.get("parameters")
         if parameters is None:
             requested[name] = RequestedOutput(name, binary_default)
             continue
         field += ".parameters"
-        if type(parameters) is not dict:
-            raise invalid(field, parameters, "a JSON object")
-        if not parameters.keys() <= _OUTPUT_PARAMETERS:
-            raise _unknown(field, parameters, _OUTPUT_PARAMETERS)
+        parameters = _read_object(field, parameters, _OUTPUT_PARAMETERS)
         binary = parameters.get("binary_data", binary_default)
         if type(binary) is not bool:
             raise invalid(f"{field}.binary_data", binary, "true or false")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from struct import Struct
@@ -167,9 +168,7 @@ def _bytes_from_json(field: str, flat: list[Any], shape: list[int]) -> NDArray[A
 
 
 def _bytes_from_binary(field: str, raw: bytes | memoryview, shape: list[int]) -> NDArray[Any]:
-    count = 1
-    for size in shape:
-        count *= size
+    count = math.prod(shape)
     if 4 * count > len(raw):
         raise invalid(field, Words(f"{len(raw)} bytes"), f"4 or more for each of {count} elements")
     array = np.empty(count, np.object_)

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from modelless.controller.cli import (
-    cluster_commands,
-    compare_command,
-    costmodel_commands,
-    demo_command,
-    device_command,
-    engines_command,
-    history_command,
-    infer_command,
-    make_command,
-    profile_command,
-    profile_report_command,
-    rebuild_command,
-    register_command,
-    replay_command,
-    select_command,
-    simulate_command,
-    upgrade_command,
-    validate_command,
-    variants_command,
-    versions_commands,
-    why_command,
-    zoo_commands,
+    cluster,
+    cost_model,
+    decisions,
+    making,
+    profiling,
+    querying,
+    registering,
+    simulating,
+    validating,
+    versions,
 )
 from modelless.controller.cli.failures import ReportingGroup
 
@@ -63,8 +54,7 @@ def modelless(
     ctx: typer.Context,
     home: Annotated[
         Path | None,
-        typer.Option(
-            "--home",
+        Option(
             metavar="DIR",
             envvar="MODELLESS_HOME",
             help="Store, artifacts and logs; ~/.modelless by default. May stand anywhere.",
@@ -72,16 +62,14 @@ def modelless(
     ] = None,
     store: Annotated[
         str | None,
-        typer.Option(
-            "--store",
+        Option(
             metavar="URL",
             envvar=STORE_VARIABLE,
             help="SQL store, sqlite:///... or postgresql+psycopg://...; in the home by default.",
         ),
     ] = None,
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+        bool, Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """Model-less inference serving: name a task and its limits; modelless chooses what runs it."""
@@ -102,32 +90,27 @@ def _restore(before: str | None) -> None:
         os.environ[STORE_VARIABLE] = before
 
 
-app.add_typer(zoo_commands.app, name="zoo", epilog="Example: modelless zoo add imagenet")
-app.command(epilog=register_command.EPILOG)(register_command.register)
-app.command(epilog=make_command.EPILOG)(make_command.make)
-app.command(epilog=rebuild_command.EPILOG)(rebuild_command.rebuild)
-app.command(epilog=validate_command.EPILOG)(validate_command.validate)
-app.command(epilog=variants_command.EPILOG)(variants_command.variants)
-app.command(epilog=device_command.EPILOG)(device_command.device)
-app.command(epilog=engines_command.EPILOG)(engines_command.engines)
-app.command(epilog=profile_command.EPILOG)(profile_command.profile)
-app.command("profile report", epilog=profile_report_command.EPILOG)(profile_report_command.report)
-app.add_typer(costmodel_commands.app, name="costmodel", epilog=costmodel_commands.EPILOG)
-app.command(epilog=versions_commands.PROMOTE_EPILOG)(versions_commands.promote)
-app.command(epilog=versions_commands.CANARY_EPILOG)(versions_commands.canary)
-app.command("canary status", epilog=versions_commands.STATUS_EPILOG)(
-    versions_commands.canary_status
+def _add(group: typer.Typer, command: Callable[..., None], name: str, cls: Any = None) -> None:
+    """Add a command; the last paragraph of its docstring is the example below its help."""
+    words, _, example = (inspect.getdoc(command) or "").rpartition("\n\n")
+    group.command(name, cls=cls, help=words, epilog=" ".join(example.split()))(command)
+
+
+zoo = typer.Typer(help="Models that come with modelless, or can be installed.")
+_add(zoo, registering.zoo_list, "list")
+_add(zoo, registering.zoo_add, "add")
+app.add_typer(zoo, name="zoo", epilog="Example: modelless zoo add imagenet")
+costmodel = typer.Typer(help="The learned cost model.", no_args_is_help=True)
+_add(costmodel, cost_model.evaluate, "evaluate", cost_model.TablesAfterTrain)
+app.add_typer(
+    costmodel, name="costmodel", epilog="Example: modelless costmodel evaluate profiles.csv"
 )
-app.command(epilog=versions_commands.ROLLBACK_EPILOG)(versions_commands.rollback)
-app.command(epilog=select_command.EPILOG)(select_command.select)
-app.command(epilog=simulate_command.EPILOG)(simulate_command.simulate)
-app.command(epilog=compare_command.EPILOG)(compare_command.compare)
-app.command(epilog=cluster_commands.UP_EPILOG)(cluster_commands.up)
-app.command(epilog=cluster_commands.STATUS_EPILOG)(cluster_commands.status)
-app.command(epilog=upgrade_command.EPILOG)(upgrade_command.upgrade)
-app.command(epilog=history_command.EPILOG)(history_command.history)
-app.command(epilog=replay_command.EPILOG)(replay_command.replay)
-app.command(epilog=why_command.EPILOG)(why_command.why)
-app.command(epilog=infer_command.EPILOG)(infer_command.infer)
-app.command(epilog=cluster_commands.DOWN_EPILOG)(cluster_commands.down)
-app.command(epilog=demo_command.EPILOG)(demo_command.demo)
+for _command in (
+    *(registering.register, making.make, making.rebuild, validating.validate),
+    *(registering.variants, profiling.device, profiling.engines, profiling.profile),
+    *(profiling.profile_report, versions.promote, versions.canary, versions.canary_status),
+    *(versions.rollback, querying.select, simulating.simulate, simulating.compare, cluster.up),
+    *(cluster.status, cluster.upgrade, decisions.history, simulating.replay, decisions.why),
+    *(querying.infer, cluster.down, cluster.demo),
+):
+    _add(app, _command, _command.__name__.replace("_", " "))

@@ -1,45 +1,51 @@
-"""Reading what was written on the command line: times, lists, limits, policies."""
+"""Parsing the command line: times, lists, limits, policies."""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import typer
+from typer import Argument, Option
 
 from modelless.common.errors import InvalidInputError
 
 LatencyMs = Annotated[
-    float | None, typer.Option("--latency-ms", help="Deadline, milliseconds from arrival.")
+    float | None, Option("--latency-ms", help="Deadline, milliseconds from arrival.")
 ]
-MinAccuracy = Annotated[
-    float | None, typer.Option("--min-accuracy", help="Minimum accuracy, per cent.")
-]
-MaxCostUsd = Annotated[
-    float | None, typer.Option("--max-cost-usd", help="Highest price of one query.")
-]
+MinAccuracy = Annotated[float | None, Option("--min-accuracy", help="Minimum accuracy, per cent.")]
+MaxCostUsd = Annotated[float | None, Option("--max-cost-usd", help="Highest price of one query.")]
 TaskName = Annotated[
-    str, typer.Option("--task", "-t", help="Task, or task/model, or task/model/variant[@version].")
+    str, Option("--task", "-t", help="Task, or task/model, or task/model/variant[@version].")
 ]
 Scopes = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="SCOPE", help="task, task/model or task/model/variant; default: everything"
-    ),
+    Argument(metavar="SCOPE", help="task, task/model or task/model/variant; default: everything"),
 ]
 DeviceClasses = Annotated[
     str,
-    typer.Option(
+    Option(
         "--device-class",
         metavar="NAME,...",
         help="Device classes, with commas: cpu-1, cpu-2, gpu-1; see 'modelless device'.",
     ),
 ]
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="Settings, a YAML file.")
+    Path | None, Option("--config", metavar="FILE", help="Settings, a YAML file.")
 ]
-Url = Annotated[str | None, typer.Option("--url", help="Server; default: the one that is up here.")]
+TaskFile = Annotated[
+    Path | None, Option("--task-file", metavar="FILE", help="A new task, described in YAML.")
+]
+Framework = Annotated[
+    str | None,
+    Option(
+        "--framework",
+        help="Framework of SOURCE where it cannot be told: scikit-learn, pytorch, tensorflow or "
+        "onnx.",
+    ),
+]
+Url = Annotated[str | None, Option("--url", help="Server; default: the one that is up here.")]
 
 _UNITS_S: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|min|m|h)")
@@ -63,7 +69,7 @@ def seconds_of(field: str, text: str) -> float:
 def share_of(field: str, text: str) -> float:
     """``5%`` or ``5`` per cent as 0.05; InvalidInputError if it is not above 0 and up to 100.
 
-    Below 1 it must have its sign: who writes 0.2 may mean a fifth.
+    Below 1 the sign is required: 0.2 may mean a fifth.
     """
     number = text.strip().removesuffix("%").strip()
     try:
@@ -81,10 +87,15 @@ def share_of(field: str, text: str) -> float:
 
 def batches_of(text: str) -> tuple[int, ...]:
     """``1,2,4,8`` as ascending numbers; InvalidInputError if it is no such list."""
-    words = names_of("batches", text)
-    if not all(word.isascii() and word.isdigit() and 1 <= int(word) <= 1024 for word in words):
-        raise InvalidInputError.of("batches", text, "whole numbers of 1 to 1024, with commas")
-    return tuple(sorted({int(word) for word in words}))
+    return tuple(counts_of("batches", text, 1, 1024, "whole numbers of 1 to 1024, with commas"))
+
+
+def counts_of(field: str, text: str, least: int, most: int, allowed: str) -> list[int]:
+    """``0,10`` as ascending numbers; InvalidInputError if it is no such list."""
+    words = names_of(field, text)
+    if not all(re.fullmatch(r"[0-9]{1,9}", word) and least <= int(word) <= most for word in words):
+        raise InvalidInputError.of(field, text, allowed)
+    return sorted({int(word) for word in words})
 
 
 def names_of(field: str, text: str) -> tuple[str, ...]:
@@ -114,3 +125,25 @@ def policy_of(text: str) -> str | dict[str, Any]:
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
         raise InvalidInputError.of("policy", found, "a name, or a mapping with the key 'policy'")
     return found
+
+
+def moment_of(field: str, text: str, now: datetime) -> datetime:
+    """``18:30``, ``18:30:05`` (the last time it was that) or an ISO date and time, as UTC.
+
+    Without a zone it is this machine's.
+
+    Raises:
+        InvalidInputError: it is neither.
+    """
+    written = text.strip()
+    try:
+        if "-" in written:
+            return datetime.fromisoformat(written).astimezone(UTC)
+        moment = datetime.combine(now.astimezone(), time.fromisoformat(written)).astimezone()
+    except ValueError:
+        raise InvalidInputError.of(
+            field, text, "a time such as 18:30:05, or a date and time such as 2026-03-01T18:30:05"
+        ) from None
+    if moment > now:
+        moment -= timedelta(days=1)
+    return moment.astimezone(UTC)

@@ -115,7 +115,7 @@ def globals_first(words: Sequence[str]) -> list[str]:
 
 def report(error: Exception, *, as_json: bool) -> int:
     """Say what went wrong on stderr, and on stdout too if ``as_json``; return the exit code."""
-    if isinstance(error, BrokenPipeError):  # whoever read our output has gone: nobody to tell
+    if isinstance(error, BrokenPipeError):  # the reader of the output is gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     message, code = _explain(error)

@@ -1,4 +1,4 @@
-"""What a person sees: tables on stdout, words and progress on stderr; and JSON for programs."""
+"""The terminal: tables on stdout, messages and progress on stderr; and JSON for programs."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
-from pathlib import Path
-from types import TracebackType
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer import Option
 
+from modelless.controller.usecases.progress import Note, Progress, Step
 from modelless.variants.vocabulary import Accuracy
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for programs.")]
+Json = Annotated[bool, Option("--json", help="Print JSON on stdout, for programs.")]
 
 PIPED_WIDTH: Final = 200
 """Columns of a table that does not go to a terminal: nothing is cut off or folded."""
@@ -43,9 +44,9 @@ def emit(document: Mapping[str, Any]) -> None:
 
 @contextmanager
 def others_print_to_stderr() -> Iterator[None]:
-    """Around all that imports or runs policies: what they print is no part of the answer.
+    """Send to stderr what policies print as they are imported or run: it is no part of the answer.
 
-    Nor is what native libraries print behind Python's back, as the solver HiGHS does at times.
+    So is the output of native libraries, such as the solver HiGHS.
     """
     sys.stdout.flush()
     libc = ctypes.CDLL(None)
@@ -109,12 +110,12 @@ class Steps:
     A bar with the time left where stderr is a terminal; a line every few seconds where it is not.
 
     Args:
-        what: is being done, e.g. ``profiling``.
+        activity: what is being done, e.g. ``profiling``.
         clock: seconds, monotonic.
     """
 
-    def __init__(self, what: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._what = what
+    def __init__(self, activity: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.activity = activity
         self._clock = clock
         self._bar: Any = None
         self._bar_task: Any = None
@@ -137,16 +138,11 @@ class Steps:
                 transient=True,
                 auto_refresh=False,  # a thread that draws would disturb what is being measured
             )
-            self._bar_task = self._bar.add_task(self._what, total=None, left="", now="")
+            self._bar_task = self._bar.add_task(self.activity, total=None, left="", now="")
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
@@ -154,24 +150,21 @@ class Steps:
         """``done`` of ``total`` steps are done; ``now`` is being done or was done last.
 
         Args:
-            eta_s: seconds the rest will take; None to reckon it from the time so far.
+            eta_s: seconds the rest will take; None to estimate it from the time so far.
         """
-        passed_s = self._clock() - self._started_s
-        if eta_s is None and 0 < done < total:
-            eta_s = passed_s / done * (total - done)
-        left = (
-            f"about {duration(eta_s)} left"
-            if eta_s is not None and eta_s >= 1.0 and done < total
-            else ""
-        )
+        now_s, left = self._clock(), ""
+        if eta_s is None and done > 0:
+            eta_s = (now_s - self._started_s) / done * (total - done)
+        if eta_s is not None and eta_s >= 1.0 and done < total:
+            left = f"about {duration(eta_s)} left"
         if self._bar is not None:
             self._bar.update(self._bar_task, completed=done, total=total, left=left, now=now)
             self._bar.refresh()
             return
         is_last = done == total and done != self._said_done
-        if is_last or self._clock() - self._said_s >= PLAIN_EVERY_S:
-            self._said_s, self._said_done = self._clock(), done
-            say(": ".join(part for part in (f"{self._what} {done}/{total}", left, now) if part))
+        if is_last or now_s - self._said_s >= PLAIN_EVERY_S:
+            self._said_s, self._said_done = now_s, done
+            say(": ".join(part for part in (f"{self.activity} {done}/{total}", left, now) if part))
 
     def note(self, message: str) -> None:
         """A message beside the progress."""
@@ -179,6 +172,34 @@ class Steps:
             self._bar.console.print(message, markup=False)
         else:
             say(message)
+
+
+@contextmanager
+def show_progress() -> Iterator[Progress]:
+    """A callback that shows the progress of a use case on stderr: a bar for each activity."""
+    with ExitStack() as shown:
+        steps: Steps | None = None
+
+        def show(event: Step | Note) -> None:
+            nonlocal steps
+            if isinstance(event, Step):
+                if steps is None or steps.activity != event.activity:
+                    shown.close()
+                    steps = shown.enter_context(Steps(event.activity))
+                steps.at(event.done, event.total, event.now, event.left_s)
+            elif steps is not None:
+                steps.note(event.message)
+            else:
+                say(event.message)
+
+        yield show
+
+
+def clock_text(at: datetime, *, day: bool = False) -> str:
+    """``18:30:05.123`` on this machine's clock, with the date if ``day``."""
+    shown = at.astimezone()
+    text = shown.strftime("%Y-%m-%d %H:%M:%S" if day else "%H:%M:%S")
+    return f"{text}.{at.microsecond // 1000:03d}"
 
 
 def duration(seconds: float) -> str:
@@ -189,6 +210,11 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min" + (f" {whole % 60} s" if whole % 60 else "")
     return f"{whole // 3600} h" + (f" {whole % 3600 // 60} min" if whole % 3600 >= 60 else "")
+
+
+def number_text(value: float | None, form: str = "{:.1f}") -> str:
+    """``24.1`` by the template ``form``; ``-`` if there is no number."""
+    return "-" if value is None else form.format(value)
 
 
 def mebibytes(size_bytes: float) -> str:
@@ -202,30 +228,3 @@ def accuracy_text(accuracy: Accuracy) -> str:
     if accuracy.low_percent is not None and accuracy.high_percent is not None:
         text += f" ({accuracy.low_percent:.1f} to {accuracy.high_percent:.1f})"
     return text
-
-
-def accuracy_fields(accuracy: Accuracy) -> dict[str, Any]:
-    """An accuracy as plain data, how it is known beside it."""
-    return {
-        "accuracy": accuracy.percent,
-        "accuracy_metric": accuracy.metric,
-        "accuracy_provenance": accuracy.provenance.value,
-        "accuracy_source": accuracy.source,
-        "accuracy_low": accuracy.low_percent,
-        "accuracy_high": accuracy.high_percent,
-    }
-
-
-def grouped(reasons: Mapping[str, str]) -> dict[str, str]:
-    """Names that share a reason, with commas, by the reason; without those that have none."""
-    names: dict[str, list[str]] = {}
-    for name, reason in reasons.items():
-        if reason:
-            names.setdefault(reason, []).append(name)
-    return {reason: ", ".join(each) for reason, each in names.items()}
-
-
-def home_of(ctx: typer.Context) -> Path:
-    """The home folder that the global options name."""
-    home: Path = ctx.obj
-    return home

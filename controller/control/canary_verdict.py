@@ -1,4 +1,4 @@
-"""What a trial has shown: roll back, promote, or go on. See ``sequential`` for the test.
+"""The verdict on a trial: roll back, promote, or go on. See ``weigh`` for the test.
 
 Three guards, each on two rates of bad events, the tried version's and the standing one's:
 
@@ -33,10 +33,8 @@ from modelless.variants.registry.versions import Trial
 #
 # is a martingale with mean 1: the mixture sequential probability ratio test (Robbins, Annals of
 # Mathematical Statistics 1970; for A/B tests: Johari et al., KDD 2017; as confidence sequences:
-# Howard et al., Annals of Statistics 2021). So by Ville's inequality it *ever* reaches 1/alpha
-# with
-# probability at most alpha. Against a hypothesis that allows many (p, q) the least M among these
-# is
+# Howard et al., Annals of Statistics 2021). So by Ville's inequality it *ever* reaches 1/alpha with
+# probability at most alpha. Against a hypothesis that allows many (p, q) the least M among these is
 # taken, which is smaller still than that of the true one: an e-value at every moment, and no price
 # for looking at every one of them. B is the beta function and a = 1/2 (Jeffreys; the
 # Krichevsky-Trofimov estimator). Nothing is approximated.
@@ -70,7 +68,7 @@ class Evidence(NamedTuple):
 
 
 def weigh(tried: Stream, standing: Stream, tolerance: float) -> Evidence:
-    """What two streams say of the difference of their rates, tried less standing.
+    """Return the evidence of two streams on the difference of their rates, tried less standing.
 
     Args:
         tried: of the version on trial.
@@ -130,7 +128,7 @@ SLOW_FROM: Final = 200
 
 
 class Decision(StrEnum):
-    """What is to become of a trial."""
+    """The decision on a trial."""
 
     GO_ON = "go-on"
     PROMOTE = "promote"
@@ -200,7 +198,7 @@ class TrialEvidence:
 
     @classmethod
     def kept(cls, document: Mapping[str, Any] | None) -> TrialEvidence:
-        """What ``document`` gave; none yet where nothing was kept."""
+        """Return the evidence from what ``document`` gave; none yet where nothing was kept."""
         if document is None:
             return cls()
         return cls(
@@ -218,7 +216,7 @@ class Guard(NamedTuple):
         name: ``errors``, ``accuracy`` or ``latency``.
         tried, standing: events, and the bad ones of them.
         tolerance: how much larger the tried one's rate may be.
-        log_worse, log_fine: see ``sequential.Evidence``.
+        log_worse, log_fine: see ``Evidence``.
         needed_worse, needed_fine: what they must reach.
     """
 
@@ -261,7 +259,7 @@ class Guard(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What a trial has shown so far, and why; ``guards`` are its figures."""
+    """The decision on a trial and its reason; ``guards`` are the figures behind it."""
 
     decision: Decision
     reason: str
@@ -342,7 +340,7 @@ def _guards(trial: Trial, evidence: TrialEvidence) -> Iterable[Guard]:
 
 
 def _is_unasked(evidence: TrialEvidence, min_labels: int) -> bool:
-    """Whether nobody sends feedback, nor was any asked for."""
+    """Whether no feedback came, and none is required."""
     return min_labels == 0 and evidence.tried.labelled == evidence.standing.labelled == 0
 
 
@@ -363,7 +361,7 @@ def slow_above_s(evidence: TrialEvidence) -> float | None:
 def status_of(
     trial: Trial, evidence: TrialEvidence, now_s: float, verdict: Verdict | None = None
 ) -> dict[str, Any]:
-    """What a trial has shown so far, as plain JSON.
+    """Return the status of a trial, as plain JSON.
 
     Args:
         now_s: seconds since the epoch, as ``trial.began_s``.

@@ -1,72 +1,32 @@
-"""What the control plane did and what came of it: entries made from each tick's view and effects.
+"""Entries for the history: decisions and their outcomes, from each tick's view and effects.
 
-A planner says the same thing at every tick until it has come true, so a decision is an entry only
-when it is new. What came of it, a load that ended or failed, the devices tell; a worker that went
-is missed in the view.
+A planner repeats a decision at every tick until it has come true, so a decision becomes an entry
+only when it is new. Devices report the outcomes, such as a load that ended or failed; a worker that
+is gone is missing in the view.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
-from modelless.controller.device.changes import Change, ChangeKind
-from modelless.controller.effects import (
+from modelless.controller.control.messages import Entry, EntryKind, PlanEffect, Planned, ScalePool
+from modelless.controller.device.messages import (
+    ChangeKind,
     LoadInstance,
-    PlanEffect,
-    Planned,
+    ResidencyChange,
     ResizeWorker,
-    ScalePool,
     UnloadInstance,
 )
 from modelless.policies.scopes import in_scope
 from modelless.policies.views import ClusterView, Instance, VariantFacts, WorkerState
 
-
-class EntryKind(StrEnum):
-    """What an entry tells; the simulator's control log uses the same words."""
-
-    LOAD = "load"
-    LOADED = "loaded"
-    LOAD_FAILED = "load-failed"
-    UNLOAD = "unload"
-    UNLOADED = "unloaded"
-    SCALE = "scale"
-    RESIZE = "resize"
-    RESIZED = "resized"
-    RESIZE_FAILED = "resize-failed"
-    PLAN = "plan"
-    CONTROL_UP = "control-up"
-    UPGRADE = "upgrade"
-    WORKER_UP = "worker-up"
-    WORKER_GONE = "worker-gone"
-    POLICY_PROBLEM = "policy-problem"
-    ENTRIES_LOST = "entries-lost"
-
-
-class Entry(NamedTuple):
-    """Something that was decided, or came of a decision.
-
-    Attributes:
-        kind: what.
-        subject: the variant, the device class or the worker it is about.
-        reason: why; of what came of a decision, what happened.
-        details: plain data for JSON; times in seconds, sizes in bytes.
-    """
-
-    kind: str
-    subject: str
-    reason: str
-    details: Mapping[str, Any]
-
-
 _Key = tuple[str, str, str]
 
 
-class Chronicle:
-    """Tells what is new at each tick of one control loop."""
+class DecisionLog:
+    """Finds what is new at each tick of one control machine."""
 
     def __init__(self) -> None:
         self._workers: dict[str, WorkerState] = {}
@@ -78,29 +38,29 @@ class Chronicle:
         self._problems: frozenset[str] = frozenset()
         self._left: set[str] = set()
 
-    def left(self, worker_id: str) -> None:
-        """It has said goodbye: the next tick will not take it for one that was lost."""
+    def note_goodbye(self, worker_id: str) -> None:
+        """The worker left in good order: the next tick does not take it for a lost one."""
         if worker_id in self._workers:
             self._left.add(worker_id)
 
-    def tick(
+    def entries(
         self,
         view: ClusterView,
         effects: Sequence[PlanEffect],
-        changes: Iterable[Change] = (),
+        changes: Iterable[ResidencyChange] = (),
         problems: Iterable[str] = (),
     ) -> list[Entry]:
-        """The new entries, in the order of things.
+        """Return the new entries, in the order of events.
 
         Args:
-            view: what the planner decided on.
-            effects: what it decided.
-            changes: what came to devices and left them since the last tick.
-            problems: what policies did wrong.
+            view: the planner's input.
+            effects: its decisions.
+            changes: loads and unloads that ended since the last tick.
+            problems: the mistakes of policies.
         """
-        entries = self._seen(view)
-        entries += self._came(changes)
-        entries += self._decisions(view, effects)
+        entries = self._worker_entries(view)
+        entries += self._change_entries(changes)
+        entries += self._decision_entries(view, effects)
         complaints = frozenset(problems)
         entries += [
             Entry(EntryKind.POLICY_PROBLEM, problem.partition(" ")[0], problem, {})
@@ -109,11 +69,11 @@ class Chronicle:
         self._problems = complaints
         return entries
 
-    # -- what came of it ----------------------------------------------------------------------
+    # -- outcomes -----------------------------------------------------------------------------
 
-    def _seen(self, view: ClusterView) -> list[Entry]:
+    def _worker_entries(self, view: ClusterView) -> list[Entry]:
         entries: list[Entry] = []
-        if self._is_new:  # whoever reads on knows nothing of what was before
+        if self._is_new:  # what was before is in the entries of another log
             self._is_new = False
             entries.append(Entry(EntryKind.CONTROL_UP, "control", "began", {}))
         now = {worker.worker_id: worker for worker in view.workers}
@@ -139,11 +99,11 @@ class Chronicle:
         self._workers = now
         return entries
 
-    def _came(self, changes: Iterable[Change]) -> list[Entry]:
+    def _change_entries(self, changes: Iterable[ResidencyChange]) -> list[Entry]:
         entries: list[Entry] = []
         for change in changes:
             worker = self._workers.get(change.worker_id)
-            if worker is None:  # it told of it, and went
+            if worker is None:  # it reported the change, and left
                 continue
             where = (change.worker_id, change.variant_id)
             if change.kind != ChangeKind.LOAD_FAILED:
@@ -157,7 +117,7 @@ class Chronicle:
 
     # -- decisions ----------------------------------------------------------------------------
 
-    def _decisions(self, view: ClusterView, effects: Sequence[PlanEffect]) -> list[Entry]:
+    def _decision_entries(self, view: ClusterView, effects: Sequence[PlanEffect]) -> list[Entry]:
         entries: list[Entry] = []
         facts = {variant.variant_id: variant for variant in view.variants}
         pools: dict[str, int] = {}
@@ -194,11 +154,11 @@ class Chronicle:
 
 
 def _ready(worker: WorkerState) -> dict[str, Instance]:
-    """What is loaded; what is still loading has no size yet."""
+    """The loaded instances; one that still loads has no size yet."""
     return {i.variant_id: i for i in worker.instances if i.memory_bytes}
 
 
-def _change(change: Change, device_class: str) -> Entry:
+def _change(change: ResidencyChange, device_class: str) -> Entry:
     details: dict[str, Any] = {"worker": change.worker_id, "device_class": device_class}
     reason = change.reason.value
     if change.kind == ChangeKind.LOADED:
@@ -279,7 +239,7 @@ def _resize(view: ClusterView, effect: ResizeWorker, worker: WorkerState) -> Ent
 
 
 def _resized(before: WorkerState, now: WorkerState) -> list[Entry]:
-    """What came of a resize since the last tick."""
+    """The outcome of a resize since the last tick."""
     size = before.resizing_to
     if now.device_class != before.device_class:
         kind, reason, size = EntryKind.RESIZED, "took over", now.device_class
@@ -291,7 +251,7 @@ def _resized(before: WorkerState, now: WorkerState) -> list[Entry]:
 
 
 def _load_of(view: ClusterView, workers: Sequence[WorkerState]) -> dict[str, Any]:
-    """How busy these workers were, and what all clients asked for."""
+    """How busy these workers were, and the rate of all queries."""
     busy = [worker.busy_share for worker in workers]
     return {
         "busy_share": round(sum(busy) / len(busy), 3) if busy else None,

@@ -1,4 +1,4 @@
-"""What the workers hold, as the effects decided so far will leave it."""
+"""Memory as a plan sees it: measured sizes, and the workers as the plan's effects leave them."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ from modelless.policies.scopes import in_scope
 from modelless.policies.views import ClusterView, Instance, VariantFacts, WorkerState
 from modelless.variants.vocabulary import Placement
 
-# What variants take, as measured: a load that ended here says more than any profile.
 
+class MeasuredMemory:
+    """Memory and load time of each placement that was seen loaded, in place of its profile.
 
-class Footprints:
-    """Memory and load time of each placement that was seen loaded, in place of what was declared.
-
-    Of several workers of a class the largest figure counts: it must fit in each. What has left is
-    remembered as it was last, for when it is to come back; and by each worker of the view, or one
-    that it was too large for would have it loaded again for what it took elsewhere. One entry a
-    placement of the view, and one a worker that held it.
+    Of several workers of a class the largest figure counts, as it must fit in each. The last figure
+    of a placement that was unloaded is remembered for its return. It is remembered for each worker
+    of the view: otherwise a worker that it was too large for would load it again by the figure from
+    elsewhere. There is one entry for each placement of the view, and one for each worker that held
+    it.
     """
 
     def __init__(self) -> None:
         self._sizes: dict[str, dict[Placement, int]] = {}  # by worker, bytes
         self._measured: dict[Placement, tuple[int, float]] = {}
 
-    def applied(self, view: ClusterView) -> ClusterView:
-        """The view, its variants' figures replaced by what was measured so far, it included."""
+    def apply_to(self, view: ClusterView) -> ClusterView:
+        """Return the view with its variants' figures replaced by those measured so far."""
         self._learn(view)
         of_variant: defaultdict[str, dict[str, tuple[int, float]]] = defaultdict(dict)
         for placement, figures in self._measured.items():
@@ -74,7 +73,7 @@ class Footprints:
 
 
 def _with(facts: VariantFacts, measured: dict[str, tuple[int, float]]) -> VariantFacts:
-    """The facts with measured figures; itself where those are what it says already."""
+    """Return the facts with measured figures; the same object if they do not differ."""
     memory = {name: size for name, (size, _) in measured.items() if name in facts.memory_bytes}
     loads = {name: load_s for name, (_, load_s) in measured.items() if name in facts.load_s}
     if all(_ceil(facts.memory_bytes[name]) == size for name, size in memory.items()) and all(
@@ -92,7 +91,7 @@ def _ceil(size: float) -> float:
     return math.ceil(size) if math.isfinite(size) else size
 
 
-class Stock:
+class PlannedMemory:
     """A copy of a view's workers that changes as a plan is made.
 
     An instance that is still loading may report no memory yet; what it is expected to take counts.
@@ -153,8 +152,8 @@ class Stock:
     def out_of_reach(
         self, home: WorkerState, scope: str, min_accuracy_percent: float
     ) -> list[Placement]:
-        """What could serve the scope's queries but is only held, or being loaded, by the others of
-        the worker's pool: the most accurate first. Nothing while something in reach could.
+        """Return what could serve the scope's queries but is held, or being loaded, only by other
+        workers of the worker's pool: the most accurate first. Empty while something in reach could.
         """
         held: dict[str, bool] = {}
         for worker_id, names in self._held.items():

@@ -1,7 +1,7 @@
-"""The way of a decision: what should be loaded where, and how many workers there should be.
+"""Plans what is loaded where, and how many workers there are.
 
-Asks the policies what they want, and holds what no policy may break: memory, one copy a worker,
-nothing in use is ever unloaded, bounds on the number of workers.
+The planner asks the policies, and keeps the limits that no policy may break: memory, one copy a
+worker, no unload of an instance in use, bounds on the number of workers.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from functools import partial
 from typing import TypeVar
 
 from modelless.common.errors import FOREIGN_ERRORS
-from modelless.controller.control.planned_memory import Footprints, Stock
-from modelless.controller.control.pool_moves import Fleet, PlanLimits
-from modelless.controller.control.prefetch import Due, Foresight
-from modelless.controller.effects import Advise, LoadInstance, PlanEffect, Planned, UnloadInstance
+from modelless.controller.control.messages import Advise, PlanEffect, Planned
+from modelless.controller.control.planned_memory import MeasuredMemory, PlannedMemory
+from modelless.controller.control.pool_moves import PlanLimits, PoolPlanner
+from modelless.controller.control.prefetch import DueLoad, Prefetcher
+from modelless.controller.device.messages import LoadInstance, UnloadInstance
 from modelless.policies.plan_quality import PlanQuality
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import in_scope
@@ -24,18 +25,18 @@ from modelless.policies.seams import EvictionPolicy, Forecaster, PlacementPolicy
 from modelless.policies.views import ClusterView, Instance, Targets, WorkerState
 from modelless.variants.vocabulary import Placement
 
-# Who leaves for the sake of room.
+# Evictions that make room.
 
 
-def leavers(ranked: Iterable[Instance], lacking_bytes: float) -> list[Instance]:
-    """Those that leave, in order, so that as many bytes become free; all, if that is too few.
+def choose_victims(ranked: Iterable[Instance], lacking_bytes: float) -> list[Instance]:
+    """Return the instances to evict, in order, to free so many bytes; all, if that is too few.
 
-    Down the ranking until there is room; then, from the dearest back, whoever need not have left
-    after all stays: a large one may have been taken last that makes room enough without the small.
+    It goes down the ranking until there is room. Then it goes back, and spares each instance whose
+    memory is not needed after all: a large one at the end may make room enough without small ones.
 
     Args:
         ranked: the cheapest to lose first.
-        lacking_bytes: nobody leaves if it is 0 or less.
+        lacking_bytes: none is evicted if it is 0 or less.
     """
     leaving: list[Instance] = []
     for instance in ranked:
@@ -50,11 +51,11 @@ def leavers(ranked: Iterable[Instance], lacking_bytes: float) -> list[Instance]:
     return leaving
 
 
-# The plan's shares for the gateways' selection policies: what makes sense of them, when new.
+# The plan's shares for the gateways' selection policies.
 
 
 class Adviser:
-    """One control loop's advice."""
+    """Checks the plan's shares and tells when they changed."""
 
     def __init__(self) -> None:
         self._told: tuple[tuple[str, tuple[tuple[Placement, float], ...]], ...] = ()
@@ -65,12 +66,12 @@ class Adviser:
         given: Mapping[str, Mapping[Placement, float]],
         complain: Callable[[str], None],
     ) -> list[Advise]:
-        """The shares, if they are others than before; those that make no sense are left out.
+        """Return the shares if they changed. Those that make no sense are left out.
 
         Args:
-            view: what there is.
+            view: names the variants that there are.
             given: ``Targets.shares``.
-            complain: is told what makes no sense.
+            complain: called with each share that makes no sense.
         """
         known = {variant.variant_id for variant in view.variants}
         advice = []
@@ -103,22 +104,22 @@ _NOTHING = Targets({}, {}, Reason.POLICY_FAILED)
 
 @dataclass(slots=True)
 class _Draft:
-    """A plan in the making."""
+    """An unfinished plan."""
 
     view: ClusterView
     wanted: Mapping[Placement, int]
-    stock: Stock
+    memory: PlannedMemory
     on_demand: bool
     effects: list[PlanEffect] = field(default_factory=list)
 
     def is_asked_in_vain(self, variant_id: str) -> bool:
-        """Whether clients ask for what is served nowhere and what the variant could serve."""
-        return any(self.stock.copies(scope) == 0 for scope in self._unmet_by(variant_id))
+        """Whether clients ask for a scope that nothing serves and that the variant could serve."""
+        return any(self.memory.copies(scope) == 0 for scope in self._unmet_by(variant_id))
 
     def is_last_answer(self, variant_id: str, replacement_id: str) -> bool:
-        """Whether clients who just asked in vain would do so again with the replacement."""
+        """Whether clients that just asked in vain would do so again with the replacement."""
         return any(
-            self.stock.copies(scope) == 1 and not in_scope(replacement_id, scope)
+            self.memory.copies(scope) == 1 and not in_scope(replacement_id, scope)
             for scope in self._unmet_by(variant_id)
         )
 
@@ -130,33 +131,33 @@ class _Draft:
         ]
 
     def is_spare(self, instance: Instance, worker: WorkerState) -> bool:
-        """Whether there are more copies of it than anybody wants."""
+        """Whether there are more copies of it than the plan wants."""
         placement = Placement(instance.variant_id, worker.device_class)
-        return self.stock.count(placement) > self.wanted.get(placement, 0)
+        return self.memory.count(placement) > self.wanted.get(placement, 0)
 
     def load(self, worker_id: str, variant_id: str, memory_bytes: int, reason: Reason) -> None:
         """Load the variant."""
-        self.stock.load(worker_id, variant_id, memory_bytes)
+        self.memory.load(worker_id, variant_id, memory_bytes)
         self.effects.append(LoadInstance(worker_id, variant_id, reason))
 
     def unload(
         self, worker_id: str, variant_id: str, reason: Reason, for_variant_id: str = ""
     ) -> None:
-        """Unload the variant, for another's sake or because too much is held."""
-        self.stock.unload(worker_id, variant_id)
+        """Unload the variant, to make room for another or because too much is held."""
+        self.memory.unload(worker_id, variant_id)
         self.effects.append(UnloadInstance(worker_id, variant_id, reason, for_variant_id))
 
 
 class Planner:
-    """One control loop's decisions.
+    """Makes one control machine's plans.
 
     Args:
         scaling, placement, eviction, forecaster: the policies.
         limits: bounds on the workers.
 
     Attributes:
-        problems: what policies did wrong in the last tick, for the log: one that raises or answers
-            nonsense is done without.
+        problems: mistakes of policies in the last tick, for the log. The plan does without the
+            answer of a policy that raises or answers nonsense.
         scaled: device classes whose number of workers the scaling policy decided on last.
         declined: variants wanted on demand in the last tick that the eviction policy found not
             worth what would have left for them.
@@ -177,18 +178,18 @@ class Planner:
         self.limits = limits
         self.problems: list[str] = []
         self.scaled: frozenset[str] = frozenset()
-        self._fleet = Fleet(limits)
+        self._pool_planner = PoolPlanner(limits)
         self.declined: list[str] = []
-        self._footprints = Footprints()
-        self._foresight = Foresight(forecaster)
+        self._measured = MeasuredMemory()
+        self._prefetcher = Prefetcher(forecaster)
         self._adviser = Adviser()
         self._quality: PlanQuality | None = None
 
     def tick(self, view: ClusterView) -> list[PlanEffect]:
-        """Decide on one view. Effects are to be carried out in order, each worker's one by one."""
+        """Return the effects of a plan for the view, to be carried out in order."""
         self.problems = []
         self.declined = []
-        view = self._footprints.applied(view)
+        view = self._measured.apply_to(view)
         self._ask(self.eviction, lambda: self.eviction.observe(view), None)
         no_forecast: Mapping[str, float] = {}
         forecast_per_s = self._ask(self.forecaster, lambda: self._forecast(view), no_forecast)
@@ -201,7 +202,7 @@ class Planner:
         instances = self._counts(targets.instances, Placement)
         workers = self._counts(targets.workers, str)
         self.scaled = frozenset(workers)
-        effects = self._fleet.effects(view, workers, targets.reason)
+        effects = self._pool_planner.effects(view, workers, targets.reason)
         effects += self._place(view, instances, targets.on_demand)
         return effects + self._advise(view, targets)
 
@@ -210,7 +211,7 @@ class Planner:
         return self.forecaster.forecast(self.limits.forecast_horizon_s)
 
     def _advise(self, view: ClusterView, targets: Targets) -> list[PlanEffect]:
-        """What gateways are told of the plan, and what is known of it, if it is a new one."""
+        """Return the plan's shares for gateways, and its quality, if they are new."""
         nothing: dict[str, dict[Placement, float]] = {}
         shares = self._ask(
             self.scaling,
@@ -230,30 +231,30 @@ class Planner:
     def _place(
         self, view: ClusterView, wanted: Mapping[Placement, int], on_demand: bool
     ) -> list[PlanEffect]:
-        draft = _Draft(view, wanted, Stock(view), on_demand is True)
-        missing: list[Due] = []
+        draft = _Draft(view, wanted, PlannedMemory(view), on_demand is True)
+        missing: list[DueLoad] = []
         if draft.on_demand:  # else all that is to be held is planned
-            missing = self._ask(self.forecaster, lambda: self._foresight.missing(view), missing)
+            missing = self._ask(self.forecaster, lambda: self._prefetcher.missing(view), missing)
         self._relieve(draft)
         for placement, count in wanted.items():
             if count > 0 and draft.is_asked_in_vain(placement.variant_id):
                 self._add(placement, 1, draft, set(), in_vain=True)
         self._bring_home(draft)
         for due in missing:
-            if draft.stock.copies(due.scope) == 0:
+            if draft.memory.copies(due.scope) == 0:
                 self._ask(self.forecaster, partial(self._put_ahead, due, draft), None)
         full: set[str] = set()  # later, less important instances do not overtake one without room
         for placement, count in wanted.items():
-            self._add(placement, count - draft.stock.count(placement), draft, full, in_vain=False)
+            self._add(placement, count - draft.memory.count(placement), draft, full, in_vain=False)
         return draft.effects
 
     def _bring_home(self, draft: _Draft) -> None:
-        """Load on a gateway's own device what its clients asked for and others' devices hold."""
+        """Load on a gateway's device what its clients asked for and only others' devices hold."""
         for worker in draft.view.workers:
             for scope, min_accuracy_percent in worker.unmet.items():
-                for placement in draft.stock.out_of_reach(worker, scope, min_accuracy_percent):
-                    needed_bytes = draft.stock.needed_bytes(placement)
-                    home = draft.stock.worker(worker.worker_id)
+                for placement in draft.memory.out_of_reach(worker, scope, min_accuracy_percent):
+                    needed_bytes = draft.memory.needed_bytes(placement)
+                    home = draft.memory.worker(worker.worker_id)
                     if needed_bytes is not None and self._put(
                         placement, home, needed_bytes, draft, in_vain=True
                     ):
@@ -265,7 +266,9 @@ class Planner:
             if worker.free_bytes >= 0:
                 continue
             movable = [i for i in worker.instances if not (i.in_use or i.pinned)]
-            for instance in leavers(self._in_order(movable, worker, draft), -worker.free_bytes):
+            for instance in choose_victims(
+                self._in_order(movable, worker, draft), -worker.free_bytes
+            ):
                 draft.unload(worker.worker_id, instance.variant_id, Reason.OVER_BUDGET)
 
     def _add(
@@ -273,14 +276,14 @@ class Planner:
     ) -> None:
         """Load the variant into as many workers more as are ``missing``, room allowing.
 
-        Workers in ``full`` are left out; those that have no room now, but may one day, are added,
-        but for the sake of what was declined nobody else waits.
+        Workers in ``full`` are left out. Those that have no room now but may have it later are
+        added to it, unless the load was declined: no other load waits for a declined one.
         """
-        needed_bytes = draft.stock.needed_bytes(placement)
+        needed_bytes = draft.memory.needed_bytes(placement)
         if needed_bytes is None or missing <= 0:
             return
         without_room = []
-        for worker in self._ranked(placement, needed_bytes, draft.stock, full):
+        for worker in self._ranked(placement, needed_bytes, draft.memory, full):
             if self._put(placement, worker, needed_bytes, draft, in_vain):
                 missing -= 1
                 if missing == 0:
@@ -313,7 +316,7 @@ class Planner:
                 and (in_vain or draft.is_spare(instance, worker))
                 and not draft.is_last_answer(instance.variant_id, placement.variant_id)
             ]
-            victims = leavers(self._in_order(movable, worker, draft), lacking_bytes)
+            victims = choose_victims(self._in_order(movable, worker, draft), lacking_bytes)
         if sum(victim.memory_bytes for victim in victims) < lacking_bytes:
             return False
         if victims and draft.on_demand and not self._admits(placement, worker, victims, draft):
@@ -324,18 +327,18 @@ class Planner:
             )
         if placement.variant_id in self.declined:  # on another worker
             self.declined.remove(placement.variant_id)
-        is_ready = draft.stock.is_ready(placement.variant_id)
+        is_ready = draft.memory.is_ready(placement.variant_id)
         unasked = Reason.ANOTHER_COPY if is_ready else Reason.WANTED
         reason = Reason.DEMAND if in_vain else unasked
         draft.load(worker.worker_id, placement.variant_id, needed_bytes, reason)
         return True
 
-    def _put_ahead(self, due: Due, draft: _Draft) -> None:
-        """Load what is due into a worker that loads nothing else, if it is worth what leaves."""
-        needed_bytes = draft.stock.needed_bytes(due.placement)
+    def _put_ahead(self, due: DueLoad, draft: _Draft) -> None:
+        """Load what is due into a worker that loads nothing else, if it is worth its victims."""
+        needed_bytes = draft.memory.needed_bytes(due.placement)
         if needed_bytes is None:
             return
-        for worker in self._ranked(due.placement, needed_bytes, draft.stock, set()):
+        for worker in self._ranked(due.placement, needed_bytes, draft.memory, set()):
             if any(each.is_loading for each in worker.instances):
                 continue
             movable = [each for each in worker.instances if not (each.in_use or each.pinned)]
@@ -345,7 +348,7 @@ class Planner:
             for instance in ranked:
                 if free_bytes >= needed_bytes:
                     break
-                cost = self._foresight.cost(instance, due.until_s)
+                cost = self._prefetcher.cost(instance, due.until_s)
                 if queries + cost < due.queries:
                     victims.append(instance)
                     free_bytes += instance.memory_bytes
@@ -353,7 +356,7 @@ class Planner:
             if free_bytes < needed_bytes:
                 continue
             name = due.placement.variant_id
-            for victim in leavers(victims, needed_bytes - worker.free_bytes):
+            for victim in choose_victims(victims, needed_bytes - worker.free_bytes):
                 draft.unload(worker.worker_id, victim.variant_id, Reason.ROOM_NEEDED, name)
             draft.load(worker.worker_id, name, needed_bytes, Reason.FORECAST)
             return
@@ -365,13 +368,13 @@ class Planner:
         victims: Sequence[Instance],
         draft: _Draft,
     ) -> bool:
-        """Whether the load is worth what leaves for it: to clients who soon want that, and to the
-        eviction policy."""
-        newcomer = draft.stock.newcomer(placement, worker.worker_id)
-        spoiled = self._ask(
-            self.forecaster, lambda: self._foresight.spoils(newcomer, victims, draft.view), False
+        """Whether the load is worth its victims: to the eviction policy, and to clients that soon
+        want them."""
+        newcomer = draft.memory.newcomer(placement, worker.worker_id)
+        is_worse = self._ask(
+            self.forecaster, lambda: self._prefetcher.is_worse(newcomer, victims, draft.view), False
         )
-        admitted = not spoiled and self._ask(
+        admitted = not is_worse and self._ask(
             self.eviction,
             lambda: bool(self.eviction.admits(newcomer, tuple(victims), draft.view)),
             True,
@@ -381,10 +384,10 @@ class Planner:
         return admitted
 
     def _ranked(
-        self, placement: Placement, needed: int, stock: Stock, full: Container[str]
+        self, placement: Placement, needed: int, memory: PlannedMemory, full: Container[str]
     ) -> list[WorkerState]:
-        """The workers as the placement policy ranks them, without what it made up."""
-        given = stock.without(placement, full)
+        """The workers as the placement policy ranks them, without those that it made up."""
+        given = memory.without(placement, full)
         if not given:
             return []
         answer = self._ask(
@@ -410,7 +413,7 @@ class Planner:
         return sorted(ranked, key=lambda instance: not draft.is_spare(instance, worker))
 
     def _ranked_for_eviction(self, movable: list[Instance], view: ClusterView) -> list[Instance]:
-        """A permutation of ``movable``: the eviction policy's, made good where it is none."""
+        """The eviction policy's permutation of ``movable``, repaired where it is none."""
         answer = self._ask(
             self.eviction, lambda: list(self.eviction.rank(tuple(movable), view)), movable
         )
@@ -449,5 +452,5 @@ class Planner:
 
 
 def _most_bytes(worker: WorkerState) -> int:
-    """What could be free on the worker one day."""
+    """The memory that could become free on the worker."""
     return worker.memory_bytes - sum(i.memory_bytes for i in worker.instances if i.pinned)

@@ -1,9 +1,9 @@
-"""How many workers there should be and of which device class: what is done about what is wanted.
+"""Turns the wanted number of workers of each device class into resizes and pool sizes.
 
-A worker that is one size too many becomes one of a size that is missing, where its pool allows that
-(in place, while it serves); only then are workers started and stopped. Pools shrink last: while
-another still grows, what is there goes on serving (a *surge*), so that moving work from one kind of
-worker to another loses nothing.
+A surplus worker becomes one of a size that is missing, where its pool allows that (in place, while
+it serves). Only then are workers started and stopped. Pools shrink last: while another pool still
+grows, the workers that are there go on serving (a *surge*), so that no query is lost when work
+moves from one kind of worker to another.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from modelless.controller.effects import PlanEffect, ResizeWorker, ScalePool
+from modelless.controller.control.messages import PlanEffect, ScalePool
+from modelless.controller.device.messages import ResizeWorker
 from modelless.policies.reasons import Reason
 from modelless.policies.views import ClusterView, Pool, WorkerState
 
@@ -49,11 +50,11 @@ class PlanLimits:
         )
 
 
-class Fleet:
+class PoolPlanner:
     """Turns wanted workers by device class into resizes and pool sizes.
 
     Args:
-        limits: what no policy may overstep.
+        limits: that no policy may exceed.
     """
 
     def __init__(self, limits: PlanLimits) -> None:
@@ -64,7 +65,7 @@ class Fleet:
     def effects(
         self, view: ClusterView, wanted: Mapping[str, int], reason: Reason
     ) -> list[PlanEffect]:
-        """What brings the workers to what is wanted; nothing that was not asked about changes.
+        """Return the effects that bring the workers to the wanted numbers; other classes stay.
 
         Args:
             wanted: workers by device class; classes that do not exist are left out.

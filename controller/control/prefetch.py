@@ -1,9 +1,9 @@
-"""Loading before demand comes: what will be asked for by when a load that began now would end.
+"""Loads before demand comes: of placements needed by when a load that began now would end.
 
 A load that begins with the first query ends too late for it. So once a tick the forecaster is asked
-what wakes within a load's time and a margin (``Forecaster.awakenings``); what served such a scope
-last is *due*. What it may displace is a matter of queries too: those that would come while it loads
-on demand, against those expected meanwhile of what would leave. Pre-warming is as in "Serverless in
+which scopes wake within a load's time and a margin (``Forecaster.awakenings``). The placement that
+served such a scope last is *due*. It may displace others if more queries would come while it loads
+on demand than are expected meanwhile of its victims. Pre-warming is as in "Serverless in
 the Wild" (Shahrad et al., USENIX ATC 2020); to fetch ahead only what is worth more than what leaves
 for it is an old rule of prefetching (Cao et al., SIGMETRICS 1995).
 """
@@ -29,7 +29,7 @@ _MOST_SCOPES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueLoad:
     """A placement that will be asked for about when a load that began now would end.
 
     Attributes:
@@ -45,11 +45,11 @@ class Due:
     until_s: float
 
 
-class Foresight:
-    """Remembers what served each scope, and says what is due and what leaving would cost.
+class Prefetcher:
+    """Remembers what served each scope, finds due loads and weighs their victims.
 
     Args:
-        forecaster: who knows what will come.
+        forecaster: predicts demand.
     """
 
     def __init__(self, forecaster: Forecaster) -> None:
@@ -60,8 +60,8 @@ class Foresight:
         self._copies: Counter[str] = Counter()
         self._now_s = 0.0
 
-    def missing(self, view: ClusterView) -> list[Due]:
-        """What is due and neither held nor loading, most queries first."""
+    def missing(self, view: ClusterView) -> list[DueLoad]:
+        """Return the due loads of what is neither held nor loading, most queries first."""
         self._awakenings, self._forecasts, self._now_s = {}, {}, view.now_s
         self._observe(view)
         if not self._waking(_LONGEST_LOAD_S + _MARGIN_S):
@@ -79,11 +79,11 @@ class Foresight:
             until_s = load_s + _MARGIN_S
             if self._waking(until_s).get(scope, 0.0) >= _LEAST_QUERIES:
                 queries = self._waking(until_s + load_s).get(scope, 0.0)
-                due.append(Due(scope, placement, queries, until_s))
+                due.append(DueLoad(scope, placement, queries, until_s))
         return sorted(due, key=lambda one: (-one.queries, one.scope))
 
     def cost(self, instance: Instance, until_s: float) -> float:
-        """Queries that nothing else serves and that are expected until it could be back.
+        """Return the queries that only this instance serves, expected until it could be back.
 
         Args:
             instance: that would leave.
@@ -99,8 +99,8 @@ class Foresight:
             expected_per_s = max(expected_per_s, 1.0 / (idle_s + _LEAST_IDLE_S))
         return expected_per_s * gone_s
 
-    def spoils(self, newcomer: Instance, victims: Sequence[Instance], view: ClusterView) -> bool:
-        """Whether more queries are due of what would leave than now wait for the newcomer."""
+    def is_worse(self, newcomer: Instance, victims: Sequence[Instance], view: ClusterView) -> bool:
+        """Whether more queries are due of the victims than now wait for the newcomer."""
         due = 0.0
         for victim in victims:
             load_s = min(max(victim.load_s, 0.0), _LONGEST_LOAD_S)
@@ -115,7 +115,7 @@ class Foresight:
         return due > max(waiting, 1.0)
 
     def _observe(self, view: ClusterView) -> None:
-        """Learn who serves the scopes that are awake, and count what is held of every scope."""
+        """Learn what serves the scopes that are awake, and count the copies of every scope."""
         self._copies = Counter()
         last: dict[str, tuple[float, Placement]] = {}
         for worker in view.workers:

@@ -1,7 +1,7 @@
-"""Loading before anybody asks: what an operator names, or what the last run served most.
+"""Loads before any query comes: of what an operator names, or of what the last run served most.
 
-A policy around another: for as long as something is still to be preloaded it is wanted as well,
-before all else. Each scope is given up once it was held anywhere, or after ``most_s`` seconds.
+A scaling policy around another one: it wants what is still to be preloaded before all else. It
+gives each scope up once a worker holds it, or after ``most_s`` seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Preloading(ScalingPolicy):
     """Wants the quickest variant of each scope once, and what the other policy wants.
 
     Args:
-        policy: what it is put around.
+        policy: the other one.
         scopes: the first ones first.
         most_s: how long it may take, seconds.
     """
@@ -53,7 +53,7 @@ class Preloading(ScalingPolicy):
         )
 
     def _quickest(self, scope: str, view: ClusterView) -> Placement | None:
-        """What answers soonest of what could be loaded now; None if nothing is known of any."""
+        """Return the placement with the least latency that could be loaded now; None if unknown."""
         classes = {worker.device_class for worker in view.workers}
         known = [
             (latency_s, variant.variant_id, name)

@@ -1,130 +1,100 @@
-"""Who takes whose place while a cluster is upgraded, and what it must hold before it may.
+"""Upgrades: which new replica succeeds which old one, and what it loads before it serves.
 
-Ray Serve replaces a deployment's replicas one after the other: a new one is started beside the old
-ones, and once that is ready one of those is drained. So each process that starts is the heir of one
-of another rollout in its pool: the first to start of the one that began first. It is ready when it
-holds what that one serves; and, as Serve may drain another one first, what is left in the pool that
-no other new one has, as far as its memory goes.
+Ray Serve replaces a deployment's replicas one after the other: it starts a new one beside the old
+ones, and drains an old one once the new one is ready. So each replica that starts is the successor
+of one of another rollout in its pool: the first to start succeeds the one that began first. It is
+ready when it holds what its predecessor serves. As Serve may drain another one first, it also loads
+what is left in the pool that no other new replica has, as far as its memory goes.
 
-Plain functions of who is there: a control loop that begins anew in the midst of it goes on.
+These are plain functions of the members' reports: a control loop that starts anew in the midst of
+an upgrade goes on with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from math import inf
-from types import MappingProxyType
-from typing import NamedTuple
 
-from modelless.controller.effects import LoadInstance
+from modelless.controller.control.messages import MemberReport
+from modelless.controller.device.messages import LoadInstance
 from modelless.policies.reasons import Reason
 
 MOST_ROLLOUT_S = 600.0
-"""So long an upgrade is waited for; one that does not get on must not hold up scaling for good."""
+"""The longest that an upgrade is waited for: a stalled one must not hold up scaling for good."""
 
 
-class Standing(NamedTuple):
-    """What a process is, as it tells the control loop.
-
-    Attributes:
-        release: the code and the settings that it runs, as ``live/cluster/release`` names them.
-        rollout: which deployment of its application it came with.
-        began_s: when it began, seconds since the epoch.
-        is_starting: it serves nobody yet.
-    """
-
-    release: str = ""
-    rollout: str = ""
-    began_s: float = 0.0
-    is_starting: bool = False
-
-
-class Candidate(NamedTuple):
-    """One process, as far as succession goes.
-
-    Attributes:
-        member_id, pool: its name, and where it belongs.
-        standing: see there.
-        ready: variants that it serves, and the bytes they take.
-        hopeless: variants that it serves not and will not soon: they could not be loaded.
-        memory_bytes: its budget.
-    """
-
-    member_id: str
-    pool: str
-    standing: Standing
-    ready: Mapping[str, int] = MappingProxyType({})
-    hopeless: Collection[str] = ()
-    memory_bytes: float = inf
-
-
-def predecessors(members: Iterable[Candidate]) -> dict[str, Candidate]:
-    """By each process that starts in another's place: whose."""
-    everybody = sorted(members, key=lambda each: (each.standing.began_s, each.member_id))
-    found: dict[str, Candidate] = {}
-    taken: set[str] = set()
-    for heir in everybody:
-        if not heir.standing.is_starting:
+def predecessors(members: Iterable[MemberReport]) -> dict[str, MemberReport]:
+    """Return the predecessor of each replica that starts in another's place, by its member id."""
+    oldest_first = sorted(members, key=lambda each: (each.replica.began_s, each.member_id))
+    found: dict[str, MemberReport] = {}
+    succeeded: set[str] = set()
+    for successor in oldest_first:
+        if not successor.replica.is_starting:
             continue
-        for old in everybody:
+        for old in oldest_first:
             if (
-                old.pool == heir.pool
-                and old.standing.rollout != heir.standing.rollout
-                and not old.standing.is_starting
-                and old.member_id not in taken
+                old.pool == successor.pool
+                and old.replica.rollout != successor.replica.rollout
+                and not old.replica.is_starting
+                and old.member_id not in succeeded
             ):
-                found[heir.member_id] = old
-                taken.add(old.member_id)
+                found[successor.member_id] = old
+                succeeded.add(old.member_id)
                 break
     return found
 
 
 def lacking(
-    heir: Candidate, predecessor: Candidate, members: Iterable[Candidate]
+    successor: MemberReport, predecessor: MemberReport, members: Iterable[MemberReport]
 ) -> tuple[str, ...]:
-    """What the heir is still to load before an old one may go, in a fixed order."""
+    """Return the variants that the successor must load before an old replica may go, sorted.
+
+    What it failed to load is not among them.
+    """
     left: dict[str, int] = {}
-    kept = set(predecessor.ready)
+    served = predecessor.ready_bytes
+    kept = set(served)
     for other in members:
-        if other.pool != heir.pool or other.member_id == heir.member_id:
+        if other.pool != successor.pool or other.member_id == successor.member_id:
             continue
-        if other.standing.rollout == heir.standing.rollout:
-            kept |= other.ready.keys()
+        if other.replica.rollout == successor.replica.rollout:
+            kept |= other.ready_bytes.keys()
         else:
-            left.update(other.ready)
-    wanted, room_bytes = set(predecessor.ready), heir.memory_bytes - sum(predecessor.ready.values())
+            left.update(other.ready_bytes)
+    budget_bytes = successor.state.memory_bytes if successor.state is not None else 0
+    wanted, room_bytes = set(served), budget_bytes - sum(served.values())
     for variant_id in sorted(left.keys() - kept):
         if left[variant_id] <= room_bytes:
             wanted.add(variant_id)
             room_bytes -= left[variant_id]
-    return tuple(sorted(wanted - heir.ready.keys() - set(heir.hopeless)))
+    return tuple(sorted(wanted - successor.ready_bytes.keys() - successor.failed_loads.keys()))
 
 
-def bequests(members: Collection[Candidate]) -> list[LoadInstance]:
-    """The loads that make heirs ready. What one has begun to load may be told it again."""
-    heirs = predecessors(members)
+def successor_loads(members: Collection[MemberReport]) -> list[LoadInstance]:
+    """Return the loads that successors need. A load that has begun already may be among them."""
+    found = predecessors(members)
     return [
         LoadInstance(member.member_id, variant_id, Reason.SUCCESSION)
         for member in members
-        if member.member_id in heirs
-        for variant_id in lacking(member, heirs[member.member_id], members)
+        if member.member_id in found
+        for variant_id in lacking(member, found[member.member_id], members)
     ]
 
 
 @dataclass(slots=True)
 class RolloutWatch:
-    """Whether processes are being replaced just now: a bad time to unload or to scale anything.
+    """Whether replicas are being replaced now: a bad time to unload or to scale anything.
 
     Attributes:
-        since_s: since when members of several rollouts stand in one pool; infinite: they do not.
+        since_s: since when members of several rollouts are in one pool; infinite if they are not.
     """
 
     since_s: float = inf
 
-    def is_under_way(self, members: Iterable[Candidate], now_s: float) -> bool:
-        """Whether it is, for ``MOST_ROLLOUT_S`` at most."""
-        rollouts = {(member.pool, member.standing.rollout) for member in members}
+    def is_under_way(self, members: Iterable[MemberReport], now_s: float) -> bool:
+        """Whether a rollout is under way, for ``MOST_ROLLOUT_S`` at most."""
+        rollouts = {(member.pool, member.replica.rollout) for member in members}
         if len(rollouts) == len({pool for pool, _ in rollouts}):
             self.since_s = inf
             return False

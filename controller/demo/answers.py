@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from modelless.common.intervals import wilson_percent
+from modelless.controller.demo.profiles import short_name
 from modelless.controller.demo.slos import NamedSlo
-from modelless.controller.demo.v2_client import Client, InferReply, encode_infer
+from modelless.controller.usecases.client import Client, InferReply, encode_infer
 from modelless.variants.vocabulary import Task
 
 LEAST_JUDGED_PX = 224
@@ -35,33 +37,93 @@ class Photo:
 
 @dataclass(frozen=True, slots=True)
 class PhotoAnswer:
-    """What came of one photo under one SLO.
+    """The answer to one photo under one SLO, as it stands in the report.
 
     Attributes:
         photo, slo: their names.
-        reply: the answer or the refusal, tensors left out.
-        label, score: of the likeliest class; empty and 0 with a refusal.
-        resolution_px: of the variant that answered; None if unknown or refused.
+        status, error: of HTTP, and the server's words; empty with an answer.
+        client_ms: until the end of the reply, by the client's clock.
+        label, score: of the likeliest class; empty and 0 with a refusal, as all that follows.
         is_sane: whether the label is acceptable.
+        is_judged: whether its label counts: the resolution is one that accuracies were published
+            for.
+        variant, short_name: which answered.
+        accuracy, accuracy_provenance: of the variant, per cent.
+        predicted_ms, observed_ms: latency by the server's clock.
+        cost_usd: price of the query.
     """
 
     photo: str
-    slo: NamedSlo
-    reply: InferReply
+    slo: str
+    status: int
+    error: str
+    client_ms: float
     label: str = ""
     score: float = 0.0
-    resolution_px: int | None = None
     is_sane: bool = False
+    is_judged: bool = False
+    variant: str = ""
+    short_name: str = ""
+    accuracy: float | None = None
+    accuracy_provenance: str | None = None
+    predicted_ms: float | None = None
+    observed_ms: float | None = None
+    cost_usd: float | None = None
 
-    @property
-    def variant(self) -> str:
-        """Id of the variant that answered; empty with a refusal."""
-        return str(self.reply.parameters.get("variant", ""))
 
-    @property
-    def is_judged(self) -> bool:
-        """Whether its label counts: answered, at a resolution the accuracies were published for."""
-        return self.reply.is_answer and (self.resolution_px or 0) >= LEAST_JUDGED_PX
+@dataclass(frozen=True, slots=True)
+class PhotoFindings:
+    """Photos, the limits under which each was asked about, and every answer."""
+
+    photos: Sequence[Photo]
+    slos: Sequence[NamedSlo]
+    answers: Sequence[PhotoAnswer]
+
+    def document(self) -> dict[str, Any]:
+        """All of it as plain data, and how much of it is sane."""
+        judged = [answer for answer in self.answers if answer.is_judged]
+        return {
+            "photos": [
+                {"name": photo.name, "acceptable": sorted(photo.acceptable)}
+                for photo in self.photos
+            ],
+            "slos": [
+                {"name": slo.name, "limits": slo.limits, "is_feasible": slo.is_feasible}
+                for slo in self.slos
+            ],
+            "answers": [asdict(answer) for answer in self.answers],
+            "distinct_variants": sorted({one.variant for one in self.answers if one.variant}),
+            "judged": len(judged),
+            "sane": sum(answer.is_sane for answer in judged),
+            "answered": sum(answer.status == 200 for answer in self.answers),
+            "sane_of_answered": sum(answer.is_sane for answer in self.answers),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ClothesAnswer:
+    """The answers to the labelled test images under one SLO, as they stand in the report.
+
+    Attributes:
+        slo, limits: the SLO's name and limits.
+        images, right: answered, and answered rightly.
+        refused: images that were refused.
+        measured_percent, measured_low, measured_high: share of the answers that are right, with
+            its Wilson 95 % interval, per cent; the share is 0 without any.
+        stated_percent: accuracy the replies stated, mean over the images.
+        variants: ``variant``, ``short_name`` and ``images`` of each variant that answered.
+    """
+
+    slo: str
+    limits: str
+    images: int
+    right: int
+    refused: int
+    measured_percent: float
+    measured_low: float
+    measured_high: float
+    stated_percent: float
+    variants: Sequence[Mapping[str, Any]]
 
 
 def ask_about_photos(
@@ -81,64 +143,44 @@ def ask_about_photos(
         resolutions_px: of every variant, by id.
         on_answer: told of each.
     """
+    classes = {task.outputs[0].name: 1}
     answers = []
     for photo in photos:
+        inputs = {task.inputs[0].name: photo.pixels[None]}
         for slo in slos:
-            query = encode_infer(
-                task.name,
-                {task.inputs[0].name: photo.pixels[None]},
-                slo.slo,
-                classes={task.outputs[0].name: 1},
-            )
-            answers.append(_answer(photo, slo, client.infer(query), resolutions_px))
+            reply = client.send(encode_infer(task.name, inputs, slo.slo, classes=classes))
+            answers.append(_answer(photo, slo.name, reply, resolutions_px))
             on_answer(answers[-1])
     return answers
 
 
 def _answer(
-    photo: Photo, slo: NamedSlo, reply: InferReply, resolutions_px: Mapping[str, int | None]
+    photo: Photo, slo: str, reply: InferReply, resolutions_px: Mapping[str, int | None]
 ) -> PhotoAnswer:
+    client_ms = round(reply.latency_ms, 3)
     if not reply.is_answer:
-        return PhotoAnswer(photo.name, slo, reply)
+        return PhotoAnswer(photo.name, slo, reply.status, reply.error, client_ms)
     ((score, index, label),) = next(iter(reply.classes.values()))[0]
     shown = label or str(index)
+    said = reply.parameters
     return PhotoAnswer(
         photo.name,
         slo,
-        reply,
-        shown,
-        score,
-        resolutions_px.get(str(reply.parameters.get("variant"))),
-        shown in photo.acceptable,
+        reply.status,
+        reply.error,
+        client_ms,
+        label=shown,
+        score=score,
+        is_sane=shown in photo.acceptable,
+        is_judged=(resolutions_px.get(said["variant"]) or 0) >= LEAST_JUDGED_PX,
+        variant=said["variant"],
+        short_name=short_name(said["variant"]),
+        accuracy=said["accuracy"],
+        accuracy_provenance=said["accuracy_provenance"],
+        predicted_ms=said["predicted_latency_ms"],
+        observed_ms=said["observed_latency_ms"],
+        cost_usd=said.get("cost_usd"),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class ClothesAnswer:
-    """What came of the labelled test images under one SLO.
-
-    Attributes:
-        slo: the limits.
-        images, right: answered, and answered rightly.
-        low_percent, high_percent: Wilson 95 % interval of the measured accuracy.
-        stated_percent: accuracy the replies stated, mean over the images.
-        by_variant: images that each variant answered.
-        refused: images that were refused.
-    """
-
-    slo: NamedSlo
-    images: int
-    right: int
-    low_percent: float
-    high_percent: float
-    stated_percent: float
-    by_variant: Mapping[str, int]
-    refused: int
-
-    @property
-    def measured_percent(self) -> float:
-        """Share of the answers that are right, per cent; 0 without any."""
-        return 100.0 * self.right / self.images if self.images else 0.0
 
 
 def ask_about_clothes(
@@ -152,15 +194,16 @@ def ask_about_clothes(
     """Labelled images through the cluster, ``batch`` a query; count how many come back right.
 
     Args:
+        client, task, slo: as above.
         images, labels: UINT8 [n, height, width] and class indices UINT8 [n].
+        batch: images in a query.
     """
     by_variant: Counter[str] = Counter()
     right = refused = 0
     stated = 0.0
     for start in range(0, len(images), batch):
         part, truth = images[start : start + batch], labels[start : start + batch]
-        query = encode_infer(task.name, {task.inputs[0].name: part}, slo.slo)
-        reply = client.infer(query)
+        reply = client.send(encode_infer(task.name, {task.inputs[0].name: part}, slo.slo))
         if not reply.is_answer:
             refused += len(part)
             continue
@@ -169,8 +212,19 @@ def ask_about_clothes(
         by_variant[str(reply.parameters["variant"])] += len(part)
         stated += float(reply.parameters["accuracy"]) * len(part)
     answered = len(images) - refused
-    low, high = wilson_percent(right, answered)
-    stated_percent = stated / answered if answered else 0.0
+    low_percent, high_percent = wilson_percent(right, answered)
     return ClothesAnswer(
-        slo, answered, right, low, high, stated_percent, dict(by_variant.most_common()), refused
+        slo=slo.name,
+        limits=slo.limits,
+        images=answered,
+        right=right,
+        refused=refused,
+        measured_percent=100.0 * right / max(answered, 1),
+        measured_low=low_percent,
+        measured_high=high_percent,
+        stated_percent=stated / max(answered, 1),
+        variants=[
+            {"variant": name, "short_name": short_name(name), "images": count}
+            for name, count in by_variant.most_common()
+        ],
     )

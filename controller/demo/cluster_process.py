@@ -16,12 +16,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 
-from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, UnavailableError
+from modelless.common.errors import EnvironmentUnfitError, ModellessError
 from modelless.common.files import make_private_folder
-from modelless.controller.cli.detached import last_error
-from modelless.controller.demo.v2_client import Client
+from modelless.controller.live.cluster.cluster import FirstSignal
+from modelless.controller.usecases.client import Client
+from modelless.controller.usecases.cluster import last_error
 
 HOST = "127.0.0.1"
 STOP_S = 60.0
@@ -30,17 +31,15 @@ STOP_S = 60.0
 _PR_SET_PDEATHSIG = 1
 
 
-def free_port(wanted: int, host: str = HOST) -> int:
+def free_port(wanted: int) -> int:
     """``wanted`` if it can be listened on, else one that can."""
-    for port in (wanted, 0):
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, port))
-            except OSError:
-                continue
+    try:
+        with socket.create_server((HOST, wanted)) as probe:
             return int(probe.getsockname()[1])
-    raise EnvironmentUnfitError(f"no port of {host} can be listened on")
+    except OSError:
+        if not wanted:
+            raise
+        return free_port(0)
 
 
 class ClusterProcess:
@@ -52,6 +51,10 @@ class ClusterProcess:
         config: settings file; None for the defaults.
         keep: leave it up on leaving without an error, and let it outlive this process.
         on_stage: told what the child says it is doing.
+
+    Attributes:
+        url: where clients go.
+        stop_s: how long taking it down took, seconds.
     """
 
     def __init__(
@@ -63,26 +66,17 @@ class ClusterProcess:
         keep: bool = False,
         on_stage: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._home = home
-        self._port = port
-        self._config = config
+        self.url = f"http://{HOST}:{port}"
+        self.stop_s = 0.0
         self._keep = keep
+        self._signals = FirstSignal()
         self._on_stage = on_stage
         self._log = home / "run" / "up.log"
-        self._process: subprocess.Popen[bytes] | None = None
-        self._started_s = 0.0
-        self.stop_s = 0.0
-        """How long taking it down took, seconds."""
-
-    @property
-    def url(self) -> str:
-        """Where clients go."""
-        return f"http://{HOST}:{self._port}"
-
-    @property
-    def pid(self) -> int:
-        """Of the supervisor."""
-        return self._process.pid if self._process is not None else 0
+        self._command = [
+            *(sys.executable, "-P", "-m", "modelless.controller.cli"),
+            *("--home", str(home), "up", "--port", str(port)),
+            *(("--config", str(config)) if config is not None else ()),
+        ]
 
     @property
     def age_s(self) -> float:
@@ -91,15 +85,10 @@ class ClusterProcess:
 
     def __enter__(self) -> ClusterProcess:
         make_private_folder(self._log.parent)
-        command = [
-            *(sys.executable, "-P", "-m", "modelless.controller.cli"),
-            *("--home", str(self._home), "up", "--port", str(self._port)),
-            *(("--config", str(self._config)) if self._config is not None else ()),
-        ]
         self._started_s = time.monotonic()
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                command,
+                self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -107,6 +96,7 @@ class ClusterProcess:
                 start_new_session=True,  # Ctrl-C is for the demo, which ends this one in its turn
                 preexec_fn=None if self._keep else _end_with_parent,
             )
+        self._signals.install()
         return self
 
     def __exit__(
@@ -115,8 +105,17 @@ class ClusterProcess:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._process is not None and (error is not None or not self._keep):
-            self._stop(self._process)
+        started_s = time.monotonic()
+        self._signals.mute()  # a second Ctrl-C must not leave half of it behind
+        if error is not None or not self._keep:
+            self._process.terminate()  # does nothing if it has ended
+            try:
+                self._process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+        self._signals.restore()
+        self.stop_s = time.monotonic() - started_s
 
     def wait_ready(self, most_s: float = 180.0) -> None:
         """Wait until every task is served.
@@ -126,40 +125,22 @@ class ClusterProcess:
         """
         told = 0
         while self.age_s < most_s:
-            for line in self._said().splitlines()[told:]:
+            said = self._log.read_text(encoding="utf-8", errors="replace")
+            for line in said.splitlines()[told:]:
                 told += 1
                 if line.rstrip().endswith("..."):
                     self._on_stage(line.strip())
-            if self._process is None or self._process.poll() is not None:
-                raise EnvironmentUnfitError(f"modelless up has ended: {last_error(self._said())}")
+            if self._process.poll() is not None:
+                raise EnvironmentUnfitError(f"modelless up has ended: {last_error(said)}")
             try:
                 with Client(self.url, timeout_s=2.0) as client:
                     client.get("/v2/health/ready")  # anything but 200 raises
                     return
-            except (UnavailableError, InvalidInputError):
+            except ModellessError:
                 time.sleep(0.1)
         raise EnvironmentUnfitError(
             f"modelless did not become ready within {most_s:.0f} s; {self._log} says more"
         )
-
-    def _said(self) -> str:
-        try:
-            return self._log.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return ""
-
-    def _stop(self, process: subprocess.Popen[bytes]) -> None:
-        started_s = time.monotonic()
-        with no_interrupts():
-            if process.poll() is None:
-                process.terminate()
-            try:
-                process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-        self.stop_s = time.monotonic() - started_s
 
 
 def _end_with_parent() -> None:
@@ -169,27 +150,9 @@ def _end_with_parent() -> None:
 
 
 @contextlib.contextmanager
-def no_interrupts() -> Iterator[None]:
-    """Ctrl-C and SIGTERM do nothing inside: a second Ctrl-C must not leave half of it behind."""
-    before = {
-        number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
 def terminate_as_interrupt() -> Iterator[None]:
     """Inside, SIGTERM is like Ctrl-C: everything comes down before the process ends."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:

@@ -3,99 +3,64 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from modelless.profiler.report.plotting import (
+from modelless.common.drawing import (
     BLUE,
     MUTED,
     ORANGE,
     RED,
     SHADES,
     TEAL,
-    name_points,
     plain_ticks,
     render_svg,
 )
+from modelless.profiler.report.tradeoff_charts import latency_frontier_chart
+from modelless.profiler.report.tradeoffs import FrontierFigure, FrontierPoint
 
 
-def frontier_figure(variants: Sequence[Mapping[str, Any]]) -> str:
-    """Latency against accuracy of one task's variants, as SVG.
-
-    A point stands at the median of a lone query, its whisker reaches to the p99, its area tells
-    the memory. Dominated ones are grey.
+def frontier_figure(variants: Sequence[Mapping[str, Any]], device: str) -> str:
+    """Latency against accuracy of one task's variants on a device, as SVG.
 
     Args:
-        variants: as in the report's ``variants``.
+        variants: as in the report's ``variants``; at least one.
+        device: its name.
     """
-
-    def draw(figure: Any) -> None:
-        axes = figure.add_subplot()
-        if not variants:
-            _say_nothing(axes)
-            return
-        on_frontier = sorted((v for v in variants if v["on_frontier"]), key=lambda v: v["p99_ms"])
-        most_bytes = max(v["memory_bytes"] for v in variants) or 1
-        axes.set_xscale("log")
-        axes.plot(
-            [v["p50_ms"] for v in on_frontier],
-            [v["accuracy"] for v in on_frontier],
-            drawstyle="steps-post",
-            color=TEAL,
-            linewidth=1.2,
-            alpha=0.55,
-            zorder=1,
+    task = variants[0]["task"]
+    points = tuple(
+        FrontierPoint(
+            variant=variant["id"],
+            name=variant["short_name"],
+            device=device,
+            accuracy_percent=variant["accuracy"],
+            low_percent=variant["accuracy_low"],
+            high_percent=variant["accuracy_high"],
+            provenance=variant["accuracy_provenance"],
+            latency_ms=variant["p50_ms"],
+            memory_bytes=variant["memory_bytes"],
+            usd_per_1000_items=None,
+            cheapest_batch=1,
+            on_latency_frontier=variant["on_frontier"],
+            on_cost_frontier=False,
         )
-        for variant in variants:
-            kept = variant["on_frontier"]
-            colour = {"int8": TEAL, "fp32": ORANGE}.get(variant["precision"], BLUE)
-            colour = colour if kept else MUTED
-            x, y = variant["p50_ms"], variant["accuracy"]
-            axes.plot(
-                [x, variant["p99_ms"]], [y, y], color=colour, alpha=0.9 if kept else 0.35, zorder=2
-            )
-            axes.scatter(
-                [x],
-                [y],
-                s=40 + 260 * variant["memory_bytes"] / most_bytes,
-                color=colour,
-                alpha=0.75 if kept else 0.3,
-                linewidths=0,
-                zorder=3,
-            )
-        axes.set_xlabel("latency of a lone query, ms (point: median, whisker: p99)")
-        axes.set_ylabel("accuracy, %")
-        quickest, slowest = (
-            pick(v[name] for v in variants) for pick, name in ((min, "p50_ms"), (max, "p99_ms"))
-        )
-        room = (slowest / quickest) ** 0.14  # for the names to the left, on a logarithmic axis
-        axes.set_xlim(quickest / max(room, 1.2), slowest * max(room**0.3, 1.1))
-        axes.margins(y=0.1)
-        plain_ticks(axes.xaxis)
-        for name, colour in (("int8", TEAL), ("fp32", ORANGE), ("dominated", MUTED)):
-            axes.scatter([], [], s=60, color=colour, label=name, linewidths=0)
-        axes.legend(loc="lower right", title="area: memory", title_fontsize=9.5)
-        name_points(
-            figure, axes, [(v["p50_ms"], v["accuracy"], v["short_name"]) for v in on_frontier]
-        )
-
-    label = f"Latency against accuracy of {len(variants)} variants; the table has the figures"
-    return render_svg(draw, (9.6, 4.9), "frontier", label)
+        for variant in variants
+    )
+    data = FrontierFigure(task, variants[0]["accuracy_metric"], (device,), points)
+    return latency_frontier_chart(data).svg(f"frontier-{task}")
 
 
 def burst_figure(bins: Sequence[Mapping[str, Any]], task_bins: Sequence[Mapping[str, Any]]) -> str:
     """The burst over time, as SVG: load, accuracy, who answered, and how soon.
 
     Args:
-        bins: of all queries, as in the report's ``burst.bins``.
+        bins: of all queries, as in the report's ``burst.bins``; at least one.
         task_bins: of the main task's alone: only within one task can accuracies be averaged.
     """
 
     def draw(figure: Any) -> None:
         rows = figure.subplots(4, 1, sharex=True, height_ratios=(1.15, 0.8, 1.25, 1.0))
-        if not bins:
-            _say_nothing(rows[0])
-            return
         middles_s = [b["start_s"] + b["length_s"] / 2 for b in bins]
         _draw_load(rows[0], middles_s, bins)
         _draw_accuracy(rows[1], middles_s, task_bins)
@@ -141,7 +106,7 @@ def _draw_shares(axes: Any, at_s: Sequence[float], bins: Sequence[Mapping[str, A
     axes.stackplot(
         at_s,
         [shares for _, shares in stacked],
-        colors=shades(len(stacked)),
+        colors=[SHADES[place * len(SHADES) // len(stacked)] for place in range(len(stacked))],
         labels=[name for name, _ in stacked],
         linewidth=0,
     )
@@ -169,32 +134,17 @@ def shares_by_variant(bins: Sequence[Mapping[str, Any]]) -> list[tuple[str, list
 
     What there are no shades for is added up as ``others``; a slice without answers is all zero.
     """
-    totals: dict[str, int] = {}
+    totals: Counter[str] = Counter()
     accuracy: dict[str, float] = {}
     for entry in itertools.chain.from_iterable(b["by_variant"] for b in bins):
-        totals[entry["short_name"]] = totals.get(entry["short_name"], 0) + entry["answers"]
+        totals[entry["short_name"]] += entry["answers"]
         accuracy[entry["short_name"]] = entry["accuracy"]
-    most_used = sorted(totals, key=lambda name: -totals[name])
-    shown = most_used if len(most_used) <= len(SHADES) else most_used[: len(SHADES) - 1]
-    shown = sorted(shown, key=lambda name: -accuracy[name])
-    rows = {name: [0.0] * len(bins) for name in shown}
-    others = [0.0] * len(bins)
+    shown = [name for name, _ in totals.most_common(len(SHADES) - (len(totals) > len(SHADES)))]
+    rows = {name: [0.0] * len(bins) for name in sorted(shown, key=lambda name: -accuracy[name])}
+    if len(shown) < len(totals):
+        rows["others"] = [0.0] * len(bins)
     for place, one in enumerate(bins):
-        answered = sum(entry["answers"] for entry in one["by_variant"])
         for entry in one["by_variant"]:
-            row = rows.get(entry["short_name"], others)
-            row[place] += entry["answers"] / answered
-    stacked = list(rows.items())
-    return [*stacked, ("others", others)] if len(shown) < len(most_used) else stacked
-
-
-def shades(count: int) -> list[str]:
-    """``count`` of the shades, spread over all of them."""
-    if count <= 1:
-        return list(SHADES[:count])
-    return [SHADES[round(place * (len(SHADES) - 1) / (count - 1))] for place in range(count)]
-
-
-def _say_nothing(axes: Any) -> None:
-    axes.text(0.5, 0.5, "nothing was measured", ha="center", va="center", transform=axes.transAxes)
-    axes.set_axis_off()
+            name = entry["short_name"] if entry["short_name"] in rows else "others"
+            rows[name][place] += entry["answers"] / one["answered"]
+    return list(rows.items())

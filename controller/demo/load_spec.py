@@ -1,4 +1,4 @@
-"""What a load is: kinds of queries, rates, and the schedule that follows from them."""
+"""What a load sends: kinds of queries, rates, and the schedule that follows from them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class KindSpec(BaseModel):
+class _Spec(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class KindSpec(_Spec):
     """A kind of queries.
 
     Attributes:
@@ -24,8 +28,6 @@ class KindSpec(BaseModel):
         input_name, output_name: of the task.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     name: str
     task: str
     limits: dict[str, float] = Field(default_factory=dict)
@@ -37,22 +39,15 @@ class KindSpec(BaseModel):
     output_name: str
 
 
-class StepSpec(BaseModel):
-    """A stretch of constant mean rate.
-
-    Attributes:
-        seconds: its length.
-        per_s: queries a second, on average.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class StepSpec(_Spec):
+    """A stretch of constant mean rate: ``seconds`` long, ``per_s`` queries a second on average."""
 
     seconds: float = Field(gt=0.0)
     per_s: float = Field(ge=0.0)
 
 
-class LoadSpec(BaseModel):
-    """What to send.
+class LoadSpec(_Spec):
+    """A load to send.
 
     Attributes:
         url: ``http://host:port``.
@@ -62,16 +57,28 @@ class LoadSpec(BaseModel):
             same.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     url: str
     kinds: list[KindSpec] = Field(min_length=1)
     steps: list[StepSpec] = Field(min_length=1)
     seed: int = 0
     most_connections: int = 256
 
+    @property
+    def length_s(self) -> float:
+        """How long queries are sent, seconds."""
+        return sum(step.seconds for step in self.steps)
 
-class Shot(NamedTuple):
+    def offered_per_s(self, at_s: float) -> float:
+        """The mean rate that is due ``at_s`` seconds after the beginning; 0 outside."""
+        start_s = 0.0
+        for step in self.steps:
+            if start_s <= at_s < start_s + step.seconds:
+                return step.per_s
+            start_s += step.seconds
+        return 0.0
+
+
+class ScheduledQuery(NamedTuple):
     """A query to be sent: when (seconds from the beginning), of which kind, with which image."""
 
     due_s: float
@@ -79,7 +86,7 @@ class Shot(NamedTuple):
     image: int
 
 
-def schedule(spec: LoadSpec, image_counts: Sequence[int]) -> list[Shot]:
+def schedule(spec: LoadSpec, image_counts: Sequence[int]) -> list[ScheduledQuery]:
     """When to send what: a Poisson process whose rate follows the steps; the same for a seed.
 
     Args:
@@ -88,7 +95,7 @@ def schedule(spec: LoadSpec, image_counts: Sequence[int]) -> list[Shot]:
     """
     rng = np.random.default_rng(spec.seed)
     weights = np.array([kind.weight for kind in spec.kinds])
-    shots: list[Shot] = []
+    shots: list[ScheduledQuery] = []
     start_s = 0.0
     for step in spec.steps:
         count = int(rng.poisson(step.per_s * step.seconds))
@@ -96,7 +103,7 @@ def schedule(spec: LoadSpec, image_counts: Sequence[int]) -> list[Shot]:
         kinds = rng.choice(len(weights), size=count, p=weights / weights.sum())
         draws = rng.integers(0, 1 << 30, size=count)
         shots += [
-            Shot(float(at_s), int(kind), int(draw) % image_counts[kind])
+            ScheduledQuery(float(at_s), int(kind), int(draw) % image_counts[kind])
             for at_s, kind, draw in zip(due_s, kinds, draws, strict=True)
         ]
         start_s += step.seconds

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from statistics import median_high
 from typing import Any
 
+from modelless.common.pages import Cells, details, figure, page, section, table
 from modelless.controller.demo.figures import burst_figure, frontier_figure
-from modelless.profiler.report.page_parts import Cells, details, figure, page, section, table
 
 
 def render_page(document: Mapping[str, Any], thumbnails: Mapping[str, str]) -> str:
@@ -18,7 +19,7 @@ def render_page(document: Mapping[str, Any], thumbnails: Mapping[str, str]) -> s
         thumbnails: pictures of the photos by name, as ``data:`` URLs.
     """
     sections = [
-        _frontiers(document["variants"]),
+        _frontiers(document["variants"], document["machine"]["device_class"]),
         _photos(document["photos"], thumbnails),
         _clothes(document["clothes"]),
         _burst(document["burst"]),
@@ -37,35 +38,31 @@ def render_page(document: Mapping[str, Any], thumbnails: Mapping[str, str]) -> s
 
 
 def _headlines(document: Mapping[str, Any]) -> Iterable[tuple[str, str, str]]:
-    photos, burst = document["photos"], document["burst"]
+    photos, total = document["photos"], document["burst"]["total"]
     yield (
         str(len(photos["distinct_variants"])),
         "variants chosen",
         f"for {len(photos['photos'])} photos under {len(photos['slos'])} limits",
     )
-    if photos["judged"]:
-        yield (
-            percent(photos["sane"] / photos["judged"], 0),
-            "labels sane",
-            f"{photos['sane']} of {photos['judged']} at 224 px and more",
-        )
-    if burst is not None:
-        total = burst["total"]
-        yield (
-            percent(total["share_in_time"]),
-            "answered in time",
-            f"of {total['sent']:,} queries in {burst['seconds']:.0f} s",
-        )
-        yield (
-            f"{total['refused']:,}",
-            "refused, in order",
-            f"{total['errors']:,} errors, {total['answered'] - total['in_time']:,} late",
-        )
-    if document["first_answer_s"] is not None:
-        yield f"{document['first_answer_s']:.1f} s", "to the first answer", "from modelless up"
+    yield (
+        percent(photos["sane"] / photos["judged"] if photos["judged"] else None, 0),
+        "labels sane",
+        f"{photos['sane']} of {photos['judged']} at 224 px and more",
+    )
+    yield (
+        percent(total["share_in_time"]),
+        "answered in time",
+        f"of {total['sent']:,} queries in {document['burst']['seconds']:.0f} s",
+    )
+    yield (
+        f"{total['refused']:,}",
+        "refused, in order",
+        f"{total['errors']:,} errors, {total['answered'] - total['in_time']:,} late",
+    )
+    yield f"{document['first_answer_s']:.1f} s", "to the first answer", "from modelless up"
 
 
-def _frontiers(variants: Sequence[Mapping[str, Any]]) -> str:
+def _frontiers(variants: Sequence[Mapping[str, Any]], device: str) -> str:
     figures = []
     for task in dict.fromkeys(variant["task"] for variant in variants):
         of_task = [variant for variant in variants if variant["task"] == task]
@@ -75,7 +72,7 @@ def _frontiers(variants: Sequence[Mapping[str, Any]]) -> str:
             f"<b>{escape(task)}</b>: {len(of_task)} variants, {kept} of them worth having. "
             f"Accuracy is {escape(provenances)}."
         )
-        figures.append(figure(frontier_figure(of_task), caption))
+        figures.append(figure(frontier_figure(of_task, device), caption))
     rows = [
         [
             _code(variant["short_name"], variant["id"]),
@@ -94,12 +91,10 @@ def _frontiers(variants: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _photos(photos: Mapping[str, Any], thumbnails: Mapping[str, str]) -> str:
-    if not photos["answers"]:
-        return ""
-    by_slo: dict[str, list[Mapping[str, Any]]] = {}
-    for answer in photos["answers"]:
-        by_slo.setdefault(answer["slo"], []).append(answer)
-    rows = [_photo_row(slo, by_slo[slo["name"]]) for slo in photos["slos"]]
+    rows = [
+        _photo_row(slo, [a for a in photos["answers"] if a["slo"] == slo["name"]])
+        for slo in photos["slos"]
+    ]
     heads = ["asked for", "chosen", "accuracy", "labels sane", "predicted ms", "observed ms"]
     cards = "".join(
         _card(photo, [a for a in photos["answers"] if a["photo"] == photo["name"]], thumbnails)
@@ -108,11 +103,7 @@ def _photos(photos: Mapping[str, Any], thumbnails: Mapping[str, str]) -> str:
     every = table(
         ["photo", "limits", "label", "variant", "accuracy", "predicted ms", "observed ms"],
         [
-            [
-                escape(answer["photo"]),
-                escape(answer["slo"]),
-                *(_photo_cells(answer)),
-            ]
+            [escape(answer["photo"]), escape(answer["slo"]), *_photo_cells(answer)]
             for answer in photos["answers"]
         ],
     )
@@ -128,9 +119,7 @@ def _photos(photos: Mapping[str, Any], thumbnails: Mapping[str, str]) -> str:
 def _photo_row(slo: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]) -> Cells:
     answered = [answer for answer in answers if answer["status"] == 200]
     if not answered:
-        said = escape(answers[0]["error"]) if answers else ""
-        refusal = f'<span class="refused">refused</span> {said}'
-        return [_named(slo["name"], slo["limits"]), refusal]
+        return [_named(slo["name"], slo["limits"]), _refusal(answers[0])]
     names = dict.fromkeys(a["short_name"] for a in answered)
     ids = {a["short_name"]: a["variant"] for a in answered}
     chosen = ", ".join(_code(name, ids[name]) for name in names)
@@ -142,14 +131,14 @@ def _photo_row(slo: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]) -> 
         chosen + (f' <span class="refused">{refused} refused</span>' if refused else ""),
         _accuracy(low["accuracy"], low["accuracy_provenance"]),
         f"{sane}/{len(answered)}",
-        f"{median([a['predicted_ms'] for a in answered]):.1f}",
-        f"{median([a['observed_ms'] for a in answered]):.1f}",
+        f"{median_high(a['predicted_ms'] for a in answered):.1f}",
+        f"{median_high(a['observed_ms'] for a in answered):.1f}",
     ]
 
 
 def _photo_cells(answer: Mapping[str, Any]) -> Cells:
     if answer["status"] != 200:
-        return [f'<span class="refused">refused</span> {escape(answer["error"])}']
+        return [_refusal(answer)]
     mark = "" if answer["is_sane"] else ' <span class="refused">?</span>'
     return [
         f"{escape(answer['label'])} {answer['score']:.0%}{mark}",
@@ -167,8 +156,7 @@ def _card(
     labels = [answer["label"] for answer in answers if answer["status"] == 200]
     commonest = max(dict.fromkeys(labels), key=labels.count) if labels else "no answer"
     sane = sum(answer["is_sane"] for answer in answers)
-    picture = thumbnails.get(photo["name"])
-    image = f'<img src="{picture}" alt="{escape(photo["name"])}">' if picture else ""
+    image = f'<img src="{thumbnails[photo["name"]]}" alt="{escape(photo["name"])}">'
     return (
         f'<figure class="card">{image}<figcaption><b>{escape(commonest)}</b>'
         f"<span>{escape(photo['name'])}: {sane} of {len(labels)} sane</span></figcaption></figure>"
@@ -176,8 +164,6 @@ def _card(
 
 
 def _clothes(clothes: Sequence[Mapping[str, Any]]) -> str:
-    if not clothes:
-        return ""
     rows = []
     for answer in clothes:
         names = ", ".join(_code(v["short_name"], v["variant"]) for v in answer["variants"])
@@ -200,9 +186,7 @@ def _clothes(clothes: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _burst(burst: Mapping[str, Any] | None) -> str:
-    if burst is None:
-        return ""
+def _burst(burst: Mapping[str, Any]) -> str:
     total = burst["total"]
     everything: dict[str, Any] = {"name": "all", "task": "", "limits": {}, "mean_accuracy": None}
     rows = [
@@ -216,8 +200,8 @@ def _burst(burst: Mapping[str, Any] | None) -> str:
             f"{kind['answered'] - kind['in_time']:,}",
             f"{kind['refused']:,}",
             f"{kind['errors']:,}",
-            _number(kind["mean_accuracy"], " %"),
-            f"{_number(kind['p50_ms'])} / {_number(kind['p99_ms'])}",
+            number(kind["mean_accuracy"], unit=" %"),
+            f"{number(kind['p50_ms'])} / {number(kind['p99_ms'])}",
         ]
         for kind in [*burst["kinds"], {**total, **everything}]
     ]
@@ -234,8 +218,8 @@ def _burst(burst: Mapping[str, Any] | None) -> str:
         f"{total['sent']:,} sent = {outcomes}. Accuracy and shares are those of "
         f"{escape(burst['main_task'])}."
     )
-    picture = figure(burst_figure(burst["bins"], burst["main_task_bins"]), "")
-    return section("A burst of mixed limits", text, picture + table(heads, rows))
+    svg = burst_figure(burst["bins"], burst["main_task_bins"]) if burst["bins"] else ""
+    return section("A burst of mixed limits", text, figure(svg, "") + table(heads, rows))
 
 
 def _how(document: Mapping[str, Any]) -> str:
@@ -246,19 +230,14 @@ def _how(document: Mapping[str, Any]) -> str:
         "prices_usd_per_hour takes your own.",
         "Published accuracies are those of the weights' authors, derived ones follow from them "
         "by measured agreement; neither was measured on ImageNet here.",
+        f"The client took {burst['client_cpu_share']:.1%} of a core and sent 99 % of its queries "
+        f"within {number(burst['client_lag_p99_ms'])} ms of their time; "
+        f"{burst['total']['in_time_by_server']:,} answers were in time by the server's clock.",
     ]
-    if burst is not None:
-        lag = burst["client_lag_p99_ms"]
+    if burst["memory_bytes"]:
         facts.append(
-            f"The client took {burst['client_cpu_share']:.1%} of a core"
-            + (f" and sent 99 % of its queries within {lag:.1f} ms of their time" if lag else "")
-            + f"; {burst['total']['in_time_by_server']:,} answers were in time by the server's "
-            "clock."
+            f"The gateways' processes held {burst['memory_bytes'] / 2**20:,.0f} MiB at the end."
         )
-        if burst["memory_bytes"]:
-            facts.append(
-                f"The gateways' processes held {burst['memory_bytes'] / 2**20:,.0f} MiB at the end."
-            )
     facts += [escape(note) for note in document["notes"]]
     stages = table(
         ["stage", "seconds"],
@@ -279,9 +258,9 @@ def percent(share: float | None, digits: int = 1) -> str:
     return f"{share:.3%}" if text.startswith("100") and share < 1.0 else text
 
 
-def median(values: Sequence[float]) -> float:
-    """The middle one; the upper of the two middle ones."""
-    return sorted(values)[len(values) // 2]
+def number(value: float | None, digits: int = 1, unit: str = "") -> str:
+    """A number with its unit; a dash for None."""
+    return "–" if value is None else f"{value:.{digits}f}{unit}"
 
 
 def _tile(value: str, name: str, detail: str) -> str:
@@ -298,11 +277,9 @@ def _named(name: str, limits: str) -> str:
     return escape(name) + below
 
 
-def _accuracy(value: float | None, provenance: str | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.1f} % <small>{escape(provenance or '')}</small>"
+def _accuracy(value: float, provenance: str) -> str:
+    return f"{value:.1f} % <small>{escape(provenance)}</small>"
 
 
-def _number(value: float | None, unit: str = "") -> str:
-    return "–" if value is None else f"{value:.1f}{unit}"
+def _refusal(answer: Mapping[str, Any]) -> str:
+    return f'<span class="refused">refused</span> {escape(answer["error"])}'

@@ -6,7 +6,6 @@ import base64
 import io
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +17,10 @@ PHOTO_PX = 224
 """Side of the squares that are sent: what variants are profiled with. They take any size, but a
 larger one costs more than the profile says, and a deadline of a few milliseconds feels it."""
 
-_PACKAGES = ("skimage", "sklearn")
 _FRAMES = {"rocket": (200, 105, 310)}
 """Left, top and side of a square in the original: the subject, where the centre square holds more
 besides. A rocket between four towers is a drilling rig to a network."""
 
-_THUMBNAIL_PX = 224
 _NEEDED = {"PIL": "pillow", "matplotlib": "matplotlib", "skimage": "scikit-image"}
 
 
@@ -36,24 +33,23 @@ def check_extras() -> None:
         )
 
 
-def load_photos(side_px: int = PHOTO_PX) -> list[Photo]:
+def load_photos() -> list[Photo]:
     """Photos from scikit-image and scikit-learn whose content ImageNet has a class for.
-
-    Args:
-        side_px: they come as squares of this side, framed as a photographer might.
 
     Raises:
         EnvironmentUnfitError: a package that ships photos is not installed.
     """
     from modelless.variants.zoo.photos import LABELLED
 
-    return [
-        Photo(
-            scene.name, square(_framed(scene.name, scene.load()), side_px), frozenset(scene.labels)
-        )
-        for scene in LABELLED
-        if scene.package in _PACKAGES
-    ]
+    photos = []
+    for scene in LABELLED:
+        if scene.package in ("skimage", "sklearn"):
+            pixels = scene.load()
+            if scene.name in _FRAMES:
+                left, top, side = _FRAMES[scene.name]
+                pixels = pixels[top : top + side, left : left + side]
+            photos.append(Photo(scene.name, square(pixels, PHOTO_PX), frozenset(scene.labels)))
+    return photos
 
 
 def square(pixels: NDArray[np.uint8], side_px: int) -> NDArray[np.uint8]:
@@ -62,13 +58,6 @@ def square(pixels: NDArray[np.uint8], side_px: int) -> NDArray[np.uint8]:
 
     fitted = ImageOps.fit(Image.fromarray(pixels), (side_px, side_px), Image.Resampling.LANCZOS)
     return np.ascontiguousarray(fitted, dtype=np.uint8)
-
-
-def _framed(name: str, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    if name not in _FRAMES:
-        return pixels
-    left, top, side = _FRAMES[name]
-    return pixels[top : top + side, left : left + side]
 
 
 def acceptable_indices(photo: Photo, labels: Sequence[str]) -> list[int]:
@@ -80,7 +69,6 @@ def thumbnail(photo: Photo) -> str:
     """The photo as a small JPEG in a ``data:`` URL."""
     from PIL import Image
 
-    image: Any = Image.fromarray(photo.pixels).resize((_THUMBNAIL_PX, _THUMBNAIL_PX))
     buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=78)
+    Image.fromarray(photo.pixels).save(buffer, "JPEG", quality=78)
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

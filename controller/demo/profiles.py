@@ -1,58 +1,23 @@
-"""What the profiles say of the variants, in the form in which the demo needs it."""
+"""The profiles of the demo's variants: measured before anything is served."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from modelless.common.errors import NotFoundError
+from modelless.controller.cli.screen import show_progress
+from modelless.controller.usecases.home import find_variants, open_home
+from modelless.controller.usecases.profiling import find_jobs, measure_jobs
+from modelless.controller.usecases.progress import Note
 from modelless.profiler.devices.device import default_device_classes
 from modelless.profiler.devices.host import read_facts
-from modelless.profiler.measure.measurement import Measurement
+from modelless.profiler.measure.campaign import CampaignResult, CampaignSettings
 from modelless.profiler.measure.records import Records
-from modelless.profiler.report.tradeoffs import frontier as pareto_frontier
-from modelless.variants.registry.registry import open_registry
-from modelless.variants.vocabulary import DeviceClass, Task, Variant
-
-
-@dataclass(frozen=True, slots=True)
-class Profiled:
-    """A variant and what was measured of it on one device class.
-
-    Attributes:
-        variant: what it is.
-        points: measurements by batch; at least one.
-    """
-
-    variant: Variant
-    points: Mapping[int, Measurement]
-
-    @property
-    def one(self) -> Measurement:
-        """The measurement at the smallest batch."""
-        return self.points[min(self.points)]
-
-    @property
-    def accuracy_percent(self) -> float:
-        """Per cent."""
-        return self.variant.accuracy.percent
-
-    @property
-    def p99_s(self) -> float:
-        """Of a lone query, seconds: what the selection policies plan with."""
-        return self.one.p99_s
-
-    @property
-    def short_name(self) -> str:
-        """``lite0 int8-224``: the model and the variant's name, fit for a plot."""
-        return short_name(self.variant.id)
-
-    @property
-    def is_trusted(self) -> bool:
-        """Whether every point of it was measured on a quiet enough machine."""
-        return all(point.trusted for point in self.points.values())
+from modelless.profiler.report import tradeoffs
+from modelless.profiler.report.profiles import Profile, profiles_of
+from modelless.variants.vocabulary import DeviceClass, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,90 +33,59 @@ class Profiles:
     """
 
     tasks: Mapping[str, Task]
-    by_task: Mapping[str, tuple[Profiled, ...]]
+    by_task: Mapping[str, Sequence[Profile]]
     device_class: DeviceClass
     cores: int
     cpu_model: str
 
-    def frontier(self, task: str) -> tuple[Profiled, ...]:
-        """See ``frontier``."""
-        return frontier(self.by_task[task])
-
-    @property
-    def untrusted(self) -> tuple[Profiled, ...]:
-        """Those with a point that was measured while the machine was noisy."""
-        return tuple(
-            profiled
-            for of_task in self.by_task.values()
-            for profiled in of_task
-            if not profiled.is_trusted
-        )
-
 
 def short_name(variant_id: str) -> str:
-    """``imagenet/efficientnet-lite0/int8-224@1`` as ``lite0 int8-224``."""
+    """``imagenet/efficientnet-lite0/int8-224@1`` as ``lite0 int8-224``, fit for a table."""
     _, model, name = variant_id.rpartition("@")[0].split("/")
     return f"{model.removeprefix('efficientnet-').removeprefix('cnn-')} {name}"
 
 
-def frontier(variants: Iterable[Profiled]) -> tuple[Profiled, ...]:
-    """Those that no other equals or beats in both p99 and accuracy, quickest first.
-
-    Along the answer both latency and accuracy rise strictly.
-    """
-    return tuple(pareto_frontier(variants, lambda v: (v.p99_s, v.accuracy_percent)))
+def is_trusted(profile: Profile) -> bool:
+    """Whether the machine was quiet enough at every point."""
+    return all(point.trusted for point in profile.points)
 
 
-def profiles_of(
-    tasks: Iterable[Task],
-    variants: Iterable[Variant],
-    measurements: Iterable[Measurement],
-    device_class: DeviceClass,
-    *,
-    cores: int,
-    cpu_model: str,
-) -> Profiles:
-    """Put variants and measurements together; variants without a measurement are left out."""
-    points: dict[str, dict[int, Measurement]] = {}
-    for row in measurements:
-        if row.device_class == device_class.name:
-            points.setdefault(row.variant_id, {})[row.batch] = row
-    known = {task.name: task for task in tasks}
-    by_task: dict[str, list[Profiled]] = {name: [] for name in known}
-    for variant in variants:
-        if variant.id in points and variant.task in by_task:
-            by_task[variant.task].append(Profiled(variant, points[variant.id]))
-    return Profiles(
-        known,
-        {name: tuple(sorted(rows, key=lambda v: v.p99_s)) for name, rows in by_task.items()},
-        device_class,
-        cores,
-        cpu_model,
-    )
+def frontier(profiles: Iterable[Profile]) -> list[Profile]:
+    """Those that no other equals or beats in both p99 and accuracy, quickest first."""
+    return tradeoffs.frontier(profiles, lambda p: (p.points[0].p99_s, p.variant.accuracy.percent))
 
 
-def read_profiles(home: Path, tasks: Sequence[str], device_class: str) -> Profiles:
-    """Read the store in ``home``.
+def measure_profiles(
+    home: Path, tasks: Sequence[str], device_class: str, budget_s: float
+) -> tuple[Profiles, CampaignResult]:
+    """Measure every variant of ``tasks``, noise or not; what is known and trusted is kept.
+
+    Without the strategy of ``modelless profile``, so that each variant gets a part of the budget.
 
     Raises:
-        NotFoundError: a task is not registered, or no variant of it has a profile.
-        StoreError: the store cannot be read.
+        NotFoundError: a task is not registered, or no variant of it could be measured.
     """
     facts = read_facts()
-    classes = {known.name: known for known in default_device_classes(facts)}
-    with closing(open_registry(home)) as registry:
+    device = {known.name: known for known in default_device_classes(facts)}[device_class]
+    with open_home(home) as registry, show_progress() as progress:
         catalog = registry.catalog()
-        found = profiles_of(
-            [catalog.resolve(name).task for name in tasks],
-            catalog.variants,
-            Records(registry.store).current(facts),
-            classes[device_class],
-            cores=facts.cores,
-            cpu_model=facts.cpu_model,
-        )
-    for name, rows in found.by_task.items():
-        if not rows:
+        variants = find_variants(catalog, tasks)
+        records = Records(registry.store)
+        jobs, damaged = find_jobs(registry, catalog, variants, [device], progress)
+        for placement, message in damaged.items():
+            progress(Note(f"failed: {placement.variant_id}: {message}"))
+        settings = CampaignSettings(budget_s=budget_s, accept_noise=True)
+        result = measure_jobs(jobs, records, facts, settings, None, progress)
+        rows = [row for row in records.current(facts) if row.device_class == device_class]
+    found = profiles_of(rows, variants, {device.name: device})
+    by_task = {
+        name: sorted((p for p in found if p.variant.task == name), key=lambda p: p.points[0].p99_s)
+        for name in tasks
+    }
+    for name, profiles in by_task.items():
+        if not profiles:
             raise NotFoundError(
                 f"no variant of {name!r} has a profile on {device_class}: run 'modelless profile'"
             )
-    return found
+    known_tasks = {name: catalog.tasks[name] for name in tasks}
+    return Profiles(known_tasks, by_task, device, facts.cores, facts.cpu_model), result

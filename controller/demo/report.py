@@ -1,17 +1,18 @@
-"""What the demo found, as one JSON document; the page is drawn from it and from nothing else."""
+"""The demo's results as one JSON document; the page is drawn from it alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from modelless.controller.demo.answers import ClothesAnswer, Photo, PhotoAnswer
-from modelless.controller.demo.books import Bin, Tally
-from modelless.controller.demo.burst import BurstResult, offered_per_s
-from modelless.controller.demo.load_spec import KindSpec
-from modelless.controller.demo.profiles import Profiled, Profiles, frontier, short_name
+import modelless
+from modelless.controller.demo.answers import ClothesAnswer, PhotoFindings
+from modelless.controller.demo.burst import BurstResult, capacity_per_s
+from modelless.controller.demo.profiles import Profiles, frontier, is_trusted, short_name
+from modelless.controller.demo.query_log import Outcome, Tally
+from modelless.profiler.report.profiles import Profile
 
 SCHEMA = "modelless-demo/1"
 """Goes up when a field changes its meaning or goes away; a new field changes nothing."""
@@ -19,33 +20,29 @@ SCHEMA = "modelless-demo/1"
 _BINS = 60
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Findings:
-    """What the stages found, in the order in which they do.
+    """The results of the stages.
 
     Attributes:
         made_at: when the demo began, with a time zone.
-        version: of modelless.
         profiles: of every variant.
-        stages: name and seconds of each stage that ended.
+        stages: name and seconds of each stage; the last one is all of it.
         first_answer_s: from starting the cluster to its first answer.
-        photos, photo_answers: who was asked about, and what was said.
+        photos: what was asked about them, and what was answered.
         clothes: the labelled images under each SLO.
-        burst, burst_kinds: what the burst came to, and what was asked in it.
+        burst: what was sent, and what came of it.
         notes: what a reader should know, in sentences.
     """
 
     made_at: datetime
-    version: str
     profiles: Profiles
-    stages: list[tuple[str, float]] = field(default_factory=list)
-    first_answer_s: float | None = None
-    photos: Sequence[Photo] = ()
-    photo_answers: Sequence[PhotoAnswer] = ()
-    clothes: Sequence[ClothesAnswer] = ()
-    burst: BurstResult | None = None
-    burst_kinds: Sequence[KindSpec] = ()
-    notes: list[str] = field(default_factory=list)
+    stages: Sequence[tuple[str, float]]
+    first_answer_s: float
+    photos: PhotoFindings
+    clothes: Sequence[ClothesAnswer]
+    burst: BurstResult
+    notes: Sequence[str]
 
 
 def document_of(findings: Findings) -> dict[str, Any]:
@@ -55,7 +52,7 @@ def document_of(findings: Findings) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "made_at": findings.made_at.isoformat(timespec="seconds"),
-        "modelless": findings.version,
+        "modelless": modelless.__version__,
         "machine": {
             "cpu_model": profiles.cpu_model,
             "cores": profiles.cores,
@@ -65,178 +62,100 @@ def document_of(findings: Findings) -> dict[str, Any]:
         "stages": [
             {"name": name, "seconds": round(seconds, 2)} for name, seconds in findings.stages
         ],
-        "first_answer_s": _rounded(findings.first_answer_s, 2),
+        "first_answer_s": round(findings.first_answer_s, 2),
         "notes": list(findings.notes),
         "variants": [
             _variant(member, member in frontier(members))
             for members in profiles.by_task.values()
             for member in members
         ],
-        "photos": _photos(findings),
-        "clothes": [_clothes(answer) for answer in findings.clothes],
-        "burst": _burst(findings),
+        "photos": findings.photos.document(),
+        "clothes": [asdict(answer) for answer in findings.clothes],
+        "burst": _burst(findings.burst, profiles),
     }
 
 
-def _variant(member: Profiled, on_frontier: bool) -> dict[str, Any]:
-    variant, one = member.variant, member.one
+def _variant(member: Profile, on_frontier: bool) -> dict[str, Any]:
+    variant, one = member.variant, member.points[0]
     return {
         "id": variant.id,
         "task": variant.task,
-        "short_name": member.short_name,
+        "short_name": short_name(variant.id),
         "precision": variant.precision.value,
         "resolution_px": variant.resolution_px,
-        **_accuracy(variant.accuracy.percent, variant.accuracy.provenance.value),
+        "accuracy": variant.accuracy.percent,
+        "accuracy_metric": variant.accuracy.metric,
+        "accuracy_provenance": variant.accuracy.provenance.value,
         "accuracy_source": variant.accuracy.source,
         "accuracy_low": variant.accuracy.low_percent,
         "accuracy_high": variant.accuracy.high_percent,
         "p50_ms": one.p50_s * 1e3,
         "p90_ms": one.p90_s * 1e3,
         "p99_ms": one.p99_s * 1e3,
-        "throughput_per_s": max(point.throughput_per_s for point in member.points.values()),
+        "throughput_per_s": max(point.throughput_per_s for point in member.points),
         "memory_bytes": one.memory_bytes,
         "load_s": one.load_s,
         "artifact_bytes": variant.artifact_bytes,
-        "is_trusted": member.is_trusted,
+        "is_trusted": is_trusted(member),
         "on_frontier": on_frontier,
-        "p50_ms_by_batch": {
-            str(batch): point.p50_s * 1e3 for batch, point in sorted(member.points.items())
-        },
+        "p50_ms_by_batch": {str(point.batch): point.p50_s * 1e3 for point in member.points},
     }
 
 
-def _accuracy(percent: float, provenance: str) -> dict[str, Any]:
-    return {"accuracy": percent, "accuracy_provenance": provenance}
-
-
-def _photos(findings: Findings) -> dict[str, Any]:
-    answers = findings.photo_answers
-    judged = [answer for answer in answers if answer.is_judged]
-    used = sorted({answer.variant for answer in answers if answer.variant})
-    slos = {answer.slo.name: answer.slo for answer in answers}
-    return {
-        "photos": [
-            {"name": photo.name, "acceptable": sorted(photo.acceptable)}
-            for photo in findings.photos
-        ],
-        "slos": [
-            {"name": slo.name, "limits": slo.limits, "is_feasible": slo.is_feasible}
-            for slo in slos.values()
-        ],
-        "answers": [_photo_answer(answer) for answer in answers],
-        "distinct_variants": used,
-        "judged": len(judged),
-        "sane": sum(answer.is_sane for answer in judged),
-        "answered": sum(answer.reply.is_answer for answer in answers),
-        "sane_of_answered": sum(answer.is_sane for answer in answers),
-    }
-
-
-def _photo_answer(answer: PhotoAnswer) -> dict[str, Any]:
-    said = answer.reply.parameters
-    return {
-        "photo": answer.photo,
-        "slo": answer.slo.name,
-        "status": answer.reply.status,
-        "error": answer.reply.error,
-        "label": answer.label,
-        "score": answer.score,
-        "is_sane": answer.is_sane,
-        "is_judged": answer.is_judged,
-        "variant": answer.variant,
-        "short_name": short_name(answer.variant) if answer.variant else "",
-        "accuracy": said.get("accuracy"),
-        "accuracy_provenance": said.get("accuracy_provenance"),
-        "predicted_ms": said.get("predicted_latency_ms"),
-        "observed_ms": said.get("observed_latency_ms"),
-        "client_ms": round(answer.reply.latency_ms, 3),
-        "cost_usd": said.get("cost_usd"),
-    }
-
-
-def _clothes(answer: ClothesAnswer) -> dict[str, Any]:
-    return {
-        "slo": answer.slo.name,
-        "limits": answer.slo.limits,
-        "images": answer.images,
-        "right": answer.right,
-        "refused": answer.refused,
-        "measured_percent": answer.measured_percent,
-        "measured_low": answer.low_percent,
-        "measured_high": answer.high_percent,
-        "stated_percent": answer.stated_percent,
-        "variants": [
-            {"variant": name, "short_name": short_name(name), "images": count}
-            for name, count in answer.by_variant.items()
-        ],
-    }
-
-
-def _burst(findings: Findings) -> dict[str, Any] | None:
-    burst = findings.burst
-    if burst is None:
-        return None
-    books = burst.books
+def _burst(burst: BurstResult, profiles: Profiles) -> dict[str, Any]:
+    query_log, spec = burst.query_log, burst.spec
     accuracies = {
-        member.variant.id: member.accuracy_percent
-        for members in findings.profiles.by_task.values()
+        member.variant.id: member.variant.accuracy.percent
+        for members in profiles.by_task.values()
         for member in members
     }
-    length_s = max(0.5, burst.seconds / _BINS)
-    main_task = max(
-        (kind.task for kind in books.kinds),
-        key=lambda task: sum(k.weight for k in findings.burst_kinds if k.task == task),
-        default="",
-    )
-    lags_ms = sorted(row.lag_ms for row in books.rows)
+    weights = dict.fromkeys(query_log.by_task, 0.0)
+    for kind in spec.kinds:
+        weights[kind.task] += kind.weight
+    main_task = max(weights, key=weights.__getitem__)
+    lags_ms = sorted(row.lag_ms for row in query_log.rows)
+
+    def bins_of(task: str | None) -> list[dict[str, Any]]:
+        length_s = max(0.5, spec.length_s / _BINS)
+        return [
+            {
+                "start_s": round(place * length_s, 3),
+                "length_s": length_s,
+                "offered_per_s": spec.offered_per_s((place + 0.5) * length_s),
+                **_counts(tally, accuracies),
+            }
+            for place, tally in enumerate(query_log.bins(length_s, task))
+        ]
+
     return {
-        "seconds": burst.seconds,
-        "steps": [step.model_dump() for step in burst.steps],
-        "capacity_per_s": burst.capacity.per_s,
-        "mean_service_ms": burst.capacity.mean_service_s * 1e3,
-        "gateways": burst.capacity.gateways,
+        "seconds": spec.length_s,
+        "steps": [step.model_dump() for step in spec.steps],
+        "capacity_per_s": capacity_per_s(burst.gateways, burst.mean_service_s),
+        "mean_service_ms": burst.mean_service_s * 1e3,
+        "gateways": burst.gateways,
         "main_task": main_task,
-        "total": tally_fields(books.tally(), accuracies),
-        "main_task_total": tally_fields(books.of_task(main_task), accuracies),
+        "total": _counts(query_log.total, accuracies),
+        "main_task_total": _counts(query_log.by_task[main_task], accuracies),
         "kinds": [
             {
-                "name": spec.name,
-                "task": spec.task,
-                "limits": spec.limits,
-                "weight": spec.weight,
-                **tally_fields(tally, accuracies),
+                "name": kind.name,
+                "task": kind.task,
+                "limits": kind.limits,
+                "weight": kind.weight,
+                **_counts(tally, accuracies),
             }
-            for spec, (_, tally) in zip(findings.burst_kinds, books.of_kinds(), strict=True)
+            for kind, tally in zip(spec.kinds, query_log.by_kind, strict=True)
         ],
-        "bins": _bins(books.bins(length_s), burst, accuracies),
-        "main_task_bins": _bins(books.bins(length_s, main_task), burst, accuracies),
-        "client_cpu_share": burst.client_cpu_s / burst.seconds,
+        "bins": bins_of(None),
+        "main_task_bins": bins_of(main_task),
+        "client_cpu_share": burst.client_cpu_s / spec.length_s,
         "client_lag_p99_ms": lags_ms[int(0.99 * (len(lags_ms) - 1))] if lags_ms else None,
         "memory_bytes": burst.memory_bytes,
     }
 
 
-def _bins(
-    bins: Iterable[Bin], burst: BurstResult, accuracies: Mapping[str, float]
-) -> list[dict[str, Any]]:
-    return [
-        {
-            "start_s": round(one.start_s, 3),
-            "length_s": one.length_s,
-            "offered_per_s": offered_per_s(burst.steps, one.start_s + one.length_s / 2),
-            **tally_fields(one.tally, accuracies),
-        }
-        for one in bins
-    ]
-
-
-def tally_fields(tally: Tally, accuracies: Mapping[str, float]) -> dict[str, Any]:
-    """A tally as plain data.
-
-    Args:
-        tally: what was counted.
-        accuracies: of the variants by id, per cent.
-    """
+def _counts(tally: Tally, accuracies: Mapping[str, float]) -> dict[str, Any]:
+    """A tally as plain data; ``accuracies`` are those of the variants by id, per cent."""
     return {
         "sent": tally.sent,
         "answered": tally.answered,
@@ -244,14 +163,14 @@ def tally_fields(tally: Tally, accuracies: Mapping[str, float]) -> dict[str, Any
         "in_time_by_server": tally.in_time_by_server,
         "refused": tally.refused,
         "errors": tally.errors,
-        "outcomes": {outcome.value: count for outcome, count in tally.outcomes.items()},
+        "outcomes": {one.value: tally.outcomes[one] for one in Outcome if tally.outcomes[one]},
         "share_in_time": _rounded(tally.share_in_time, 5),
         "mean_accuracy": _rounded(tally.mean_accuracy, 3),
         "right": tally.right,
         "judged": tally.judged,
-        "p50_ms": _rounded(tally.p50_ms, 3),
-        "p90_ms": _rounded(tally.p90_ms, 3),
-        "p99_ms": _rounded(tally.p99_ms, 3),
+        "p50_ms": _rounded(tally.latency_ms(0.5), 3),
+        "p90_ms": _rounded(tally.latency_ms(0.9), 3),
+        "p99_ms": _rounded(tally.latency_ms(0.99), 3),
         "by_variant": [
             {
                 "variant": name,
@@ -259,7 +178,7 @@ def tally_fields(tally: Tally, accuracies: Mapping[str, float]) -> dict[str, Any
                 "accuracy": accuracies.get(name, 0.0),
                 "answers": count,
             }
-            for name, count in tally.by_variant.items()
+            for name, count in tally.by_variant.most_common()
         ],
     }
 

@@ -10,12 +10,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from modelless.controller.demo.profiles import Profiled, frontier
+from modelless.controller.demo.profiles import frontier
+from modelless.controller.usecases.client import parameters_of
+from modelless.profiler.report import tradeoffs
+from modelless.profiler.report.profiles import Profile
 from modelless.variants.vocabulary import SLO, DeviceClass
 
 LOOSE_MS = 1000.0
 OVERHEAD_S = 0.001
-"""What a query costs a gateway beside the engine's own time: parsing, deciding, replying."""
+"""A gateway's time for a query besides the engine's: parsing, deciding, replying."""
 
 _ARRIVAL_S = 0.0002
 """From a query's arrival until its variant is chosen: this much of its deadline has gone by."""
@@ -49,16 +52,6 @@ class NamedSlo:
         return ", ".join(f"{name} {value:.6g}" for name, value in said.items()) or "none"
 
 
-def parameters_of(slo: SLO) -> dict[str, float]:
-    """The limits as a request's ``parameters``: those that are set."""
-    said = {
-        "latency_ms": slo.latency_ms,
-        "min_accuracy": slo.min_accuracy,
-        "max_cost_usd": slo.max_cost_usd,
-    }
-    return {name: value for name, value in said.items() if value is not None}
-
-
 def round_up(value: float, digits: int = 2) -> float:
     """The least number of ``digits`` significant digits that is not below ``value``."""
     if not value > 0.0:
@@ -73,31 +66,29 @@ def floor_of(percent: float) -> float:
     return tenth if tenth <= percent else math.floor(percent * 10.0 - 1e-6) / 10.0
 
 
-def deadline_ladder(variants: Sequence[Profiled], most: int = _MOST_RUNGS) -> list[float]:
+def deadline_ladder(variants: Sequence[Profile]) -> list[float]:
     """Deadlines, ms ascending, each with room for another member of the frontier.
 
     Args:
         variants: of one task; at least one.
-        most: at most so many; they are spread evenly over the frontier.
     """
-    spaced: list[Profiled] = []
+    spaced: list[Profile] = []
     for member in frontier(variants):
-        if not spaced or member.p99_s >= spaced[-1].p99_s * _RUNG_STEP:
+        if not spaced or member.points[0].p99_s >= spaced[-1].points[0].p99_s * _RUNG_STEP:
             spaced.append(member)
     deadlines = []
     for place, member in enumerate(spaced[:-1] or spaced):
-        above_s = spaced[place + 1].p99_s if place + 1 < len(spaced) else math.inf
+        above_s = spaced[place + 1].points[0].p99_s if place + 1 < len(spaced) else math.inf
         # Half-way to the next one, so that a little drift changes nothing.
         # The first one has nothing below it to fall back on, so it gets all the room there is.
         share = 0.5 if place else 0.65
-        middle_s = member.p99_s * min((above_s / member.p99_s) ** share, 1.5)
+        p99_s = member.points[0].p99_s
+        middle_s = p99_s * min((above_s / p99_s) ** share, 1.5)
         deadlines.append(round_up((middle_s + _ARRIVAL_S) * 1e3, 3))
-    return spread(sorted(set(deadlines)), most)
+    return spread(sorted(set(deadlines)), _MOST_RUNGS)
 
 
-def cost_ladder(
-    variants: Sequence[Profiled], device_class: DeviceClass, batch: int, most: int
-) -> list[float]:
+def cost_ladder(variants: Sequence[Profile], device_class: DeviceClass, batch: int) -> list[float]:
     """Limits on cost, USD ascending, each with room for another variant.
 
     Cost goes by the median, deadlines by the p99: where the machine was noisy these are two orders.
@@ -106,28 +97,23 @@ def cost_ladder(
         variants: of one task; at least one.
         device_class: what they run on, for its price.
         batch: items in each query.
-        most: at most so many; they are spread evenly.
     """
-    limits: list[float] = []
-    best = -1.0
-    for member in sorted(variants, key=lambda v: (v.one.p50_s, -v.accuracy_percent)):
-        if member.accuracy_percent > best:
-            best = member.accuracy_percent
-            limits.append(_cost_usd(member, device_class, batch))
-    return spread(sorted(set(limits)), most)
+    members = tradeoffs.frontier(
+        variants, lambda v: (v.points[0].p50_s, v.variant.accuracy.percent)
+    )
+    limits = {_cost_usd(member, device_class, batch) for member in members}
+    return spread(sorted(limits), _COST_RUNGS + 1)
 
 
 def spread(values: Sequence[float], most: int) -> list[float]:
     """``most`` of the values, evenly chosen, the first and the last among them; all if they fit."""
     if len(values) <= most:
         return list(values)
-    if most <= 1:
-        return list(values[:most])
     step = (len(values) - 1) / (most - 1)
     return [values[round(step * place)] for place in range(most)]
 
 
-def photo_slos(variants: Sequence[Profiled], device_class: DeviceClass) -> tuple[NamedSlo, ...]:
+def photo_slos(variants: Sequence[Profile], device_class: DeviceClass) -> tuple[NamedSlo, ...]:
     """The limits under which every photo is asked about: loose, tight, accurate, cheap, impossible.
 
     Args:
@@ -135,59 +121,38 @@ def photo_slos(variants: Sequence[Profiled], device_class: DeviceClass) -> tuple
         device_class: what they run on, for its price.
     """
     members = frontier(variants)
-    fastest, best = members[0], members[-1]
-    second = members[max(0, len(members) - 2)]
-    loose_ms = max(LOOSE_MS, round_up(20e3 * best.p99_s))
-    chosen = [NamedSlo("no limits", SLO()), NamedSlo("loose", SLO(latency_ms=loose_ms))]
-    chosen += [
-        NamedSlo(f"within {deadline_ms:g} ms", SLO(latency_ms=deadline_ms))
-        for deadline_ms in deadline_ladder(variants)
-    ]
-    chosen += [
-        NamedSlo(
-            "accurate", SLO(latency_ms=loose_ms, min_accuracy=floor_of(best.accuracy_percent))
+    fastest, best, second = members[0], members[-1], members[-2:][0]
+    best_floor = floor_of(best.variant.accuracy.percent)
+    second_floor = floor_of(second.variant.accuracy.percent)
+    loose_ms = max(LOOSE_MS, round_up(20e3 * best.points[0].p99_s))
+    tight_ms = round_up(1.3e3 * (second.points[0].p99_s + OVERHEAD_S))
+    instant_ms = min(0.1, round_up(100.0 * fastest.points[0].p50_s, 1))
+    too_soon_ms = 300.0 * best.points[0].p50_s
+    costs_usd = cost_ladder(variants, device_class, 1)
+    chosen = [
+        NamedSlo("no limits", SLO()),
+        NamedSlo("loose", SLO(latency_ms=loose_ms)),
+        *(
+            NamedSlo(f"within {deadline_ms:g} ms", SLO(latency_ms=deadline_ms))
+            for deadline_ms in deadline_ladder(variants)
         ),
-        NamedSlo(
-            "accurate and tight",
-            SLO(
-                latency_ms=round_up(1.3e3 * (second.p99_s + OVERHEAD_S)),
-                min_accuracy=floor_of(second.accuracy_percent),
-            ),
+        NamedSlo("accurate", SLO(latency_ms=loose_ms, min_accuracy=best_floor)),
+        NamedSlo("accurate and tight", SLO(latency_ms=tight_ms, min_accuracy=second_floor)),
+        *(
+            NamedSlo(name, SLO(max_cost_usd=cost_usd))
+            for name, cost_usd in zip(("cheapest", "cheap", "not dear"), costs_usd, strict=False)
         ),
-    ]
-    chosen += [
-        NamedSlo(name, SLO(max_cost_usd=cost_usd))
-        for name, cost_usd in zip(
-            ("cheapest", "cheap", "not dear"),
-            cost_ladder(variants, device_class, 1, _COST_RUNGS + 1),
-            strict=False,
-        )
-    ]
-    chosen += [
         NamedSlo("impossibly accurate", SLO(min_accuracy=99.0), is_feasible=False),
-        NamedSlo(
-            "impossibly quick",
-            SLO(latency_ms=min(0.1, round_up(100.0 * fastest.one.p50_s, 1))),
-            is_feasible=False,
-        ),
+        NamedSlo("impossibly quick", SLO(latency_ms=instant_ms), is_feasible=False),
     ]
-    too_soon_ms = 300.0 * best.one.p50_s
-    if min(member.one.p50_s for member in variants) * 1e3 < too_soon_ms:
-        chosen.append(
-            NamedSlo(
-                "impossible together",
-                SLO(
-                    latency_ms=round_up(too_soon_ms, 3),
-                    min_accuracy=floor_of(best.accuracy_percent),
-                ),
-                is_feasible=False,
-            )
-        )
+    if min(member.points[0].p50_s for member in variants) * 1e3 < too_soon_ms:
+        limits = SLO(latency_ms=round_up(too_soon_ms, 3), min_accuracy=best_floor)
+        chosen.append(NamedSlo("impossible together", limits, is_feasible=False))
     return tuple(chosen)
 
 
 def cost_slos(
-    variants: Sequence[Profiled], device_class: DeviceClass, batch: int
+    variants: Sequence[Profile], device_class: DeviceClass, batch: int
 ) -> tuple[NamedSlo, ...]:
     """Limits on cost, for variants that are all far quicker than any deadline; none first.
 
@@ -196,7 +161,7 @@ def cost_slos(
         device_class: what they run on, for its price.
         batch: items in each query.
     """
-    limits = cost_ladder(variants, device_class, batch, _COST_RUNGS + 1)[:_COST_RUNGS][::-1]
+    limits = cost_ladder(variants, device_class, batch)[:_COST_RUNGS][::-1]
     capped = [
         NamedSlo(name, SLO(max_cost_usd=usd))
         for name, usd in zip(("not dear", "cheap", "cheapest"), limits, strict=False)
@@ -204,26 +169,32 @@ def cost_slos(
     return (NamedSlo("no limits", SLO()), *capped)
 
 
-def _cost_usd(member: Profiled, device_class: DeviceClass, batch: int = 1) -> float:
+def _cost_usd(member: Profile, device_class: DeviceClass, batch: int) -> float:
     """A limit that ``member`` meets with a little to spare, as cost goes by the median."""
-    known = max((b for b in member.points if b <= batch), default=min(member.points))
-    busy_s = member.points[known].p50_s * batch / known
+    point = [p for p in member.points if p.batch <= batch or p is member.points[0]][-1]
+    busy_s = point.p50_s * batch / point.batch
     return round_up(device_class.cost_usd(busy_s) * _COST_SLACK, 3)
 
 
-def best_within(variants: Sequence[Profiled], slo: SLO, price_usd_per_s: float) -> Profiled | None:
-    """What an idle system would choose: the most accurate that meets every limit, or None.
+def best_within(variants: Sequence[Profile], slo: SLO, price_usd_per_s: float) -> Profile | None:
+    """The choice of an idle system: the most accurate variant within all limits, or None.
 
     Args:
         variants: of one task.
         slo: the limits.
         price_usd_per_s: of the device.
     """
-    feasible = [
-        member
-        for member in variants
-        if (slo.latency_ms is None or member.p99_s * 1e3 <= slo.latency_ms)
-        and (slo.min_accuracy is None or member.accuracy_percent >= slo.min_accuracy)
-        and (slo.max_cost_usd is None or member.one.p50_s * price_usd_per_s <= slo.max_cost_usd)
-    ]
-    return max(feasible, key=lambda member: (member.accuracy_percent, -member.p99_s), default=None)
+
+    def is_feasible(member: Profile) -> bool:
+        point, percent = member.points[0], member.variant.accuracy.percent
+        return (
+            (slo.latency_ms is None or point.p99_s * 1e3 <= slo.latency_ms)
+            and (slo.min_accuracy is None or percent >= slo.min_accuracy)
+            and (slo.max_cost_usd is None or point.p50_s * price_usd_per_s <= slo.max_cost_usd)
+        )
+
+    return max(
+        filter(is_feasible, variants),
+        key=lambda member: (member.variant.accuracy.percent, -member.points[0].p99_s),
+        default=None,
+    )

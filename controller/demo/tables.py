@@ -1,4 +1,4 @@
-"""What a person sees on the terminal while the demo runs."""
+"""The demo's tables on the terminal."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from rich.table import Table
 from rich.text import Text
 
 from modelless.controller.demo.answers import ClothesAnswer, PhotoAnswer
-from modelless.controller.demo.books import Books, Outcome, Tally
-from modelless.controller.demo.page import percent
-from modelless.controller.demo.profiles import Profiled, frontier, short_name
+from modelless.controller.demo.load_spec import LoadSpec
+from modelless.controller.demo.page import number, percent
+from modelless.controller.demo.profiles import frontier, is_trusted, short_name
+from modelless.controller.demo.query_log import QueryLog, Tally
+from modelless.profiler.report.profiles import Profile
 
 _MIB = 2**20
 _TOP_VARIANTS = 6
+_WINDOW_S = 5.0
 
 
 def plain_table(*heads: str, right: Iterable[int] = (), title: str = "") -> Table:
@@ -27,19 +30,19 @@ def plain_table(*heads: str, right: Iterable[int] = (), title: str = "") -> Tabl
     return table
 
 
-def frontier_table(variants: Sequence[Profiled]) -> Table:
+def frontier_table(variants: Sequence[Profile]) -> Table:
     """The variants worth having: those no other beats in both latency and accuracy."""
     table = plain_table(
         *("variant", "accuracy", "", "p50 ms", "p99 ms", "items/s", "MiB"), right=(1, 3, 4, 5, 6)
     )
     for member in frontier(variants):
-        accuracy, one = member.variant.accuracy, member.one
+        accuracy, one = member.variant.accuracy, member.points[0]
         table.add_row(
-            member.short_name,
+            short_name(member.variant.id),
             f"{accuracy.percent:.1f} %",
             f"[dim]{accuracy.provenance.value}[/]",
             f"{one.p50_s * 1e3:.3g}",
-            f"{one.p99_s * 1e3:.3g}" + ("" if member.is_trusted else "*"),
+            f"{one.p99_s * 1e3:.3g}" + ("" if is_trusted(member) else "*"),
             f"{one.throughput_per_s:,.0f}",
             f"{one.memory_bytes / _MIB:.1f}",
         )
@@ -55,29 +58,26 @@ def photo_table(answers: Sequence[PhotoAnswer]) -> Table:
         if answer.photo != before and before:
             table.add_section()
         shown, before = ("" if answer.photo == before else answer.photo), answer.photo
-        if not answer.reply.is_answer:
-            table.add_row(
-                shown, answer.slo.name, "[red]refused[/]", f"[dim]{answer.reply.status}[/]"
-            )
+        if answer.status != 200:
+            table.add_row(shown, answer.slo, "[red]refused[/]", f"[dim]{answer.status}[/]")
             continue
-        said = answer.reply.parameters
         style = "green" if answer.is_sane else "yellow"
         table.add_row(
             shown,
-            answer.slo.name,
+            answer.slo,
             f"[{style}]{answer.label}[/] {answer.score:.0%}",
-            short_name(answer.variant),
-            f"{said['accuracy']:.1f} %",
-            f"[dim]{said['accuracy_provenance']}[/]",
-            f"{said['predicted_latency_ms']:.1f}",
-            f"{said['observed_latency_ms']:.1f}",
+            answer.short_name,
+            f"{answer.accuracy:.1f} %",
+            f"[dim]{answer.accuracy_provenance}[/]",
+            f"{answer.predicted_ms:.1f}",
+            f"{answer.observed_ms:.1f}",
         )
     return table
 
 
 def refusals(answers: Sequence[PhotoAnswer]) -> dict[str, str]:
     """The server's words for each SLO that was refused, once each."""
-    return {a.slo.name: a.reply.error for a in answers if not a.reply.is_answer}
+    return {answer.slo: answer.error for answer in answers if answer.status != 200}
 
 
 def clothes_table(answers: Sequence[ClothesAnswer]) -> Table:
@@ -86,57 +86,52 @@ def clothes_table(answers: Sequence[ClothesAnswer]) -> Table:
     table = plain_table(*heads, right=(3, 4, 6))
     for answer in answers:
         table.add_row(
-            answer.slo.name,
-            f"[dim]{answer.slo.limits}[/]",
-            ", ".join(map(short_name, answer.by_variant)) or "[red]refused[/]",
+            answer.slo,
+            f"[dim]{answer.limits}[/]",
+            ", ".join(used["short_name"] for used in answer.variants) or "[red]refused[/]",
             str(answer.images),
             f"{answer.measured_percent:.1f} %",
-            f"[dim]{answer.low_percent:.1f} to {answer.high_percent:.1f}[/]",
+            f"[dim]{answer.measured_low:.1f} to {answer.measured_high:.1f}[/]",
             f"{answer.stated_percent:.1f} %",
         )
     return table
 
 
 def live_table(
-    books: Books, at_s: float, seconds: float, offered: float, main_task: str, status: Any
+    query_log: QueryLog, at_s: float, spec: LoadSpec, main_task: str, status: Any
 ) -> Table:
     """The burst as it stands.
 
     Args:
-        books: what has ended so far.
-        at_s, seconds: how far it is, and how long it will be.
-        offered: planned mean rate now, queries a second.
+        query_log: what has ended so far.
+        at_s: seconds from the beginning.
+        spec: what is being sent.
         main_task: whose mean accuracy is shown.
         status: of ``/modelless/status``; None if unknown.
     """
-    window_s = 5.0
-    recent = books.recent(at_s, window_s)
-    lately = books.recent(at_s, window_s, main_task)
-    total = books.tally()
-    title = f"burst {at_s:.0f}/{seconds:.0f} s"
-    table = plain_table("", f"last {window_s:.0f} s", "in all", right=(1, 2), title=title)
+    recent = query_log.recent(at_s, _WINDOW_S)
+    lately = query_log.recent(at_s, _WINDOW_S, main_task)
+    total = query_log.total
+    title = f"burst {at_s:.0f}/{spec.length_s:.0f} s"
+    table = plain_table("", f"last {_WINDOW_S:.0f} s", "in all", right=(1, 2), title=title)
     for column, width in zip(table.columns, (32, 14, 24), strict=True):
         column.min_width = width  # so that it stands still
-    length_s = max(min(at_s, window_s), 1.0)
     table.add_row(
-        f"queries/s [dim](planned {offered:.0f})[/]",
-        f"{recent.sent / length_s:.0f}",
+        f"queries/s [dim](planned {spec.offered_per_s(at_s - 0.5):.0f})[/]",
+        f"{recent.sent / max(min(at_s, _WINDOW_S), 1.0):.0f}",
         f"{total.sent / max(at_s, 1.0):.0f}",
     )
     table.add_row("answered in time", percent(recent.share_in_time), percent(total.share_in_time))
-    table.add_row(
-        "late", f"{recent.answered - recent.in_time}", f"{total.answered - total.in_time:,}"
-    )
-    table.add_row("refused", f"{recent.refused}", f"{total.refused:,}")
-    table.add_row("errors", f"{recent.errors}", f"{total.errors:,}")
+    for name in ("late", "refused", "errors"):
+        table.add_row(name, f"{getattr(recent, name)}", f"{getattr(total, name):,}")
     table.add_row(
         f"mean accuracy, {main_task}",
-        _percent(lately.mean_accuracy),
-        _percent(books.of_task(main_task).mean_accuracy),
+        number(lately.mean_accuracy, 2, " %"),
+        number(query_log.by_task[main_task].mean_accuracy, 2, " %"),
     )
     table.add_row("p50 / p99 ms", _quantiles(recent), _quantiles(total))
-    for name in list(lately.by_variant)[:_TOP_VARIANTS]:
-        share = lately.by_variant[name] / max(1, lately.answered)
+    for name, answers in lately.by_variant.most_common(_TOP_VARIANTS):
+        share = answers / lately.answered
         bar = Text("▌" * round(24 * share), style="cyan", justify="left")
         table.add_row(f"  {short_name(name)}", f"{share:.0%}", bar)
     table.add_row("variants in use", str(len(recent.by_variant)), str(len(total.by_variant)))
@@ -146,9 +141,9 @@ def live_table(
     return table
 
 
-def live_line(books: Books, at_s: float, seconds: float, status: Any) -> str:
+def live_line(query_log: QueryLog, at_s: float, seconds: float, status: Any) -> str:
     """The same in a line, where there is no terminal to draw on."""
-    recent = books.recent(at_s, 10.0)
+    recent = query_log.recent(at_s, 10.0)
     words = [
         f"burst {at_s:3.0f}/{seconds:.0f} s",
         f"{recent.sent / max(1.0, min(at_s, 10.0)):.0f} queries/s",
@@ -162,23 +157,23 @@ def live_line(books: Books, at_s: float, seconds: float, status: Any) -> str:
     return ", ".join(words)
 
 
-def kinds_table(books: Books) -> Table:
-    """What became of each kind of query, and of all."""
+def kinds_table(query_log: QueryLog) -> Table:
+    """The outcomes of each kind of query, and of all."""
     table = plain_table(
         *("kind", "sent", "in time", "late", "refused", "errors", "p50 ms", "p99 ms"),
         right=range(1, 8),
     )
-    rows = [(kind.name, tally) for kind, tally in books.of_kinds()]
-    for name, tally in [*rows, ("[b]all[/]", books.tally())]:
+    names = [*(kind.name for kind in query_log.kinds), "[b]all[/]"]
+    for name, tally in zip(names, [*query_log.by_kind, query_log.total], strict=True):
         table.add_row(
             name,
             f"{tally.sent:,}",
             percent(tally.share_in_time),
-            f"{tally.outcomes.get(Outcome.LATE, 0):,}",
+            f"{tally.late:,}",
             f"{tally.refused:,}",
             f"{tally.errors:,}",
-            _one(tally.p50_ms),
-            _one(tally.p99_ms),
+            number(tally.latency_ms(0.5)),
+            number(tally.latency_ms(0.99)),
         )
     return table
 
@@ -193,13 +188,5 @@ def queue_and_memory(status: Mapping[str, Any]) -> tuple[int, int]:
     )
 
 
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f} %"
-
-
-def _one(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}"
-
-
 def _quantiles(tally: Tally) -> str:
-    return f"{_one(tally.p50_ms)} / {_one(tally.p99_ms)}"
+    return f"{number(tally.latency_ms(0.5))} / {number(tally.latency_ms(0.99))}"

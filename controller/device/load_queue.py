@@ -1,10 +1,10 @@
-"""What a device is still to load: in which order, and when it rests.
+"""The loads that a device has still to start: in which order, and when it rests between them.
 
-A load takes a whole core for up to a second. A worker that joins others while they are busy is told
-to load dozens of variants that all of them hold, for the day when one is needed there; one that was
-resized is to have again what it held and did not use. Done in one go, that takes from the queries
-just what the worker was started or resized for. So what can wait comes after everything else, and
-takes a quarter of the time that serving leaves.
+A load takes a whole core for up to a second. A worker that joins others while they are busy is
+ordered to load dozens of variants that all of them hold, for the day when one is needed there; a
+worker that was resized is ordered to load again what it held and did not use. Loaded in one go,
+these take time from the queries that the worker was started or resized for. So these *spare* loads
+come last, and take a quarter of the time that serving leaves.
 """
 
 from __future__ import annotations
@@ -12,28 +12,43 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from math import inf
+from typing import NamedTuple
 
 from modelless.policies.reasons import Reason
-from modelless.variants.vocabulary import Variant
 
 SHARE = 0.25
-"""What loads that can wait take of the time in which no batch runs."""
+"""The share of the time in which no batch runs that spare loads take."""
 _LEAST_FREE = 0.05
-"""A device that is never free is taken to be free for so much of its time."""
+"""A device that is never free counts as free for this share of its time."""
 MOST_REST_S = 30.0
-"""After which a load that can wait does not: the device may have fallen idle meanwhile."""
+"""The longest rest before a spare load: the device may have fallen idle meanwhile."""
+
+
+class QueuedLoad(NamedTuple):
+    """A load that was ordered.
+
+    Attributes:
+        variant_id: the variant.
+        reason: why.
+        memory_bytes: memory that it is expected to take; 0 if that is unknown.
+    """
+
+    variant_id: str
+    reason: Reason
+    memory_bytes: float = 0
 
 
 class LoadQueue:
-    """First come, first served, but what can wait last. Times in seconds.
+    """Needed loads, first come, first served; then spare loads. Times are in seconds.
 
-    That is what others serve already, and what was given up unused, unless clients ask for it. It
-    counts as absent until it is begun: so each plan orders it anew, for what it is by then.
+    A spare load is one of a variant that others serve already, or that this device gave up unused,
+    unless clients ask for it. Each plan orders spare loads anew, as the variant is absent until its
+    load starts.
     """
 
     def __init__(self) -> None:
-        self._needed: deque[tuple[Variant, Reason]] = deque()
-        self._spare: dict[str, tuple[Variant, Reason]] = {}
+        self._needed: deque[QueuedLoad] = deque()
+        self._spare: dict[str, QueuedLoad] = {}
         self._given_up: set[str] = set()
         self._rest_until_s = -inf
 
@@ -42,32 +57,33 @@ class LoadQueue:
 
     @property
     def needed(self) -> int:
-        """How many are there that cannot wait."""
+        """How many needed loads there are."""
         return len(self._needed)
 
     def give_up(self, variant_ids: Iterable[str]) -> None:
-        """These left unused, and not the ones before: to have them again can wait."""
+        """Remember that these variants, and no others, left unused."""
         self._given_up = set(variant_ids)
 
-    def can_wait(self, variant: Variant, reason: Reason) -> bool:
-        """Whether the load is for the day when it is needed."""
-        is_spare = reason is Reason.WANTED and variant.id in self._given_up
-        return is_spare or reason is Reason.ANOTHER_COPY
+    def is_spare(self, variant_id: str, reason: Reason) -> bool:
+        """Whether a load is spare."""
+        is_unused = reason is Reason.WANTED and variant_id in self._given_up
+        return is_unused or reason is Reason.ANOTHER_COPY
 
-    def put(self, variant: Variant, reason: Reason) -> None:
-        """It is to be loaded."""
-        self._spare.pop(variant.id, None)
-        if self.can_wait(variant, reason):
-            self._spare[variant.id] = variant, reason
+    def put(self, load: QueuedLoad) -> None:
+        """Add a load; a spare load of the same variant is replaced."""
+        self._spare.pop(load.variant_id, None)
+        if self.is_spare(load.variant_id, load.reason):
+            self._spare[load.variant_id] = load
         else:
-            self._needed.append((variant, reason))
+            self._needed.append(load)
 
-    def rest_s(self, now_s: float) -> float:
-        """How long the device is still to rest before ``take``."""
-        return 0.0 if self._needed else max(self._rest_until_s - now_s, 0.0)
+    @property
+    def rest_until_s(self) -> float:
+        """When ``take`` may be called; -inf if a needed load waits."""
+        return -inf if self._needed else self._rest_until_s
 
-    def take(self) -> tuple[Variant, Reason]:
-        """The next one; IndexError if there is none."""
+    def take(self) -> QueuedLoad:
+        """Remove and return the next load; IndexError if there is none."""
         if self._needed:
             return self._needed.popleft()
         if not self._spare:
@@ -75,15 +91,21 @@ class LoadQueue:
         return self._spare.pop(next(iter(self._spare)))
 
     def drop_spare(self) -> None:
-        """Forget what can wait: whoever still wants it says so again."""
+        """Forget the spare loads; a plan that still wants one orders it again."""
         self._spare.clear()
 
-    def ended(
-        self, variant: Variant, reason: Reason, took_s: float, now_s: float, busy_share: float
+    def end_load(
+        self, variant_id: str, reason: Reason, took_s: float, now_s: float, busy_share: float
     ) -> None:
-        """A load has ended; since the one before the device was busy with batches for that share
-        of the time, 0 to 1."""
-        if self.can_wait(variant, reason) and busy_share > 0.0:
+        """Decide how long to rest after a load that has ended.
+
+        Args:
+            variant_id, reason: of the load.
+            took_s: how long it took.
+            now_s: when it ended.
+            busy_share: the share of the time since the load before in which batches ran, 0 to 1.
+        """
+        if self.is_spare(variant_id, reason) and busy_share > 0.0:
             free_share = max(1.0 - busy_share, _LEAST_FREE)
             self._rest_until_s = now_s + min(took_s / (SHARE * free_share), MOST_REST_S)
-        self._given_up.discard(variant.id)
+        self._given_up.discard(variant_id)

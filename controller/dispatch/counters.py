@@ -1,13 +1,24 @@
-"""Counts of what became of queries and batches, cheap enough to be kept for every one of them.
+"""Counters of a dispatcher, cheap enough to count every query and batch.
 
-Meters only ever grow between two takings, and those of several members add up: what a dispatcher
-counts in a second goes to the control loop, which keeps the sums for whoever watches.
+The gateway reports its counters to the control loop once a second. The control loop plans by them,
+and adds up the meters among them for ``/metrics``.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TypeVar
+
+from modelless.policies.scopes import base_of
+from modelless.policies.views import Demand, QueryView
+
+_Key = TypeVar("_Key", bound=Hashable)
+Kind = tuple[str, float, float]
+"""Scope, latency in seconds and minimum accuracy in per cent of a query."""
 
 LATENCY_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the latency buckets, seconds; one more bucket holds what took longer."""
@@ -16,12 +27,16 @@ BATCH_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """Upper bounds of the batch size buckets, items; one more bucket holds what is larger."""
 
 
+_EXACT_KINDS = 512
+"""So many kinds are counted as they are; the limits of further ones are rounded."""
+
+
 @dataclass(slots=True)
 class Meters:
-    """What happened since these were last taken.
+    """Counts of finished queries and batches over some time.
 
     Attributes:
-        ends: queries that are over, by scope and outcome; see ``Receipt``.
+        ends: finished queries by scope and outcome; see ``Receipt``.
         refusals: refused queries by scope and reason.
         latencies: of served queries by scope: a count for each bucket of ``LATENCY_BOUNDS_S`` and
             for what is above them; the last figure is the sum, seconds.
@@ -35,17 +50,15 @@ class Meters:
     batches: dict[tuple[str, str], list[float]] = field(default_factory=dict)
 
     def count_end(self, scope: str, outcome: str) -> None:
-        """A query is over."""
-        key = (scope, outcome)
-        self.ends[key] = self.ends.get(key, 0) + 1
+        """Count a finished query."""
+        _count(self.ends, (scope, outcome))
 
     def count_refusal(self, scope: str, reason: str) -> None:
-        """A query was refused."""
-        key = (scope, reason)
-        self.refusals[key] = self.refusals.get(key, 0) + 1
+        """Count a refused query."""
+        _count(self.refusals, (scope, reason))
 
     def count_latency(self, scope: str, latency_s: float) -> None:
-        """A query was served, so long after it came in."""
+        """Count a query that was served ``latency_s`` seconds after it arrived."""
         counts = self.latencies.get(scope)
         if counts is None:
             counts = self.latencies[scope] = [0.0] * (len(LATENCY_BOUNDS_S) + 2)
@@ -53,7 +66,7 @@ class Meters:
         counts[-1] += latency_s
 
     def count_batch(self, variant_id: str, device_class: str, items: int, busy_s: float) -> None:
-        """A batch has run."""
+        """Count a batch that ran."""
         key = (variant_id, device_class)
         counts = self.batches.get(key)
         if counts is None:
@@ -63,15 +76,103 @@ class Meters:
         counts[-1] += busy_s
 
     def add(self, other: Meters) -> None:
-        """Take the counts of another in."""
+        """Add the counts of another."""
         for end, count in other.ends.items():
-            self.ends[end] = self.ends.get(end, 0) + count
+            _count(self.ends, end, count)
         for refusal, count in other.refusals.items():
-            self.refusals[refusal] = self.refusals.get(refusal, 0) + count
+            _count(self.refusals, refusal, count)
         for scope, latencies in other.latencies.items():
             self.latencies[scope] = _sum(self.latencies.get(scope), latencies)
         for placement, batches in other.batches.items():
             self.batches[placement] = _sum(self.batches.get(placement), batches)
+
+
+@dataclass(slots=True)
+class DispatchCounters:
+    """Counts since the last ``take_counters``: the gateway's report to the control loop.
+
+    Attributes:
+        kinds: queries that arrived and their items, by scope, latency in seconds and minimum
+            accuracy.
+        unmet: queries that found no ready variant, by scope.
+        used: answered queries, by worker and variant.
+        meters: finished queries and batches.
+    """
+
+    kinds: dict[Kind, list[int]] = field(default_factory=dict)
+    unmet: dict[str, int] = field(default_factory=dict)
+    used: dict[tuple[str, str], int] = field(default_factory=dict)
+    meters: Meters = field(default_factory=Meters)
+
+    def count_arrival(self, query: QueryView) -> None:
+        """Count a query that arrived."""
+        latency_s = query.deadline_s - query.arrival_s
+        kinds = self.kinds
+        kind = _exact_kind(query.scope, latency_s, query.min_accuracy_percent)
+        counts = kinds.get(kind)
+        if counts is None:
+            if len(kinds) >= _EXACT_KINDS:  # clients name ever new limits: round to stricter ones
+                if latency_s < math.inf:
+                    latency_s = 2.0 ** math.floor(math.log2(max(latency_s, 1e-3)))
+                kind = (kind[0], latency_s, math.ceil(query.min_accuracy_percent / 5.0) * 5.0)
+            counts = kinds.setdefault(kind, [0, 0])
+        counts[0] += 1
+        counts[1] += query.items
+
+    def count_unmet(self, query: QueryView) -> None:
+        """Count a query that no ready variant can serve."""
+        _count(self.unmet, base_of(query.scope))
+
+    def count_used(self, worker_id: str, variant_id: str, queries: int) -> None:
+        """Count the queries that a worker's batch answered."""
+        _count(self.used, (worker_id, variant_id), queries)
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """Finished queries by outcome; see ``Receipt``."""
+        outcomes: dict[str, int] = {}
+        for (_, outcome), queries in self.meters.ends.items():
+            _count(outcomes, outcome, queries)
+        return outcomes
+
+    @property
+    def served(self) -> dict[str, int]:
+        """Answered queries by variant."""
+        served: dict[str, int] = {}
+        for (_, variant_id), queries in self.used.items():
+            _count(served, variant_id, queries)
+        return served
+
+    @property
+    def arrivals(self) -> dict[str, int]:
+        """Queries that arrived, by scope."""
+        arrivals: dict[str, int] = {}
+        for (scope, _, _), (queries, _) in self.kinds.items():
+            _count(arrivals, scope, queries)
+        return arrivals
+
+
+@lru_cache(maxsize=4096)  # called for each query; most name the same limits
+def _exact_kind(scope: str, latency_s: float, min_accuracy_percent: float) -> Kind:
+    """Return the kind of a query. The arms of a trial count together: plans are for scopes."""
+    return base_of(scope), round(latency_s, 4), min_accuracy_percent
+
+
+def missed(outcomes: Mapping[str, int]) -> int:
+    """Return how many of the finished queries were refused or answered late."""
+    return outcomes.get("refused", 0) + outcomes.get("served-late", 0)
+
+
+def demands_of(kinds: Mapping[Kind, Sequence[int]], interval_s: float) -> tuple[Demand, ...]:
+    """Return ``DispatchCounters.kinds`` of an interval as rates, in a fixed order."""
+    return tuple(
+        Demand(scope, latency_s, min_accuracy, queries / interval_s, items / queries)
+        for (scope, latency_s, min_accuracy), (queries, items) in sorted(kinds.items())
+    )
+
+
+def _count(counts: dict[_Key, int], key: _Key, more: int = 1) -> None:
+    counts[key] = counts.get(key, 0) + more
 
 
 def _sum(before: list[float] | None, more: list[float]) -> list[float]:

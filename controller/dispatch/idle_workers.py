@@ -1,7 +1,7 @@
-"""Idle workers, and which of them have something new in reach: whom to ask a policy about.
+"""Idle workers, and which of them the selection policy is to be asked about next.
 
-Workers that are alike (of one ``Outfit``) are kept together, so that what concerns all of them is
-decided once, and a query that comes in costs the same however many are idle.
+Workers of one ``WorkerGroup`` are kept together. A decision that concerns all of them is made once,
+so an arriving query costs the same however many workers are idle.
 """
 
 from __future__ import annotations
@@ -12,162 +12,168 @@ from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
 
-from modelless.controller.dispatch.queues import Queue, QueueKey, WaitingRoom, Worker
-from modelless.controller.dispatch.servers import Servers
-from modelless.controller.dispatch.worker_groups import Outfit
+from modelless.controller.dispatch.queues import Queue, QueueKey, WaitingQueries, Worker
+from modelless.controller.dispatch.worker_groups import GroupsByScope, WorkerGroup
 from modelless.policies.views import QueryView
 
 _NUMBER = attrgetter("number")
 
 
 class IdleWorkers:
-    """Those that run nothing. Of several, those that came last are asked first.
+    """The workers that run nothing. The policy is asked about the newest workers first.
 
     Args:
-        waiting: what there is to give them.
-        servers: by scope, whom its queries can be given to.
+        waiting: the queries that workers can be given.
+        groups_by_scope: the groups that can serve a scope's queries.
     """
 
-    def __init__(self, waiting: WaitingRoom, servers: Servers) -> None:
+    def __init__(self, waiting: WaitingQueries, groups_by_scope: GroupsByScope) -> None:
         self._waiting = waiting
-        self._servers = servers
-        self._idle: dict[Outfit, list[Worker]] = {}  # by number
-        self._hungry: dict[str, Worker] = {}  # with something new in reach
-        self._news: dict[QueueKey, None] = {}  # deferred queues with something new
-        self._is_newer = False  # than what ``_to_ask`` are asked about
-        # Heap of those still to be asked about the news, by their last one, who is asked first.
-        self._to_ask: list[tuple[int, Outfit, list[Worker]]] = []
-        # By queue, until when the workers of a shelf need not be asked about it; and until when
-        # those of an outfit need not be asked about any.
-        self._settled: dict[QueueKey, dict[int, float]] = {}
-        self._done: dict[Outfit, float] = {}
-        self._numbered = servers.renumberings
+        self._groups_by_scope = groups_by_scope
+        self._idle: dict[WorkerGroup, list[Worker]] = {}  # each list ascends by number
+        self._notified: dict[str, Worker] = {}
+        self._changed: dict[QueueKey, None] = {}  # deferred queues that changed
+        self._has_changed = False  # since ``_to_ask`` was made
+        # A heap of the idle workers to ask about ``_changed``, by the negative number of the last
+        # worker of each list, which is asked first.
+        self._to_ask: list[tuple[int, WorkerGroup, list[Worker]]] = []
+        # The policy need not be asked about a queue and a peer set before the first time, nor about
+        # any queue and a group before the second.
+        self._paused: dict[QueueKey, dict[int, float]] = {}
+        self._paused_groups: dict[WorkerGroup, float] = {}
+        self._renumber_count = groups_by_scope.renumber_count
 
     def add(self, worker: Worker) -> None:
-        """The worker runs nothing any more."""
-        alike = self._idle.get(worker.outfit)
-        if alike is None:
-            self._idle[worker.outfit] = [worker]
+        """Add a worker that runs nothing any more."""
+        workers = self._idle.get(worker.group)
+        if workers is None:
+            self._idle[worker.group] = [worker]
         else:
-            insort(alike, worker, key=_NUMBER)
+            insort(workers, worker, key=_NUMBER)
 
     def remove(self, worker: Worker) -> None:
-        """The worker, which was idle, runs something or is lost."""
-        alike = self._idle[worker.outfit]
-        del alike[bisect_left(alike, worker.number, key=_NUMBER)]
-        if not alike:
-            del self._idle[worker.outfit]
-        self._hungry.pop(worker.worker_id, None)
+        """Remove a worker, which must be here, because it runs something or is lost."""
+        workers = self._idle[worker.group]
+        del workers[bisect_left(workers, worker.number, key=_NUMBER)]
+        if not workers:
+            del self._idle[worker.group]
+        self._notified.pop(worker.worker_id, None)
 
-    def dress(self, worker: Worker, outfit: Outfit) -> None:
-        """The worker is and holds something else than before."""
+    def set_group(self, worker: Worker, group: WorkerGroup) -> None:
+        """Set the group of a worker, idle or not."""
         if worker.running is None:
             self.remove(worker)
-            worker.outfit = outfit
+            worker.group = group
             self.add(worker)
         else:
-            worker.outfit = outfit
+            worker.group = group
 
-    def tell(self, worker: Worker) -> None:
-        """Something new is in reach of the worker, if it is idle."""
-        self._hungry[worker.worker_id] = worker
+    def notify_worker(self, worker: Worker) -> None:
+        """Let the policy be asked about the worker, if it is idle and has queries in reach."""
+        self._notified[worker.worker_id] = worker
 
-    def tell_servers(self, queues: Iterable[QueueKey]) -> None:
-        """Something is new about these deferred queues: for everyone who can serve them."""
-        if self._idle:  # who becomes idle later is told then
-            self._news.update(dict.fromkeys(queues))
-            self._is_newer = True
+    def notify_groups(self, queues: Iterable[QueueKey]) -> None:
+        """Let the policy be asked about all idle workers that can serve these deferred queues."""
+        if self._idle:  # workers that become idle later are notified then
+            self._changed.update(dict.fromkeys(queues))
+            self._has_changed = True
 
-    def tell_joined(self, queue: Queue, query: QueryView) -> None:
-        """The query has joined the deferred queue. If it is the first there, that is unsettled."""
+    def notify_of_query(self, queue: Queue, query: QueryView) -> None:
+        """Notify the groups of a deferred queue that the query joined.
+
+        A query that becomes the first of its queue ends the queue's pauses.
+        """
         if queue.first is query:
-            self._settled.pop(queue.key, None)
-            self._done.clear()
+            self._paused.pop(queue.key, None)
+            self._paused_groups.clear()
         if self._idle:
-            self._news[queue.key] = None
-            self._is_newer = True
+            self._changed[queue.key] = None
+            self._has_changed = True
 
-    def settle(self, worker: Worker, until_s: float) -> None:
-        """What waits is nothing for this worker nor for those alike: see ``Wait.for_alike``."""
-        outfit, servers, settled = worker.outfit, self._servers, self._settled
-        self._done[outfit] = until_s
+    def pause_group(self, worker: Worker, until_s: float) -> None:
+        """Do not ask about the queues of now for workers like this one; see ``Wait.for_alike``."""
+        group, groups_by_scope, paused = worker.group, self._groups_by_scope, self._paused
+        self._paused_groups[group] = until_s
         for key in self._waiting.deferred:
-            shelf = servers[key[0]].get(outfit)
-            if shelf is not None:
-                settled.setdefault(key, {})[shelf] = until_s
+            peer_set = groups_by_scope[key[0]].get(group)
+            if peer_set is not None:
+                paused.setdefault(key, {})[peer_set] = until_s
 
-    def unsettle(self, now_s: float) -> float:
-        """Forget what is settled no more; returns until when the next of it is, inf if nothing."""
-        self._done = {o: until_s for o, until_s in self._done.items() if until_s > now_s}
+    def resume_paused(self, now_s: float) -> float:
+        """Forget the pauses that are over; return when the next one ends, seconds, or inf."""
+        self._paused_groups = {
+            group: until_s for group, until_s in self._paused_groups.items() if until_s > now_s
+        }
         deferred, next_s = self._waiting.deferred, math.inf
-        for key, known in list(self._settled.items()):
-            left = {shelf: until_s for shelf, until_s in known.items() if until_s > now_s}
+        for key, paused in list(self._paused.items()):
+            left = {peer_set: until_s for peer_set, until_s in paused.items() if until_s > now_s}
             if left and key in deferred:
-                self._settled[key] = left
+                self._paused[key] = left
                 next_s = min(next_s, *left.values())
             else:
-                del self._settled[key]
+                del self._paused[key]
         return next_s
 
-    def next_hungry(self, now_s: float) -> Worker | None:
-        """Whom to ask next, if anybody; each once about what is new.
+    def next_to_ask(self, now_s: float) -> Worker | None:
+        """Return the next idle worker to ask the policy about; None if there is none.
 
-        There is nothing to ask about if nothing waits that the worker could be given.
+        Each worker comes once for one change, and only if queries wait that it could be given.
         """
-        if self._numbered != self._servers.renumberings:  # shelves have other numbers now
-            self._numbered = self._servers.renumberings
-            self._settled.clear()
-            self._done.clear()
-        while self._hungry:
-            _, worker = self._hungry.popitem()
-            if worker.running is None and self.offers(worker, now_s):
+        if self._renumber_count != self._groups_by_scope.renumber_count:
+            self._renumber_count = self._groups_by_scope.renumber_count
+            self._paused.clear()
+            self._paused_groups.clear()
+        while self._notified:
+            _, worker = self._notified.popitem()
+            if worker.running is None and self.has_offer(worker, now_s):
                 return worker
-        if self._is_newer:
-            self._is_newer = False
-            self._gather(now_s)
+        if self._has_changed:
+            self._has_changed = False
+            self._collect_groups(now_s)
         while self._to_ask:
-            _, outfit, alike = heappop(self._to_ask)
-            is_open = self._offers(outfit, self._news, now_s)
-            if not is_open:  # all at once: hundreds may be alike
-                alike = [worker for worker in alike if worker.queues] if self._waiting.bound else []
-                if not alike:
+            _, group, workers = heappop(self._to_ask)
+            is_offered = self._has_offer(group, self._changed, now_s)
+            if not is_offered:  # all at once: a group may have hundreds of workers
+                bound = self._waiting.bound
+                workers = [worker for worker in workers if worker.queues] if bound else []
+                if not workers:
                     continue
-            worker = alike.pop()
-            if alike:
-                heappush(self._to_ask, (-alike[-1].number, outfit, alike))
-            # (It may have been given something meanwhile.)
-            if worker.running is None and (is_open or worker.queues):
+            worker = workers.pop()
+            if workers:
+                heappush(self._to_ask, (-workers[-1].number, group, workers))
+            # (The worker may have been given something meanwhile.)
+            if worker.running is None and (is_offered or worker.queues):
                 return worker
-        self._news.clear()
+        self._changed.clear()
         return None
 
-    def offers(self, worker: Worker, now_s: float) -> bool:
-        """Whether anything waits that the worker may be asked about."""
-        return bool(worker.queues) or self._offers(worker.outfit, self._waiting.deferred, now_s)
+    def has_offer(self, worker: Worker, now_s: float) -> bool:
+        """Whether queries wait that the worker may be asked about."""
+        return bool(worker.queues) or self._has_offer(worker.group, self._waiting.deferred, now_s)
 
-    def _gather(self, now_s: float) -> None:
-        """Line up those who can serve what is new."""
-        outfits = set[Outfit]()
-        for scope, _, _ in self._news:
-            outfits |= self._idle.keys() & self._servers[scope].keys()
+    def _collect_groups(self, now_s: float) -> None:
+        """Fill ``_to_ask`` with the idle workers that can serve the changed queues."""
+        groups = set[WorkerGroup]()
+        for scope, _, _ in self._changed:
+            groups |= self._idle.keys() & self._groups_by_scope[scope].keys()
         is_any_bound = self._waiting.bound > 0
         self._to_ask = [
-            (-alike[-1].number, outfit, alike.copy())
-            for outfit in outfits
-            if is_any_bound or self._offers(outfit, self._news, now_s)
-            for alike in (self._idle[outfit],)
+            (-workers[-1].number, group, workers.copy())
+            for group in groups
+            if is_any_bound or self._has_offer(group, self._changed, now_s)
+            for workers in (self._idle[group],)
         ]
         heapify(self._to_ask)
 
-    def _offers(self, outfit: Outfit, queues: Iterable[QueueKey], now_s: float) -> bool:
-        """Whether any of these queues waits still, and workers like this may be asked about it."""
-        if now_s < self._done.get(outfit, now_s):
+    def _has_offer(self, group: WorkerGroup, queues: Iterable[QueueKey], now_s: float) -> bool:
+        """Whether any of these queues still waits and is not paused for the group."""
+        if now_s < self._paused_groups.get(group, now_s):
             return False
-        deferred, servers, settled = self._waiting.deferred, self._servers, self._settled
+        deferred, groups_by_scope = self._waiting.deferred, self._groups_by_scope
         for key in queues:
-            shelf = servers[key[0]].get(outfit)
-            if shelf is not None and key in deferred:
-                known = settled.get(key)
-                if known is None or known.get(shelf, now_s) <= now_s:
+            peer_set = groups_by_scope[key[0]].get(group)
+            if peer_set is not None and key in deferred:
+                paused = self._paused.get(key)
+                if paused is None or paused.get(peer_set, now_s) <= now_s:
                     return True
         return False

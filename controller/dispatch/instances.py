@@ -1,7 +1,7 @@
-"""Who can serve what: the ready instances, and what each is expected to cost.
+"""The ready instances: which workers can serve a query, and their expected latency and cost.
 
-Turns the workers' reports and the cost model's estimates into the views that policies read. What
-does not change from query to query is computed once and kept until the roster changes.
+This turns the workers' reports and the cost model's estimates into the views that policies read.
+Results that are the same for many queries are computed once and kept until the instances change.
 """
 
 from __future__ import annotations
@@ -15,20 +15,26 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.controller.dispatch.backlog import Outlook, ReadyCandidates, Snapshot
-from modelless.controller.dispatch.servers import Servers
-from modelless.controller.dispatch.worker_groups import Outfit, Outfits, Shelves
+from modelless.controller.dispatch.backlog import BacklogSnapshot, ReadyCandidates, WorkerBacklogs
+from modelless.controller.dispatch.messages import WorkerReport
+from modelless.controller.dispatch.worker_groups import (
+    GroupsByScope,
+    ServingGroups,
+    WorkerGroup,
+    WorkerGroups,
+)
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import in_scope
 from modelless.policies.views import Candidates, FloatArray, QueryView, ResidentView
 from modelless.variants.estimates import CostModel, Estimates, Load
 from modelless.variants.vocabulary import DeviceClass, Placement, Variant
 
-# Which rows can ever be the best choice: with them, a choice among thousands is as quick as any.
+# The shortlist: the rows of the candidates that can ever be the best choice. With it, a choice
+# among thousands of rows is quick.
 #
 # A row is left out if another row *with the same workers* is at least as accurate, as cheap and as
-# quick at every quantile: such a row waits as long, so it loses whatever the queues are. Computed
-# once for each set of estimates, not for each query.
+# quick at every quantile: it waits as long, so it loses whatever the queues are. The shortlist is
+# computed once for each set of estimates, not for each query.
 
 WORTHWHILE_ROWS = 128
 """Below this many rows, looking at all of them costs no more."""
@@ -40,11 +46,11 @@ def find_shortlist(
     estimates: Estimates,
     workers_of: NDArray[np.intp],
 ) -> NDArray[np.intp] | None:
-    """The rows worth looking at, ascending, or None for all of them.
+    """Return the rows that can be the best choice, ascending, or None for all rows.
 
     Args:
         accuracy_percent, cost_usd: shape (n,), float64.
-        estimates: n rows; those of which no quantile is known are of no use and left out.
+        estimates: n rows; rows without any known quantile are left out.
         workers_of: shape (n,): rows with equal numbers are ready on the same workers.
     """
     if len(accuracy_percent) < WORTHWHILE_ROWS:
@@ -63,9 +69,9 @@ def find_shortlist(
 
 
 def _undominated(columns: FloatArray, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Those of ``rows`` that no other one equals or betters in all columns (less is better).
+    """Return those of ``rows`` that no other one equals or betters in all columns.
 
-    Of rows that are equal in all columns the first is kept.
+    Less is better. Of rows that are equal in all columns the first is kept.
     """
     rows = rows[np.lexsort(columns[:, rows])]  # nothing later can dominate what comes first
     kept = []
@@ -77,7 +83,7 @@ def _undominated(columns: FloatArray, rows: NDArray[np.intp]) -> NDArray[np.intp
     return np.array(kept, dtype=np.intp)
 
 
-# What one worker holds, as policies see it: each variant's times by the items of a batch.
+# The variants that one worker holds, as policies see them, with their latencies by batch size.
 
 
 def build_residents(
@@ -88,17 +94,17 @@ def build_residents(
     load: Load,
     max_batch: int,
 ) -> Mapping[str, ResidentView]:
-    """The views of these variants on a device class, by id; read-only.
+    """Return the views of these variants on a device class, by id; read-only.
 
     Args:
-        variants: what a worker holds.
-        device_class: what it is.
-        hop_s: price of reaching it, a batch.
-        cost_model: whom to ask.
-        load: under which.
+        variants: the variants that a worker holds.
+        device_class: the worker's device class.
+        hop_s: time that a batch travels to the worker and back, seconds.
+        cost_model: predicts the latencies.
+        load: the load to predict them for.
         max_batch: most items of a batch.
     """
-    # A tuple is looked up once for all batches.
+    # The cost model looks a tuple up once for all batches.
     placements = tuple([Placement(variant.id, device_class) for variant in variants])
     p50_s, p99_s = [np.zeros(len(variants))], [np.zeros(len(variants))]
     for batch in range(1, max_batch + 1):
@@ -123,19 +129,19 @@ def build_residents(
 
 
 def column(values: Iterable[float]) -> FloatArray:
-    """The values as a read-only float64 column."""
+    """Return the values as a read-only float64 column."""
     made = np.fromiter(values, dtype=np.float64)
     made.flags.writeable = False
     return made
 
 
 def plus(estimates: Estimates, hop_s: FloatArray) -> Estimates:
-    """The estimates with a hop of ``hop_s`` seconds, shape (n,), on the way; read-only."""
+    """Return the estimates plus a hop of ``hop_s`` seconds, shape (n,); read-only."""
     columns = (
         estimates.p50_s + hop_s,
         estimates.p90_s + hop_s,
         estimates.p99_s + hop_s,
-        estimates.memory_bytes.view(),  # of the cost model's own arrays: theirs stay as they are
+        estimates.memory_bytes.view(),  # views: the cost model's own arrays stay writeable
         estimates.load_s.view(),
     )
     for each in columns:
@@ -146,43 +152,38 @@ def plus(estimates: Estimates, hop_s: FloatArray) -> Estimates:
 _ANSWERS_KEPT = 4096
 
 
-class WorkerReport(NamedTuple):
-    """What a worker says it is and holds.
-
-    Attributes:
-        worker_id, device_class: who and what.
-        variant_ids: ready to run.
-        hop_s: price of reaching it from here, a batch: 0 for the device in this process.
-    """
-
-    worker_id: str
-    device_class: str
-    variant_ids: tuple[str, ...]
-    hop_s: float = 0.0
-
-
 @dataclass(slots=True)
 class _ScopeTable:
-    """The rows of one scope: everything that does not depend on the queues.
+    """The rows of one scope: all columns that do not depend on the queues.
 
-    Rows that are ready on the same workers wait alike; ``workers_of`` numbers these sets, and
-    ``holders`` and ``detour_s`` tell of the sets, one after the other, where ``begins`` says: the
-    workers' indices, and how much further away each is than the nearest of its set.
+    Rows that are ready on the same set of workers have the same wait.
+
+    Attributes:
+        placements: one for each of the n rows.
+        accuracy_percent: shape (n,).
+        price_usd_per_s: shape (n,).
+        hop_s: to the nearest worker, seconds, shape (n,).
+        workers_of: the number of each row's set of workers, shape (n,).
+        holders: the indices of the sets' workers, one set after the other, shape (m,).
+        detour_s: how much longer the hop to each holder is than to the nearest one of its set,
+            shape (m,); None if all are 0.
+        begins: where each set begins in ``holders``, shape (sets,).
+        by_items: predictions by the query's number of items.
     """
 
     placements: tuple[Placement, ...]
-    accuracy_percent: FloatArray  # (n,)
-    price_usd_per_s: FloatArray  # (n,)
-    hop_s: FloatArray  # (n,): to the nearest holder
-    workers_of: NDArray[np.intp]  # (n,)
-    holders: NDArray[np.intp]  # (m,)
-    detour_s: FloatArray | None  # (m,); None if all are 0
-    begins: NDArray[np.intp]  # (sets,)
+    accuracy_percent: FloatArray
+    price_usd_per_s: FloatArray
+    hop_s: FloatArray
+    workers_of: NDArray[np.intp]
+    holders: NDArray[np.intp]
+    detour_s: FloatArray | None
+    begins: NDArray[np.intp]
     by_items: dict[int, _Predicted] = field(default_factory=dict)
 
-    def free_at_s(self, outlook: Snapshot, rank: int) -> FloatArray:
-        """When the least busy worker of each row could begin with a query of this rank, (n,)."""
-        free_at_s = outlook.starts_s(rank).take(self.holders)
+    def free_at_s(self, backlogs: BacklogSnapshot, rank: int) -> FloatArray:
+        """Return when the first worker of each row can begin a query of this rank, shape (n,)."""
+        free_at_s = backlogs.starts_s(rank).take(self.holders)
         if self.detour_s is not None:
             free_at_s += self.detour_s
         if len(self.begins) < len(self.holders):
@@ -194,7 +195,7 @@ class _Predicted(NamedTuple):
     estimates: Estimates
     cost_usd: FloatArray
     shortlist: NDArray[np.intp] | None
-    least_us: dict[float, int]  # by minimum accuracy; see ``Roster.work_us``
+    least_us: dict[float, int]  # by minimum accuracy; see ``ReadyInstances.least_work_us``
 
 
 class _Holders(NamedTuple):
@@ -203,7 +204,7 @@ class _Holders(NamedTuple):
     hop_s: FloatArray | None  # None if all are equally far away
 
 
-class Roster:
+class ReadyInstances:
     """Ready instances by scope, and their estimates.
 
     Args:
@@ -213,8 +214,8 @@ class Roster:
         max_batch: the largest batch that will be asked about.
 
     Attributes:
-        outfits: what each worker is and holds.
-        servers: by scope, who holds a ready variant of it.
+        groups: each worker's group.
+        groups_by_scope: the groups that hold a ready variant of a scope, by scope.
     """
 
     def __init__(
@@ -231,19 +232,19 @@ class Roster:
         self._reports: dict[str, WorkerReport] = {}
         self._index: dict[str, int] = {}
         self._scopes: dict[str, _ScopeTable] = {}
-        self.outfits = Outfits()
-        self._residents: dict[Outfit, Mapping[str, ResidentView]] = {}
-        self.servers = Servers(self._find_servers, _ANSWERS_KEPT)
-        self._best: dict[str, float] = {}  # the best accuracy that is ready, by scope
+        self.groups = WorkerGroups()
+        self._residents: dict[WorkerGroup, Mapping[str, ResidentView]] = {}
+        self.groups_by_scope = GroupsByScope(self._find_groups, _ANSWERS_KEPT)
+        self._best: dict[str, float] = {}  # by scope, the accuracy of its best ready variant
         self._holders: dict[Placement, _Holders] = {}
         self._loadable: dict[str, tuple[FloatArray, FloatArray]] = {}
         self._starting_s: Mapping[str, float] = {}
-        self._outlook = Outlook(np.zeros(0))  # in the order of ``_index``
+        self._backlogs = WorkerBacklogs(np.zeros(0))  # in the order of ``_index``
         self._load = Load()
 
     @property
     def reports(self) -> Mapping[str, WorkerReport]:
-        """The workers by id."""
+        """The workers' latest reports by id."""
         return self._reports
 
     @property
@@ -251,52 +252,54 @@ class Roster:
         """The load that estimates are made for."""
         return self._load
 
-    def update(self, report: WorkerReport) -> bool:
-        """Take in a worker's report; True if it changed anything."""
+    def update_worker(self, report: WorkerReport) -> bool:
+        """Update a worker by its report; return whether that changed anything."""
         before = self._reports.get(report.worker_id)
         if before == report:
             return False
         self._reports[report.worker_id] = report
-        worn, outfit = self.outfits.get(report.worker_id), self.outfits.put(*report)
+        group_before, group = self.groups.get(report.worker_id), self.groups.put(*report)
         if before is not None and before._replace(variant_ids=report.variant_ids) == report:
-            self._forget(report, set(before.variant_ids) ^ set(report.variant_ids))
-            if worn is not None:
-                self.outfits.carry_over(worn, outfit, self.servers.values())
+            self._drop_stale(report, set(before.variant_ids) ^ set(report.variant_ids))
+            if group_before is not None:
+                self.groups.replace_group(group_before, group, self.groups_by_scope.values())
         else:
             self._rebuild()
         return True
 
-    def remove(self, worker_id: str) -> None:
+    def remove_worker(self, worker_id: str) -> None:
         """Forget a worker."""
         if self._reports.pop(worker_id, None) is not None:
-            del self.outfits[worker_id]
+            del self.groups[worker_id]
             self._rebuild()
 
-    def refresh(self, load: Load) -> None:
-        """Ask the cost model anew: it has learned since, and the load is another."""
+    def refresh_estimates(self, load: Load) -> None:
+        """Renew the estimates, for this load and for what the cost model learned since."""
         self._load = load
         self._residents.clear()
         for table in self._scopes.values():
             table.by_items.clear()
 
     def doubt(self, scope: str, reason: Reason, now_s: float) -> None:
-        """A query of the scope was refused: if for what is predicted, that may hold no more."""
+        """Tell the cost model that a prediction for the scope refused a query, if one did."""
         if reason is Reason.TOO_SLOW and scope in self._scopes:
             self.cost_model.doubt(self._scopes[scope].placements, now_s)
 
-    def renew(self, variants: Mapping[str, Variant], cost_model: CostModel) -> None:
-        """Know more variants, and what they cost; those that workers hold must be among them."""
+    def replace_catalog(self, variants: Mapping[str, Variant], cost_model: CostModel) -> None:
+        """Replace the variants and the cost model; see ``CatalogChanged``."""
         self.variants, self.cost_model = variants, cost_model
         self._rebuild()
 
-    def set_busy(self, worker_id: str, busy_until_s: float, backlog_s: Mapping[int, float]) -> None:
-        """What a worker has to do: until when its batch runs, and how long what waits, by rank."""
+    def set_backlog(
+        self, worker_id: str, busy_until_s: float, backlog_s: Mapping[int, float]
+    ) -> None:
+        """Set when a worker's batch ends, and how long its waiting queries take, by rank."""
         index = self._index.get(worker_id)
         if index is not None:
-            self._outlook.put(index, busy_until_s, backlog_s)
+            self._backlogs.set(index, busy_until_s, backlog_s)
 
-    def soonest(self, placement: Placement, now_s: float, rank: int = 0) -> str:
-        """Of the workers that hold the placement, the one to begin soonest, hop and all.
+    def find_soonest_worker(self, placement: Placement, now_s: float, rank: int = 0) -> str:
+        """Return the worker that can begin soonest, hop included, of those with the placement.
 
         There must be one. Of equals it is the first by id. ``rank``: of the query to begin with.
         """
@@ -305,37 +308,37 @@ class Roster:
             holders = self._holders[placement] = self._find_holders(placement)
         if len(holders.names) == 1:
             return holders.names[0]
-        starts_s = self._outlook.at(now_s).starts_s(rank).take(holders.indices)
+        starts_s = self._backlogs.snapshot_at(now_s).starts_s(rank).take(holders.indices)
         if holders.hop_s is not None:
             starts_s += holders.hop_s
         return holders.names[int(starts_s.argmin())]
 
     def residents(self, worker_id: str) -> Mapping[str, ResidentView]:
-        """The worker's ready variants with their predicted latency by batch size."""
-        outfit = self.outfits[worker_id]
-        known = self._residents.get(outfit)
+        """Return a worker's ready variants with their predicted latency by batch size."""
+        group = self.groups[worker_id]
+        known = self._residents.get(group)
         if known is None:
-            known = self._residents[outfit] = self._build_residents(outfit)
+            known = self._residents[group] = self._build_residents(group)
         return known
 
     def is_served(self, scope: str) -> bool:
         """Whether any worker holds a ready variant of the scope."""
-        return bool(self.servers[scope])
+        return bool(self.groups_by_scope[scope])
 
-    def is_served_beside(self, worker_id: str, scope: str) -> bool:
+    def is_served_elsewhere(self, worker_id: str, scope: str) -> bool:
         """Whether a worker other than this one holds a ready variant of the scope."""
-        shelves = self.servers[scope]
-        return any(o in shelves for name, o in self.outfits.items() if name != worker_id)
+        serving = self.groups_by_scope[scope]
+        return any(o in serving for name, o in self.groups.items() if name != worker_id)
 
     def candidates(self, scope: str, items: int, now_s: float, rank: int = 0) -> Candidates:
-        """The rows for a query of ``items`` items; no rows if nothing is ready.
+        """Return the candidates for a query of ``items`` items; no rows if nothing is ready.
 
         ``rank``: the query's; what goes behind it does not keep it waiting.
         """
         table = self._scopes.get(scope)
         if table is None:
             table = self._build_scope(scope)
-            if table.placements:  # an unheard-of scope must not grow the cache
+            if table.placements:  # unknown scopes must not fill the cache
                 self._scopes[scope] = table
         known = table.by_items.get(items)
         if known is None:
@@ -347,20 +350,21 @@ class Roster:
             table.accuracy_percent,
             known.cost_usd,
             known.estimates,
-            partial(table.free_at_s, self._outlook.at(now_s), rank),
+            partial(table.free_at_s, self._backlogs.snapshot_at(now_s), rank),
             now_s,
             known.shortlist,
         )
 
-    def expect_workers(self, starting_s: Mapping[str, float]) -> None:
-        """Take in how soon a worker can be there, by device class: of those that are started when
-        they are needed."""
+    def set_starting(self, starting_s: Mapping[str, float]) -> None:
+        """Set how soon a new worker can be ready, seconds; see ``LoadChanged.starting_s``."""
         if starting_s != self._starting_s:
             self._starting_s = dict(starting_s)
             self._loadable.clear()
 
-    def work_us(self, query: QueryView) -> int:
-        """The least device time for the query, microseconds: of what is ready and accurate enough.
+    def least_work_us(self, query: QueryView) -> int:
+        """Return the least device time for the query, microseconds.
+
+        This is the time of the quickest ready variant that is accurate enough.
 
         Whole, so that what was added up can be taken away. 0 if it is unknown, or if ``candidates``
         was not asked about such a query.
@@ -379,7 +383,7 @@ class Roster:
                 known.least_us[minimum] = least_us
         return least_us
 
-    def is_accurate_enough(self, scope: str, min_accuracy_percent: float) -> bool:
+    def is_served_accurately(self, scope: str, min_accuracy_percent: float) -> bool:
         """Whether any worker holds a ready variant of the scope that is as accurate."""
         best = self._best.get(scope)
         if best is None:
@@ -390,8 +394,8 @@ class Roster:
                 self._best[scope] = best
         return min_accuracy_percent <= best
 
-    def soonest_if_loaded_s(self, query: QueryView) -> float:
-        """Seconds until a variant for the query could have answered it, were its load begun now.
+    def fastest_load_s(self, query: QueryView) -> float:
+        """Return after how many seconds a variant could answer the query if its load began now.
 
         The quickest to load and run of those that the query allows and that the device class of
         some worker, or of one that would be started for it, can run; inf if there are none.
@@ -435,38 +439,38 @@ class Roster:
         return _Holders(names, indices, hop_s if len(set(hop_s.tolist())) > 1 else None)
 
     def _rebuild(self) -> None:
-        before = {name: self._outlook.of(number) for name, number in self._index.items()}
+        before = {name: self._backlogs.get(number) for name, number in self._index.items()}
         self._index = {name: i for i, name in enumerate(sorted(self._reports))}
-        self._outlook = Outlook(np.full(len(self._index), -np.inf))
+        self._backlogs = WorkerBacklogs(np.full(len(self._index), -np.inf))
         for name, number in self._index.items():
             if name in before:
-                self._outlook.put(number, *before[name])
+                self._backlogs.set(number, *before[name])
         for cache in (
             self._scopes,
             self._residents,
-            self.servers,
+            self.groups_by_scope,
             self._best,
             self._holders,
             self._loadable,
         ):
             cache.clear()
 
-    def _forget(self, report: WorkerReport, changed: set[str]) -> None:
-        """Forget what was true while the worker held what it did: ``changed`` came or went."""
+    def _drop_stale(self, report: WorkerReport, changed: set[str]) -> None:
+        """Drop what depends on the variants that the worker gained or lost (``changed``)."""
         for variant_id in changed:
             self._holders.pop(Placement(variant_id, report.device_class), None)
         variants = [self.variants[name] for name in changed if name in self.variants]
-        for cache in (self._scopes, self.servers, self._best):
+        for cache in (self._scopes, self.groups_by_scope, self._best):
             for scope in [s for s in cache if any(in_scope(v.id, s) for v in variants)]:
                 del cache[scope]
 
     def _ids_in(self, scope: str) -> frozenset[str]:
-        """The variants of a scope."""
+        """Return the ids of the scope's variants."""
         return frozenset(v.id for v in self.variants.values() if in_scope(v.id, scope))
 
-    def _find_servers(self, scope: str) -> Shelves:
-        """Who holds a ready variant of the scope."""
-        return self.outfits.shelves(self._ids_in(scope))
+    def _find_groups(self, scope: str) -> ServingGroups:
+        """Return the groups that hold a ready variant of the scope."""
+        return self.groups.find_serving(self._ids_in(scope))
 
     def _build_scope(self, scope: str) -> _ScopeTable:
         ids = self._ids_in(scope)
@@ -505,8 +509,8 @@ class Roster:
         shortlist = find_shortlist(table.accuracy_percent, cost_usd, estimates, table.workers_of)
         return _Predicted(estimates, cost_usd, shortlist, {})
 
-    def _build_residents(self, outfit: Outfit) -> Mapping[str, ResidentView]:
-        held = [self.variants[name] for name in outfit.variant_ids if name in self.variants]
+    def _build_residents(self, group: WorkerGroup) -> Mapping[str, ResidentView]:
+        held = [self.variants[name] for name in group.variant_ids if name in self.variants]
         return build_residents(
-            held, outfit.device_class, outfit.hop_s, self.cost_model, self._load, self.max_batch
+            held, group.device_class, group.hop_s, self.cost_model, self._load, self.max_batch
         )

@@ -1,4 +1,4 @@
-"""What no policy may overstep on the way of a query."""
+"""The limits that hold for every query, whatever a policy says."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DispatchLimits:
-    """Bounds that hold whatever a policy says.
+    """Limits of the dispatcher; times are in seconds.
 
     Attributes:
-        max_queued: queries waiting in all; of more the one that stands last is refused, by
-            priority and tenants' shares. Those that come back from a lost worker are not.
-        max_batch: items in one batch.
-        max_attempts: times a query is handed to a worker: 2 is one retry elsewhere.
-        max_rebinds: times a late query is chosen for anew; after that it runs or expires.
-        max_hold_s: a query for which nothing is ready waits for a load at most this long, and not
-            at all if no load could end by then or by its deadline.
-        max_held: such queries in all, so that they leave room in the queue for others.
-        max_late_s: a query that is to be served late rather than not at all is refused this long
-            after its deadline.
-        min_wait_s: a policy that lets a worker wait is not asked again before this, seconds, unless
-            something happens.
+        max_queued: the most queries that wait. If one more arrives, the least urgent query is
+            refused. Queries that come back from a lost worker are never refused for this.
+        max_batch: the most items in one batch.
+        max_attempts: the most times that a query is handed to a worker: 2 is one retry elsewhere.
+        max_rebinds: the most times that the policy chooses anew for a late query; after that the
+            query runs or expires.
+        max_hold_s: the longest time that a query without a ready variant waits for a load. It does
+            not wait at all if no load could end by then or by its deadline.
+        max_held: the most queries that wait for loads, so that others find room.
+        max_late_s: a query that prefers a late answer to none is refused this long after its
+            deadline.
+        min_wait_s: the shortest time until a policy is asked again about a worker that it left
+            idle, unless an event occurs.
         suspect_factor, suspect_s: a batch that runs longer than ``suspect_factor`` x its p99 plus
             ``suspect_s`` seconds hangs: its queries go elsewhere; see ``quarantine``.
         overdue_factor, overdue_s: a batch that runs longer than ``overdue_factor`` x its p99 plus

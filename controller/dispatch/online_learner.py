@@ -1,41 +1,41 @@
-"""What outcomes teach the cost model, and how soon it counts."""
+"""Tells the cost model how long batches took, and decides how soon that counts."""
 
 from __future__ import annotations
 
-from modelless.controller.dispatch.instances import Roster
+from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.queues import Batch
 from modelless.variants.vocabulary import Placement
 
 
-class Lessons:
-    """Tells a roster's cost model what batches took.
+class OnlineLearner:
+    """Tells the cost model of ``instances`` how long batches took.
 
-    Drivers have the roster ask for new estimates once a second. While few outcomes were seen, each
-    says much, and a second is long: where a profile is wrong, as where neighbours slow each other
-    more than was measured, hundreds of queries would be promised what cannot be. So the roster asks
-    besides whenever there have been twice as many outcomes as the last time: the error of a mean
-    goes with the root of their number, so each time as large a part of what was wrong is put right,
-    and it happens some twenty times in a gateway's life.
+    Drivers renew the estimates once a second (``LoadChanged``). While few batches were observed,
+    each says much, and a second is long: where a profile is wrong, as where neighbours slow others
+    more than was measured, hundreds of queries would get predictions that cannot hold. So the
+    estimates are also renewed whenever the number of observed batches has doubled. The error of a
+    mean falls with the root of that number, so each renewal corrects an equal part of the error,
+    and a gateway renews some twenty times in its life.
 
     Args:
-        roster: whose cost model is taught.
+        instances: has the cost model and the estimates.
     """
 
-    def __init__(self, roster: Roster) -> None:
-        self._roster = roster
-        self._taught = roster.cost_model
-        self._outcomes = 0
-        self._ask_at = 1
+    def __init__(self, instances: ReadyInstances) -> None:
+        self._instances = instances
+        self._taught = instances.cost_model
+        self._observed = 0
+        self._renew_at = 1
 
-    def learn(self, batch: Batch, busy_s: float) -> None:
-        """A batch has kept its device busy for so long."""
-        roster = self._roster
-        cost_model = roster.cost_model
-        if cost_model is not self._taught:  # another one, which knows nothing yet
-            self._taught, self._outcomes, self._ask_at = cost_model, 0, 1
+    def observe_batch(self, batch: Batch, busy_s: float) -> None:
+        """Tell the cost model that a batch kept its device busy for ``busy_s`` seconds."""
+        instances = self._instances
+        cost_model = instances.cost_model
+        if cost_model is not self._taught:  # a new one, which has observed nothing yet
+            self._taught, self._observed, self._renew_at = cost_model, 0, 1
         placement = Placement(batch.variant_id, batch.device_class)
-        cost_model.observe(placement, batch.items, roster.load, busy_s)
-        self._outcomes += 1
-        if self._outcomes == self._ask_at:
-            self._ask_at *= 2
-            roster.refresh(roster.load)
+        cost_model.observe(placement, batch.items, instances.load, busy_s)
+        self._observed += 1
+        if self._observed == self._renew_at:
+            self._renew_at *= 2
+            instances.refresh_estimates(instances.load)

@@ -1,7 +1,7 @@
-"""Asking the selection policy: the one place that does, and where its answers are checked.
+"""Calls of the selection policy, and the checks of its answers. No other module calls it.
 
-A policy is somebody else's code. If it raises, or answers what cannot be carried out, that costs
-the queries it was asked about and nobody else.
+A policy is foreign code. A policy that raises an error, or gives an answer that cannot be carried
+out, costs the queries that it was asked about, and no others.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from modelless.common.errors import FOREIGN_ERRORS
-from modelless.controller.dispatch.instances import Roster
-from modelless.controller.dispatch.queues import Queue, WaitingRoom, Worker
-from modelless.policies.batching.urgency import urgency
+from modelless.controller.dispatch.instances import ReadyInstances
+from modelless.controller.dispatch.queues import Queue, WaitingQueries, Worker
+from modelless.policies.priorities import urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import in_scope
 from modelless.policies.seams import SelectionPolicy
@@ -37,11 +37,11 @@ _CHOICES = (Bind, Defer, Reject)
 
 
 class PolicyFailure(NamedTuple):
-    """A policy raised, or answered nonsense.
+    """A policy raised an error, or gave an answer that cannot be carried out.
 
     Attributes:
-        problem: which policy did what, for people.
-        query_ids: waiting queries it happened with; at least one.
+        problem: the policy and its error, for people.
+        query_ids: the waiting queries that it was asked about; at least one.
     """
 
     problem: str
@@ -56,7 +56,7 @@ def ask_on_query(
     *,
     late: bool,
 ) -> Choice | PolicyFailure:
-    """What the policy chooses for one query: on arrival, or because it would be late."""
+    """Ask the policy to choose for one query: on arrival, or because it would be late."""
     hook = selection.on_late if late else selection.on_arrival
     try:
         choice: object = hook(query, candidates, rng)
@@ -71,31 +71,31 @@ def ask_on_query(
 def ask_on_idle(
     selection: SelectionPolicy,
     worker: Worker,
-    waiting: WaitingRoom,
-    roster: Roster,
+    waiting: WaitingQueries,
+    instances: ReadyInstances,
     max_batch: int,
     now_s: float,
     rng: np.random.Generator,
 ) -> Run | Wait | PolicyFailure | None:
-    """What the policy gives an idle worker; None if nothing it could run is waiting.
+    """Ask the policy what an idle worker runs; return None if no query waits that it could run.
 
-    Where the queues' heads differ in rank, the policy is shown those of the first rank alone, and
-    the others only if it has nothing to run of them: so priorities hold across queues, whatever
-    the policy.
+    If the queues' first queries differ in rank, the policy sees only the queues of the first rank,
+    and those of the next rank only if it runs nothing of the first. So priorities hold across
+    queues, whatever the policy.
     """
-    outfit, servers = worker.outfit, roster.servers
-    residents = roster.residents(worker.worker_id)
+    group, groups_by_scope = worker.group, instances.groups_by_scope
+    residents = instances.residents(worker.worker_id)
     lead_s = worker.lead_s if worker.is_ours else 0.0
     view = WorkerView(worker.worker_id, worker.device_class, residents, max_batch, lead_s)
     if not waiting.is_mixed:
-        shown = waiting.displays.to(outfit, servers)
+        shown = waiting.visible.find_views(group, groups_by_scope)
         if worker.queues:
             shown = [queue.view for queue in worker.queues.values()] + shown
         if not shown:
             return None
         return _ask_on_idle(selection, worker, view, shown, waiting, now_s, rng)
     queues = [*worker.queues.values()]
-    queues += [q for key, q in waiting.deferred.items() if outfit in servers[key[0]]]
+    queues += [q for key, q in waiting.deferred.items() if group in groups_by_scope[key[0]]]
     if not queues:
         return None
     ranks = {queue.rank for queue in queues}
@@ -117,7 +117,7 @@ def _ask_on_idle(
     worker: Worker,
     view: WorkerView,
     queues: Sequence[QueueView],
-    waiting: WaitingRoom,
+    waiting: WaitingQueries,
     now_s: float,
     rng: np.random.Generator,
 ) -> Run | Wait | PolicyFailure:
@@ -147,7 +147,7 @@ def _ask_on_idle(
 def tell_plan(
     selection: SelectionPolicy, shares: Mapping[str, Mapping[Placement, float]]
 ) -> str | None:
-    """Tell the policy the plan's shares; what it did wrong, if anything."""
+    """Tell the policy the plan's shares; return its error, for people, or None."""
     try:
         selection.on_plan(shares)
     except FOREIGN_ERRORS as error:  # whatever a policy raises, the gateway goes on
@@ -156,9 +156,9 @@ def tell_plan(
 
 
 def _within_reach(
-    query_ids: Sequence[object], worker: Worker, waiting: WaitingRoom
+    query_ids: Sequence[object], worker: Worker, waiting: WaitingQueries
 ) -> tuple[int, ...]:
-    """Those of the queries that wait for the worker or for anyone, each once."""
+    """Return those of the queries that the worker could be given, each once."""
     reached: dict[int, None] = {}
     for query_id in query_ids:
         place = waiting.place(query_id) if isinstance(query_id, int) else None
@@ -178,9 +178,9 @@ def _problem_of_choice(choice: object, rows: int) -> str | None:
 
 
 def _problem_of_run(
-    run: Run, query_ids: Sequence[int], worker: WorkerView, waiting: WaitingRoom
+    run: Run, query_ids: Sequence[int], worker: WorkerView, waiting: WaitingQueries
 ) -> str | None:
-    """What keeps the batch from being run on the worker as it is; None if nothing does."""
+    """Return why the worker cannot run the batch, for people; None if it can."""
     if run.variant_id not in worker.residents:
         return f"chose {run.variant_id!r:.80}, which is not ready on {worker.worker_id!r}"
     if not query_ids or len(set(query_ids)) != len(query_ids):

@@ -1,19 +1,20 @@
-"""Workers that hang or have become slow: they get no new batches until they have shown better.
+"""Quarantine: workers that hang or became slow get no new batches until they prove sound again.
 
-Two signs, each told from what befalls everybody:
+A worker shows one of two signs, which troubles that all workers share do not cause:
 
 - *hanging*: a batch runs far beyond its p99, at two looks in a row, so that a standstill of this
-  process itself is no sign. Where gateways share the worker, a batch may not wait so long behind
-  others' that it would look like this (``Crew.patience``). Its queries go elsewhere while there is
-  time: a hedged request (Dean and Barroso, "The Tail at Scale", CACM 2013), sent once. The batch's
-  return, however late, ends the quarantine; if it never comes, a trial does.
-- *slow*: several batches in a row took several times as long as the same cost model's errors on the
-  other workers of the device class explain. Contention that slows all of them slows none of them
-  relative to the others.
+  process itself is no sign. Where gateways share a worker, a batch may not wait so long behind
+  other gateways' batches that it looks like this (``WorkerTable.patience``). The batch's queries go
+  elsewhere while there is time: a hedged request (Dean and Barroso, "The Tail at Scale", CACM
+  2013), sent once. The quarantine ends when the batch returns, however late. If it never returns, a
+  trial ends it.
+- *slow*: several batches in a row took several times as long as the errors of the same cost model
+  on the other workers of the device class explain. Contention that slows all of them makes none of
+  them slow relative to the others.
 
-As in Envoy's outlier detection, a quarantine lasts longer each time, only a share of a class may be
-in quarantine for slowness, and after it one batch is a trial. Nobody is put into quarantine whose
-tasks no other sound worker serves: a slow answer is better than none.
+As in Envoy's outlier detection, each further quarantine of a worker lasts longer, only a share of a
+device class may be in quarantine for slowness, and one batch is a trial after it. A worker stays
+in service if no other sound worker serves its tasks: a slow answer is better than none.
 """
 
 from __future__ import annotations
@@ -24,19 +25,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from modelless.controller.dispatch.instances import Roster, WorkerReport
+from modelless.controller.dispatch.instances import ReadyInstances
+from modelless.controller.dispatch.messages import WorkerReport
 from modelless.controller.dispatch.queues import Batch, Worker
 
-# What error of the predictions is usual among workers of a class: the median, always at hand.
-#
-# Asked once a batch, so that it must not cost a look at every worker: with a thousand of them that
-# was more than all else that a batch takes.
 
+class TypicalErrors:
+    """The typical prediction error of each sound worker, sorted by device class.
 
-class UsualErrors:
-    """One error for each of some workers, in order, by device class.
-
-    To put and to drop one take a search and a shift within a list of floats.
+    The median is asked for once a batch, so it must not cost a look at each of a thousand workers.
+    To put or drop an error costs a search and a shift within a list of floats.
     """
 
     def __init__(self) -> None:
@@ -44,13 +42,13 @@ class UsualErrors:
         self._of: dict[str, tuple[str, float]] = {}
 
     def put(self, worker_id: str, device_class: str, error: float) -> None:
-        """Count the worker's error, in place of its earlier one."""
+        """Put the worker's error in place of its earlier one, if any."""
         self.drop(worker_id)
         self._of[worker_id] = device_class, error
         insort(self._sorted.setdefault(device_class, []), error)
 
     def drop(self, worker_id: str) -> None:
-        """Do not count the worker any more, if it was counted."""
+        """Drop the worker's error, if any."""
         known = self._of.pop(worker_id, None)
         if known is not None:
             device_class, error = known
@@ -58,7 +56,7 @@ class UsualErrors:
             del errors[bisect_left(errors, error)]
 
     def median(self, device_class: str) -> float | None:
-        """The median of the class's errors; None if there are none."""
+        """Return the median of the device class's errors; None if there are none."""
         errors = self._sorted.get(device_class)
         if not errors:
             return None
@@ -69,7 +67,7 @@ class UsualErrors:
 
 
 class Sign(StrEnum):
-    """Why a worker is in quarantine."""
+    """The reason why a worker is in quarantine."""
 
     HANGING = "hanging"
     SLOW = "slow"
@@ -77,20 +75,22 @@ class Sign(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QuarantineLimits:
-    """When a worker is put into quarantine, and for how long.
+    """The bounds of quarantines; times are in seconds.
 
     Attributes:
-        look_s: at least this long between the two looks that find a batch hanging.
-        slow_factor: times as long as other workers' errors explain is slow,
-        slow_s: if it is also this much longer, seconds: scheduling costs milliseconds.
-        slow_batches: in a row.
-        most_share: of a device class's workers in quarantine for slowness.
-        first_s: the first quarantine's length for slowness; each further one is twice as long,
-        longest_s: at most.
-        hanging_s: the first one's where a batch never returned.
-        forgiven_s: sound for this long, and the next is a first one again.
-        learnt: how fast a worker's typical error follows its batches: fast enough for what befalls
-            all to be seen in the others before one of them has been slow too often in a row.
+        look_s: the least time between the two looks that find a batch hanging.
+        slow_factor: a batch is slow if it takes this many times as long as other workers' errors
+            explain,
+        slow_s: and also this much longer: scheduling costs milliseconds.
+        slow_batches: so many slow batches in a row begin a quarantine.
+        most_share: the largest share of a device class's workers in quarantine at once, when one
+            begins for slowness.
+        first_s: length of the first quarantine for slowness; each further one is twice as long,
+        longest_s: and at most this long.
+        hanging_s: length of the first quarantine for a batch that never returns.
+        forgiven_s: after so long without quarantine, the next one counts as the first.
+        learnt: weight of a batch in its worker's typical error. It is large enough for a trouble
+            that all workers share to show in the others before one is slow too often in a row.
     """
 
     look_s: float = 0.01
@@ -106,21 +106,21 @@ class QuarantineLimits:
 
 
 @dataclass(slots=True)
-class _Case:
-    """What is known of one worker.
+class _Record:
+    """The state of one worker.
 
     Attributes:
-        report: its latest, as it was given.
-        error: typical log of the time a batch took over the time that was expected.
-        batches: seen.
-        slow_streak: slow batches in a row.
-        sign: None unless it is in quarantine.
-        awaited: the batch that hangs, None if it is to be tried.
-        until_s: when it is tried.
-        times: quarantines without being forgiven.
+        report: its latest report, unfiltered.
+        error: typical logarithm of the time that a batch took over the time that was expected.
+        batches: the number of batches in ``error``.
+        slow_streak: the number of slow batches in a row.
+        sign: the sign that it is in quarantine for; None if it is not.
+        awaited: the hanging batch whose return ends the quarantine; None if there is none.
+        until_s: when the quarantine ends by itself, with a trial.
+        times: the number of quarantines that count.
         sound_since_s: when the last one ended.
-        on_trial: its next batch decides.
-        seen_hanging: batch and time of the first look.
+        on_trial: whether its next batch is a trial: one slow batch begins a quarantine.
+        seen_hanging: batch and time of the first look that found it hanging.
     """
 
     report: WorkerReport
@@ -137,142 +137,145 @@ class _Case:
 
 
 class Quarantine:
-    """Who is in quarantine, and why.
+    """Decides which workers are in quarantine.
 
-    The dispatcher passes every report through ``seen_as``: a worker in quarantine seems to hold
-    nothing, which is what keeps queries away from it.
+    The dispatcher passes every report through ``filter_report``, which hides the variants of a
+    worker in quarantine. So no query reaches the worker.
 
     Args:
-        roster: who serves what.
-        limits: see there.
+        instances: tells which other workers serve a task.
+        limits: bounds of quarantines.
     """
 
-    def __init__(self, roster: Roster, limits: QuarantineLimits | None = None) -> None:
-        self._roster = roster
+    def __init__(self, instances: ReadyInstances, limits: QuarantineLimits | None = None) -> None:
+        self._instances = instances
         self._limits = limits or QuarantineLimits()
-        self._cases: dict[str, _Case] = {}
-        self._usual = UsualErrors()  # of the sound workers that have shown what is usual
+        self._records: dict[str, _Record] = {}
+        self._typical = TypicalErrors()  # of sound workers with enough batches
         self._awaited: dict[int, str] = {}
 
     @property
     def signs(self) -> Mapping[str, Sign]:
-        """The workers in quarantine, by id, and why."""
-        return {name: case.sign for name, case in self._cases.items() if case.sign is not None}
+        """The sign of each worker in quarantine, by the worker's id."""
+        return {
+            name: record.sign for name, record in self._records.items() if record.sign is not None
+        }
 
-    def seen_as(self, report: WorkerReport) -> WorkerReport:
-        """Take in a worker's report; what the roster is to be told."""
-        case = self._cases.get(report.worker_id)
-        if case is None:
-            case = self._cases[report.worker_id] = _Case(report)
-        case.report = report
-        self._recount(case)
-        return report if case.sign is None else report._replace(variant_ids=())
+    def filter_report(self, report: WorkerReport) -> WorkerReport:
+        """Keep a worker's report; return it, without variants if the worker is in quarantine."""
+        record = self._records.get(report.worker_id)
+        if record is None:
+            record = self._records[report.worker_id] = _Record(report)
+        record.report = report
+        self._recount(record)
+        return report if record.sign is None else report._replace(variant_ids=())
 
     def report_of(self, worker_id: str) -> WorkerReport:
-        """A known worker's latest report, as it was given."""
-        return self._cases[worker_id].report
+        """Return a known worker's latest report, unfiltered."""
+        return self._records[worker_id].report
 
-    def forget(self, worker_id: str) -> None:
-        """The worker is gone."""
-        case = self._cases.pop(worker_id, None)
-        self._usual.drop(worker_id)
-        if case is not None and case.awaited is not None:
-            self._awaited.pop(case.awaited, None)
+    def forget_worker(self, worker_id: str) -> None:
+        """Forget a worker that is gone."""
+        record = self._records.pop(worker_id, None)
+        self._typical.drop(worker_id)
+        if record is not None and record.awaited is not None:
+            self._awaited.pop(record.awaited, None)
 
-    def hangs(self, worker: Worker, now_s: float) -> bool:
-        """Whether its batch hangs; then it is in quarantine, and the batch's return is awaited."""
-        batch, case = worker.running, self._cases[worker.worker_id]
+    def check_hanging(self, worker: Worker, now_s: float) -> bool:
+        """Return whether the worker's batch hangs, which begins a quarantine until it returns."""
+        batch, record = worker.running, self._records[worker.worker_id]
         if batch is None or now_s <= worker.suspect_at_s:
             return False
-        if case.seen_hanging is None or case.seen_hanging[0] != batch.batch_id:
-            case.seen_hanging = batch.batch_id, now_s
-        if now_s - case.seen_hanging[1] < self._limits.look_s or not self._is_spare(case):
+        if record.seen_hanging is None or record.seen_hanging[0] != batch.batch_id:
+            record.seen_hanging = batch.batch_id, now_s
+        if now_s - record.seen_hanging[1] < self._limits.look_s or not self._is_dispensable(record):
             return False
-        self._put_in(case, Sign.HANGING, now_s)
-        case.awaited = batch.batch_id
+        self._begin(record, Sign.HANGING, now_s)
+        record.awaited = batch.batch_id
         self._awaited[batch.batch_id] = worker.worker_id
         return True
 
-    def returned(self, batch_id: int, now_s: float) -> str | None:
-        """A batch that was given up is back, done or failed; the worker it sets free, if any."""
+    def end_on_return(self, batch_id: int, now_s: float) -> str | None:
+        """End the quarantine that waits for this batch; return the worker, or None."""
         worker_id = self._awaited.pop(batch_id, None)
         if worker_id is not None:
-            self._let_out(self._cases[worker_id], now_s, on_trial=False)
+            self._end(self._records[worker_id], now_s, on_trial=False)
         return worker_id
 
-    def is_slow(self, worker: Worker, batch: Batch, now_s: float) -> bool:
-        """Take in how long a batch took; whether its worker is in quarantine for it from now on."""
-        case, limits = self._cases[worker.worker_id], self._limits
+    def check_slow(self, worker: Worker, batch: Batch, now_s: float) -> bool:
+        """Count a batch that is done; return whether its slowness begins a quarantine."""
+        record, limits = self._records[worker.worker_id], self._limits
         took_s = now_s - batch.started_s
         if not 0.0 < batch.expected_s < math.inf or took_s <= 0.0:
             return False
-        self._usual.drop(worker.worker_id)  # it is told from the others of its class
-        usual_error = self._usual.median(case.report.device_class)
+        self._typical.drop(worker.worker_id)  # a worker is compared with the others of its class
+        typical_error = self._typical.median(record.report.device_class)
         is_slow = False
-        if usual_error is not None:
-            usual_s = batch.expected_s * math.exp(usual_error)
-            is_slow = took_s > limits.slow_factor * usual_s and took_s > usual_s + limits.slow_s
+        if typical_error is not None:
+            typical_s = batch.expected_s * math.exp(typical_error)
+            is_slow = took_s > limits.slow_factor * typical_s and took_s > typical_s + limits.slow_s
         error = math.log(took_s / batch.expected_s)
-        case.batches += 1
-        case.error += max(limits.learnt, 1.0 / case.batches) * (error - case.error)
-        case.slow_streak = case.slow_streak + 1 if is_slow else 0
-        self._recount(case)
-        on_trial, case.on_trial = case.on_trial, False
-        if not is_slow or case.slow_streak < (1 if on_trial else limits.slow_batches):
+        record.batches += 1
+        record.error += max(limits.learnt, 1.0 / record.batches) * (error - record.error)
+        record.slow_streak = record.slow_streak + 1 if is_slow else 0
+        self._recount(record)
+        on_trial, record.on_trial = record.on_trial, False
+        if not is_slow or record.slow_streak < (1 if on_trial else limits.slow_batches):
             return False
-        if not self._is_spare(case) or not self._may_one_more(case):
+        if not self._is_dispensable(record) or not self._has_room(record):
             return False
-        self._put_in(case, Sign.SLOW, now_s)
+        self._begin(record, Sign.SLOW, now_s)
         return True
 
-    def due(self, now_s: float) -> list[str]:
-        """The workers whose quarantine is over: the next batch of each is its trial."""
+    def release_due(self, now_s: float) -> list[str]:
+        """End the quarantines whose time is over; return the workers, each with a trial ahead."""
         ended = [
-            (name, case)
-            for name, case in self._cases.items()
-            if case.sign is not None and now_s >= case.until_s
+            (name, record)
+            for name, record in self._records.items()
+            if record.sign is not None and now_s >= record.until_s
         ]
-        for _, case in ended:
-            if case.awaited is not None:
-                del self._awaited[case.awaited]
-            self._let_out(case, now_s, on_trial=True)
+        for _, record in ended:
+            if record.awaited is not None:
+                del self._awaited[record.awaited]
+            self._end(record, now_s, on_trial=True)
         return [name for name, _ in ended]
 
-    def _put_in(self, case: _Case, sign: Sign, now_s: float) -> None:
+    def _begin(self, record: _Record, sign: Sign, now_s: float) -> None:
         limits = self._limits
-        if now_s - case.sound_since_s > limits.forgiven_s:
-            case.times = 0
+        if now_s - record.sound_since_s > limits.forgiven_s:
+            record.times = 0
         first_s = limits.hanging_s if sign is Sign.HANGING else limits.first_s
-        case.sign, case.slow_streak, case.on_trial = sign, 0, False
-        case.until_s = now_s + min(first_s * 2.0**case.times, limits.longest_s)
-        case.times += 1
-        self._recount(case)
+        record.sign, record.slow_streak, record.on_trial = sign, 0, False
+        record.until_s = now_s + min(first_s * 2.0**record.times, limits.longest_s)
+        record.times += 1
+        self._recount(record)
 
-    def _let_out(self, case: _Case, now_s: float, *, on_trial: bool) -> None:
-        case.sign, case.awaited, case.until_s = None, None, math.inf
-        case.seen_hanging = None
-        case.on_trial, case.sound_since_s = on_trial, now_s
-        self._recount(case)
+    def _end(self, record: _Record, now_s: float, *, on_trial: bool) -> None:
+        record.sign, record.awaited, record.until_s = None, None, math.inf
+        record.seen_hanging = None
+        record.on_trial, record.sound_since_s = on_trial, now_s
+        self._recount(record)
 
-    def _is_spare(self, case: _Case) -> bool:
-        """Whether others serve every task that it serves."""
-        roster, worker_id = self._roster, case.report.worker_id
-        tasks = {name.partition("/")[0] for name in case.report.variant_ids}
-        return all(roster.is_served_beside(worker_id, task) for task in tasks)
+    def _is_dispensable(self, record: _Record) -> bool:
+        """Whether other workers serve every task that this one serves."""
+        instances, worker_id = self._instances, record.report.worker_id
+        tasks = {name.partition("/")[0] for name in record.report.variant_ids}
+        return all(instances.is_served_elsewhere(worker_id, task) for task in tasks)
 
-    def _recount(self, case: _Case) -> None:
-        """Count the worker among those that show what is usual, if it is sound and has shown it."""
-        report = case.report
-        if case.sign is None and case.batches >= self._limits.slow_batches:
-            self._usual.put(report.worker_id, report.device_class, case.error)
+    def _recount(self, record: _Record) -> None:
+        """Keep the worker's error among the typical ones if it is sound and has enough batches."""
+        report = record.report
+        if record.sign is None and record.batches >= self._limits.slow_batches:
+            self._typical.put(report.worker_id, report.device_class, record.error)
         else:
-            self._usual.drop(report.worker_id)
+            self._typical.drop(report.worker_id)
 
-    def _may_one_more(self, case: _Case) -> bool:
+    def _has_room(self, record: _Record) -> bool:
+        """Whether one more worker of the class may be in quarantine for slowness."""
         of_class = [
             other
-            for other in self._cases.values()
-            if other.report.device_class == case.report.device_class
+            for other in self._records.values()
+            if other.report.device_class == record.report.device_class
         ]
         inside = sum(other.sign is not None for other in of_class)
         return inside + 1 <= self._limits.most_share * len(of_class)

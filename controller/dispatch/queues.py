@@ -1,8 +1,8 @@
-"""Who waits for what: each worker's queues, those of nobody yet, and the books that go with them.
+"""Batches, workers and queues: the state of the dispatcher that its other parts share.
 
-Every waiting query is in exactly one queue. A worker's backlog is the sum of what its waiting
-queries were expected to take when they were put there, so that it returns to zero whatever the
-cost model has learned since.
+Every waiting query is in exactly one queue: of a worker, of the deferred queries, or of those held
+for a load. A worker's backlog is the sum of the times that its waiting queries were expected to
+take when they were put there. So it returns to zero, though the cost model learns in between.
 """
 
 from __future__ import annotations
@@ -11,121 +11,36 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import NamedTuple, overload
 
-from modelless.controller.dispatch.tenants import Share, Tenants
-from modelless.controller.dispatch.worker_groups import UNKNOWN, Outfit
-from modelless.policies.batching.urgency import rank, urgency
+from modelless.controller.dispatch.fair_shares import Share, Tenants
+from modelless.controller.dispatch.worker_groups import NO_GROUP, GroupsByScope, WorkerGroup
+from modelless.policies.priorities import rank, urgency
 from modelless.policies.views import QueryView, QueueView
 
-if TYPE_CHECKING:
-    from modelless.controller.dispatch.servers import Servers
-
-# The queues of nobody yet, as the workers of each outfit are shown them.
-#
-# A worker that falls idle is shown every deferred queue that it could serve: dozens, where there
-# are
-# many tasks, and few of them are other than when one like it was asked last. So what an outfit was
-# shown is kept, and only what has changed since is looked at.
-
-_MOST_CHANGES = 4096
-_MOST_KEPT = 256
-
-
-class _Display:
-    """What one outfit is shown.
-
-    Attributes:
-        views: by queue, in the order in which the queues came to be.
-        looked: how many changes there had been when it was made or put right.
-        clearings: how often it had been forgotten who can serve what by then.
-    """
-
-    __slots__ = ("clearings", "looked", "views")
-
-    def __init__(self) -> None:
-        self.views: dict[Queue, QueueView] = {}
-        self.looked = self.clearings = -1
-
-
-class Displays:
-    """What each outfit is shown of the deferred queues.
-
-    Args:
-        deferred: these queues. Whoever puts a query into one or takes one out must say so, unless
-            nobody has looked at the queue (``Queue.shown``) since that was last said.
-    """
-
-    def __init__(self, deferred: Mapping[QueueKey, Queue]) -> None:
-        self._deferred = deferred
-        self._changes: list[Queue] = []  # the latest, oldest first
-        self._forgotten = 0  # changes before those
-        self._kept: dict[Outfit, _Display] = {}
-
-    def on_change(self, queue: Queue) -> None:
-        """A query comes to a queue, which may be new, or leaves it, which may be gone then."""
-        if len(self._changes) >= _MOST_CHANGES:
-            self._forgotten += len(self._changes)
-            self._changes.clear()
-        self._changes.append(queue)
-
-    def to(self, outfit: Outfit, servers: Servers) -> list[QueueView]:
-        """The queues that a worker of this outfit could serve, oldest first.
-
-        Args:
-            outfit: what the worker holds.
-            servers: who can serve what.
-        """
-        display = self._kept.get(outfit)
-        if display is None:
-            if len(self._kept) >= _MOST_KEPT:
-                self._kept.clear()
-            display = self._kept[outfit] = _Display()
-        views, changes = display.views, self._changes
-        since = display.looked - self._forgotten
-        if (
-            since < 0
-            or display.clearings != servers.clearings
-            or len(changes) - since > 2 * len(views) + 8
-        ):
-            views.clear()
-            display.clearings = servers.clearings
-            for key, queue in self._deferred.items():
-                if outfit in servers[key[0]]:
-                    views[queue] = queue.shown or queue.view
-        else:
-            for queue in changes[since:]:
-                if not len(queue):
-                    views.pop(queue, None)
-                elif queue in views or outfit in servers[queue.key[0]]:
-                    views[queue] = queue.shown or queue.view
-        display.looked = self._forgotten + len(changes)
-        return list(views.values())
-
-
 QueueKey = tuple[str, str | None, Hashable]
-"""Scope, variant (None if nobody chose yet) and batch key."""
+"""Scope, variant (None while no variant is chosen) and batch key."""
 
 _MOST_COPIED = 64
-"""Queries of a queue that are copied for a policy; of longer ones it gets a ``Window``."""
+"""A policy gets a copy of a queue of up to so many queries, and a ``Window`` of a longer one."""
 
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """What a worker runs.
+    """A batch that a worker runs or is to run next.
 
     Attributes:
-        device_class: what the worker was when it began.
-        queries: none if the batch is another gateway's.
-        items: of all its queries.
+        batch_id: as in ``Execute``; -1 for another gateway's.
+        variant_id: the variant that runs it.
+        device_class: the worker's, when the batch was handed over.
+        queries: its queries; none if the batch is another gateway's.
+        items: the number of items of all its queries.
         started_s: when it was handed to the worker.
-        expected_s: how long it should take, at the median; inf if that is unknown.
-        suspect_at_s: from when on it hangs; inf if one of its queries may not be tried again.
+        expected_s: its median run time, seconds; inf if unknown.
+        suspect_at_s: when it counts as hanging; inf if one of its queries may not be tried again.
         overdue_at_s: when it is given up.
-        work_us: device time at its least; see ``tenants``.
-        waited_s: for how long, after it was handed over, the worker ran the batch before it.
-        ends_s: when it is expected back.
-        is_others: whether it is another gateway's.
+        work_us: the least device time for its queries, microseconds; see ``tenants``.
+        waited_s: how long the worker ran the batch before it, after it was handed over, seconds.
     """
 
     batch_id: int
@@ -142,16 +57,16 @@ class Batch:
 
     @property
     def ends_s(self) -> float:
-        """See the class."""
+        """When it is expected back."""
         return self.started_s + self.waited_s + self.expected_s
 
     @property
     def is_others(self) -> bool:
-        """See the class."""
+        """Whether it is another gateway's."""
         return not self.queries
 
-    def put_off(self, by_s: float) -> None:
-        """It begins so much later than it was thought to: from then on it can be late or hang."""
+    def delay(self, by_s: float) -> None:
+        """Note that the batch begins ``by_s`` seconds later than was expected."""
         self.waited_s += by_s
         self.suspect_at_s += by_s
         self.overdue_at_s += by_s
@@ -159,25 +74,25 @@ class Batch:
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """A worker as dispatch sees it.
+    """The dispatcher's state of a worker.
 
     Attributes:
-        number: that of a worker who came later is higher.
-        outfit: what it is and holds; changed by ``IdleWorkers.dress`` alone.
+        worker_id, device_class: as it reported.
+        number: ascending in the order in which workers appeared.
+        group: its group; only ``IdleWorkers.set_group`` changes it.
         running: its batch; None if it is idle.
-        next: the batch that it was given to run after that; see ``openings``.
-        busy_until_s: when the last of them is predicted to end, or when the last one ended.
-        backlog_s: what its waiting queries are expected to take, seconds, by their rank.
-        queues: what waits for it; none of them is empty.
-        lead_s: how long before its batch is expected back it takes the next one; 0: not before.
-        is_ours: no other gateway had a batch there when it was last heard of.
-        suspect_at_s: from when on it hangs; inf if a query that it has may not be tried again.
+        next: the batch that it was given early, to run after ``running``; see ``EarlyStarts``.
+        busy_until_s: when its last batch is expected to end, or when the last one ended.
+        backlog_s: how long its waiting queries are expected to take, seconds, by rank.
+        queues: the queries bound to it; no queue is empty.
+        lead_s: how long before its batch is expected back it accepts the next one, seconds.
+        is_ours: whether no other gateway had a batch there at the last news of it.
     """
 
     worker_id: str
     device_class: str
     number: int = 0
-    outfit: Outfit = UNKNOWN
+    group: WorkerGroup = NO_GROUP
     running: Batch | None = None
     next: Batch | None = None
     busy_until_s: float = -math.inf
@@ -188,19 +103,19 @@ class Worker:
 
     @property
     def batches(self) -> tuple[Batch, ...]:
-        """What it runs and what it is to run after that, of ours or others'."""
+        """The batch that it runs and the next one, as far as there are any."""
         return tuple([each for each in (self.running, self.next) if each is not None])
 
     @property
     def suspect_at_s(self) -> float:
-        """See the class."""
+        """When it counts as hanging; inf if a query that it has may not be tried again."""
         if self.running is None or (self.next is not None and self.next.suspect_at_s == math.inf):
             return math.inf
         return self.running.suspect_at_s
 
 
 class Window(Sequence[QueryView]):
-    """What policies see of a long queue: it is always as the queue is, and cannot be changed."""
+    """A policy's view of a long queue: read-only, and always as the queue is."""
 
     __slots__ = ("_queries",)
 
@@ -228,20 +143,23 @@ class Window(Sequence[QueryView]):
 class Queue:
     """Queries that may share a batch, the most urgent first.
 
+    Args:
+        key: scope, variant and batch key of its queries.
+        container: the mapping that holds it by its key while it is not empty.
+
     Attributes:
-        key: what they have in common.
-        home: where it is kept by its key, as long as it is not empty.
-        shown: its ``view``, if anybody looked since it changed: to look here first spares a call.
+        cached_view: its ``view``, if that was asked for since the last change, else None. Callers
+            in a hurry look here first.
     """
 
-    __slots__ = ("_queries", "_urgencies", "home", "key", "shown")
+    __slots__ = ("_queries", "_urgencies", "cached_view", "container", "key")
 
-    def __init__(self, key: QueueKey, home: dict[QueueKey, Queue]) -> None:
+    def __init__(self, key: QueueKey, container: dict[QueueKey, Queue]) -> None:
         self.key = key
-        self.home = home
+        self.container = container
         self._queries: list[QueryView] = []
         self._urgencies: list[tuple[int, float, int]] = []
-        self.shown: QueueView | None = None
+        self.cached_view: QueueView | None = None
 
     def __len__(self) -> int:
         return len(self._queries)
@@ -251,7 +169,7 @@ class Queue:
 
     @property
     def rank(self) -> int:
-        """Of its first query; see ``urgency.rank``."""
+        """The rank of its first query; see ``urgency.rank``."""
         return self._urgencies[0][0]
 
     @property
@@ -266,34 +184,36 @@ class Queue:
 
     @property
     def view(self) -> QueueView:
-        """What policies are shown."""
-        view = self.shown
+        """The queue as policies see it."""
+        view = self.cached_view
         if view is None:
             queries = self._queries
             copy = tuple(queries) if len(queries) <= _MOST_COPIED else Window(queries)
-            # As ``QueueView(...)``, whose constructor is a Python function: half as long.
-            view = self.shown = tuple.__new__(QueueView, (*self.key, copy, self._urgencies[0]))
+            # This takes half as long as ``QueueView(...)``, whose constructor is Python code.
+            view = self.cached_view = tuple.__new__(
+                QueueView, (*self.key, copy, self._urgencies[0])
+            )
         return view
 
     def add(self, query: QueryView) -> None:
-        """Put a query where it belongs."""
-        self.shown = None
+        """Insert a query by its urgency."""
+        self.cached_view = None
         own = urgency(query)
         place = bisect_right(self._urgencies, own)
         self._urgencies.insert(place, own)
         self._queries.insert(place, query)
 
     def remove(self, query: QueryView) -> bool:
-        """Take a query out that is there; whether any are left."""
-        self.shown = None
+        """Remove a query, which must be there; return whether any are left."""
+        self.cached_view = None
         queries = self._queries
         place = 0 if queries[0] is query else bisect_left(self._urgencies, urgency(query))
         del self._urgencies[place]
         del queries[place]
         return bool(queries)
 
-    def expired(self, now_s: float) -> list[QueryView]:
-        """Those whose deadline has passed: of each priority, the first ones."""
+    def find_expired(self, now_s: float) -> list[QueryView]:
+        """Return the queries whose deadline has passed: the first ones of each rank."""
         urgencies, expired, start = self._urgencies, list[QueryView](), 0
         while start < len(urgencies):
             rank = urgencies[start][0]
@@ -303,8 +223,93 @@ class Queue:
         return expired
 
 
+# The deferred queues that a worker's group can serve, as policies see them.
+#
+# A worker that falls idle can often serve dozens of deferred queues, and few of them changed since
+# the policy was last asked about a worker of its group. So each group's views are kept, and only
+# the queues that changed since are looked at.
+
+_MOST_CHANGES = 4096
+_MOST_GROUPS = 256
+
+
+class _CachedViews:
+    """The views of one group.
+
+    Attributes:
+        views: by queue, in the order in which the queues began.
+        change_count: the number of changes when the views were last brought up to date.
+        clear_count: ``GroupsByScope.clear_count`` then.
+    """
+
+    __slots__ = ("change_count", "clear_count", "views")
+
+    def __init__(self) -> None:
+        self.views: dict[Queue, QueueView] = {}
+        self.change_count = self.clear_count = -1
+
+
+class VisibleQueueCache:
+    """The views of the deferred queues that each group can serve.
+
+    Args:
+        deferred: these queues. The code that adds or removes a query must call ``note_change``
+            first, unless the queue has no ``cached_view``: then its last change was noted, and
+            no view was made since.
+    """
+
+    def __init__(self, deferred: Mapping[QueueKey, Queue]) -> None:
+        self._deferred = deferred
+        self._changes: list[Queue] = []  # the latest ones, oldest first
+        self._forgotten = 0  # the number of changes before those
+        self._kept: dict[WorkerGroup, _CachedViews] = {}
+
+    def note_change(self, queue: Queue) -> None:
+        """Note that a query joins or leaves the queue, which may be new or empty after that."""
+        if len(self._changes) >= _MOST_CHANGES:
+            self._forgotten += len(self._changes)
+            self._changes.clear()
+        self._changes.append(queue)
+
+    def find_views(self, group: WorkerGroup, groups_by_scope: GroupsByScope) -> list[QueueView]:
+        """Return the views of the queues that the group can serve, oldest queue first."""
+        cached = self._kept.get(group)
+        if cached is None:
+            if len(self._kept) >= _MOST_GROUPS:
+                self._kept.clear()
+            cached = self._kept[group] = _CachedViews()
+        views, changes = cached.views, self._changes
+        since = cached.change_count - self._forgotten
+        if (
+            since < 0
+            or cached.clear_count != groups_by_scope.clear_count
+            or len(changes) - since > 2 * len(views) + 8
+        ):
+            views.clear()
+            cached.clear_count = groups_by_scope.clear_count
+            for key, queue in self._deferred.items():
+                if group in groups_by_scope[key[0]]:
+                    views[queue] = queue.cached_view or queue.view
+        else:
+            for queue in changes[since:]:
+                if not len(queue):
+                    views.pop(queue, None)
+                elif queue in views or group in groups_by_scope[queue.key[0]]:
+                    views[queue] = queue.cached_view or queue.view
+        cached.change_count = self._forgotten + len(changes)
+        return list(views.values())
+
+
 class Place(NamedTuple):
-    """Where a query waits: for ``worker``, or for anyone if that is None."""
+    """The place of a waiting query.
+
+    Attributes:
+        query: as it waits.
+        worker: the worker that it is bound to; None if it is deferred or held.
+        queue: its queue.
+        service_s: how long it is expected to take alone, seconds; 0 unless it is bound.
+        work_us: the least device time for it, microseconds; see ``tenants``.
+    """
 
     query: QueryView
     worker: Worker | None
@@ -313,61 +318,61 @@ class Place(NamedTuple):
     work_us: int
 
 
-class WaitingRoom:
+class WaitingQueries:
     """All waiting queries of one dispatcher.
 
     Args:
-        tenants: whose queries they are; is told of each that comes and goes.
+        tenants: counts what each tenant has waiting.
 
     Attributes:
-        deferred: the queues of nobody yet; none of them is empty.
-        displays: what policies are shown of these.
-        held: likewise, of those that wait for a load; policies are not shown them.
-        is_mixed: whether queries of several ranks came since nobody waited.
-        bound: how many wait for one worker.
-        place: where a query waits, by its id; None if it does not.
+        deferred: queues that any worker may serve; none is empty.
+        visible: the views of these for policies.
+        held: queues of queries that wait for a load, which policies do not see; none is empty.
+        is_mixed: whether queries of several ranks came since the last time that none waited.
+        bound: the number of queries that are bound to a worker.
+        place: returns the place of a query, by its id; None if it does not wait.
     """
 
     def __init__(self, tenants: Tenants) -> None:
         self._tenants = tenants
         self.deferred: dict[QueueKey, Queue] = {}
-        self.displays = Displays(self.deferred)
+        self.visible = VisibleQueueCache(self.deferred)
         self.held: dict[QueueKey, Queue] = {}
         self.is_mixed = False
         self.bound = 0
-        self._rank = 0  # of the first that came since nobody waited
+        self._rank = 0  # of the first query since the last time that none waited
         self._places: dict[int, Place] = {}
         self.place = self._places.get
-        self._all: dict[Queue, None] = {}  # the deferred ones and those of workers
+        self._all: dict[Queue, None] = {}
 
     def __len__(self) -> int:
         return len(self._places)
 
-    def bind(
-        self, query: QueryView, worker: Worker, variant_id: str, service_s: float, work: int = 0
+    def bind_query(
+        self, query: QueryView, worker: Worker, variant_id: str, service_s: float, work_us: int = 0
     ) -> None:
         """Let the query wait for the worker.
 
         Args:
-            service_s: seconds it is expected to take alone; counts as 0 if not finite.
-            work: device time at its least, microseconds; see ``tenants``.
+            query: the query as it waits.
+            worker: the worker.
+            variant_id: the variant that is to serve it.
+            service_s: how long it is expected to take alone, seconds; counts as 0 if not finite.
+            work_us: the least device time for it, microseconds; see ``tenants``.
         """
         service_s = service_s if math.isfinite(service_s) else 0.0
         own = rank(query)
         worker.backlog_s[own] = worker.backlog_s.get(own, 0.0) + service_s
         key: QueueKey = (query.scope, variant_id, query.batch_key)
         self.bound += 1
-        self._put(query, worker, key, worker.queues, service_s, work)
+        self._put(query, worker, key, worker.queues, service_s, work_us)
 
-    def defer(self, query: QueryView, work: int = 0) -> Queue:
-        """Let the query wait for whichever worker takes it; ``work`` as in ``bind``.
-
-        Returns its queue.
-        """
+    def defer_query(self, query: QueryView, work_us: int = 0) -> Queue:
+        """Let the query wait for any worker, and return its queue; see ``bind_query``."""
         key: QueueKey = (query.scope, None, query.batch_key)
-        return self._put(query, None, key, self.deferred, 0.0, work)
+        return self._put(query, None, key, self.deferred, 0.0, work_us)
 
-    def hold(self, query: QueryView) -> None:
+    def hold_query(self, query: QueryView) -> None:
         """Let the query wait for a load."""
         self._put(query, None, (query.scope, None, query.batch_key), self.held, 0.0, 0)
 
@@ -378,7 +383,7 @@ class WaitingRoom:
         key: QueueKey,
         queues: dict[QueueKey, Queue],
         service_s: float,
-        work: int,
+        work_us: int,
     ) -> Queue:
         own = query.demoted - 2 * query.priority
         if not self._places:
@@ -389,81 +394,84 @@ class WaitingRoom:
         if queue is None:
             queue = queues[key] = Queue(key, queues)
             self._all[queue] = None
-            is_news = True
+            is_noted = False
         else:
-            is_news = queue.shown is not None  # else that it changes was told already
-        if is_news and queues is self.deferred:
-            self.displays.on_change(queue)
+            is_noted = queue.cached_view is None
+        if queues is self.deferred and not is_noted:
+            self.visible.note_change(queue)
         queue.add(query)
-        # A named tuple's own constructor is a Python function: this takes half as long.
-        place = tuple.__new__(Place, (query, worker, queue, service_s, work))
+        # This takes half as long as ``Place(...)``, whose constructor is Python code.
+        place = tuple.__new__(Place, (query, worker, queue, service_s, work_us))
         self._places[query.query_id] = place
-        self._tenants.on_wait(query, work)
+        self._tenants.add_waiting(query, work_us)
         return queue
 
-    def take(self, query_id: int) -> Place:
-        """Take a waiting query out; returns where it was."""
+    def remove_query(self, query_id: int) -> Place:
+        """Remove a waiting query, and return where it waited."""
         place = self._places.pop(query_id)
-        query, worker, queue, service_s, work = place
-        if queue.shown is not None and queue.home is self.deferred:
-            self.displays.on_change(queue)
+        query, worker, queue, service_s, work_us = place
+        if queue.cached_view is not None and queue.container is self.deferred:
+            self.visible.note_change(queue)
         if not queue.remove(query):
             del self._all[queue]
-            del queue.home[queue.key]
+            del queue.container[queue.key]
         if worker is not None:
             self.bound -= 1
             if worker.queues:
                 worker.backlog_s[rank(query)] -= service_s
             else:
                 worker.backlog_s.clear()
-        self._tenants.on_leave(query, work)
+        self._tenants.remove_waiting(query, work_us)
         return place
 
-    def least_urgent(self) -> QueryView:
-        """The last of all in line; there must be one. Looks at every queue."""
+    def find_least_urgent(self) -> QueryView:
+        """Return the least urgent query; there must be one. Looks at every queue."""
         return max([queue.last for queue in self._all], key=urgency)
 
-    def demote_beyond(self, share: Share | None) -> list[tuple[QueryView, Worker | None]]:
-        """Let what tenants have far beyond their share go behind the others of its priority.
+    def demote_over_share(self, share: Share | None) -> list[tuple[QueryView, Worker | None]]:
+        """Demote queries of tenants that are far over their share, until each is within it.
 
-        Returns each such query as it waits now, and for whom.
+        A demoted query goes behind the others of its priority.
+
+        Returns:
+            Each demoted query as it waits now, with the worker that it is bound to, if any.
         """
-        beyond = self._tenants.far_beyond(share)
-        places = self._of_tenants(beyond) if beyond else []
+        over = self._tenants.find_far_over(share)
+        places = self._find_places(over) if over else []
         return [
             (self._demote(place), place.worker)
             for place in places
-            if self._tenants.exceeds(place.query.tenant, share)  # less so with each
+            if self._tenants.is_over(place.query.tenant, share)  # less so with each
         ]
 
-    def _of_tenants(self, names: Container[str]) -> list[Place]:
-        """What waits and is not demoted, of these tenants, the least urgent first."""
+    def _find_places(self, names: Container[str]) -> list[Place]:
+        """Return the places of these tenants' queries that are not demoted, least urgent first."""
         places = [
             place
             for place in self._places.values()
             if place.query.tenant in names
             and not place.query.demoted
-            and place.queue.home is not self.held
+            and place.queue.container is not self.held
         ]
         places.sort(key=lambda place: urgency(place.query), reverse=True)
         return places
 
     def _demote(self, place: Place) -> QueryView:
-        """Let a waiting query go behind the others of its priority; returns it as it waits now."""
-        query, worker, queue, service_s, work = self.take(place.query.query_id)
+        """Demote a waiting query, and return it as it waits now."""
+        query, worker, queue, service_s, work_us = self.remove_query(place.query.query_id)
         query = query._replace(demoted=True)
         if worker is None:
-            self.defer(query, work)
+            self.defer_query(query, work_us)
         else:
-            self.bind(query, worker, queue.key[1] or "", service_s, work)
+            self.bind_query(query, worker, queue.key[1] or "", service_s, work_us)
         return query
 
-    def everyone(self) -> list[QueryView]:
-        """All waiting queries, most urgent first."""
+    def all_queries(self) -> list[QueryView]:
+        """Return all waiting queries, most urgent first."""
         return sorted((place.query for place in self._places.values()), key=urgency)
 
-    def expired(self, now_s: float) -> list[QueryView]:
-        """Waiting queries whose deadline has passed, most urgent first."""
-        expired = [query for queue in self._all for query in queue.expired(now_s)]
+    def find_expired(self, now_s: float) -> list[QueryView]:
+        """Return the waiting queries whose deadline has passed, most urgent first."""
+        expired = [query for queue in self._all for query in queue.find_expired(now_s)]
         expired.sort(key=urgency)
         return expired

@@ -1,4 +1,4 @@
-"""Receipts: the record of each decision, kept in a bounded ring, so that anyone can ask why."""
+"""Receipts: a record of each query's decision and outcome. The latest ones can be asked for."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from modelless.policies.views import Candidates, QueryView
 
 @dataclass(slots=True)
 class Receipt:
-    """One query's decision and what came of it.
+    """One query's decision and outcome. Times are in seconds.
 
     Attributes:
-        query: as it came in.
-        candidates: what there was to choose from at the last choice; None if it was never asked.
-        row: the chosen row of ``candidates``; None if refused or deferred.
-        reason: of the choice or the refusal.
-        problem: what a policy did wrong, for people; empty if nothing.
-        variant_id, device_class, worker_id: what it was last bound to, and at the end what served
-            it; empty before.
+        query: the query as it arrived.
+        candidates: the candidates of the last choice; None if there was no choice.
+        row: the chosen row of ``candidates``; None if the query was refused or deferred.
+        reason: the reason of the choice or the refusal.
+        problem: the error of a policy, for people; empty if there is none.
+        variant_id, device_class, worker_id: the placement and worker that the query was last bound
+            to, and at the end those that served it; empty before.
         predicted_latency_s: from arrival to answer, the median, as predicted when it was bound.
         started_s: when it was last handed to a worker, on the driver's clock; NaN before.
         observed_latency_s: from arrival to answer; None until it is answered.
-        batch_items: items of the batch it ran in; 0 until it ran.
-        attempts: times it was handed to a worker.
-        rebinds: times it was chosen for anew because it would have been late.
+        batch_items: items of the batch that it ran in; 0 until it ran.
+        attempts: how often it was handed to a worker.
+        rebinds: how often the policy chose anew because the query would have been late.
         outcome: ``waiting``, ``running``, ``served``, ``served-late``, ``refused`` or
             ``cancelled``.
-        standing: as it waits, where that differs: demoted, or with more time than was asked for.
+        standing: the query as it waits, if that differs: demoted, or with a later deadline.
     """
 
     query: QueryView
@@ -54,7 +54,7 @@ class Receipt:
     def start(
         self, variant_id: str, device_class: str, worker_id: str, batch_items: int, now_s: float
     ) -> None:
-        """The query was handed to a worker."""
+        """Note that the query was handed to a worker."""
         self.attempts += 1
         self.started_s = now_s
         self.outcome = "running"
@@ -62,14 +62,14 @@ class Receipt:
         self.variant_id, self.device_class, self.worker_id = variant_id, device_class, worker_id
 
     def give_back(self) -> None:
-        """The worker did not take the query: it was not an attempt."""
+        """Note that the worker did not accept the query, which was no attempt."""
         self.attempts -= 1
         self.outcome = "waiting"
 
     def explain(self) -> dict[str, Any]:
-        """The receipt as plain JSON, every candidate with why it could or could not serve.
+        """Return the receipt as plain JSON, with the reasons for and against every candidate.
 
-        What is not limited or not known is None.
+        Unlimited and unknown values are None.
         """
         query = self.query
         out: dict[str, Any] = {
@@ -106,10 +106,10 @@ class Receipt:
 def explain_candidates(
     query: QueryView, candidates: Candidates, chosen: int | None
 ) -> list[dict[str, Any]]:
-    """Each candidate, its estimates, and which of the query's limits it would miss.
+    """Return each candidate, its estimates, and the query's limits that it misses, as plain JSON.
 
-    As plain JSON; latencies are of the query alone, milliseconds. ``too-slow`` is what would be
-    late even if it had begun on arrival, ``queue-too-long`` what is late only for having to wait.
+    Latencies are of the query alone, in milliseconds. A candidate is ``too-slow`` if it would be
+    late even without a queue, and ``queue-too-long`` if it is late only because of the queue.
     """
     rows = []
     for row, placement in enumerate(candidates.placements):
@@ -144,11 +144,11 @@ def explain_candidates(
     return rows
 
 
-class ReceiptBook:
-    """The last receipts by query id, bounded by rows of candidates held rather than by count.
+class RecentReceipts:
+    """The latest receipts by query id, bounded by the rows of candidates that they hold.
 
     Args:
-        max_rows: candidate rows (about 16 bytes each) all receipts together may hold.
+        max_rows: candidate rows (about 16 bytes each) that all receipts together may hold.
     """
 
     def __init__(self, max_rows: int = 1_000_000) -> None:
@@ -157,7 +157,7 @@ class ReceiptBook:
         self._rows = 0
 
     def add(self, receipt: Receipt) -> None:
-        """Keep a finished receipt; the oldest leave when there are too many."""
+        """Add the receipt of a closed query; the oldest are dropped when there are too many."""
         before = self._receipts.pop(receipt.query.query_id, None)
         self._receipts[receipt.query.query_id] = receipt
         self._rows += _weight(receipt) - (_weight(before) if before is not None else 0)
@@ -166,11 +166,14 @@ class ReceiptBook:
             self._rows -= _weight(oldest)
 
     def get(self, query_id: int) -> Receipt | None:
-        """The receipt of a query, if it is still here."""
+        """Return the receipt of a query; None if it was dropped."""
         return self._receipts.get(query_id)
 
     def newest(self, last: Receipt | None, most: int) -> list[Receipt]:
-        """What was added after ``last`` (None: ever), at most the newest ``most``, oldest first."""
+        """Return at most ``most`` of the newest receipts, oldest first, that came after ``last``.
+
+        ``last`` None stands for the beginning.
+        """
         found: list[Receipt] = []
         for receipt in reversed(self._receipts.values()):
             if receipt is last or len(found) >= most:

@@ -1,68 +1,73 @@
-"""How a query leaves without an answer: taken out of where it waits, and refused with a reason."""
+"""Refusals: a query leaves its queue and gets an error with a reason."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from modelless.controller.dispatch.open_queries import Books
-from modelless.controller.dispatch.pending_loads import HoldingRoom
+from modelless.controller.dispatch.fair_shares import Tenants
+from modelless.controller.dispatch.messages import DispatchEffect, Refuse
+from modelless.controller.dispatch.open_queries import OpenQueries
+from modelless.controller.dispatch.pending_loads import PendingLoads
 from modelless.controller.dispatch.policy_calls import PolicyFailure
-from modelless.controller.dispatch.queues import WaitingRoom
+from modelless.controller.dispatch.queues import WaitingQueries
 from modelless.controller.dispatch.receipts import Receipt
-from modelless.controller.dispatch.tenants import Tenants
-from modelless.controller.dispatch.workers import Crew
-from modelless.controller.effects import DispatchEffect, Refuse
+from modelless.controller.dispatch.workers import WorkerTable
 from modelless.policies.reasons import Reason
 
 
 class Refusals:
-    """The way out of one dispatcher.
+    """Refuses the queries of one dispatcher.
 
     Args:
-        books: where each query is closed.
-        tenants: whose queries they are; say when to try again.
-        waiting, held: where queries wait.
-        crew: is told of what is taken out of its queues.
+        open_queries: closes the queries.
+        tenants: counts refusals, and tells when another try makes sense.
+        waiting, pending: the queries that wait.
+        workers: publishes the backlog of workers that lose a query.
     """
 
     def __init__(
-        self, books: Books, tenants: Tenants, waiting: WaitingRoom, held: HoldingRoom, crew: Crew
+        self,
+        open_queries: OpenQueries,
+        tenants: Tenants,
+        waiting: WaitingQueries,
+        pending: PendingLoads,
+        workers: WorkerTable,
     ) -> None:
-        self._books = books
+        self._open = open_queries
         self._tenants = tenants
         self._waiting = waiting
-        self._held = held
-        self._crew = crew
+        self._pending = pending
+        self._workers = workers
 
-    def take_out(self, query_id: int) -> None:
-        """Take the query out of where it waits, if it does."""
-        self._held.forget(query_id)
+    def remove_query(self, query_id: int) -> None:
+        """Remove the query from its queue, if it waits."""
+        self._pending.forget_query(query_id)
         if self._waiting.place(query_id) is not None:
-            worker = self._waiting.take(query_id).worker
+            worker = self._waiting.remove_query(query_id).worker
             if worker is not None:
-                self._crew.publish(worker)
+                self._workers.publish_backlog(worker)
 
-    def refuse(self, receipt: Receipt, reason: Reason, now_s: float) -> Refuse:
+    def refuse_query(self, receipt: Receipt, reason: Reason, now_s: float) -> Refuse:
         """Refuse an open query."""
-        self._tenants.on_refused(reason)
-        self.take_out(receipt.query.query_id)
-        refusal = self._books.refuse(receipt, reason, now_s)
+        self._tenants.count_refusal(reason)
+        self.remove_query(receipt.query.query_id)
+        refusal = self._open.refuse_query(receipt, reason, now_s)
         if reason is Reason.QUEUE_FULL or reason is Reason.DEADLINE_PASSED:
-            wait_s = self._tenants.drain_s(now_s)
+            wait_s = self._tenants.half_drain_s(now_s)
             return refusal._replace(retry_after_s=wait_s or refusal.retry_after_s)
         return refusal
 
-    def refuse_all(
+    def refuse_queries(
         self, receipts: Iterable[Receipt], reason: Reason, now_s: float
     ) -> list[DispatchEffect]:
         """Refuse these open queries."""
-        return [self.refuse(receipt, reason, now_s) for receipt in receipts]
+        return [self.refuse_query(receipt, reason, now_s) for receipt in receipts]
 
-    def refuse_failed(self, failure: PolicyFailure, now_s: float) -> list[DispatchEffect]:
-        """Refuse what a policy failed with."""
+    def refuse_after_failure(self, failure: PolicyFailure, now_s: float) -> list[DispatchEffect]:
+        """Refuse the queries that a policy failed on."""
         effects: list[DispatchEffect] = []
         for query_id in failure.query_ids:
-            receipt = self._books.open[query_id]
+            receipt = self._open.by_id[query_id]
             receipt.problem = failure.problem
-            effects.append(self.refuse(receipt, Reason.POLICY_FAILED, now_s))
+            effects.append(self.refuse_query(receipt, Reason.POLICY_FAILED, now_s))
         return effects

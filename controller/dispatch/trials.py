@@ -1,8 +1,8 @@
-"""Trials in a gateway: which queries try the new version, and what became of both kinds.
+"""Trials in a gateway: the queries that try a new version, and the counts of both arms.
 
-The queries that the version on trial or the current one could serve are dealt out to two arms, by a
-hash: one sees only the version on trial of that variant, the other only the current one, and both
-see all other variants alike. So the arms differ in the version and in nothing else.
+The queries that the version on trial or the current one could serve are assigned to two arms by a
+hash. One arm sees only the version on trial of that variant, the other only the current one, and
+both see all other variants. So the arms differ in the version and in nothing else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from modelless.variants.registry.versions import Trial
 from modelless.variants.vocabulary import Placement
 
 ANSWERS_KEPT: Final = 65_536
-"""Answers of a gateway that feedback may still come for; older ones are forgotten."""
+"""Number of answers of a gateway that feedback is accepted for; older ones are forgotten."""
 
 _FAILED: Final = (Reason.EXECUTION_FAILED, Reason.WORKER_LOST)
 _FINEST_S: Final = 1e-4
@@ -31,24 +31,24 @@ Shares = Mapping[str, Mapping[Placement, float]]
 
 
 def latency_step(latency_s: float) -> int:
-    """The step of the latency sketch that a latency falls into: steps grow by a tenth."""
+    """Return the step of the latency sketch for a latency in seconds; steps grow by a tenth."""
     return max(math.ceil(math.log(max(latency_s, _FINEST_S) / _FINEST_S, _STEP)), 0)
 
 
 def step_s(step: int) -> float:
-    """The longest latency of a step, seconds."""
+    """Return the longest latency of a step, seconds."""
     return float(_FINEST_S * _STEP**step)
 
 
 @dataclass(slots=True)
 class ArmCounts:
-    """What became of one arm's queries, over some time.
+    """Counts of one arm's queries over some time.
 
     Attributes:
-        queries: that are over, answered or refused; those that their clients gave up do not count.
-        latencies: answered ones by step of latency; the rest of ``queries`` were refused.
-        answered, failed: those that the arm's version answered, or failed on.
-        labelled, wrong: items it answered that feedback came for, and those it got wrong.
+        queries: answered or refused queries; cancelled ones do not count.
+        latencies: answered queries by step of latency; the rest of ``queries`` were refused.
+        answered, failed: queries that the arm's version answered, or failed on.
+        labelled, wrong: items of these answers that got feedback, and those of them that are wrong.
     """
 
     queries: int = 0
@@ -63,7 +63,8 @@ class TrialCounts(NamedTuple):
     """Both arms' counts of one trial.
 
     Attributes:
-        number: the trial's.
+        number: the trial's number.
+        tried, standing: of the version on trial, and of the current one.
     """
 
     number: int
@@ -72,11 +73,13 @@ class TrialCounts(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What is remembered of an answer until feedback comes.
+    """An answer that feedback may come for.
 
     Attributes:
-        number, task: the trial's.
-        classes: that it put first, an item each; None where the task has none.
+        number, task: of the trial.
+        on_trial: whether the version on trial answered, or else the current one.
+        items: number of items.
+        classes: the class that the answer puts first, for each item; None if the task has none.
     """
 
     number: int
@@ -87,27 +90,28 @@ class Answer(NamedTuple):
 
 
 Judge = Callable[[Answer], Sequence[bool]]
-"""Which of an answer's items are right."""
+"""Returns for each of an answer's items whether it is right."""
 
 
-class TrialBook:
-    """One gateway's trials.
+class TrialArms:
+    """Assigns one gateway's queries to the arms of trials, and counts them.
 
     Args:
         seed, gateway_id: with the trial's number, they decide which queries are in the share.
-        is_served: whether anything is ready for a scope; a version that is not has no share yet.
+        is_served: tells whether a scope has a ready variant; a version that is not ready has no
+            share yet.
     """
 
     def __init__(self, seed: int, gateway_id: str, is_served: Callable[[str], bool]) -> None:
         self._salt = f"{seed}/{gateway_id}"
         self._is_served = is_served
-        self._since: dict[int, int] = {}  # the first query that counts, by trial
-        self._trials: dict[str, Trial] = {}  # by task: there is one a task
+        self._since: dict[int, int] = {}  # by trial, the first query that counts
+        self._trials: dict[str, Trial] = {}  # by task
         self._counts: dict[int, TrialCounts] = {}
         self._answers: OrderedDict[int, Answer] = OrderedDict()
 
-    def set(self, trials: Iterable[Trial]) -> None:
-        """These are on from now on; what belongs to others is forgotten."""
+    def set_trials(self, trials: Iterable[Trial]) -> None:
+        """Set the trials that run from now on, and forget the counts of all others."""
         self._trials = {trial.task: trial for trial in trials}
         numbers = {trial.number for trial in self._trials.values()}
         self._counts = {n: counts for n, counts in self._counts.items() if n in numbers}
@@ -115,13 +119,13 @@ class TrialBook:
         for query_id in [i for i, a in self._answers.items() if a.number not in numbers]:
             del self._answers[query_id]
 
-    def deal(self, scope: str, query_id: int, tenant: str) -> str:
-        """The scope that a query is served in: an arm of ``scope``, if a trial touches it.
+    def assign_arm(self, scope: str, query_id: int, tenant: str) -> str:
+        """Return the scope that a query is served in: an arm of ``scope``, if a trial touches it.
 
         Args:
-            scope: what the client asked for; who names a version gets that version.
-            query_id: larger than all before.
-            tenant: who asks.
+            scope: the scope in the request; a request that names a version gets that version.
+            query_id: the query's id, larger than all before.
+            tenant: the query's tenant.
         """
         if not self._trials or "@" in scope:
             return scope
@@ -134,8 +138,8 @@ class TrialBook:
         on_trial = is_ready and is_in_share(trial, self._salt, query_id, tenant)
         return arm_of(scope, trial.variant_id, on_trial=on_trial)
 
-    def answered(self, receipt: Receipt, classes: Callable[[], tuple[int, ...] | None]) -> None:
-        """A query was answered; ``classes`` is asked for only where it matters."""
+    def count_answer(self, receipt: Receipt, classes: Callable[[], tuple[int, ...] | None]) -> None:
+        """Count an answered query; ``classes`` is called only if feedback may come."""
         arm = self._arm(receipt)
         if arm is None:
             return
@@ -151,8 +155,8 @@ class TrialBook:
         if len(self._answers) > ANSWERS_KEPT:
             self._answers.popitem(last=False)
 
-    def refused(self, receipt: Receipt) -> None:
-        """A query was refused, or failed."""
+    def count_refusal(self, receipt: Receipt) -> None:
+        """Count a query that was refused, or that failed."""
         arm = self._arm(receipt)
         if arm is None:
             return
@@ -161,11 +165,13 @@ class TrialBook:
         if receipt.reason in _FAILED and receipt.variant_id == _version_of(trial, on_trial):
             counts.failed += 1
 
-    def feedback(self, query_id: int, judge: Judge) -> bool:
-        """Feedback on an answer; False if it is not that of a trial, too old, or told already.
+    def count_feedback(self, query_id: int, judge: Judge) -> bool:
+        """Count feedback on an answer; return False if the answer is unknown.
+
+        An answer is unknown if it is of no trial, too old, or had feedback already.
 
         Raises:
-            Whatever ``judge`` raises; the answer is then kept.
+            Exception: any error of ``judge``; the answer is kept then.
         """
         answer = self._answers.get(query_id)
         if answer is None:
@@ -178,13 +184,13 @@ class TrialBook:
         counts.wrong += len(right) - sum(right)
         return True
 
-    def take(self) -> tuple[TrialCounts, ...]:
-        """What was counted since the last call."""
+    def take_counts(self) -> tuple[TrialCounts, ...]:
+        """Return the counts since the last call, and count from zero again."""
         taken, self._counts = self._counts, {}
         return tuple(taken.values())
 
-    def with_arms(self, shares: Shares) -> Shares:
-        """A plan's shares, said of the arms' scopes, too."""
+    def add_arms(self, shares: Shares) -> Shares:
+        """Return a plan's shares with those of the arms' scopes added."""
         told = dict(shares)
         for scope, of_scope in shares.items():
             trial = self._trials.get(task_of(scope))
@@ -199,15 +205,17 @@ class TrialBook:
         return told
 
     def _arm(self, receipt: Receipt) -> tuple[Trial, bool, ArmCounts] | None:
-        """The trial that the query is in, whether with the new version, and where to count it."""
-        scope = (receipt.standing or receipt.query).scope  # of an arm that is gone: no arm
+        """Return the query's trial, whether its arm is that of the new version, and its counts."""
+        scope = (
+            receipt.standing or receipt.query
+        ).scope  # a query of an arm that is gone has no arm
         if not self._trials or " " not in scope:
             return None
         trial = self._trials.get(task_of(scope))
         if trial is None or not scope.endswith(f" {trial.variant_id}"):
             return None
         if receipt.query.query_id < self._since.get(trial.number, math.inf):
-            return None  # before both versions were ready: nothing to compare it with
+            return None  # it came before both versions were ready
         on_trial = scope == arm_of(base_of(scope), trial.variant_id, on_trial=True)
         pair = self._counts_of(trial.number)
         return trial, on_trial, pair.tried if on_trial else pair.standing
@@ -220,7 +228,7 @@ class TrialBook:
 
 
 def is_in_share(trial: Trial, *key: object) -> bool:
-    """Whether a query tries the new version: for a share of all keys, and always for the same."""
+    """Whether the query with this key tries the new version: the same for equal keys."""
     text = "/".join(map(str, (trial.number, trial.variant_id, *key))).encode()
     drawn = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
     return drawn < trial.share * 2.0**64
@@ -231,7 +239,7 @@ def _version_of(trial: Trial, on_trial: bool) -> str:
 
 
 def _standing_in(placement: Placement, trial: Trial) -> Placement:
-    """What takes the placement's part among the queries that try the new version."""
+    """Return the placement that replaces this one in the arm of the new version."""
     if placement.variant_id != trial.against_id:
         return placement
     return Placement(trial.variant_id, placement.device_class)

@@ -1,23 +1,23 @@
-"""Who is alike: workers of one *outfit* differ in nothing but their names.
+"""Worker groups: the workers of one group differ only in their ids.
 
-Whatever depends on what a worker holds is worked out once for an outfit, however many wear it.
+Results that depend on what a worker holds are computed once for each group, not for each worker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 
 @dataclass(frozen=True, eq=False)
-class Outfit:
-    """What a worker is and holds; equals are one object.
+class WorkerGroup:
+    """The properties that the workers of one group share; equal groups are one object.
 
     Attributes:
-        device_class: what it is.
-        variant_ids: ready to run, sorted.
-        hop_s: price of reaching it, a batch.
+        device_class: name of their device class.
+        variant_ids: variants that are ready to run, sorted.
+        hop_s: time that a batch travels to the worker and back, seconds.
     """
 
     device_class: str
@@ -25,51 +25,96 @@ class Outfit:
     hop_s: float
 
 
-UNKNOWN = Outfit("", (), 0.0)
-"""Of a worker who has not told yet."""
+NO_GROUP = WorkerGroup("", (), 0.0)
+"""The group of a worker that has not reported yet."""
 
 
-Shelves = dict[Outfit, int]
-"""By outfit with a ready variant of a scope, the number of its *shelf*: outfits of equal number are
-of one device class, equally far away, and have the same of the scope."""
+ServingGroups = dict[WorkerGroup, int]
+"""The groups that hold a ready variant of one scope, each with the number of its *peer set*. The
+groups of one peer set have the same device class, hop and variants of the scope."""
 
 
-class Outfits(dict[str, Outfit]):
-    """The workers' outfits by id; those that nobody wears are forgotten."""
+class WorkerGroups(dict[str, WorkerGroup]):
+    """Each worker's group, by the worker's id. Groups without workers are forgotten."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._known: WeakValueDictionary[tuple[str, tuple[str, ...], float], Outfit]
+        self._known: WeakValueDictionary[tuple[str, tuple[str, ...], float], WorkerGroup]
         self._known = WeakValueDictionary()
 
     def put(
         self, worker_id: str, device_class: str, variant_ids: Iterable[str], hop_s: float
-    ) -> Outfit:
-        """The worker is and holds this; returns what it wears now."""
+    ) -> WorkerGroup:
+        """Put the worker into the group with these properties, and return the group."""
         key = device_class, tuple(sorted(variant_ids)), hop_s
-        outfit = self._known.get(key)
-        if outfit is None:
-            outfit = self._known[key] = Outfit(*key)
-        self[worker_id] = outfit
-        return outfit
+        group = self._known.get(key)
+        if group is None:
+            group = self._known[key] = WorkerGroup(*key)
+        self[worker_id] = group
+        return group
 
-    def shelves(self, ids: frozenset[str]) -> Shelves:
-        """Who holds any of these variants."""
-        found: Shelves = {}
-        numbers: dict[tuple[str, float, frozenset[str]], int] = {}
-        for outfit in dict.fromkeys(self.values()):
-            held = ids.intersection(outfit.variant_ids)
+    def find_serving(self, variant_ids: frozenset[str]) -> ServingGroups:
+        """Return the groups that hold any of these variants, which are those of one scope."""
+        found: ServingGroups = {}
+        peer_sets: dict[tuple[str, float, frozenset[str]], int] = {}
+        for group in dict.fromkeys(self.values()):
+            held = variant_ids.intersection(group.variant_ids)
             if held:
-                shelf = (outfit.device_class, outfit.hop_s, held)
-                found[outfit] = numbers.setdefault(shelf, len(numbers))
+                peers = (group.device_class, group.hop_s, held)
+                found[group] = peer_sets.setdefault(peers, len(peer_sets))
         return found
 
-    def carry_over(self, before: Outfit, after: Outfit, known: Iterable[Shelves]) -> None:
-        """A worker has changed its outfit, but not in anything of these shelves' scopes."""
-        is_worn = before in self.values()
-        for shelves in known:
-            shelf = shelves.get(before)
-            if shelf is not None:
-                shelves[after] = shelf
-                if not is_worn:
-                    del shelves[before]
+    def replace_group(
+        self, before: WorkerGroup, after: WorkerGroup, known: Iterable[ServingGroups]
+    ) -> None:
+        """Note in ``known`` that a worker changed its group, with nothing changed for its scopes.
+
+        Args:
+            before, after: the worker's groups.
+            known: of some scopes; both groups hold the same variants of each.
+        """
+        has_workers = before in self.values()
+        for serving in known:
+            peer_set = serving.get(before)
+            if peer_set is not None:
+                serving[after] = peer_set
+                if not has_workers:
+                    del serving[before]
+
+
+class GroupsByScope(dict[str, ServingGroups]):
+    """The groups that hold a ready variant of a scope, by scope; found at the first look-up.
+
+    This is a mapping so that a known scope costs no call: an idle worker looks once for each queue.
+
+    Args:
+        find: finds the groups of a scope.
+        most: number of scopes to keep; further ones are found each time.
+
+    Attributes:
+        clear_count: how often all scopes were forgotten. In between, the variants that a group
+            serves stay the same, though groups come and go.
+        renumber_count: how often any scope was forgotten. In between, peer sets keep their numbers.
+    """
+
+    def __init__(self, find: Callable[[str], ServingGroups], most: int) -> None:
+        super().__init__()
+        self._find = find
+        self._most = most
+        self.clear_count = self.renumber_count = 0
+
+    def clear(self) -> None:
+        """Forget all scopes."""
+        self.clear_count += 1
+        self.renumber_count += 1
+        super().clear()
+
+    def __delitem__(self, scope: str) -> None:
+        self.renumber_count += 1
+        super().__delitem__(scope)
+
+    def __missing__(self, scope: str) -> ServingGroups:
+        found = self._find(scope)
+        if len(self) < self._most:
+            self[scope] = found
+        return found

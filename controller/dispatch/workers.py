@@ -1,8 +1,9 @@
-"""The workers, what is bound to them and what they run: one batch at a time each, and at most one
-that was handed to them a hop early (``openings``).
+"""The workers of one dispatcher, the queries bound to them and the batches that they run.
 
-A worker of a pool is shared with other gateways. While it has their batches before it, it runs
-nothing of ours and is not asked: it is *taken*, until when they are expected to be done.
+A worker runs one batch at a time. A worker in another process may also be given the next batch
+early (``EarlyStarts``). Gateways share the workers of a pool: while a worker has other gateways'
+batches to run first, it is *occupied* until they are expected to be done, gets no batch of ours,
+and the policy is not asked about it.
 """
 
 from __future__ import annotations
@@ -11,49 +12,47 @@ import math
 from collections.abc import Iterator, Mapping
 from heapq import heappop, heappush
 
+from modelless.controller.dispatch.fair_shares import Share
 from modelless.controller.dispatch.idle_workers import IdleWorkers
-from modelless.controller.dispatch.instances import Roster, WorkerReport
+from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
-from modelless.controller.dispatch.queues import Batch, WaitingRoom, Worker
+from modelless.controller.dispatch.messages import WorkerReport
+from modelless.controller.dispatch.queues import Batch, WaitingQueries, Worker
 from modelless.controller.dispatch.receipts import Receipt
-from modelless.controller.dispatch.tenants import Share
-from modelless.policies.batching.urgency import rank
+from modelless.policies.priorities import rank
 from modelless.policies.views import QueryView, Run
 
-# A hop early: which busy workers may be given their next batch already, and from when on.
-#
-# A worker in another process would idle while the answer of its batch travels here and the next
-# batch
-# travels there. So it is given the next one when the one that runs is expected back within its
-# *lead*, which is the price of the hop: that batch arrives as the device falls idle, and nothing
-# is
-# decided sooner than that takes. Not later than the batch is expected either: when one that is
-# late
-# will be back nobody knows, and what waits may find a better place.
-#
-# Only a worker that no other gateway uses just now has openings: others' batches keep a device
-# from
-# idling as well, and the place beside the batch that runs is theirs then.
 
+class EarlyStarts:
+    """The busy workers that may be given their next batch already.
 
-class Openings:
-    """The workers that run a batch of ours and could take another beside it."""
+    A worker in another process would idle while the result of its batch travels here and the next
+    batch travels there. So the worker is given its next batch when the running one is expected back
+    within its *lead*, the time of that hop: the next batch arrives as the device falls idle, and
+    nothing is decided sooner than that requires. A worker whose batch is late gets no early batch:
+    nobody knows when it will be back, and the queries may find a better place.
+
+    Only a worker that no other gateway uses at present may start early. Other gateways' batches
+    keep a device from idling as well, and the place of the next batch is theirs then.
+    """
 
     def __init__(self) -> None:
-        self._coming: list[tuple[float, int, Worker]] = []  # heap: from when on, and beside what
-        self._open: dict[int, Worker] = {}  # by the batch that they run
+        self._upcoming: list[
+            tuple[float, int, Worker]
+        ] = []  # heap: from when, and beside which batch
+        self._open: dict[int, Worker] = {}  # by the running batch
 
-    def expect(self, worker: Worker) -> None:
-        """The worker begins the batch that it runs."""
+    def add(self, worker: Worker) -> None:
+        """Add a worker that begins its running batch."""
         running = worker.running
         if worker.lead_s > 0.0 and running is not None and running.ends_s < math.inf:
-            heappush(self._coming, (running.ends_s - worker.lead_s, running.batch_id, worker))
+            heappush(self._upcoming, (running.ends_s - worker.lead_s, running.batch_id, worker))
 
-    def at(self, now_s: float) -> list[Worker]:
-        """Who may be given the next batch now."""
-        coming = self._coming
-        while coming and coming[0][0] <= now_s:
-            _, batch_id, worker = heappop(coming)
+    def find_ready(self, now_s: float) -> list[Worker]:
+        """Return the workers that may be given their next batch now."""
+        upcoming = self._upcoming
+        while upcoming and upcoming[0][0] <= now_s:
+            _, batch_id, worker = heappop(upcoming)
             self._open[batch_id] = worker
         if self._open:
             self._open = {
@@ -65,15 +64,15 @@ class Openings:
 
     @property
     def next_s(self) -> float:
-        """When the next opening comes; inf if none does."""
-        coming = self._coming
-        while coming and not _is_beside(coming[0][2], coming[0][1]):
-            heappop(coming)
-        return coming[0][0] if coming else math.inf
+        """When the next worker may be given a batch early, seconds; inf if none will."""
+        upcoming = self._upcoming
+        while upcoming and not _is_beside(upcoming[0][2], upcoming[0][1]):
+            heappop(upcoming)
+        return upcoming[0][0] if upcoming else math.inf
 
 
 def _is_beside(worker: Worker, batch_id: int, now_s: float = -math.inf) -> bool:
-    """Whether the worker runs this batch and could take another beside it."""
+    """Whether the worker runs this batch and accepts another one beside it."""
     running = worker.running
     return (
         running is not None
@@ -84,44 +83,41 @@ def _is_beside(worker: Worker, batch_id: int, now_s: float = -math.inf) -> bool:
     )
 
 
-class Crew:
+class WorkerTable:
     """The workers of one dispatcher.
 
     Args:
-        roster: is told how long each is busy.
-        waiting: where queries are bound to workers, and whence batches are taken.
-        idle: is told who is idle.
-        limits: when a batch hangs, and when it is given up.
+        instances: is told how long each worker is busy.
+        waiting: the queries that are bound to workers and run in batches.
+        idle: is told which workers are idle.
+        limits: tell when a batch hangs, and when it is given up.
 
     Attributes:
-        openings: who could take the next batch before the one that runs is back.
+        early_starts: the busy workers that may be given their next batch already.
     """
 
     def __init__(
-        self, roster: Roster, waiting: WaitingRoom, idle: IdleWorkers, limits: DispatchLimits
+        self,
+        instances: ReadyInstances,
+        waiting: WaitingQueries,
+        idle: IdleWorkers,
+        limits: DispatchLimits,
     ) -> None:
-        self._roster = roster
+        self._instances = instances
         self._waiting = waiting
         self._idle = idle
         self._limits = limits
-        self.openings = Openings()
+        self.early_starts = EarlyStarts()
         self._workers: dict[str, Worker] = {}
         self._batches: dict[int, Worker] = {}
         self._next_batch_id = 0
         self._next_worker = 0
 
-    def __getitem__(self, worker_id: str) -> Worker:
-        return self._workers[worker_id]
-
     def __iter__(self) -> Iterator[Worker]:
         return iter(list(self._workers.values()))
 
-    def get(self, worker_id: str) -> Worker | None:
-        """The worker, if it is there."""
-        return self._workers.get(worker_id)
-
-    def meet(self, report: WorkerReport) -> Worker:
-        """The worker that reports, who may be new."""
+    def get_or_add(self, report: WorkerReport) -> Worker:
+        """Return the worker that reported, adding it if it is new."""
         worker = self._workers.get(report.worker_id)
         if worker is None:
             worker = Worker(report.worker_id, report.device_class, self._next_worker)
@@ -130,22 +126,22 @@ class Crew:
             self._idle.add(worker)
         return worker
 
-    def lose(self, worker_id: str) -> tuple[QueryView, ...] | None:
-        """Forget the worker; returns what it was given and what waited for it, None if unknown."""
+    def remove(self, worker_id: str) -> tuple[QueryView, ...] | None:
+        """Remove the worker; return the queries that it ran or that were bound to it, else None."""
         worker = self._workers.pop(worker_id, None)
         if worker is None:
             return None
-        self._roster.remove(worker_id)
-        homeless = [query for queue in worker.queues.values() for query in queue]
+        self._instances.remove_worker(worker_id)
+        displaced = [query for queue in worker.queues.values() for query in queue]
         if worker.running is None:
             self._idle.remove(worker)
-        return (*homeless, *self._strip(worker))
+        return (*displaced, *self._clear_batches(worker))
 
-    def without_home(self, worker: Worker, report: WorkerReport) -> list[QueryView]:
-        """The worker is what it reports now: what waits for it that must be chosen for anew.
+    def find_displaced(self, worker: Worker, report: WorkerReport) -> list[QueryView]:
+        """Note a worker's report; return the queries bound to it that must be bound anew.
 
-        That is what waits for variants that it does not hold any more; and all that does, if it has
-        become another device class.
+        These are the queries for variants that it does not hold any more, and all of them if its
+        device class changed.
         """
         is_resized = worker.device_class != report.device_class
         worker.device_class = report.device_class
@@ -156,63 +152,63 @@ class Crew:
             for query in queue
         ]
 
-    def bind(self, receipt: Receipt, query: QueryView, row: int, now_s: float) -> None:
-        """Let a query wait for the worker that begins soonest of those of ``row``.
+    def bind_query(self, receipt: Receipt, query: QueryView, row: int, now_s: float) -> None:
+        """Let a query wait for the worker that begins soonest of those with the placement of a row.
 
         Args:
-            receipt: the query's, with the candidates that it was chosen from.
-            query: as it waits.
-            row: the chosen one of the candidates.
-            now_s: when it was chosen.
+            receipt: the query's, with the candidates of the choice.
+            query: the query as it waits.
+            row: the chosen row of the candidates.
+            now_s: the time of the choice.
         """
         candidates = receipt.candidates
         assert candidates is not None  # noqa: S101  (it was chosen from them)
         placement = candidates.placements[row]
-        worker = self._workers[self._roster.soonest(placement, now_s, rank(query))]
+        worker = self._workers[self._instances.find_soonest_worker(placement, now_s, rank(query))]
         receipt.row = row
         receipt.variant_id, receipt.device_class = placement.variant_id, placement.device_class
         receipt.worker_id = worker.worker_id
         finish_s = candidates.free_at_s[row] + candidates.estimates.p50_s[row]
         receipt.predicted_latency_s = float(finish_s) - query.arrival_s
-        resident = self._roster.residents(worker.worker_id)[placement.variant_id]
-        service_s, work_us = resident.p50_s[query.items], self._roster.work_us(query)
-        self._waiting.bind(query, worker, placement.variant_id, service_s, work_us)
-        self.publish(worker)
+        resident = self._instances.residents(worker.worker_id)[placement.variant_id]
+        service_s, work_us = resident.p50_s[query.items], self._instances.least_work_us(query)
+        self._waiting.bind_query(query, worker, placement.variant_id, service_s, work_us)
+        self.publish_backlog(worker)
         if worker.running is None:
-            self._idle.tell(worker)
+            self._idle.notify_worker(worker)
 
-    def demote_beyond(self, share: Share | None, receipts: Mapping[int, Receipt]) -> None:
-        """Let tenants' queries that are far beyond their shares stand behind the others."""
-        for query, worker in self._waiting.demote_beyond(share):
+    def demote_over_share(self, share: Share | None, receipts: Mapping[int, Receipt]) -> None:
+        """Demote queries of tenants that are far over their share."""
+        for query, worker in self._waiting.demote_over_share(share):
             receipts[query.query_id].standing = query
             if worker is not None:
-                self.publish(worker)
+                self.publish_backlog(worker)
 
     # -- batches ------------------------------------------------------------------------------
 
-    def running(self, batch_id: int) -> tuple[Worker, Batch] | None:
-        """The batch and who has it, to run it now or next; None if it does not run (any more)."""
+    def find_batch(self, batch_id: int) -> tuple[Worker, Batch] | None:
+        """Return the worker that has the batch, and the batch; None if no worker has it."""
         worker = self._batches.get(batch_id)
         if worker is None:
             return None
         return next((worker, batch) for batch in worker.batches if batch.batch_id == batch_id)
 
-    def start(
+    def start_batch(
         self, worker: Worker, run: Run, receipts: Mapping[int, Receipt], now_s: float
     ) -> Batch:
-        """Hand the batch, which was checked, to the worker, which is idle or has an opening.
+        """Hand a checked batch to the worker, which is idle or may start early; return the batch.
 
         Args:
-            worker: runs the batch after this.
-            run: what the policy wants.
-            receipts: of the open queries, by id.
-            now_s: when it begins, as soon as its way there allows.
+            worker: the worker.
+            run: the policy's decision.
+            receipts: the receipts of the open queries, by id.
+            now_s: when the batch leaves.
         """
-        limits, take = self._limits, self._waiting.take
+        limits, take = self._limits, self._waiting.remove_query
         places = [take(query.query_id) for query in run.queries]
         queries = tuple([place.query for place in places])
         items = sum([query.items for query in queries])
-        resident = self._roster.residents(worker.worker_id)[run.variant_id]
+        resident = self._instances.residents(worker.worker_id)[run.variant_id]
         p50_s, p99_s = resident.p50_s[items], resident.p99_s[items]
         expected_s = p50_s if p50_s == p50_s else math.inf
         own = [receipts[query.query_id] for query in queries]
@@ -234,25 +230,28 @@ class Crew:
         if worker.running is None:
             worker.running = batch
             self._idle.remove(worker)
-            self.openings.expect(worker)
+            self.early_starts.add(worker)
         else:
             worker.next = batch
         worker.busy_until_s = batch.ends_s
-        self.publish(worker)
+        self.publish_backlog(worker)
         for query, receipt in zip(queries, own, strict=True):
-            if receipt.row is None:  # chosen only now
+            if receipt.row is None:  # chosen just now, with the batch
                 receipt.predicted_latency_s = worker.busy_until_s - query.arrival_s
                 receipt.reason = run.reason
             receipt.start(run.variant_id, worker.device_class, worker.worker_id, items, now_s)
         return batch
 
-    def stop(self, worker: Worker, batch: Batch, now_s: float, others_s: float = math.inf) -> None:
-        """The worker has the batch no more; what was handed to it after that runs now.
+    def stop_batch(
+        self, worker: Worker, batch: Batch, now_s: float, others_s: float = math.inf
+    ) -> None:
+        """Take a batch from the worker, which then runs its next batch, if any.
 
         Args:
-            worker, batch: who had it, and what.
-            now_s: when it was back.
-            others_s: for how long the worker is taken, as it says; inf if it says nothing.
+            worker, batch: the worker, and the batch that it has.
+            now_s: when the batch was back.
+            others_s: for how long other gateways' batches occupy the worker, seconds; inf if it
+                did not say.
         """
         self._batches.pop(batch.batch_id, None)
         if batch is worker.next:
@@ -261,10 +260,10 @@ class Crew:
             worker.busy_until_s = worker.running.ends_s if worker.running is not None else now_s
         else:
             self._run_next(worker, now_s, others_s)
-        self.publish(worker)
+        self.publish_backlog(worker)
 
     def _run_next(self, worker: Worker, now_s: float, others_s: float) -> None:
-        """What the worker ran is back: it runs the batch that it has beside that, if any."""
+        """Let the worker, whose running batch is back, run its next batch, if any."""
         own_s = self._limits.min_wait_s
         worker.running, worker.next = worker.next, None
         if worker.running is None:
@@ -272,22 +271,22 @@ class Crew:
             worker.busy_until_s = now_s
         else:
             # As if handed over just in time to be there when the one before was done.
-            worker.running.put_off(max(now_s - worker.lead_s - worker.running.started_s, 0.0))
+            worker.running.delay(max(now_s - worker.lead_s - worker.running.started_s, 0.0))
             worker.busy_until_s = worker.running.ends_s
             own_s = max(own_s, worker.running.expected_s - worker.lead_s)
-            self.openings.expect(worker)
+            self.early_starts.add(worker)
         worker.is_ours = others_s <= own_s
 
-    def give_up(self, worker: Worker, now_s: float) -> list[QueryView]:
-        """The worker hangs and counts as idle; returns the queries of what it was given."""
-        lost = self._strip(worker)
+    def give_up_batches(self, worker: Worker, now_s: float) -> list[QueryView]:
+        """Count a hanging worker as idle; return the queries of its batches."""
+        lost = self._clear_batches(worker)
         self._idle.add(worker)
         worker.busy_until_s = now_s
-        self.publish(worker)
+        self.publish_backlog(worker)
         return lost
 
-    def _strip(self, worker: Worker) -> list[QueryView]:
-        """The worker has no batch any more; returns the queries of those that it had."""
+    def _clear_batches(self, worker: Worker) -> list[QueryView]:
+        """Take all batches from the worker; return their queries."""
         batches = worker.batches
         for batch in batches:
             self._batches.pop(batch.batch_id, None)
@@ -295,10 +294,10 @@ class Crew:
         worker.is_ours = False
         return [query for batch in batches for query in batch.queries]
 
-    def take(self, worker: Worker, now_s: float, until_s: float) -> None:
-        """Others' batches keep the worker, which is idle, until then.
+    def occupy(self, worker: Worker, now_s: float, until_s: float) -> None:
+        """Count an idle worker as busy with other gateways' batches until ``until_s``.
 
-        They are none of ours to suspect: they never hang.
+        Such batches never count as hanging.
         """
         worker.running = Batch(
             -1,
@@ -313,28 +312,27 @@ class Crew:
         )
         self._idle.remove(worker)
         worker.busy_until_s = until_s
-        self.publish(worker)
+        self.publish_backlog(worker)
 
-    def publish(self, worker: Worker) -> None:
-        """Tell the roster what the worker has to do."""
-        self._roster.set_busy(worker.worker_id, worker.busy_until_s, worker.backlog_s)
+    def publish_backlog(self, worker: Worker) -> None:
+        """Tell ``instances`` how long the worker is busy."""
+        self._instances.set_backlog(worker.worker_id, worker.busy_until_s, worker.backlog_s)
 
     # -- reports ------------------------------------------------------------------------------
 
     def members(self, batch_id: int) -> tuple[int, ...]:
-        """The queries of a running batch, in order; none if it does not run (any more)."""
-        found = self.running(batch_id)
+        """Return the queries of a running batch, in order; none if it does not run (any more)."""
+        found = self.find_batch(batch_id)
         return tuple([query.query_id for query in found[1].queries]) if found else ()
 
     def patience(self, batch_id: int, now_s: float) -> tuple[float, float]:
-        """How long a running batch is expected to take, and may be kept waiting, seconds.
+        """Return how long a running batch should take, and how long it may wait, seconds.
 
-        So long that, at the median, all its queries are in time; and at most half as long as would
-        make it look hanging here, where nothing is heard of it before it is back: the other half
-        is for others' batches that take longer than was expected. At least 0; and if it was handed
-        over early, at least what the way back and another way there would take.
+        The batch may wait as long as all its queries are in time at the median, and at most half as
+        long as would make it look hanging; the other half is for others' batches that take longer
+        than was expected. It may wait at least 0 s, and at least a hop if it was handed over early.
         """
-        found = self.running(batch_id)
+        found = self.find_batch(batch_id)
         if found is None:
             return 0.0, 0.0
         worker, batch = found
@@ -345,7 +343,7 @@ class Crew:
         return ends_s - now_s, max(min(due_s - ends_s, unsuspected_s), least_s)
 
     def in_use(self, worker_id: str) -> set[str]:
-        """Variants of the worker that run or are queued for: these must not be unloaded."""
+        """Return the worker's variants that run or have queries queued: they must stay loaded."""
         worker = self._workers.get(worker_id)
         if worker is None:
             return set()

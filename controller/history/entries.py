@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import delete, or_, select
 
-from modelless.controller.control.decision_log import Entry, EntryKind
-from modelless.controller.history.kinds import SERVING_KINDS
+from modelless.common.errors import InvalidInputError
+from modelless.controller.control.messages import Entry, EntryKind
+from modelless.variants.registry import promotion
 from modelless.variants.store import HistoryRow, Store
+
+SERVING_KINDS: Final = tuple(kind.value for kind in EntryKind)
+"""Kinds of entries that serving writes. Of these alone the oldest leave: the code that writes the
+others (validations, profiles that drifted) reads them as state."""
+
+NOTED_KINDS: Final = (
+    *promotion.KINDS,
+    *("accuracy-measured", "accuracy-revised", "profile-drift", "registered", "variant-made"),
+    "zoo-added",
+)
+"""Kinds that commands, trials and the cost model write."""
 
 _MOST_READ: Final = 1_000_000
 
@@ -31,15 +44,7 @@ class Told(NamedTuple):
 
     def document(self) -> dict[str, Any]:
         """As plain data for JSON."""
-        entry = self.entry
-        return {
-            "number": self.number,
-            "at": self.at.isoformat(),
-            "kind": entry.kind,
-            "subject": entry.subject,
-            "reason": entry.reason,
-            "details": dict(entry.details),
-        }
+        return {"number": self.number, "at": self.at.isoformat(), **self.entry._asdict()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +68,9 @@ class Wanted:
 
 
 def write_entries(store: Store, entries: Sequence[tuple[datetime, Entry]], max_entries: int) -> int:
-    """Append entries, and let the oldest of serving leave; returns how many were written.
-
-    Raises:
-        StoreError: the store cannot be written; nothing was.
-    """
+    """Append entries, all or none, and drop the oldest of serving; returns how many it wrote."""
     with store.transaction() as session:
-        session.add_all(
-            HistoryRow(
-                at=at, kind=e.kind, subject=e.subject, reason=e.reason, details={**e.details}
-            )
-            for at, e in entries
-        )
+        session.add_all(HistoryRow(at=at, **entry._asdict()) for at, entry in entries)
         session.flush()
         serving = HistoryRow.kind.in_(SERVING_KINDS)
         oldest = session.scalar(
@@ -89,12 +85,28 @@ def write_entries(store: Store, entries: Sequence[tuple[datetime, Entry]], max_e
     return len(entries)
 
 
-def loaded_at(store: Store, until: datetime) -> dict[str, list[str]]:
-    """What was loaded at a time, by worker, as far as the history reaches back.
+def check_kinds(store: Store, asked: Collection[str]) -> None:
+    """Refuse a kind that nothing writes and the store does not have.
 
     Raises:
+        InvalidInputError: says which kinds there are, and what was probably meant.
         StoreError: the store cannot be read.
     """
+    known = [*SERVING_KINDS, *NOTED_KINDS]
+    if set(asked) <= set(known):
+        return
+    with store.session() as session:
+        there = set(session.scalars(select(HistoryRow.kind).distinct()))
+    known += sorted(there - set(known))
+    for kind in asked:
+        if kind not in known:
+            near = difflib.get_close_matches(kind, known, n=3)
+            hint = f"Did you mean {' or '.join(near)}?" if near else ""
+            raise InvalidInputError.of("--kind", kind, ", ".join(known), hint)
+
+
+def loaded_at(store: Store, until: datetime) -> dict[str, list[str]]:
+    """What was loaded at a time, by worker, as far as the history reaches back."""
     began = read_entries(store, Wanted(until=until, kinds=(EntryKind.CONTROL_UP,), most=1))
     since = began[0].at if began else None
     kinds = (
@@ -115,11 +127,7 @@ def loaded_at(store: Store, until: datetime) -> dict[str, list[str]]:
 
 
 def read_entries(store: Store, wanted: Wanted) -> list[Told]:
-    """The newest entries that are wanted, oldest first.
-
-    Raises:
-        StoreError: the store cannot be read.
-    """
+    """The newest entries that are wanted, oldest first."""
     query = select(HistoryRow)
     if wanted.since is not None:
         query = query.where(HistoryRow.at >= wanted.since)

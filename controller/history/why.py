@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from modelless.controller.control.decision_log import EntryKind
+from modelless.controller.control.messages import EntryKind
 from modelless.controller.history.entries import Told, Wanted, read_entries
 from modelless.controller.history.words import entry_text, reason_text
 from modelless.policies.reasons import Reason
@@ -23,9 +23,6 @@ _MOST: Final = 1000
 def context_of(store: Store, receipt: Mapping[str, Any]) -> tuple[list[Told], list[str]]:
     """Entries of the last minute before the query arrived, about its task or no task at all, and
     for each variant that was not loaded, why.
-
-    Raises:
-        StoreError: the store cannot be read.
     """
     arrived = datetime.fromisoformat(receipt["arrived_at"])
     task = str(receipt["scope"]).partition("/")[0]
@@ -134,7 +131,7 @@ def _course(receipt: Mapping[str, Any]) -> str:
 
 
 def entry_lines(entries: Sequence[Told], arrived: datetime) -> list[str]:
-    """Entries with how long before the query they were."""
+    """Entries, each with the time from it to the query's arrival."""
     return [
         f"{(arrived - told.at).total_seconds():6.1f} s before: {told.entry.kind} "
         f"{told.entry.subject}: {entry_text(told.entry)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from modelless.controller.control.decision_log import Entry, EntryKind
+from modelless.controller.control.messages import Entry, EntryKind
 from modelless.policies.reasons import Reason
 
 _REASONS: Final = {
@@ -58,6 +58,8 @@ def reason_text(reason: str | None) -> str:
 def entry_text(entry: Entry) -> str:
     """An entry's why, at what cost and in whose place, in a line."""
     details = entry.details
+    sake = f"for {details['for']}" if details.get("for") else ""
+    resize = f"{details.get('size_before')} to {details.get('size')}"
     parts = [reason_text(entry.reason)]
     if entry.kind == EntryKind.LOAD:
         parts += _cost(details, "expects")
@@ -67,31 +69,24 @@ def entry_text(entry: Entry) -> str:
     elif entry.kind == EntryKind.LOADED:
         parts += _cost(details, "took")
     elif entry.kind == EntryKind.UNLOADED:
-        parts += [f"for {details['for']}"] if details.get("for") else []
-        parts += _cost(details, "freed")
+        parts += [sake, *_cost(details, "freed")]
     elif entry.kind == EntryKind.UNLOAD:
-        if details.get("for"):
-            parts.append(f"for {details['for']}")
-        parts += _cost(details, "frees", "again in")
+        parts += [sake, *_cost(details, "frees", "again in")]
         if details.get("unused_s") is not None:
             parts.append(f"unused for {details['unused_s']:.1f} s")
     elif entry.kind == EntryKind.PLAN:
-        parts.append(str(details.get("quality", "")))
-        parts += _rates(details)
+        parts += [str(details.get("quality", "")), *_rates(details)]
     elif entry.kind in (EntryKind.SCALE, EntryKind.RESIZE):
-        if entry.kind == EntryKind.SCALE:
-            parts.append(f"{details.get('workers_before')} to {details.get('workers')} workers")
-        else:
-            parts.append(f"{details.get('size_before')} to {details.get('size')}")
+        scale = f"{details.get('workers_before')} to {details.get('workers')} workers"
+        parts.append(scale if entry.kind == EntryKind.SCALE else resize)
         if details.get("busy_share") is not None:
             parts.append(f"{details['busy_share']:.0%} busy")
         parts += _rates(details)
     elif entry.kind in (EntryKind.RESIZED, EntryKind.RESIZE_FAILED):
-        parts.append(f"{details.get('size_before')} to {details.get('size')}")
+        parts.append(resize)
     elif entry.kind in (EntryKind.WORKER_UP, EntryKind.WORKER_GONE):
-        held = details.get("holds") or details.get("held") or []
-        parts.append(str(details.get("device_class", "")))
-        parts.append("with " + ", ".join(held) if held else "with nothing loaded")
+        held = ", ".join(details.get("holds") or details.get("held") or ["nothing loaded"])
+        parts += [str(details.get("device_class", "")), f"with {held}"]
     elif {"before", "after"} <= details.keys():
         parts += _change(details["before"], details["after"])
     if details.get("who"):

@@ -1,4 +1,4 @@
-"""What a process of the cluster must know to serve: read once from the store, then held in memory.
+"""Facts that a process of the cluster needs to serve, read once from the store.
 
 Serving goes on when the store is away.
 """
@@ -18,7 +18,7 @@ from modelless.profiler.cost_model.dominated import without_dominated
 from modelless.profiler.cost_model.host_model import CostInputs, cost_inputs_of, read_measurements
 from modelless.profiler.cost_model.measured_model import MeasuredCostModel
 from modelless.profiler.devices.device import default_device_classes
-from modelless.profiler.devices.elsewhere import read_elsewhere
+from modelless.profiler.devices.device_records import read_remote_classes
 from modelless.profiler.devices.host import read_facts
 from modelless.profiler.measure.records import Records
 from modelless.variants.estimates import Load
@@ -39,7 +39,7 @@ class Knowledge:
         cost_model: from the profiles of this machine, and of others for what it does not have.
         cost_inputs: what it was made of.
         fingerprints: of the machine under which its profiles are kept, by device class.
-        fetch: from an artifact's sha256 to a local file; who loads it checks it.
+        fetch: from an artifact's sha256 to a local file, whose digest is checked by its loader.
         worker_classes: names of the device classes that the cluster's workers may be of.
     """
 
@@ -52,7 +52,7 @@ class Knowledge:
     worker_classes: frozenset[str]
 
     def servable(self) -> Servable:
-        """What of the catalog can be served, and why not the rest."""
+        """Return what of the catalog can be served, and why not the rest."""
         return Servable(self.catalog, self.cost_model, self.worker_classes)
 
     def device_class(self, name: str) -> DeviceClass:
@@ -81,7 +81,7 @@ class Knowledge:
         return float(self.cost_model.estimate([placement], 1, Load()).load_s[0])
 
     def variant_facts(self, max_batch: int) -> tuple[VariantFacts, ...]:
-        """What planning needs of each version of each variant: where it has a profile."""
+        """Return the figures of each version of each variant, where it has a profile."""
         facts = []
         variants = tuple(self.catalog.versions.values())
         columns = {}
@@ -131,8 +131,8 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
         facts = read_facts()
         classes = {known.name: known for known in default_device_classes(facts)}
         measured = read_measurements(registry, classes.values(), facts)
-        elsewhere = read_elsewhere(registry.store, settings.device_classes - classes.keys())
-        measured += [row for there in elsewhere for row in there.measured]
+        remote = read_remote_classes(registry.store, settings.device_classes - classes.keys())
+        measured += [row for there in remote for row in there.measured]
         if not settings.serve_dominated:
             catalog = without_dominated(catalog, measured, registry.store, settings.device_classes)
         cost_inputs = cost_inputs_of(
@@ -154,7 +154,7 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
             "no variant has a profile on this machine: run 'modelless profile' first"
         )
     fingerprints = {name: facts.fingerprint_of(device.kind) for name, device in classes.items()}
-    for there in elsewhere:
+    for there in remote:
         classes[there.device.name] = there.device
         fingerprints[there.device.name] = there.fingerprint
     _check_sizes(settings, classes)
@@ -167,8 +167,8 @@ def read_knowledge(home: Path, settings: Settings) -> Knowledge:
 class Rereader:
     """Reads the store anew, for versions that were registered or profiled since the start.
 
-    What is dominated is not asked again: which variants are served was decided at the start, and
-    somebody wants these versions of them.
+    Dominated variants are not left out again: which variants are served was decided at the start,
+    and these versions of them were asked for.
     """
 
     def __init__(self, home: Path, settings: Settings) -> None:

@@ -1,7 +1,7 @@
-"""When a member reports: once in a while, and sooner where somebody waits for it.
+"""When a member reports: once a second, and sooner if something waits for it.
 
 A query that waits for a load, and orders that wait for a member, should not have to wait for the
-next regular report. Who hurries may do so at any time; reports are still some time apart.
+next regular report. A member may hurry at any time; reports are still some time apart.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 EXCHANGE_S = 1.0
-"""Between two reports of a member that nobody waits for."""
+"""Between two reports of a member that nothing waits for."""
 
 LEAST_PAUSE_S = 0.05
-"""Between two reports, however much somebody hurries."""
+"""Between two reports, however much the member hurries."""
 
 _AGAIN_S = 0.5
 

@@ -1,7 +1,7 @@
-"""The beginning of a gateway or a worker that may be taking another's place.
+"""The start of a gateway or a worker that may succeed another one.
 
 Ray Serve drains an old replica once the new one's constructor is done. So the constructor waits
-here until the control loop says that what the old one serves is served by the new one too.
+here until the control loop says that the new replica serves all that the old one does.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import logging
 import time
 from collections.abc import Callable
 
-from modelless.controller.control.succession import Standing
+from modelless.controller.control.messages import Replica
 from modelless.controller.live.cluster.release import ProtocolError
 from modelless.controller.live.messages import Orders
 
 logger = logging.getLogger(__name__)
 
-FIRST_WORD_S = 5.0
+FIRST_ANSWER_S = 5.0
 """Patience for the control loop's first answer: without one, serving begins all the same."""
 
 MOST_S = 120.0
@@ -27,11 +27,11 @@ LOOK_S = 0.05
 
 
 class Successor:
-    """Tells the control loop what this process is, and hears from it when it may serve.
+    """Tells the control loop what this process is, and learns from it when it may serve.
 
     Args:
         release: the code and settings that it runs.
-        rollout: which deployment of its application it came with.
+        rollout: the deployment of its application that started it.
     """
 
     def __init__(self, release: str = "", rollout: str = "") -> None:
@@ -44,9 +44,9 @@ class Successor:
         self._refusal: ProtocolError | None = None
 
     @property
-    def standing(self) -> Standing:
-        """What goes into every report."""
-        return Standing(self._release, self._rollout, self._began_s, self._is_starting)
+    def replica(self) -> Replica:
+        """The part of every report that says what this process is."""
+        return Replica(self._release, self._rollout, self._began_s, self._is_starting)
 
     def on_orders(self, orders: Orders) -> None:
         """The control loop has answered a report."""
@@ -63,22 +63,22 @@ class Successor:
     async def wait(
         self,
         is_ready: Callable[[], bool] = lambda: True,
-        first_word_s: float = FIRST_WORD_S,
+        first_answer_s: float = FIRST_ANSWER_S,
         most_s: float = MOST_S,
     ) -> None:
-        """Wait until this process may serve: at once, if it takes nobody's place.
+        """Wait until this process may serve: at once, if it succeeds no other.
 
         Args:
-            is_ready: whether it could serve, besides holding what it is to hold.
-            first_word_s, most_s: patience with the control loop, and with loads.
+            is_ready: whether it could serve, apart from the variants that it is to hold.
+            first_answer_s, most_s: patience with the control loop, and with loads.
 
         Raises:
-            ProtocolError: the control loop is of another release: it could not be led by it.
+            ProtocolError: the control loop is of another release and refuses its reports.
         """
         try:
-            await asyncio.wait_for(self._heard.wait(), first_word_s)
+            await asyncio.wait_for(self._heard.wait(), first_answer_s)
         except TimeoutError:
-            logger.warning("serving begins without a word from the control loop")
+            logger.warning("serving begins without an answer from the control loop")
         if self._refusal is not None:
             raise self._refusal
         end_s = time.monotonic() + most_s

@@ -1,4 +1,4 @@
-"""Versions in a gateway or a pool's worker: learns at once what is in service, and obeys."""
+"""Follows which versions are in service, in a gateway, a pool's worker or the control loop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from modelless.common.errors import ModellessError
-from modelless.controller.control.service import Service
+from modelless.controller.control.served_versions import Service
 from modelless.controller.live.knowledge import Knowledge, Rereader
 
 logger = logging.getLogger(__name__)
@@ -22,9 +22,9 @@ class VersionFollower:
     Args:
         knowledge: as read at the start.
         reread: reads it anew; called in a thread, when a version is in service that was registered
-            since, or when one that somebody wants had no profile and now has more of it.
-        watch: the control loop's, see ``VersionKeeper.watch``.
-        on_service: called with what is in service, as soon as it changes.
+            since, or when one that was asked for had no profile and now has more of it.
+        watch: the control loop's, see ``VersionStore.watch``.
+        on_service: called with the versions in service, as soon as they change.
         on_knowledge: called with what was read anew.
     """
 
@@ -62,7 +62,7 @@ class VersionFollower:
                 logger.warning("new versions wait: %s", error)
                 await asyncio.sleep(_AGAIN_S)
             except Exception as error:  # noqa: BLE001  (serving goes on without a control loop)
-                logger.debug("the control loop does not tell of versions: %s", error)
+                logger.debug("the control loop does not tell the versions: %s", error)
                 await asyncio.sleep(_AGAIN_S)
 
     async def _learn(self, service: Service) -> None:

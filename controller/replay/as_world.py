@@ -1,8 +1,8 @@
-"""A recording as a world: its arrivals, limits, devices, profiles and policies, to be simulated.
+"""Writes a recording as a world to simulate: arrivals, limits, devices, profiles and policies.
 
-Nothing of what happened goes in: latencies come from the profiles that the cluster began with, and
-what was loaded follows from the policies. So a simulated run beside the recorded one says how true
-the simulator is, and one with other policies says what they would have done.
+The world holds no outcome: latencies come from the profiles that the cluster began with, and the
+policies decide on loads. So a simulated run beside the recorded one shows how true the simulator
+is, and a run with other policies shows what they would have done.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from typing import Any, Final
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, NotFoundError
 from modelless.controller.config import Settings
+from modelless.controller.dispatch.messages import WorkerReport
 from modelless.controller.replay.codec import decode
 from modelless.controller.replay.queries import Arrival, arrivals_in, gateways_in
 from modelless.controller.replay.snapshot import Snapshot, read_snapshot
 from modelless.controller.replay.tape import SUFFIX, TapeReader
-from modelless.policies.views import ClusterView, QueryView
-from modelless.profiler.cost_model.measured_model import Figures, best_points
+from modelless.policies.views import QueryView
+from modelless.profiler.cost_model.measured_model import PlacementFigures, best_points
 
 _COLUMNS: Final = (
     "arrival_s", "task", "latency_ms", "min_accuracy", "max_cost_usd", "tenant", "priority",
@@ -33,17 +34,17 @@ _MIB: Final = 1 << 20
 MOST_LETTERS: Final = 100
 MOST_QUEUED: Final = 1_000_000
 MOST_WORKERS: Final = 100_000
-"""What a world may say at most, where a cluster's settings have no bound."""
+"""The most that a world may say, for settings of a cluster that have no bound."""
 
 
 def write_world(recording: Path, world: Path) -> dict[str, Any]:
-    """Write the world and, beside it, its trace; says where and how much.
+    """Write the world and its trace beside it; return their paths and sizes.
 
-    Queries of more items than a batch may have were refused as they came, and are left out.
+    Queries of more items than a batch may have were refused on arrival, and are left out.
 
     Raises:
         NotFoundError: no gateway or no query was recorded.
-        InvalidInputError: a tape cannot be read, or a query that no world can hold.
+        InvalidInputError: a tape cannot be read, or no world can hold a query.
         EnvironmentUnfitError: a file cannot be written.
     """
     import yaml
@@ -117,7 +118,7 @@ def _write_trace(path: Path, arrivals: Sequence[Arrival], start_s: float) -> Non
 
 
 def _latency_ms(query: QueryView) -> str:
-    """The client's own; blank where it named none: the world's default is the server's of then."""
+    """Return the client's own limit; blank if it named none, for the world has the same default."""
     latency_s = query.deadline_s - query.arrival_s
     is_own = latency_s < math.inf and not query.has_default_deadline
     return f"{latency_s * 1e3:.6g}" if is_own else ""
@@ -156,29 +157,25 @@ def _devices(
 
 
 def _memory_bytes(recording: Path) -> dict[str, int]:
-    """What variants may fill in each worker, by device class, as the control loop saw it."""
-    found: dict[str, int] = {}
-    for path in sorted(recording.glob(f"control-*{SUFFIX}")):
-        for name, arguments, _ in TapeReader(path).items():
-            if name == "tick":
-                for worker in decode(ClusterView, arguments[0]).workers:
-                    found[worker.device_class] = worker.memory_bytes
-    return found
+    """Return the memory for variants in each recorded device, by its class at the beginning."""
+    paths = sorted(recording.glob(f"device-*{SUFFIX}"))
+    begun = [TapeReader(path).header["arguments"] for path in paths]
+    return {each["device_class"]: each["memory_bytes"] for each in begun}
 
 
 def _hop_s(gateways: Sequence[Path]) -> float:
-    """What handing over a batch cost besides the device's time, there and back: the median."""
+    """Return the median time that a batch travelled to a worker and back, seconds."""
     hops = [
-        float(arguments[0][3])
+        float(decode(WorkerReport, event[1]).hop_s)
         for path in gateways
-        for name, arguments, _ in TapeReader(path).items()
-        if name == "on_worker_report"
+        for _, event, _ in TapeReader(path).items()
+        if event[0] == "WorkerReported"
     ]
     return median([hop for hop in hops if hop > 0.0] or [0.0])
 
 
 def _contention(known: Snapshot, device_class: str) -> float:
-    """By how much a busy neighbour slows, by the pairs that were measured together; 0 if none."""
+    """Return by how much a busy neighbour slows a device, from measured pairs; 0 if none."""
     slowed = [
         run.slowdown - 1.0
         for run in known.cost_inputs.pair_runs
@@ -189,7 +186,7 @@ def _contention(known: Snapshot, device_class: str) -> float:
 
 def _tasks(known: Snapshot) -> list[dict[str, Any]]:
     settings = known.settings
-    points: dict[str, list[Figures]] = {}
+    points: dict[str, list[PlacementFigures]] = {}
     for placement, rows in best_points(known.cost_inputs.measurements).items():
         if placement.device_class in settings.device_classes:
             points.setdefault(placement.variant_id, []).extend(rows)
@@ -223,6 +220,3 @@ def _tasks(known: Snapshot) -> list[dict[str, Any]]:
         {"name": name, "variants": {"kind": "written", "measured": True, "variants": variants}}
         for name, variants in tasks.items()
     ]
-
-
-__all__ = ["write_world"]

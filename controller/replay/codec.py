@@ -1,4 +1,8 @@
-"""The cores' plain values as JSON and back: named tuples and data classes are lists of fields.
+"""Messages and the values in them as JSON and back.
+
+A message (an event, an effect, or an order in one) is a list of its type's name and its fields.
+Other named tuples and data classes are lists of their fields. A mapping whose keys are not text is
+a list of pairs.
 
 Floats keep every bit (JSON has the shortest decimal that reads back the same); what is not finite
 stands as ``Infinity`` or ``NaN``, as Python's ``json`` writes and reads it.
@@ -9,52 +13,62 @@ from __future__ import annotations
 import dataclasses
 import json
 import types
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from modelless.common.errors import InvalidInputError
+
 
 def encode(value: object) -> str:
-    """One line of JSON, without the line's end.
+    """Return the value as one line of JSON, without the line's end.
 
     Raises:
-        TypeError: a kind of value that the cores do not speak of.
+        TypeError: the value is or contains something other than plain values.
     """
-    return _encode(value)
+    try:
+        return _encode(value)
+    except TypeError:  # ``json`` offers no hook for keys, and few values have any but text
+        return _encode(_with_pairs(value))
 
 
-def encode_item(name: str, inputs: Sequence[Any], answer: object) -> str:
-    """An input of a core with its arguments, and what the core answered.
-
-    Each effect has its name before its fields; what is text stays so.
-    """
-    if isinstance(answer, list):
-        answer = [e if isinstance(e, str) else (type(e).__name__, *_fields(e)) for e in answer]
-    return _encode((name, inputs, answer))
+def message(value: Any) -> list[Any]:
+    """Return an event or effect as ``encode`` takes it: its type's name, then its fields."""
+    parts = _fields(value)
+    for place in _places_of_messages(value.__class__):
+        parts[place] = [message(each) for each in parts[place]]
+    return [type(value).__name__, *parts]
 
 
-def pairs(mapping: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
-    """A mapping whose keys are not text, as JSON can hold it; ``decode`` reads it back."""
-    return list(mapping.items())
+def encode_item(now_s: float, event: object, effects: Sequence[object]) -> str:
+    """Return one item of a tape as JSON: the time, the event and its effects."""
+    return encode((now_s, message(event), [message(effect) for effect in effects]))
 
 
 def decode(kind: Any, data: Any) -> Any:
-    """The value of type ``kind`` that ``data``, parsed JSON, stands for.
+    """Return the value of type ``kind`` that ``data``, parsed JSON, stands for.
+
+    Args:
+        kind: a type; of a union of several, the message names one.
+        data: parsed JSON.
 
     Raises:
-        TypeError, ValueError, KeyError: it stands for none.
+        InvalidInputError: ``data`` is a message of none of a union's types.
+        TypeError, ValueError, KeyError: ``data`` does not stand for such a value.
     """
     if data is None or kind in (Any, Hashable, object):
         return _hashable(data)
     origin, arguments = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
-        (other,) = [each for each in arguments if each is not type(None)]
-        return decode(other, data)
+    either = _alternatives(kind)
+    if len(either) > 1:
+        return _decode_message(either, data)
+    if either:
+        return decode(either[0], data)
     if origin is tuple and Ellipsis not in arguments:
         return tuple(decode(each, part) for each, part in zip(arguments, data, strict=True))
-    if origin in (tuple, Sequence, list):
+    if origin in (tuple, Sequence, Collection, list):
         return tuple(decode(arguments[0], part) for part in data)
     if origin is frozenset:
         return frozenset(decode(arguments[0], part) for part in data)
@@ -69,6 +83,34 @@ def decode(kind: Any, data: Any) -> Any:
     return kind(data)
 
 
+def _decode_message(kinds: Sequence[type], data: Sequence[Any]) -> Any:
+    by_name = {kind.__name__: kind for kind in kinds}
+    if data[0] not in by_name:
+        raise InvalidInputError.of(
+            "recording: message", data[0], "one of " + ", ".join(by_name),
+            "Replay it with the version that recorded it.",
+        )  # fmt: skip
+    return decode(by_name[data[0]], data[1:])
+
+
+@cache
+def _alternatives(kind: Any) -> list[type]:
+    """Return the types of a union, without that of None; none if it is no union."""
+    if get_origin(kind) not in (Union, types.UnionType):
+        return []
+    return [each for each in get_args(kind) if each is not type(None)]
+
+
+@cache
+def _places_of_messages(kind: Any) -> list[int]:
+    """Return the places of the fields that are sequences of messages of several types."""
+    return [
+        place
+        for place, (_, each) in enumerate(_types_of(kind) or ())
+        if any(len(_alternatives(argument)) > 1 for argument in get_args(each))
+    ]
+
+
 def _fields(value: Any) -> list[Any]:
     names = _init_fields(value.__class__)
     return list(value) if names is None else [getattr(value, name) for name in names]
@@ -76,7 +118,7 @@ def _fields(value: Any) -> list[Any]:
 
 @cache
 def _init_fields(kind: Any) -> tuple[str, ...] | None:
-    """What a data class is made of; None for anything else."""
+    """Return the names of a data class's fields; None for any other type."""
     if not dataclasses.is_dataclass(kind):
         return None
     return tuple(field.name for field in dataclasses.fields(kind) if field.init)
@@ -84,12 +126,24 @@ def _init_fields(kind: Any) -> tuple[str, ...] | None:
 
 @cache
 def _types_of(kind: Any) -> list[tuple[str, Any]] | None:
-    """The fields of a named tuple or a data class with their types; None for anything else."""
-    names = getattr(kind, "_fields", None) or _init_fields(kind)
+    """Return the fields of a named tuple or data class with their types; else None."""
+    names = getattr(kind, "_fields", _init_fields(kind))
     if names is None:
         return None
     hints = get_type_hints(kind)
     return [(name, hints[name]) for name in names]
+
+
+def _with_pairs(value: Any) -> Any:
+    """Return the value with lists of pairs for mappings whose keys are not text."""
+    if dataclasses.is_dataclass(value):
+        value = _fields(value)
+    if isinstance(value, (list, tuple)):
+        return [_with_pairs(part) for part in value]
+    if isinstance(value, Mapping):
+        pairs = [(_with_pairs(key), _with_pairs(each)) for key, each in value.items()]
+        return dict(pairs) if all(isinstance(key, str) for key in value) else pairs
+    return value
 
 
 def _hashable(data: Any) -> Any:

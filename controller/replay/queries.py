@@ -1,4 +1,4 @@
-"""What a recording tells of its queries: who asked for what when, and what became of it."""
+"""The queries of a recording: their arrivals, limits and outcomes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Arrival(NamedTuple):
 
 @dataclass(slots=True)
 class Outcomes:
-    """What became of the queries, as a client would count: good is in time and accurate enough.
+    """Counts of outcomes as clients see them: a good answer is in time and accurate enough.
 
     Attributes:
-        queries, good, answered: counts.
+        queries, good, answered: numbers of queries.
         value: sum of the good queries' accuracies, 0 to 1 each.
-        accuracy: sum over answered queries, per cent.
+        accuracy: sum of the answered queries' accuracies, per cent.
     """
 
     queries: int = 0
@@ -37,7 +37,7 @@ class Outcomes:
     accuracy: float = 0.0
 
     def figures(self, span_s: float) -> dict[str, Any]:
-        """In the simulator's terms; ``span_s``: over how long, seconds."""
+        """Return the figures under the simulator's names; ``span_s``: their time span, seconds."""
         return {
             "queries": self.queries,
             "attainment": self.good / self.queries if self.queries else None,
@@ -47,25 +47,25 @@ class Outcomes:
 
 
 def gateways_in(folder: Path) -> list[Path]:
-    """The tapes of gateways."""
+    """Return the tapes of the gateways."""
     return sorted(folder.glob(f"gateway-*{SUFFIX}"))
 
 
 def arrivals_in(folder: Path) -> list[Arrival]:
-    """All gateways' queries, ascending in time."""
+    """Return all gateways' queries, in the order of their arrivals."""
     found: list[Arrival] = []
     for path in gateways_in(folder):
         reader = TapeReader(path)
         offset_s = reader.header["clock"]["time_s"] - reader.header["clock"]["monotonic_s"]
-        for name, arguments, _ in reader.items():
-            if name == "on_query":
-                query = decode(QueryView, arguments[0])
+        for _, event, _ in reader.items():
+            if event[0] == "QueryArrived":
+                query = decode(QueryView, event[1])
                 found.append(Arrival(query.arrival_s + offset_s, query))
     return sorted(found, key=lambda arrival: arrival.at_s)
 
 
 def outcomes_in(folder: Path) -> Outcomes:
-    """What became of the queries of a recording."""
+    """Return the counts of the outcomes of a recording's queries."""
     total = Outcomes()
     for path in gateways_in(folder):
         reader = TapeReader(path)
@@ -91,18 +91,18 @@ def _accuracies(header: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _course(reader: TapeReader) -> Iterator[tuple[QueryView, str | None, float]]:
-    """Each query, the variant that answered it (None: none did), and when."""
+    """Yield each query, the variant that answered it or None, and the time of the answer."""
     asked: dict[int, QueryView] = {}
     ran: dict[int, str] = {}
-    for name, arguments, effects in reader.items():
-        if name == "on_query":
-            query = decode(QueryView, arguments[0])
+    for now_s, event, effects in reader.items():
+        if event[0] == "QueryArrived":
+            query = decode(QueryView, event[1])
             asked[query.query_id] = query
-        for effect in effects if isinstance(effects, list) else ():
+        for effect in effects:
             if effect[0] == "Execute":
                 ran[effect[1]] = effect[3]
             elif effect[0] == "Complete":
-                yield asked.pop(effect[1]), ran[effect[2]], float(arguments[1])
+                yield asked.pop(effect[1]), ran[effect[2]], float(now_s)
             elif effect[0] == "Refuse" and effect[1] in asked:
                 yield asked.pop(effect[1]), None, math.nan
     for query in asked.values():  # cancelled, or the recording ended first

@@ -1,35 +1,35 @@
-"""A recording through the cores again: the same inputs must give the same effects."""
+"""Feeds a recording's events to the same machines again: the effects must be the same."""
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
-from modelless.common.errors import InvalidInputError, NotFoundError
-from modelless.controller.assembly import build_dispatcher, build_planner
+from modelless.common.errors import NotFoundError
+from modelless.controller.assembly import build_control, build_dispatcher
 from modelless.controller.config import parse_settings
-from modelless.controller.control.pool_moves import PlanLimits
-from modelless.controller.dispatch.dispatcher import Dispatcher
-from modelless.controller.replay.codec import decode, encode, encode_item
+from modelless.controller.control.machine import ControlTimes
+from modelless.controller.control.messages import ControlEvent
+from modelless.controller.device import messages as device
+from modelless.controller.device.machine import Device
+from modelless.controller.dispatch.messages import DispatchEvent
+from modelless.controller.replay.codec import decode, encode, message
+from modelless.controller.replay.recorded import Machine
 from modelless.controller.replay.snapshot import read_snapshot
 from modelless.controller.replay.tape import SUFFIX, TapeReader
-from modelless.policies.views import ClusterView, VariantFacts
-from modelless.variants.vocabulary import DeviceClass
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first input to which the cores answer otherwise than they did.
+    """The first event to which a machine returns other effects than it did.
 
     Attributes:
-        number: of the input on its tape, from 1.
-        asked: the input and its arguments.
-        recorded, replayed: what was answered, as JSON.
+        number: the event's place on its tape, from 1.
+        asked: the event and its time, for people.
+        recorded, replayed: the effects then and now, as JSON.
     """
 
     number: int
@@ -40,13 +40,13 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What became of one tape.
+    """The result of replaying one tape.
 
     Attributes:
         tape: its file.
-        what, name: ``gateway`` or ``control``, and which.
-        inputs, effects: how many were compared.
-        difference: the first; None if there is none.
+        what, name: ``gateway``, ``control`` or ``device``, and its name.
+        inputs, effects: how many events and effects were compared.
+        difference: the first difference; None if there is none.
         ending: see ``TapeReader``.
     """
 
@@ -60,10 +60,10 @@ class Replayed:
 
 
 def tapes_in(folder: Path) -> list[Path]:
-    """The tapes of a recording.
+    """Return the tapes of a recording.
 
     Raises:
-        NotFoundError: there are none.
+        NotFoundError: the folder has none.
     """
     tapes = sorted(folder.glob(f"*{SUFFIX}"))
     if not tapes:
@@ -77,83 +77,42 @@ def replay(path: Path) -> Replayed:
     """Replay one tape up to its end or the first difference.
 
     Raises:
-        InvalidInputError: it is no tape, or one of a core with other inputs.
+        InvalidInputError: the file is no tape of this version.
         NotFoundError: a policy that was recorded is not there.
     """
     reader = TapeReader(path)
-    what = str(reader.header["what"])
-    answer = _dispatcher(reader.header) if what == "gateway" else _planner(reader.header)
+    machine, event_type = _rebuild(reader.header)
     inputs = effects = 0
     difference = None
-    for number, (name, arguments, recorded) in enumerate(reader.items(), 1):
-        replayed = json.loads(encode_item(name, (), answer(name, arguments)))[2]
+    for number, (now_s, event, recorded) in enumerate(reader.items(), 1):
+        answered = machine.handle(decode(event_type, event), now_s)
+        replayed = encode([message(effect) for effect in answered])
         inputs += 1
-        effects += len(recorded) if isinstance(recorded, list) else 0
-        if encode(recorded) != encode(replayed):  # as text: NaN is the same as NaN
-            difference = Difference(
-                number, f"{name} {encode(arguments)}", encode(recorded), encode(replayed)
-            )
+        effects += len(recorded)
+        if encode(recorded) != encode(json.loads(replayed)):  # as text: NaN is the same as NaN
+            asked = f"{event[0]} {encode(event[1:])} at {now_s} s"
+            difference = Difference(number, asked, encode(recorded), replayed)
             break
-    return Replayed(path, what, str(reader.header["name"]), inputs, effects, difference,
-                    reader.ending)  # fmt: skip
+    return Replayed(path, str(reader.header["what"]), str(reader.header["name"]), inputs, effects,
+                    difference, reader.ending)  # fmt: skip
 
 
-def arguments_of(name: str, arguments: list[Any]) -> dict[str, Any]:
-    """The arguments of one of the dispatcher's inputs, by name.
-
-    Raises:
-        InvalidInputError: there is no such input, or its arguments are others.
-    """
-    known = _parameters(name)
-    if known is None or len(known) != len(arguments):
-        raise InvalidInputError.of(
-            "recording: input", f"{name} with {len(arguments)} arguments", "this version's inputs",
-            "Replay it with the version that recorded it.",
-        )  # fmt: skip
-    return {
-        parameter: decode(kind, value)
-        for (parameter, kind), value in zip(known.items(), arguments, strict=True)
-    }
-
-
-@cache
-def _parameters(name: str) -> Mapping[str, Any] | None:
-    method = getattr(Dispatcher, name, None)
-    if method is None:
-        return None
-    hints = get_type_hints(method)
-    return {each: hints[each] for each in inspect.signature(method).parameters if each != "self"}
-
-
-def _dispatcher(header: Mapping[str, Any]) -> Callable[[str, list[Any]], object]:
+def _rebuild(header: Mapping[str, Any]) -> tuple[Machine, Any]:
+    """Return the machine as it was when its tape began, and the type of its events."""
+    what = header["what"]
+    if what == "device":
+        return Device(**header["arguments"]), device.Event
+    if what == "control":
+        control = build_control(
+            parse_settings(header["settings"], "the recording's settings"),
+            header["device_classes"],
+            header["preload"],
+            header["began_s"],
+            decode(ControlTimes, header["times"]),
+        )
+        return control, ControlEvent
     known = read_snapshot(header)
     dispatcher = build_dispatcher(
         known.settings, known.variants, known.device_classes, known.cost_inputs.model()
     )
-
-    def answer(name: str, arguments: list[Any]) -> object:
-        return getattr(dispatcher, name)(**arguments_of(name, arguments))
-
-    return answer
-
-
-def _planner(header: Mapping[str, Any]) -> Callable[[str, list[Any]], object]:
-    planner = build_planner(
-        parse_settings(header["settings"], "the recording's settings"),
-        decode(PlanLimits, header["limits"]),
-        decode(tuple[str, ...], header["preload"]),
-    )
-    device_classes: Mapping[str, DeviceClass] = {}
-    variants: tuple[VariantFacts, ...] = ()
-
-    def answer(name: str, arguments: list[Any]) -> object:
-        nonlocal device_classes, variants
-        if name == "facts":
-            device_classes = decode(Mapping[str, DeviceClass], arguments[0])
-            variants = decode(tuple[VariantFacts, ...], arguments[1])
-            return None
-        view = decode(ClusterView, arguments[0])
-        effects = planner.tick(replace(view, device_classes=device_classes, variants=variants))
-        return [*effects, *planner.problems]
-
-    return answer
+    return dispatcher, DispatchEvent

@@ -1,4 +1,4 @@
-"""What a gateway knew when it began, as data that makes the same cost model anywhere."""
+"""Snapshots of a gateway's knowledge at its start, as data that rebuilds its cost model."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 from modelless.controller.config import Settings, parse_settings
 from modelless.controller.replay.codec import decode
 from modelless.profiler.cost_model.host_model import CostInputs
-from modelless.profiler.cost_model.learned.supposed import Supposed
+from modelless.profiler.cost_model.learned.unmeasured import PredictedFigures
 from modelless.profiler.cost_model.slowdowns import PairRun
 from modelless.profiler.measure.measurement import Measurement
 from modelless.variants.vocabulary import DeviceClass, Variant
 
 
 class Snapshot(NamedTuple):
-    """What decisions rest on, before anything was seen.
+    """All inputs of a gateway's decisions besides the events.
 
     Attributes:
         settings: as given to ``modelless up``.
@@ -30,7 +30,7 @@ class Snapshot(NamedTuple):
     cost_inputs: CostInputs
 
     def document(self) -> dict[str, Any]:
-        """As data that ``codec.encode`` takes."""
+        """Return the snapshot as data that ``codec.encode`` takes."""
         inputs = self.cost_inputs
         return {
             "settings": self.settings.model_dump(mode="json"),
@@ -38,12 +38,12 @@ class Snapshot(NamedTuple):
             "device_classes": list(self.device_classes.values()),
             "measurements": list(inputs.measurements),
             "pair_runs": list(inputs.pair_runs),
-            "supposed": list(inputs.supposed),
+            "supposed": list(inputs.predicted),
         }
 
 
 def read_snapshot(document: Mapping[str, Any]) -> Snapshot:
-    """The snapshot in a tape's header.
+    """Return the snapshot in a tape's header.
 
     Raises:
         InvalidInputError: settings that this version does not know.
@@ -58,7 +58,7 @@ def read_snapshot(document: Mapping[str, Any]) -> Snapshot:
         CostInputs(
             decode(tuple[Measurement, ...], document["measurements"]),
             decode(tuple[PairRun, ...], document["pair_runs"]),
-            decode(tuple[Supposed, ...], document["supposed"]),
+            decode(tuple[PredictedFigures, ...], document["supposed"]),
             settings.learn_online,
         ),
     )

@@ -18,28 +18,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from modelless import __version__
 from modelless.common.errors import InvalidInputError
 from modelless.controller.replay.codec import encode, encode_item
 
 logger = logging.getLogger(__name__)
 
-FORMAT: Final = 1
+FORMAT: Final = 3
 SUFFIX: Final = ".tape.gz"
 MOST_QUEUED: Final = 50_000
-"""Items that wait for the thread; some seconds of a gateway at its limit."""
+"""Number of items that may wait for the thread: some seconds of a gateway at its limit."""
+
+Item = tuple[float, Any, Sequence[Any]]
+"""A time in seconds, the event that a machine handled at that time, and the effects it returned."""
 
 _WRITE_EVERY_S: Final = 0.25
 _END_BYTES: Final = 4096
 
 
 class Tape:
-    """Where a core's inputs and effects go. ``put`` costs a fraction of a microsecond.
+    """Writes a machine's events and effects to a file. ``put`` takes less than a microsecond.
 
     Args:
         path: a new file.
-        header: what the reader must know before anything else.
-        max_bytes: of the file; there the tape is cut.
-        most_queued: items that may wait for the thread.
+        header: the facts that a reader needs first.
+        max_bytes: largest size of the file; the tape is cut there.
+        most_queued: number of items that may wait for the thread.
     """
 
     def __init__(
@@ -52,20 +56,21 @@ class Tape:
         self.path = path
         self._max_bytes = max_bytes
         self._most_queued = most_queued
-        self._queue: deque[tuple[str, Sequence[Any], object]] = deque()
+        self._queue: deque[Item] = deque()
         self._cut = ""
         self._count = 0
         self._closing = threading.Event()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._raw: BinaryIO = path.open("xb")
         self._file = gzip.GzipFile(filename="", mode="wb", compresslevel=1, fileobj=self._raw)
-        self._file.write(encode({"format": FORMAT, **header}).encode() + b"\n")
+        versions = {"format": FORMAT, "modelless": __version__}
+        self._file.write(encode({**versions, **header}).encode() + b"\n")
         self._file.flush()
         self._thread = threading.Thread(target=self._run, name="modelless-tape", daemon=True)
         self._thread.start()
 
-    def put(self, item: tuple[str, Sequence[Any], object]) -> None:
-        """Keep (input, arguments, answer), none of which may change any more.
+    def put(self, item: Item) -> None:
+        """Keep an item, none of whose values may change any more.
 
         Does nothing once the tape is cut.
         """
@@ -77,14 +82,14 @@ class Tape:
         self._queue.append(item)
 
     def cut(self, why: str) -> None:
-        """End it here: what follows could not be replayed."""
+        """Cut the tape here, because later events could not be replayed."""
         self._cut = self._cut or why
 
     def close(self) -> None:
-        """Write what waits, and the end."""
+        """Write the items that wait, and the end."""
         self._closing.set()
         self._thread.join()
-        self._cut = self._cut or "closed"  # what comes now comes too late
+        self._cut = self._cut or "closed"  # later items are dropped
 
     def _run(self) -> None:
         try:
@@ -108,7 +113,7 @@ class Tape:
         while queue:
             items = [queue.popleft() for _ in range(min(len(queue), 256))]
             lines = b"".join([encode_item(*item).encode() + b"\n" for item in items])
-            pending_bytes += len(lines)  # compressed they take less, but how much is known later
+            pending_bytes += len(lines)  # an upper bound: the compressed size is known later
             if self._raw.tell() + pending_bytes > room_bytes:
                 self._file.flush()
                 pending_bytes = len(lines)
@@ -118,7 +123,7 @@ class Tape:
             self._file.write(lines)
             self._count += len(items)
         if pending_bytes:
-            self._file.flush()  # so that what a killed process leaves can be read up to here
+            self._file.flush()  # so that the tape of a killed process can be read up to here
 
 
 class TapeReader:
@@ -129,10 +134,10 @@ class TapeReader:
 
     Attributes:
         header: see ``Tape``.
-        ending: once all was read: ``end``, ``unfinished``, or why it was cut.
+        ending: after the last item: ``end``, ``unfinished``, or the reason why the tape was cut.
 
     Raises:
-        InvalidInputError: it is no tape, or of another format.
+        InvalidInputError: the file is no tape, or has another version's format.
     """
 
     def __init__(self, path: Path) -> None:
@@ -140,15 +145,19 @@ class TapeReader:
         self.ending = "unfinished"
         self._lines = _lines(path)
         header = json.loads(next(self._lines, "null"))
-        if not isinstance(header, dict) or header.get("format") != FORMAT:
+        if not isinstance(header, dict):
+            raise InvalidInputError.of(str(path), header, "a recording")
+        if header.get("format") != FORMAT:
+            by = header.get("modelless", "of an unknown version")
             raise InvalidInputError.of(
-                str(path), header if not isinstance(header, dict) else header.get("format"),
-                f"a recording of format {FORMAT}",
+                str(path), f"a recording of format {header.get('format')} by modelless {by}",
+                f"a recording of format {FORMAT}, as modelless {__version__} makes and reads it",
+                "Use the version that recorded it.",
             )  # fmt: skip
         self.header: Mapping[str, Any] = header
 
-    def items(self) -> Iterator[list[Any]]:
-        """What was put in, as parsed JSON."""
+    def items(self) -> Iterator[tuple[float, list[Any], list[Any]]]:
+        """Yield each item as parsed JSON: the time in seconds, the event and its effects."""
         for line in self._lines:
             item = json.loads(line)
             if item[0] == "end":
@@ -157,11 +166,11 @@ class TapeReader:
             if item[0] == "cut":
                 self.ending = str(item[1])
                 return
-            yield item
+            yield item[0], item[1], item[2]
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Whole lines, up to where the file breaks off."""
+    """Yield whole lines, up to where the file breaks off."""
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             for line in file:
@@ -175,5 +184,5 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def clock() -> dict[str, float]:
-    """The driver's clock and the time of day at one moment, to tell one from the other."""
+    """Return the driver's clock and the time of day at one moment, which links the two."""
     return {"monotonic_s": time.monotonic(), "time_s": time.time()}

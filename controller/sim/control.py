@@ -1,120 +1,124 @@
-"""The control loop of a simulated cluster: reports in, the planner asked, effects carried out."""
+"""The simulator's driver of the control machine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from modelless.controller.control.planner import Planner
-from modelless.controller.effects import (
-    LoadInstance,
+from modelless.controller.control.machine import Control, ControlTimes
+from modelless.controller.control.messages import (
+    Advise,
+    ControlEffect,
+    FactsChanged,
+    MemberLeft,
+    MemberReport,
+    MemberReported,
     Planned,
-    ResizeWorker,
     ScalePool,
-    UnloadInstance,
+    Tick,
 )
-from modelless.controller.sim.floor import Floor
+from modelless.controller.control.planner import Planner
+from modelless.controller.device.messages import LoadInstance, Order, ResizeWorker, UnloadInstance
+from modelless.controller.dispatch.dispatcher import Dispatcher
+from modelless.controller.dispatch.messages import Advised, DispatchEvent
+from modelless.controller.sim.cluster import SimulatedCluster
 from modelless.controller.sim.recorder import Recorder
 from modelless.controller.sim.worlds.profiles import Fleet
-from modelless.policies.views import ClusterView, Demand
-from modelless.variants.vocabulary import Placement
 
 
-class ControlLoop:
-    """Once a second: see the module.
+class ControlDriver:
+    """Hands the reports of the gateway and the workers to the machine, and carries its effects out.
+
+    All members report together, right before each tick. The machine learns that a worker is lost
+    when the gateway does. The world says how long workers take to start, and starts them reliably.
 
     Args:
-        planner: the core.
-        fleet: what could be loaded.
-        floor: the workers.
-        recorder: the books.
-        in_use: variants of a worker that run or are queued for.
-        advise: tells the selection policy the plan's shares; returns its problem, if it has one.
+        planner: decides on loads and on the number of workers.
+        fleet: the variants that could be loaded.
+        cluster: the workers.
+        recorder: records what happens.
+        dispatcher: the gateway's.
+        decide: sends it an event.
+        interval_s: between two ticks.
     """
 
     def __init__(
         self,
         planner: Planner,
         fleet: Fleet,
-        floor: Floor,
+        cluster: SimulatedCluster,
         recorder: Recorder,
-        in_use: Callable[[str], set[str]],
-        advise: Callable[[Mapping[str, Mapping[Placement, float]]], str | None],
+        dispatcher: Dispatcher,
+        decide: Callable[[DispatchEvent], None],
+        interval_s: float,
     ) -> None:
-        self._planner = planner
-        self._fleet = fleet
-        self._floor = floor
+        times = ControlTimes(interval_s, settle_s=0.0, cooldown_s=0.0)
+        workers = {pool.name: pool.min_workers for pool in cluster.pools}
+        self._control = Control(planner, cluster.pools, workers, 0.0, times, start_weight=0.0)
+        self._control.handle(FactsChanged(fleet.facts, fleet.device_classes), 0.0)
+        self._cluster = cluster
         self._recorder = recorder
-        self._in_use = in_use
-        self._advise = advise
+        self._dispatcher = dispatcher
+        self._decide = decide
+        self._interval_s = interval_s
 
     @property
-    def starting_s(self) -> dict[str, float]:
-        """How soon a worker can be there, of the classes that scaling starts workers of."""
-        return {
-            pool.name: pool.start_s
-            for pool in self._floor.pools
-            if pool.max_workers > 0 and pool.name in self._planner.scaled
-        }
+    def starting_s(self) -> Mapping[str, float]:
+        """See ``Control``."""
+        return self._control.starting_s
 
-    def tick(
-        self,
-        now_s: float,
-        arrivals_per_s: Mapping[str, float],
-        unmet_per_s: Mapping[str, float],
-        demands: tuple[Demand, ...] = (),
-        open_queries: Mapping[str, int] | None = None,
-        missed_per_s: float = 0.0,
-        *,
-        at_once: bool = False,
-    ) -> None:
-        """Decide and carry out; ``at_once``: what is to be loaded was loaded before."""
-        view = ClusterView(
-            now_s,
-            self._fleet.device_classes,
-            tuple(
-                worker.state(self._in_use(worker.worker_id), now_s)
-                for worker in self._floor.workers.values()
-                if worker.is_reachable and not worker.is_leaving
-            ),
-            self._fleet.facts,
-            arrivals_per_s,
-            unmet_per_s,
-            demands,
-            open_queries or {},
-            self._floor.pools,
-            missed_per_s,
-        )
-        effects = self._planner.tick(view)
-        for problem in self._planner.problems:
+    def tick(self, now_s: float, *, at_once: bool = False) -> None:
+        """Decide and carry out; ``at_once``: loads have ended before."""
+        self._control.handle(MemberReported(self._gateway_report()), now_s)
+        for worker in self._cluster.workers.values():
+            if worker.is_reachable and not worker.is_leaving:
+                state = worker.state(self._dispatcher.in_use(worker.worker_id), now_s)
+                report = MemberReport(
+                    worker.worker_id, False, state, interval_s=self._interval_s, pool=worker.pool
+                )
+                self._control.handle(MemberReported(report), now_s)
+        effects = self._control.handle(Tick(), now_s)
+        for problem in self._control.problems:
             self._recorder.summary.complain(problem)
             self._recorder.control(now_s, "policy-problem", reason=problem)
+        orders: dict[str, list[Order]] = {}
         for effect in effects:
-            if isinstance(effect, LoadInstance):
-                self._floor.load(
-                    effect.worker_id, effect.variant_id, effect.reason.value, at_once=at_once
-                )
-            elif isinstance(effect, UnloadInstance):
-                self._floor.unload(
-                    effect.worker_id, effect.variant_id, effect.reason.value, effect.for_variant_id
-                )
-            elif isinstance(effect, ScalePool):
-                self._scale(effect, now_s)
-            elif isinstance(effect, ResizeWorker):
-                used = self._in_use(effect.worker_id)
-                self._floor.resize(effect.worker_id, effect.device_class, used)
-            elif isinstance(effect, Planned):
-                self._recorder.plan(now_s, effect.quality)
+            if isinstance(effect, (LoadInstance, UnloadInstance, ResizeWorker)):
+                orders.setdefault(effect.worker_id, []).append(effect)
             else:
-                failed = self._advise({scope: dict(shares) for scope, shares in effect.shares})
-                if failed is not None:
-                    self._recorder.summary.complain(failed)
+                self._carry_out(effect, now_s)
+        for worker_id, ordered in orders.items():
+            ordered_to = self._cluster.workers.get(worker_id)
+            if ordered_to is None or not ordered_to.is_reachable or ordered_to.is_leaving:
+                continue  # and nobody has noticed yet
+            in_use = self._dispatcher.in_use(worker_id)
+            self._cluster.order(worker_id, ordered, in_use, at_once=at_once)
 
-    def _scale(self, effect: ScalePool, now_s: float) -> None:
-        self._recorder.control(
-            now_s,
-            "scale",
-            device=effect.device_class,
-            count=effect.workers,
-            reason=effect.reason.value,
+    def lose(self, worker_id: str, now_s: float) -> None:
+        """The worker is gone."""
+        self._control.handle(MemberLeft(MemberReport(worker_id, False, None)), now_s)
+
+    def _gateway_report(self) -> MemberReport:
+        counters = self._dispatcher.take_counters()
+        return MemberReport(
+            "gateway",
+            is_gateway=True,
+            state=None,
+            interval_s=self._interval_s,
+            arrivals=counters.arrivals,
+            unmet=counters.unmet,
+            outcomes=counters.outcomes,
+            kinds=counters.kinds,
+            open_queries=self._dispatcher.open_by_scope(),
+            queued=self._dispatcher.queued,
         )
-        self._floor.scale(effect.device_class, effect.workers)
+
+    def _carry_out(self, effect: ControlEffect, now_s: float) -> None:
+        if isinstance(effect, ScalePool):
+            name, workers = effect.device_class, effect.workers
+            reason = effect.reason.value
+            self._recorder.control(now_s, "scale", device=name, count=workers, reason=reason)
+            self._cluster.scale(name, workers)
+        elif isinstance(effect, Planned):
+            self._recorder.plan(now_s, effect.quality)
+        elif isinstance(effect, Advise):
+            self._decide(Advised({scope: dict(shares) for scope, shares in effect.shares}))

@@ -1,30 +1,45 @@
 """The simulator: the cores, driven over a virtual clock.
 
-Everything that decides is production's own: dispatcher, planner, roster, cost model, policies.
+Everything that decides is production's own: dispatcher, planner, instances, cost model, policies.
 What is simulated is what they cannot see: clients, devices, the network, and time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from math import inf
 
 from modelless.controller.control.planner import PlanLimits, Planner
 from modelless.controller.dispatch.dispatcher import Dispatcher
-from modelless.controller.dispatch.instances import Roster
+from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
-from modelless.controller.dispatch.open_queries import demands_of, missed
-from modelless.controller.dispatch.receipts import Receipt, ReceiptBook
-from modelless.controller.effects import Complete, DispatchEffect, Execute, Refuse, WakeAt
-from modelless.controller.sim.control import ControlLoop
-from modelless.controller.sim.devices import Running, SimulatedWorker
+from modelless.controller.dispatch.messages import (
+    BatchDone,
+    BatchFailed,
+    BatchReturned,
+    Complete,
+    DispatchEvent,
+    Execute,
+    LoadChanged,
+    PolicyFailed,
+    QueryArrived,
+    Refuse,
+    ShutDown,
+    Tick,
+    WakeAt,
+    WorkerLost,
+    WorkerReported,
+)
+from modelless.controller.dispatch.receipts import Receipt, RecentReceipts
+from modelless.controller.sim.cluster import SimulatedCluster
+from modelless.controller.sim.control import ControlDriver
+from modelless.controller.sim.devices import SimulatedBatch, SimulatedWorker
 from modelless.controller.sim.events import Events
-from modelless.controller.sim.floor import Floor
 from modelless.controller.sim.randomness import stream
 from modelless.controller.sim.recorder import REFUSED, UNREACHABLE, Recorder
-from modelless.controller.sim.worlds.arrivals import Asked
 from modelless.controller.sim.worlds.faults import Faults
 from modelless.controller.sim.worlds.profiles import Fleet
+from modelless.controller.sim.worlds.query_streams import Asked
 from modelless.controller.sim.worlds.world import World
 from modelless.policies.discovery import build_policy
 from modelless.policies.seams import (
@@ -44,7 +59,7 @@ Progress = Callable[[float, int], None]
 """Called about once a simulated second with the time and the queries so far."""
 
 
-class ClosedReceipts(ReceiptBook):
+class ClosedReceipts(RecentReceipts):
     """Hands each finished receipt out once, to the driver that is about to answer.
 
     Args:
@@ -57,12 +72,12 @@ class ClosedReceipts(ReceiptBook):
         self._closed: dict[int, Receipt] = {}
 
     def add(self, receipt: Receipt) -> None:
-        """See ``ReceiptBook``."""
+        """See ``RecentReceipts``."""
         if self._keeps_served or receipt.outcome == "refused":
             self._closed[receipt.query.query_id] = receipt
 
     def get(self, query_id: int) -> Receipt | None:
-        """See ``ReceiptBook``."""
+        """See ``RecentReceipts``."""
         return self._closed.get(query_id)
 
     def take(self, query_id: int) -> Receipt | None:
@@ -81,7 +96,7 @@ class Engine:
         fleet: variants and profiles.
         asked: the queries, ascending.
         seed: of everything random.
-        recorder: the books.
+        recorder: counts and logs what happens.
 
     Attributes:
         clairvoyants: policies that must be told all arrivals before ``run``.
@@ -97,7 +112,7 @@ class Engine:
         self._events = Events()
         self._receipts = ClosedReceipts(keeps_served=recorder.has_log)
         self._dispatcher = Dispatcher(
-            Roster(
+            ReadyInstances(
                 fleet.variants,
                 fleet.device_classes,
                 MeasuredCostModel(fleet.measurements, ResidualSettings(learns=world.learn_online)),
@@ -109,16 +124,16 @@ class Engine:
             self._receipts,
             _no_message,
         )
-        self._floor = Floor(world, fleet, seed, self._events, recorder)
-        self._floor.listener = self
-        planner = _planner(world, self._floor.pools)
-        self._control = ControlLoop(
+        self._cluster = SimulatedCluster(world, fleet, seed, self._events, recorder, self)
+        planner = _planner(world, self._cluster.pools)
+        self._control = ControlDriver(
             planner,
             fleet,
-            self._floor,
+            self._cluster,
             recorder,
-            self._dispatcher.in_use,
-            self._dispatcher.advise,
+            self._dispatcher,
+            self._decide,
+            limits.control_s,
         )
         self.clairvoyants = [
             policy
@@ -132,21 +147,19 @@ class Engine:
             )
             if isinstance(policy, Clairvoyant)
         ]
-        self._faults = Faults(world.faults, self._floor, self._events, self._deliver)
+        self._faults = Faults(world.faults, self._cluster, self._events, self.on_batch_done)
         self._asked: dict[int, Asked] = {}
-        self._running: dict[int, Running] = {}
+        self._done: SimulatedBatch  # the batch whose queries are answered
         self._count = 0
         self._wake_s = inf
         self._source_ended = False
         self._shut_at_s = inf
-        self._began_batches = 0
-        self._neighbours = 0
 
     def run(self, progress: Progress | None = None) -> None:
         """Let everything happen, until every query has come out."""
-        self._floor.open()
-        self._control.tick(0.0, {}, {}, at_once=self._world.warm_start)
-        for worker in list(self._floor.workers.values()):
+        self._cluster.open()
+        self._control.tick(0.0, at_once=self._world.warm_start)
+        for worker in list(self._cluster.workers.values()):
             self.on_ready(worker)
         self._faults.plan()
         limits = self._world.limits
@@ -164,7 +177,7 @@ class Engine:
         while self._asked:
             events.happen()
         self._recorder.summary.end_s = events.now_s
-        self._floor.close()
+        self._cluster.close()
 
     def moves(self) -> tuple[int, int]:
         """Another one after each query and each event."""
@@ -179,7 +192,7 @@ class Engine:
         self._asked[query_id] = asked
         if not client.delay_s:
             self._arrive(query_id)
-        elif self._floor.is_cut(client.site):
+        elif self._cluster.is_cut(client.site):
             del self._asked[query_id]
             self._recorder.fail(query_id, asked, asked.arrival_s, UNREACHABLE, "site-cut")
         else:
@@ -192,10 +205,11 @@ class Engine:
         # As ``QueryView(...)``, whose constructor is a Python function: half as long.
         told = (query_id, task, arrival_s, deadline_s, *client.limits)
         query = tuple.__new__(QueryView, told)
-        self._carry_out(self._dispatcher.on_query(query, self._events.now_s))
+        self._decide(QueryArrived(query))
 
-    def _carry_out(self, effects: Sequence[DispatchEffect]) -> None:
-        for effect in effects:
+    def _decide(self, event: DispatchEvent) -> None:
+        """Pass an event to the dispatcher, and carry out its effects."""
+        for effect in self._dispatcher.handle(event, self._events.now_s):
             if isinstance(effect, Complete):
                 self._complete(effect)
             elif isinstance(effect, Execute):
@@ -203,49 +217,35 @@ class Engine:
             elif isinstance(effect, Refuse):
                 self._refuse(effect)
             elif isinstance(effect, WakeAt):
-                self._wake(effect)  # a load that is asked for is seen at the next control tick
+                self._wake(effect)  # the next control tick sees a load that is asked for
+            elif isinstance(effect, PolicyFailed):
+                self._recorder.summary.complain(effect.message)
 
     def _execute(self, effect: Execute) -> None:
         now_s = self._events.now_s
-        worker = self._floor.workers.get(effect.worker_id)
+        worker = self._cluster.workers.get(effect.worker_id)
         if worker is None or not worker.is_reachable:
             delay_s = self._world.limits.detect_s
             self._events.at(now_s + delay_s, self._batch_unsendable, effect.batch_id)
             return
         asked = self._asked
         items = sum([asked[query_id].client.slo.items for query_id in effect.query_ids])
-        running = worker.run(effect.batch_id, effect.variant_id, effect.query_ids, items, now_s)
-        self._running[effect.batch_id] = running
-        self._began_batches += 1
-        self._neighbours += running.neighbours
-        self._events.at(running.finish_s + worker.one_way_s, self._batch_done, running)
+        batch_id, _, variant_id, query_ids = effect
+        batch = (batch_id, variant_id, query_ids, items, worker, now_s, inf, inf, 0)
+        self._cluster.send(SimulatedBatch(*batch, worker.settings))
 
     def _batch_unsendable(self, batch_id: int) -> None:
-        now_s = self._events.now_s
-        self._carry_out(self._dispatcher.on_batch_failed(batch_id, now_s, worker_lost=True))
+        self._decide(BatchFailed(batch_id, worker_lost=True))
 
-    def _batch_done(self, running: Running) -> None:
-        worker = running.worker
-        worker.done()
-        if not worker.is_alive:
-            del self._running[running.batch_id]
-            return
-        self._recorder.batch(running)
-        held = worker.held.get(running.variant_id)
-        if held is not None:
-            held.last_used_s = running.finish_s
-            held.use_count += 1
-        if worker.is_reachable:
-            self._deliver(running)
-        else:
-            worker.undelivered.append(running)
-
-    def _deliver(self, running: Running) -> None:
-        now_s = self._events.now_s
+    def on_batch_done(self, running: SimulatedBatch) -> None:
+        """See ``cluster.Gateway``."""
         waited_s = running.start_s - running.dispatch_s - running.worker.one_way_s
-        done = running.batch_id, now_s, running.busy_s
-        self._carry_out(self._dispatcher.on_batch_done(*done, waited_s=waited_s))
-        del self._running[running.batch_id]
+        self._done = running
+        self._decide(BatchDone(running.batch_id, running.busy_s, waited_s=waited_s))
+
+    def on_batch_returned(self, running: SimulatedBatch, others_s: float) -> None:
+        """See ``cluster.Gateway``."""
+        self._decide(BatchReturned(running.batch_id, others_s))
 
     def _complete(self, effect: Complete) -> None:
         query_id = effect.query_id
@@ -255,10 +255,10 @@ class Engine:
         self._recorder.answer(
             query_id,
             asked,
-            self._running[effect.batch_id],
+            self._done,
             self._events.now_s + client.delay_s,
             receipt.reason if receipt is not None else None,
-            reached=not client.delay_s or not self._floor.is_cut(client.site),
+            reached=not client.delay_s or not self._cluster.is_cut(client.site),
         )
 
     def _refuse(self, effect: Refuse) -> None:
@@ -278,16 +278,15 @@ class Engine:
     # -- workers ------------------------------------------------------------------------------
 
     def on_ready(self, worker: SimulatedWorker) -> None:
-        """See ``floor.Listener``."""
+        """See ``cluster.Gateway``."""
         report = worker.report()
         # As in production: its next batch sets out so that it is there when the one before is done.
-        told = self._dispatcher.on_worker_report(report, self._events.now_s, lead_s=report.hop_s)
-        self._carry_out(told)
+        self._decide(WorkerReported(report, lead_s=report.hop_s))
 
     def on_silent(self, worker: SimulatedWorker) -> None:
-        """See ``floor.Listener``."""
-        now_s = self._events.now_s
-        self._carry_out(self._dispatcher.on_worker_lost(worker.worker_id, now_s))
+        """See ``cluster.Gateway``."""
+        self._control.lose(worker.worker_id, self._events.now_s)
+        self._decide(WorkerLost(worker.worker_id))
 
     # -- time ---------------------------------------------------------------------------------
 
@@ -299,39 +298,30 @@ class Engine:
     def _woken(self, _: None) -> None:
         if self._wake_s <= self._events.now_s:
             self._wake_s = inf
-            self._carry_out(self._dispatcher.on_tick(self._events.now_s))
+            self._decide(Tick())
 
     def _tick(self, _: None) -> None:
         now_s = self._events.now_s
-        if self._dispatcher.queued:  # else nothing can expire, and nobody could be given anything
-            self._carry_out(self._dispatcher.on_tick(now_s))
+        if self._dispatcher.queued:  # else nothing can expire, and no worker can be given anything
+            self._decide(Tick())
         if now_s >= self._shut_at_s:
             self._shut_at_s = inf
-            self._carry_out(self._dispatcher.shut_down(now_s))
+            self._decide(ShutDown())
         if not self._source_ended or self._asked:
             self._events.at(now_s + self._world.limits.tick_ms / 1e3, self._tick)
 
     def _control_tick(self, progress: Progress | None) -> None:
         now_s, interval_s = self._events.now_s, self._world.limits.control_s
-        self._carry_out(self._dispatcher.on_tick(now_s))  # for batches that hang
-        counters = self._dispatcher.take_counters()
-        self._control.tick(
-            now_s,
-            {scope: count / interval_s for scope, count in counters.arrivals.items()},
-            {scope: count / interval_s for scope, count in counters.unmet.items()},
-            demands_of(counters.kinds, interval_s),
-            self._dispatcher.open_by_scope(),
-            missed(counters.outcomes) / interval_s,
-        )
-        known = self._dispatcher.roster.reports
-        for worker in list(self._floor.workers.values()):
+        self._decide(Tick())  # for batches that hang
+        self._control.tick(now_s)
+        known = self._dispatcher.instances.reports
+        for worker in list(self._cluster.workers.values()):
             if worker.is_reachable and worker.free_at_s <= now_s:
                 told = known.get(worker.worker_id)
                 if told is None or told.variant_ids != worker.report().variant_ids:
                     self.on_ready(worker)  # it was given up, and has come to
-        busy_neighbours = self._neighbours / max(self._began_batches, 1)
-        self._dispatcher.refresh(Load(busy_neighbours, now_s), self._control.starting_s)
-        self._began_batches = self._neighbours = 0
+        load = Load(self._cluster.take_busy_neighbours(), now_s)
+        self._decide(LoadChanged(load, self._control.starting_s))
         if progress is not None:
             progress(now_s, self._count)
         if not self._source_ended or self._asked:
@@ -339,8 +329,8 @@ class Engine:
 
 
 def _no_message(receipt: Receipt, max_batch: int) -> tuple[str, float | None]:
-    """What a refused client is told: nobody here reads it, and to word it takes longer than all
-    else about a refusal."""
+    """Return an empty message: simulated clients read none, and wording one takes longer than
+    the rest of a refusal."""
     del receipt, max_batch
     return "", None
 

@@ -55,11 +55,11 @@ CONTROL_COLUMNS: dict[str, type] = {
     "for_variant": str,
     "reason": str,
 }
-"""``action``: decisions are ``load``, ``unload``, ``scale``, ``resize`` and ``plan`` (of a
-policy that optimises: how good it is known to be is its reason); what came of them
-``loaded``, ``load-failed``, ``resized`` and ``resize-failed``; what happened to workers
-``worker-up``, ``worker-down``, ``worker-gone``, and ``policy-problem`` with the problem as its
-reason."""
+"""``action``: ``load`` (it starts), ``loaded``, ``load-failed`` and ``unload`` (the memory is free)
+tell of a worker's variants; ``resize``, ``resized``, ``resize-failed`` of its size; decisions are
+``scale`` and ``plan`` (of a policy that optimises: how good it is known to be is its reason);
+``worker-up``, ``worker-down`` and ``worker-gone`` happened to workers; the reason of
+``policy-problem`` is the problem."""
 
 _CHUNK = 20_000
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from modelless.controller.sim.devices import Running
+from modelless.controller.sim.devices import SimulatedBatch
 from modelless.controller.sim.log import Log
 from modelless.controller.sim.summary import Summary, Tally
-from modelless.controller.sim.worlds.arrivals import Asked
+from modelless.controller.sim.worlds.query_streams import Asked
 from modelless.policies.plan_quality import PlanQuality
 from modelless.policies.reasons import Reason
 from modelless.variants.vocabulary import DeviceClass, Variant
@@ -46,7 +46,7 @@ class Recorder:
         self,
         query_id: int,
         asked: Asked,
-        running: Running,
+        running: SimulatedBatch,
         answered_s: float,
         reason: Reason | None,
         *,
@@ -132,7 +132,7 @@ class Recorder:
                 )
             )
 
-    def batch(self, running: Running) -> None:
+    def batch(self, running: SimulatedBatch) -> None:
         """A device has run a batch, whoever still waits for it."""
         summary, name = self.summary, running.settings.name
         busy_s = running.finish_s - running.start_s

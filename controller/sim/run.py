@@ -17,14 +17,14 @@ from modelless.controller.sim.engine import Engine, Progress
 from modelless.controller.sim.log import Log, control_path
 from modelless.controller.sim.recorder import Recorder
 from modelless.controller.sim.summary import Summary
-from modelless.controller.sim.worlds.arrivals import arrivals_by_scope, queries
 from modelless.controller.sim.worlds.profiles import build_fleet
+from modelless.controller.sim.worlds.query_streams import arrivals_by_scope, queries
 from modelless.controller.sim.worlds.world import WorldFile
 
 # A policy that does not return: its run ends with an error that names it, instead of never.
 
 _CONTROLLER = "modelless.controller."
-_ASKING = ("modelless.controller.core.", "modelless.controller.sim.")
+_ASKING = tuple(f"{_CONTROLLER}{folder}." for folder in ("dispatch", "control", "device", "sim"))
 _DEBUGGERS = ("bdb", "pdb")
 
 

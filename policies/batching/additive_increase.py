@@ -4,10 +4,9 @@ Clipper (Crankshaw et al., NSDI 2017, sec. 4.3.1). The largest batch of a model 
 amount while batches of that size meet the latency objective, and shrinks by a tenth when one does
 not. It needs no profile.
 
-How long a batch took is not told to a batching policy. It is inferred: a worker that has left
-queries waiting is asked again the moment its batch is done, so the time between is the batch's
-latency. Of a worker that left nothing waiting nothing is learned, and nothing needs to be: then a
-larger batch could not have been formed.
+A batching policy does not receive the latency of a batch, so this one infers it: a worker that left
+queries waiting is asked again when its batch is done, and the time between is the latency. Where no
+query was left waiting, a larger batch could not have been formed, and nothing is learned.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from modelless.common.errors import InvalidInputError
-from modelless.policies.batching.urgency import bound_queues
+from modelless.policies.priorities import bound_queues
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy
 from modelless.policies.views import QueueView, Run, Wait, WorkerView
@@ -24,8 +23,8 @@ from modelless.policies.views import QueueView, Run, Wait, WorkerView
 _Key = tuple[str, str]  # variant and device class
 
 
-class _Trial(NamedTuple):
-    """A batch that runs, on a worker that has left queries waiting."""
+class _RunningBatch(NamedTuple):
+    """A batch that runs on a worker that has left queries waiting."""
 
     key: _Key
     started_s: float
@@ -57,14 +56,14 @@ class AdditiveIncrease(BatchingPolicy):
         self.backoff = backoff
         self.objective_s = objective_s
         self._size: dict[_Key, float] = {}
-        self._trials: dict[str, _Trial] = {}  # by worker
+        self._running: dict[str, _RunningBatch] = {}  # by worker
 
     def next_batch(
         self, worker: WorkerView, queues: Sequence[QueueView], now_s: float
     ) -> Run | Wait:
-        trial = self._trials.pop(worker.worker_id, None)
-        if trial is not None:
-            self._learn(trial, now_s - trial.started_s)
+        running = self._running.pop(worker.worker_id, None)
+        if running is not None:
+            self._learn(running, now_s - running.started_s)
         bound = bound_queues(worker, queues)
         if not bound or bound[0].variant_id is None:
             return Wait(Reason.NOTHING_QUEUED)
@@ -83,12 +82,12 @@ class AdditiveIncrease(BatchingPolicy):
             if objective_s is None:
                 objective_s = min(query.deadline_s - query.arrival_s for query in members)
             full = items >= size or len(members) < len(queue.queries)
-            self._trials[worker.worker_id] = _Trial(key, now_s, objective_s, full, most)
+            self._running[worker.worker_id] = _RunningBatch(key, now_s, objective_s, full, most)
         return Run(variant_id, tuple(members), Reason.EARLIEST_DEADLINE_FIRST)
 
-    def _learn(self, trial: _Trial, latency_s: float) -> None:
-        size = self._size.get(trial.key, 1.0)
-        if latency_s > trial.objective_s:
-            self._size[trial.key] = max(1.0, size * self.backoff)
-        elif trial.full:  # a batch that was not says nothing of the size that is allowed
-            self._size[trial.key] = max(1.0, min(float(trial.most), size + self.step))
+    def _learn(self, running: _RunningBatch, latency_s: float) -> None:
+        size = self._size.get(running.key, 1.0)
+        if latency_s > running.objective_s:
+            self._size[running.key] = max(1.0, size * self.backoff)
+        elif running.full:  # a batch that was not says nothing of the size that is allowed
+            self._size[running.key] = max(1.0, min(float(running.most), size + self.step))

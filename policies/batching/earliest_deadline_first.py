@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from modelless.common.errors import InvalidInputError
-from modelless.policies.batching.urgency import urgency
+from modelless.policies.priorities import urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy
 from modelless.policies.views import QueueView, Run, Wait, WorkerView
@@ -51,7 +51,7 @@ class EarliestDeadlineFirst(BatchingPolicy):
             if total > most:
                 break
             earliest_s = min(earliest_s, query.deadline_s)
-            if not now_s + latency_s[total] <= earliest_s:  # nor if that is unknown
+            if not now_s + latency_s[total] <= earliest_s:  # also true if the latency is unknown
                 break
             if not typical_s[total] / total <= (1.0 - self.min_gain) * typical_s[items] / items:
                 break

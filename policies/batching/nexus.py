@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
-from modelless.policies.batching.urgency import bound_queues, rank
+from modelless.policies.priorities import bound_queues, rank
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy
 from modelless.policies.views import QueryView, QueueView, ResidentView, Run, Wait, WorkerView
@@ -30,9 +30,9 @@ _LOOK_AGAIN_S = 0.1
 class Nexus(BatchingPolicy):
     """The most urgent queue first, from where early drop says, in the largest batch in time.
 
-    Nobody is dropped in favour of a lower priority. While fewer queries wait than a full window
-    takes, or if there is time for a full one nowhere in the queue, only those are dropped that
-    would be late even alone.
+    No query is dropped in favour of a lower priority. While fewer queries wait than a full window
+    takes, or if a full window is in time nowhere in the queue, only queries are dropped that would
+    be late even alone.
     """
 
     def next_batch(
@@ -56,7 +56,7 @@ class Nexus(BatchingPolicy):
 
 
 def _slide(queries: Sequence[QueryView], resident: ResidentView, most: int, now_s: float) -> int:
-    """Where the batch begins; the end of the queue if nobody in it can be in time."""
+    """Returns the index at which the batch begins; the length if no query can be in time."""
     ends = list(accumulate(query.items for query in queries))
     for start, head in enumerate(queries):
         window = _planned_items(head, resident, most)
@@ -72,7 +72,10 @@ def _slide(queries: Sequence[QueryView], resident: ResidentView, most: int, now_
 
 
 def _planned_items(head: QueryView, resident: ResidentView, most: int) -> int:
-    """The largest batch of which two in a row fit the query's latency limit; at least the query."""
+    """Returns the largest batch of which two in a row fit the latency limit.
+
+    It has at least the query's items.
+    """
     if not math.isfinite(resident.p99_s[head.items]):
         return head.items
     half_s = (head.deadline_s - head.arrival_s) / 2.0
@@ -82,7 +85,7 @@ def _planned_items(head: QueryView, resident: ResidentView, most: int) -> int:
 def _fill(
     queries: Sequence[QueryView], latency_s: Sequence[float], largest: int, now_s: float
 ) -> tuple[QueryView, ...]:
-    """The first query, and those behind it as long as all are in time and the items few enough."""
+    """Returns the first query and those behind it that fit the batch and leave all in time."""
     items, earliest_s = queries[0].items, queries[0].deadline_s
     count = 1
     for query in queries[1:]:

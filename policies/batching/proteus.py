@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from math import inf, isfinite
 
 from modelless.common.errors import InvalidInputError
-from modelless.policies.batching.urgency import bound_queues
+from modelless.policies.priorities import bound_queues
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy
 from modelless.policies.views import (
@@ -26,7 +26,7 @@ from modelless.policies.views import (
     WorkerView,
 )
 
-_SLO_SHARE = 0.5  # a query may just miss a batch, and waits for that to end
+_SLO_SHARE = 0.5  # a query that just misses a batch waits for that batch to end
 _SPELL_S = 10.0
 
 
@@ -77,13 +77,13 @@ class ProteusBatching(BatchingPolicy):
         now_s: float,
         dropped: list[QueryView],
     ) -> tuple[float, list[QueryView]]:
-        """When to start which batch of the queue; who cannot be in time goes to ``dropped``."""
+        """Returns when to start which batch of the queue; moves late queries to ``dropped``."""
         waiting = list(queries)
         sizes = self._sizes(waiting, resident, max_batch, now_s)
         while waiting:
             batch = _largest(waiting, sizes)
             if not isfinite(_seconds(batch, resident.p50_s)):
-                return now_s, waiting[:1]  # nobody can tell, so nothing is gained by waiting
+                return now_s, waiting[:1]  # the latency is unknown, so waiting gains nothing
             if _last_start_s(batch, resident.p50_s) < now_s:
                 batch = _largest(waiting[:-1], sizes)
                 if batch and _last_start_s(batch, resident.p50_s) >= now_s:
@@ -94,7 +94,7 @@ class ProteusBatching(BatchingPolicy):
                 continue
             if _items(waiting[: sizes[0]]) >= sizes[0]:
                 return now_s, batch
-            # Timers are late by a little and batches sometimes slow: the wait is planned by p99.
+            # Timers are a little late and batches sometimes slow, so p99 determines the wait.
             safe_s = _last_start_s(batch, resident.p99_s)
             longest_s = min(query.arrival_s for query in batch) + self.max_wait_s
             return min(safe_s, longest_s), batch
@@ -103,7 +103,7 @@ class ProteusBatching(BatchingPolicy):
     def _sizes(
         self, waiting: Sequence[QueryView], resident: ResidentView, max_batch: int, now_s: float
     ) -> list[int]:
-        """The allowed sizes, largest first, that take less than half the tightest time limit."""
+        """Returns the allowed sizes, largest first, that take less than half the tightest limit."""
         sizes = [size for size in self.batch_sizes if size <= max_batch] or [max_batch]
         limit_s = min(query.deadline_s - query.arrival_s for query in waiting[: sizes[0]])
         tightest = self._tightest.setdefault(resident.variant_id, _Tightest())
@@ -113,10 +113,10 @@ class ProteusBatching(BatchingPolicy):
 
 
 class _Tightest:
-    """The tightest time limit of late.
+    """The tightest recent time limit.
 
-    The paper's variants serve queries of one limit. Here those with more time may not make a worker
-    wait, or busy, for so long that those with less cannot be in time.
+    The paper's variants serve queries of one limit. Here queries with a long limit must not occupy
+    a worker, or make it wait, so long that those with a short limit are late.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class _Tightest:
         self._since_s = -inf
 
     def with_another(self, limit_s: float, now_s: float) -> float:
-        """Take in one more limit, and return the tightest of this spell and the one before."""
+        """Take in one more limit and return the tightest of this period and the one before."""
         if now_s - self._since_s > _SPELL_S:
             self._limits_s, self._since_s = (self._limits_s[1], inf), now_s
         self._limits_s = (self._limits_s[0], min(self._limits_s[1], limit_s))
@@ -132,7 +132,7 @@ class _Tightest:
 
 
 def _largest(queries: Sequence[QueryView], sizes: Sequence[int]) -> list[QueryView]:
-    """B: the largest of ``sizes``, descending, that the queries fill, from their front."""
+    """Returns B: the largest of ``sizes``, descending, that the queries fill, from their front."""
     fill = _items(queries[: sizes[0]])
     size = next((size for size in sizes if size <= fill), sizes[-1])
     batch, items = list(queries[:1]), _items(queries[:1])
@@ -154,7 +154,7 @@ def _seconds(batch: Sequence[QueryView], latency_s: Sequence[float]) -> float:
 
 
 def _last_start_s(batch: Sequence[QueryView], latency_s: Sequence[float]) -> float:
-    """T: when the batch must start for all in it to be in time."""
+    """Returns T: the latest start of the batch with which all queries in it are in time."""
     return min(map(_deadline, batch)) - _seconds(batch, latency_s)
 
 

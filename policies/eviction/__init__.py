@@ -1,4 +1,4 @@
-"""Eviction policies: one file each, and what they are made of.
+"""Eviction policies: one file each, and the modules that they share.
 
-Of ``miss_cost``, ``popularity``; of several, ``worth``.
+``query_rates`` belongs to ``miss_cost``; several policies use ``instance_figures``.
 """

@@ -1,6 +1,6 @@
 """Belady by cost: evicts the instance that is needed again last, for its load time and size.
 
-Offline: it must be told all arrivals to come. Belady's rule (IBM Systems Journal, 1966) evicts what
+Offline: it must know all future arrivals. Belady's rule (IBM Systems Journal, 1966) evicts what
 is used again last, which is optimal for equal sizes and costs. If a miss need not be loaded, the
 newcomer itself is a candidate for eviction: it is declined if everything that would leave for it is
 asked for again sooner. With sizes and costs the optimal choice is NP-hard (Chrobak et al.,
@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from modelless.policies.eviction.instance_figures import rank_by, reload_s, size_bytes
 from modelless.policies.eviction.least_recently_used import LeastRecentlyUsed
-from modelless.policies.eviction.worth import reload_s, size_bytes
 from modelless.policies.scopes import scopes_of
 from modelless.policies.seams import Clairvoyant, EvictionPolicy
 from modelless.policies.views import ClusterView, Instance
@@ -28,10 +28,10 @@ _SOON_S = 1e-3
 class Belady(EvictionPolicy, Clairvoyant):
     """Least (load time / size / time to the next query of any scope it is in) first.
 
-    What nobody asks for again leaves before all else. Ties go by last use; so it is LRU as long as
-    nothing was revealed. A load is declined if what leaves for it would soon cost more: if its own
-    load time over the time to its next query is less than that of all who leave, summed. Its next
-    query is the first to come when it is loaded.
+    Instances without a future query leave first. Ties go by last use, so it is LRU until arrivals
+    are revealed. A load is declined if the victims would soon cost more: if its own load time over
+    the time to its next query is less than the sum of theirs. Its next query is the first one after
+    it is loaded.
     """
 
     def __init__(self) -> None:
@@ -44,24 +44,26 @@ class Belady(EvictionPolicy, Clairvoyant):
         if not self._arrivals_s:
             return LeastRecentlyUsed().rank(residents, view)
 
-        def key(instance: Instance) -> tuple[float, float, str, str]:
-            per_byte = self._loss(instance, view.now_s) / size_bytes(instance)
-            return per_byte, instance.last_used_s, instance.worker_id, instance.variant_id
-
-        return sorted(residents, key=key)
+        return rank_by(residents, lambda i: self._loss(i, view.now_s) / size_bytes(i))
 
     def admits(self, newcomer: Instance, victims: Sequence[Instance], view: ClusterView) -> bool:
         kept = sum(self._loss(victim, view.now_s) for victim in victims)
         return self._loss(newcomer, view.now_s, reload_s(newcomer)) >= kept
 
     def _loss(self, instance: Instance, now_s: float, ready_s: float = 0.0) -> float:
-        """Seconds of loading, a second until it is asked for again: what it would cost to do
-        without it. ``ready_s``: how long it cannot serve yet."""
+        """Returns the seconds of loading, a second until its next query, that its absence would
+        cost.
+
+        Args:
+            instance: the instance.
+            now_s: time now, seconds.
+            ready_s: seconds until it can serve.
+        """
         wait_s = self._next_s(instance.variant_id, now_s + ready_s) - now_s
         return reload_s(instance) / max(wait_s, _SOON_S)
 
     def _next_s(self, variant_id: str, now_s: float) -> float:
-        """When the next query comes that the variant could be for; inf if none does."""
+        """Returns the time of the next query that the variant could serve; inf if there is none."""
         next_s = math.inf
         for scope in scopes_of(variant_id):
             arrivals_s = self._arrivals_s.get(scope)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from modelless.policies.eviction.instance_figures import rank_by
 from modelless.policies.scopes import scopes_of
 from modelless.policies.seams import EvictionPolicy
 from modelless.policies.views import ClusterView, Instance
@@ -16,8 +17,8 @@ from modelless.policies.views import ClusterView, Instance
 class DemandDriven(EvictionPolicy):
     """By the queries now waiting or running that a variant could serve, then LRU.
 
-    Clockwork ranks the loads by unmet demand; here the scaling policy does that, and this one sees
-    to it that a load for one client does not take away what the next in the queue waits for.
+    Clockwork ranks the loads by unmet demand; here the scaling policy does that. This policy
+    prevents that a load for one client evicts what the next client in the queue waits for.
     """
 
     def rank(self, residents: Sequence[Instance], view: ClusterView) -> Sequence[Instance]:
@@ -25,6 +26,4 @@ class DemandDriven(EvictionPolicy):
             asked = view.open_queries
             return sum(asked.get(scope, 0) for scope in scopes_of(instance.variant_id))
 
-        return sorted(
-            residents, key=lambda i: (demand(i), i.last_used_s, i.worker_id, i.variant_id)
-        )
+        return rank_by(residents, demand)

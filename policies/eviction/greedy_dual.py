@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from modelless.policies.eviction.worth import Key, instances_of, key_of, reload_s, size_bytes
+from modelless.policies.eviction.instance_figures import (
+    Key,
+    instances_of,
+    key_of,
+    rank_by,
+    reload_s,
+    size_bytes,
+)
 from modelless.policies.seams import EvictionPolicy
 from modelless.policies.views import ClusterView, Instance
 
@@ -18,14 +25,14 @@ class GreedyDualSizeFrequency(EvictionPolicy):
     """Least priority first: clock at the last use + frequency x load time / size.
 
     The frequency is a variant's batches over all its instances, counted anew once none is left. A
-    victim's priority becomes the clock, so that what is not used again falls behind what is. This
-    policy is only asked, never told what left: the clock advances, at the next call, to the highest
-    priority among those that are gone since the last one, on workers that are still there.
+    victim's priority becomes the clock, so that unused instances fall behind used ones. The policy
+    is not told what was evicted: at the next call the clock advances to the highest priority among
+    the instances that are gone since the last call, on workers that still exist.
     """
 
     def __init__(self) -> None:
         self._clock = 0.0
-        self._seen: dict[Key, tuple[int, float]] = {}  # uses, and the clock at the last of them
+        self._uses: dict[Key, tuple[int, float]] = {}  # number, and the clock at the last one
         self._priority: dict[Key, float] = {}
 
     def rank(self, residents: Sequence[Instance], view: ClusterView) -> Sequence[Instance]:
@@ -34,18 +41,15 @@ class GreedyDualSizeFrequency(EvictionPolicy):
         uses = Counter[str]()
         for instance in held.values():
             uses[instance.variant_id] += instance.use_count
-        self._seen = {key: self._touch(key, each.use_count) for key, each in held.items()}
+        self._uses = {key: self._touch(key, each.use_count) for key, each in held.items()}
         self._priority = {
-            key: self._seen[key][1] + uses[each.variant_id] * reload_s(each) / size_bytes(each)
+            key: self._uses[key][1] + uses[each.variant_id] * reload_s(each) / size_bytes(each)
             for key, each in held.items()
         }
-        return sorted(
-            residents,
-            key=lambda i: (self._priority[key_of(i)], i.last_used_s, i.worker_id, i.variant_id),
-        )
+        return rank_by(residents, lambda instance: self._priority[key_of(instance)])
 
     def _advance(self, workers: set[str], held: Mapping[Key, Instance]) -> None:
-        """Take note of who has left."""
+        """Advance the clock by the instances that have been evicted."""
         evicted = [
             priority
             for key, priority in self._priority.items()
@@ -54,5 +58,5 @@ class GreedyDualSizeFrequency(EvictionPolicy):
         self._clock = max([self._clock, *evicted])
 
     def _touch(self, key: Key, uses: int) -> tuple[int, float]:
-        before = self._seen.get(key)
+        before = self._uses.get(key)
         return before if before is not None and before[0] == uses else (uses, self._clock)

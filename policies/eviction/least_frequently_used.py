@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from modelless.policies.eviction.instance_figures import rank_by
 from modelless.policies.seams import EvictionPolicy
 from modelless.policies.views import ClusterView, Instance
 
@@ -12,6 +13,4 @@ class LeastFrequentlyUsed(EvictionPolicy):
     """In-cache LFU: counts begin anew with each load. Ties go by last use, then by id."""
 
     def rank(self, residents: Sequence[Instance], view: ClusterView) -> Sequence[Instance]:
-        return sorted(
-            residents, key=lambda i: (i.use_count, i.last_used_s, i.worker_id, i.variant_id)
-        )
+        return rank_by(residents, lambda instance: instance.use_count)

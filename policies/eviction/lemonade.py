@@ -1,7 +1,6 @@
 """Idle time over load time: evicts the instance with the largest ratio of the two.
 
-Lemonade, a server of local models, orders its loaded models in this way: idle / (load time x
-weight).
+Lemonade, a server of local models, orders its loaded models by idle / (load time x weight).
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from modelless.common.errors import InvalidInputError
-from modelless.policies.eviction.worth import reload_s
+from modelless.policies.eviction.instance_figures import rank_by, reload_s
 from modelless.policies.scopes import task_of
 from modelless.policies.seams import EvictionPolicy
 from modelless.policies.views import ClusterView, Instance
@@ -37,6 +36,4 @@ class Lemonade(EvictionPolicy):
             idle_s = max(view.now_s - instance.last_used_s, 0.0)
             return idle_s / (max(reload_s(instance), _LEAST_S) * weight)
 
-        return sorted(
-            residents, key=lambda i: (-overstay(i), i.last_used_s, i.worker_id, i.variant_id)
-        )
+        return rank_by(residents, lambda instance: -overstay(instance))

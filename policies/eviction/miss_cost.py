@@ -18,8 +18,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from modelless.common.errors import InvalidInputError
-from modelless.policies.eviction.miss_cost_demand import MissDemand, Stake
-from modelless.policies.eviction.worth import Key, instances_of, key_of, reload_s, size_bytes
+from modelless.policies.eviction.instance_figures import (
+    Key,
+    instances_of,
+    key_of,
+    reload_s,
+    size_bytes,
+)
+from modelless.policies.eviction.query_rates import QueryRates, ServedKind
 from modelless.policies.scopes import in_scope, task_of
 from modelless.policies.seams import EvictionPolicy
 from modelless.policies.views import ClusterView, Instance
@@ -30,18 +36,19 @@ _IN_TIME = 0.5
 class MissCost(EvictionPolicy):
     """Least (rate of queries that only it serves x cost of a miss / size) first.
 
-    The rate is learned by scope from every view, over several half-lives (see ``Popularity``), and
-    split by kind of query as demands were seen. A kind that another instance serves as well,
-    accurately and quickly enough, counts only by how busy that one's worker is. A miss costs the
-    load, and ``lost_query_s`` for each query whose deadline passes before it ends: the first, and
-    those that come meanwhile. Instances that stand in for each other are ranked one after the
-    other, so that the last is as dear as if it were alone.
+    The policy learns the rate by scope from every view, over several half-lives (see
+    ``DecayedRates``), and divides it among kinds of queries as demands are. A kind that another
+    instance serves as well, accurately and quickly enough, counts only by how busy that instance's
+    worker is. A miss costs the load, and ``lost_query_s`` for each query whose deadline passes
+    before the load ends: the first one, and those that arrive meanwhile. Instances that replace
+    each other are ranked one after the other, so that the last one costs as much as if it were
+    alone.
 
-    A load on demand is admitted if it would come in time for a query that waits for it. Else its
-    seconds must be outweighed: by the answers that the newcomer would give over the longest
-    half-life, less those that the victims would have given, and by the queries for it that were
-    refused since it was last loaded. So nothing that goes on being asked for is refused for
-    ever: with nothing to lose for it, not more than load time / ``lost_query_s`` times.
+    A load on demand is admitted if it would end in time for a waiting query. Otherwise its seconds
+    must be outweighed: by the answers that the newcomer would give over the longest half-life, less
+    those that the victims would have given, and by the queries for it that were refused since it
+    was last loaded. So nothing that is requested again and again is declined for ever; with no
+    victims to lose, at most load time / ``lost_query_s`` times.
 
     Args:
         half_lives_s: half-lives of the remembered popularity, seconds, ascending; the longest
@@ -70,7 +77,7 @@ class MissCost(EvictionPolicy):
         self.lost_query_s = lost_query_s
         self.admission = admission
         self._horizon_s = lives_s[-1]
-        self._demand = MissDemand(lives_s, view_s)
+        self._demand = QueryRates(lives_s, view_s)
         self._leaving: set[Key] = set()
 
     def observe(self, view: ClusterView) -> None:
@@ -81,62 +88,64 @@ class MissCost(EvictionPolicy):
         self.observe(view)
         mine = {key_of(each): each for each in residents}
         held = instances_of(view) | mine
-        # Workers are asked about one by one on the same view: who leads one's ranking may be gone.
+        # The core asks for each worker on the same view: the first of a ranking may be gone.
         standing = [each for key, each in held.items() if key in mine or key not in self._leaving]
-        ranked = self._rank_by_cost(residents, self._stakes(standing, view))
+        ranked = self._rank_by_cost(residents, self._served_kinds(standing, view))
         self._leaving.update(key_of(each) for each in ranked[:1])
         return ranked
 
     def admits(self, newcomer: Instance, victims: Sequence[Instance], view: ClusterView) -> bool:
         self.observe(view)
         if not self.admission or self._is_worth_it(newcomer, victims, view):
-            self._demand.forgive(newcomer.variant_id)
+            self._demand.reset_refused(newcomer.variant_id)
             return True
         self._leaving.difference_update(key_of(each) for each in victims)
         return False
 
-    # -- what is at stake -----------------------------------------------------------------------
+    # -- the queries that each instance serves ----------------------------------------------------
 
-    def _stakes(self, standing: Iterable[Instance], view: ClusterView) -> dict[Key, list[Stake]]:
-        """The kinds of queries that each instance can serve."""
-        by_task = self._demand.stakes()
+    def _served_kinds(
+        self, standing: Iterable[Instance], view: ClusterView
+    ) -> dict[Key, list[ServedKind]]:
+        """Returns the kinds of queries that each instance can serve."""
+        by_task = self._demand.kinds_by_task()
         classes = {worker.worker_id: worker.device_class for worker in view.workers}
         facts = {variant.variant_id: variant for variant in view.variants}
         busy = {worker.worker_id: worker.busy_share for worker in view.workers}
-        stakes: defaultdict[Key, list[Stake]] = defaultdict(list)
+        kinds: defaultdict[Key, list[ServedKind]] = defaultdict(list)
         for instance in standing:
             known = facts.get(instance.variant_id)
             name = classes.get(instance.worker_id, "")
-            for stake in by_task.get(task_of(instance.variant_id), ()):
-                if known is None or stake.kind.is_served_by(known, name):
-                    stake.servers += 1
-                    stake.busy_share = min(stake.busy_share, busy.get(instance.worker_id, 0.0))
-                    stakes[key_of(instance)].append(stake)
-        return stakes
+            for kind in by_task.get(task_of(instance.variant_id), ()):
+                if known is None or kind.queries.is_served_by(known, name):
+                    kind.servers += 1
+                    kind.busy_share = min(kind.busy_share, busy.get(instance.worker_id, 0.0))
+                    kinds[key_of(instance)].append(kind)
+        return kinds
 
-    def _cost(self, instance: Instance, stakes: Iterable[Stake]) -> float:
-        """What it would cost a second, and a byte, to be without the instance."""
+    def _cost(self, instance: Instance, kinds: Iterable[ServedKind]) -> float:
+        """Returns the cost a second and a byte of evicting the instance."""
         load_s, cost_s = reload_s(instance), 0.0
-        for stake in stakes:
-            lost_s = self.lost_query_s * self._lost(load_s, stake)
-            cost_s += stake.rate_per_s * stake.own_share() * (load_s + lost_s)
+        for kind in kinds:
+            lost_s = self.lost_query_s * self._lost(load_s, kind)
+            cost_s += kind.rate_per_s * kind.own_share() * (load_s + lost_s)
         return cost_s / size_bytes(instance)
 
-    def _lost(self, load_s: float, stake: Stake) -> float:
-        """Queries lost in a miss: the first, perhaps, and those that come while it is too late."""
-        slack_s = stake.kind.latency_s - load_s
+    def _lost(self, load_s: float, kind: ServedKind) -> float:
+        """Returns the queries lost in a miss: perhaps the first, and those during the load."""
+        slack_s = kind.queries.latency_s - load_s
         if slack_s > 0.0:
             return math.exp(-slack_s / self._demand.wait_s)
-        return 1.0 + stake.rate_per_s * (self._demand.wait_s - slack_s)
+        return 1.0 + kind.rate_per_s * (self._demand.wait_s - slack_s)
 
     # -- who leaves -----------------------------------------------------------------------------
 
     def _rank_by_cost(
-        self, residents: Sequence[Instance], stakes: Mapping[Key, list[Stake]]
+        self, residents: Sequence[Instance], kinds: Mapping[Key, list[ServedKind]]
     ) -> list[Instance]:
-        """The cheapest to miss first, given that those before it are gone."""
+        """Returns the instances, the cheapest first, given that those before it are evicted."""
         waiting = [
-            (self._cost(i, stakes[key_of(i)]), i.last_used_s, i.worker_id, i.variant_id, number)
+            (self._cost(i, kinds[key_of(i)]), i.last_used_s, i.worker_id, i.variant_id, number)
             for number, i in enumerate(residents)
         ]
         heapq.heapify(waiting)
@@ -144,14 +153,14 @@ class MissCost(EvictionPolicy):
         while waiting:
             cost, *rest, number = heapq.heappop(waiting)
             instance = residents[number]
-            mine = stakes[key_of(instance)]
+            mine = kinds[key_of(instance)]
             now = self._cost(instance, mine)
-            if now > cost:  # others it was counted on have left since
+            if now > cost:  # instances that could replace it have been evicted since
                 heapq.heappush(waiting, (now, *rest, number))  # type: ignore[misc]
                 continue
             ranked.append(instance)
-            for stake in mine:
-                stake.servers -= 1
+            for kind in mine:
+                kind.servers -= 1
         return ranked
 
     # -- who comes ------------------------------------------------------------------------------
@@ -159,15 +168,15 @@ class MissCost(EvictionPolicy):
     def _is_worth_it(
         self, newcomer: Instance, victims: Sequence[Instance], view: ClusterView
     ) -> bool:
-        """Whether the load saves a query that waits, or more answers than it costs seconds."""
+        """Returns whether the load serves a waiting query, or gains more than it costs."""
         gone = {key_of(victim) for victim in victims}
         standing = [
             instance
             for key, instance in instances_of(view).items()
             if key in gone or key not in self._leaving
         ]
-        stakes = self._stakes([*standing, newcomer], view)
-        load_s, mine = reload_s(newcomer), stakes[key_of(newcomer)]
+        kinds = self._served_kinds([*standing, newcomer], view)
+        load_s, mine = reload_s(newcomer), kinds[key_of(newcomer)]
         if any(
             waiting > 0 and in_scope(newcomer.variant_id, scope) and self._is_in_time(load_s, mine)
             for scope, waiting in view.open_queries.items()
@@ -175,21 +184,21 @@ class MissCost(EvictionPolicy):
             return True
         lost_per_s = 0.0
         for victim in victims:
-            lost_per_s += self._answers_per_s(victim, stakes[key_of(victim)])
-            for stake in stakes[key_of(victim)]:
-                stake.servers -= 1
+            lost_per_s += self._answers_per_s(victim, kinds[key_of(victim)])
+            for kind in kinds[key_of(victim)]:
+                kind.servers -= 1
         gained_per_s = self._answers_per_s(newcomer, mine)
         answers = self._horizon_s * (gained_per_s - lost_per_s)
-        answers += self._demand.in_vain(newcomer.variant_id)
+        answers += self._demand.refused_queries(newcomer.variant_id)
         return self.lost_query_s * answers > load_s
 
-    def _is_in_time(self, load_s: float, stakes: Iterable[Stake]) -> bool:
-        """Whether a query that nothing else serves would probably still be answered."""
-        return any(stake.servers <= 1 and self._lost(load_s, stake) < _IN_TIME for stake in stakes)
+    def _is_in_time(self, load_s: float, kinds: Iterable[ServedKind]) -> bool:
+        """Returns whether a query that nothing else serves would probably still be answered."""
+        return any(kind.servers <= 1 and self._lost(load_s, kind) < _IN_TIME for kind in kinds)
 
-    def _answers_per_s(self, instance: Instance, stakes: Iterable[Stake]) -> float:
-        """Answers a second that are lost without the instance, if a load follows each miss."""
+    def _answers_per_s(self, instance: Instance, kinds: Iterable[ServedKind]) -> float:
+        """Returns the answers a second lost without the instance, if a load follows each miss."""
         load_s = reload_s(instance)
         return math.fsum(
-            stake.rate_per_s * stake.own_share() * self._lost(load_s, stake) for stake in stakes
+            kind.rate_per_s * kind.own_share() * self._lost(load_s, kind) for kind in kinds
         )

@@ -11,13 +11,14 @@ import math
 from collections.abc import Sequence
 
 from modelless.common.errors import InvalidInputError
-from modelless.policies.seams import EvictionPolicy
+from modelless.policies.eviction.least_recently_used import LeastRecentlyUsed
 from modelless.policies.views import ClusterView, Instance
 
 
-class ModelMesh(EvictionPolicy):
-    """LRU. What is wanted on demand is not loaded where room would have to be made for it and even
-    what was used longest ago was used too lately.
+class ModelMesh(LeastRecentlyUsed):
+    """LRU that declines a load on demand if even the oldest entry was used too recently.
+
+    It declines only where room would have to be made.
 
     Args:
         churn_age_s: seconds since the last use of the oldest entry below which a load is refused.
@@ -27,10 +28,6 @@ class ModelMesh(EvictionPolicy):
         if not (isinstance(churn_age_s, (int, float)) and 0.0 <= churn_age_s < math.inf):
             raise InvalidInputError.of("churn_age_s", churn_age_s, "seconds, 0 or more")
         self.churn_age_s = churn_age_s
-
-    def rank(self, residents: Sequence[Instance], view: ClusterView) -> Sequence[Instance]:
-        del view
-        return sorted(residents, key=lambda i: (i.last_used_s, i.worker_id, i.variant_id))
 
     def admits(self, newcomer: Instance, victims: Sequence[Instance], view: ClusterView) -> bool:
         if not victims:

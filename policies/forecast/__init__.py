@@ -1,1 +1,1 @@
-"""Forecasters: one file each, and ``intake``, by which they are told."""
+"""Forecasters: one file each, and ``observed_rates``, which prepares their input."""

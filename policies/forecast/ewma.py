@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from math import inf
 
 from modelless.common.errors import InvalidInputError
-from modelless.policies.forecast.intake import Intake, newness
+from modelless.policies.forecast.observed_rates import ObservedRates, newness
 from modelless.policies.seams import Forecaster
 
 
@@ -26,16 +26,16 @@ class Ewma(Forecaster):
         if not 0.0 < half_life_s < inf:
             raise InvalidInputError.of("half_life_s", half_life_s, "seconds, more than 0")
         self.half_life_s = half_life_s
-        self._intake = Intake()
+        self._observed = ObservedRates()
         self._rates: dict[str, float] = {}
 
     def observe(self, now_s: float, arrivals_per_s: Mapping[str, float]) -> None:
-        elapsed_s, rates = self._intake.take(now_s, arrivals_per_s)
+        elapsed_s, rates = self._observed.record(now_s, arrivals_per_s)
         weight = newness(elapsed_s, self.half_life_s)
         for scope, rate in rates.items():
             known = self._rates.get(scope)
             self._rates[scope] = rate if known is None else known + weight * (rate - known)
-        for scope in self._intake.forgotten:
+        for scope in self._observed.forgotten:
             self._rates.pop(scope, None)
 
     def forecast(self, horizon_s: float) -> Mapping[str, float]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import exp, expm1, inf, isfinite, log
 
 from modelless.common.errors import InvalidInputError
-from modelless.policies.forecast.intake import MAX_RATE_PER_S, Intake, newness
+from modelless.policies.forecast.observed_rates import MAX_RATE_PER_S, ObservedRates, newness
 from modelless.policies.seams import Forecaster
 
 _SEASONS_TO_HALF = 2.0
@@ -60,11 +60,11 @@ class HoltWinters(Forecaster):
         self.trend_half_life_s = trend_half_life_s
         self.damping_half_life_s = damping_half_life_s
         self.season_bins = season_bins
-        self._intake = Intake()
+        self._observed = ObservedRates()
         self._states: dict[str, _State] = {}
 
     def observe(self, now_s: float, arrivals_per_s: Mapping[str, float]) -> None:
-        elapsed_s, rates = self._intake.take(now_s, arrivals_per_s)
+        elapsed_s, rates = self._observed.record(now_s, arrivals_per_s)
         number = self._bin(0.0)
         for scope, rate in rates.items():
             state = self._states.get(scope)
@@ -73,13 +73,13 @@ class HoltWinters(Forecaster):
                 self._states[scope] = _State(rate, 0.0, [0.0] * bins)
             elif elapsed_s > 0.0:
                 self._learn(state, elapsed_s, rate, number)
-        for scope in self._intake.forgotten:
+        for scope in self._observed.forgotten:
             self._states.pop(scope, None)
 
     def forecast(self, horizon_s: float) -> Mapping[str, float]:
         horizon_s = horizon_s if isfinite(horizon_s) and horizon_s > 0.0 else 0.0
         damping_s = self.damping_half_life_s / log(2.0)
-        # The mean over the horizon of the damped trend's sum up to each moment of it.
+        # The mean over the horizon of the damped trend's sum up to each moment.
         reach_s = 0.0
         if horizon_s > 0.0:
             ratio = horizon_s / damping_s
@@ -107,14 +107,14 @@ class HoltWinters(Forecaster):
             state.season[number] += share * (rate - level - state.season[number])
 
     def _bin(self, ahead_s: float) -> int:
-        """The part of the season ``ahead_s`` from the last observation."""
+        """Returns the part of the season ``ahead_s`` from the last observation."""
         if self.season_s is None:
             return 0
-        phase = ((self._intake.now_s or 0.0) + ahead_s) % self.season_s / self.season_s
+        phase = ((self._observed.now_s or 0.0) + ahead_s) % self.season_s / self.season_s
         return min(int(phase * self.season_bins), self.season_bins - 1)
 
     def _shares(self, horizon_s: float) -> dict[int, float]:
-        """The shares of the horizon that fall on each part of the season, about."""
+        """Returns about which share of the horizon falls on each part of the season."""
         if self.season_s is None:
             return {}
         samples = min(

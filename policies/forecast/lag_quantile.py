@@ -13,7 +13,7 @@ from math import inf
 import numpy as np
 
 from modelless.common.errors import InvalidInputError
-from modelless.policies.forecast.intake import MAX_RATE_PER_S, Intake
+from modelless.policies.forecast.observed_rates import MAX_RATE_PER_S, ObservedRates
 from modelless.policies.seams import Forecaster
 from modelless.policies.views import FloatArray
 
@@ -51,19 +51,19 @@ class LagQuantile(Forecaster):
         self.lags_s = tuple(sorted(map(float, lags_s)))
         self.horizon_s = horizon_s
         self.step = step
-        self._intake = Intake()
+        self._observed = ObservedRates()
         self._scopes: list[str] = []  # rows of the arrays below
         lags = len(self.lags_s)
         self._first_weights = np.array([1.0 / lags] * lags + [_FIRST_SPREAD])
         self._weights: FloatArray = np.empty((0, lags + 1))
-        # Seconds at each observation from some begin, and arrivals by scope up to then. There is
-        # always enough of it to look back on: at first it is made up.
+        # Seconds at each observation from some start, and arrivals by scope up to then. The history
+        # is always long enough for the lags: at first it is invented.
         self._needed_s = self.lags_s[-1] + horizon_s
         self._seconds: FloatArray = np.array([0.0, self._needed_s])
         self._arrivals: FloatArray = np.empty((0, 2))
 
     def observe(self, now_s: float, arrivals_per_s: Mapping[str, float]) -> None:
-        elapsed_s, rates = self._intake.take(now_s, arrivals_per_s)
+        elapsed_s, rates = self._observed.record(now_s, arrivals_per_s)
         self._keep_scopes(rates)
         if self._seconds[-1] + elapsed_s > self._seconds[-1] and self._scopes:
             self._append(elapsed_s, rates)
@@ -77,8 +77,8 @@ class LagQuantile(Forecaster):
         return dict(zip(self._scopes, rates.tolist(), strict=True))
 
     def _keep_scopes(self, rates: Mapping[str, float]) -> None:
-        """Rows for scopes that are new, none for those forgotten."""
-        gone = self._intake.forgotten
+        """Add rows for new scopes and remove those of forgotten ones."""
+        gone = self._observed.forgotten
         if gone:
             rows = [row for row, scope in enumerate(self._scopes) if scope not in gone]
             self._scopes = [self._scopes[row] for row in rows]
@@ -88,13 +88,13 @@ class LagQuantile(Forecaster):
         if new:
             self._scopes += new
             self._weights = np.vstack([self._weights, np.tile(self._first_weights, (len(new), 1))])
-            # As if it had always come at the rate at which it was first heard of.
+            # As if the scope had always had the rate of its first observation.
             first = np.array([rates[scope] for scope in new])[:, None] * self._seconds
             self._arrivals = np.vstack([self._arrivals, first])
 
     def _append(self, elapsed_s: float, rates: Mapping[str, float]) -> None:
         last = self._arrivals[:, -1]
-        # A scope of which nothing was told goes on as before.
+        # A scope without an observation keeps its rate.
         before = (last - self._arrivals[:, -2]) / (self._seconds[-1] - self._seconds[-2])
         now = np.array([rates.get(scope, before[row]) for row, scope in enumerate(self._scopes)])
         self._seconds = np.append(self._seconds, self._seconds[-1] + elapsed_s)
@@ -120,10 +120,9 @@ class LagQuantile(Forecaster):
         self._weights += (self.step * slope / length)[:, None] * features
 
     def _features(self, at_s: float) -> FloatArray:
-        """Mean rates over the windows that end at ``at_s``, and their spread; (scopes, lags + 1).
+        """Returns the features at ``at_s``, shape (scopes, lags + 1).
 
-        The spread is the standard deviation of a Poisson process's mean rate over the horizon,
-        never 0: a scope that was silent may speak again.
+        They are the mean rates over the windows that end there, and the spread of the longest one.
         """
         begins_s = np.maximum(at_s - np.array(self.lags_s), 0.0)
         counts = self._upto(np.array([at_s])) - self._upto(begins_s)
@@ -133,7 +132,10 @@ class LagQuantile(Forecaster):
         return np.hstack([means, spread])
 
     def _upto(self, at_s: FloatArray) -> FloatArray:
-        """Arrivals up to each of ``at_s``, shape (scopes, len(at_s)); linear in between."""
+        """Returns the arrivals up to each of ``at_s``, shape (scopes, len(at_s)).
+
+        They are linear between observations.
+        """
         right = np.clip(np.searchsorted(self._seconds, at_s), 1, len(self._seconds) - 1)
         left = right - 1
         share = (at_s - self._seconds[left]) / (self._seconds[right] - self._seconds[left])

@@ -8,7 +8,7 @@ from modelless.policies.seams import Forecaster
 
 
 class LastValue(Forecaster):
-    """The random-walk forecast; hard to beat over short horizons, and the yardstick of the rest."""
+    """The random-walk forecast: hard to beat over short horizons; a reference for others."""
 
     def __init__(self) -> None:
         self._rates: dict[str, float] = {}

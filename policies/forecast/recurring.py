@@ -17,18 +17,18 @@ from statistics import median
 
 from modelless.common.errors import InvalidInputError
 from modelless.policies.forecast.ewma import Ewma
-from modelless.policies.forecast.intake import MAX_RATE_PER_S, Intake
+from modelless.policies.forecast.observed_rates import MAX_RATE_PER_S, ObservedRates
 from modelless.policies.seams import Forecaster
 
-_INTERVALS = 8  # of a scope, that are remembered
-_FEWEST = 3  # that say whether it is regular
-_ROBUST = 5  # of so many the longest and the shortest are left out
-_NEW_BURST = 0.3  # what the latest burst counts in the mean of all
+_INTERVALS = 8  # remembered intervals of a scope
+_FEWEST = 3  # intervals from which regularity is judged
+_ROBUST = 5  # intervals from which the longest and the shortest are left out
+_NEW_BURST = 0.3  # weight of the latest burst in the mean
 
 
 @dataclass(slots=True)
 class _Burst:
-    """A time awake: its queries, and seconds from the first to the last."""
+    """A period of activity: its queries, and seconds from the first to the last."""
 
     queries: float = 0.0
     span_s: float = 0.0
@@ -36,13 +36,13 @@ class _Burst:
 
 @dataclass(slots=True)
 class _Sleeper:
-    """What is known of one scope's sleep.
+    """The activity and silence of one scope.
 
     Attributes:
-        woke_s, heard_s: when it last woke, and when its last query came.
-        burst: since it woke.
-        mean: of the bursts before; None before the first ended.
-        periods_s, pauses_s: from awakening to awakening, and from last query to awakening.
+        woke_s, heard_s: times of the last awakening and of the last query.
+        burst: the burst since the awakening.
+        mean: mean of earlier bursts; None before the first ended.
+        periods_s, pauses_s: times from awakening to awakening, and from last query to awakening.
     """
 
     woke_s: float
@@ -53,7 +53,7 @@ class _Sleeper:
     pauses_s: deque[float] = field(default_factory=lambda: deque(maxlen=_INTERVALS))
 
     def wake(self, now_s: float) -> None:
-        """It sleeps no more: the burst before is over."""
+        """End the previous burst and begin a new one."""
         self.periods_s.append(now_s - self.woke_s)
         self.pauses_s.append(now_s - self.heard_s)
         weight = _NEW_BURST if self.mean is not None else 1.0
@@ -67,7 +67,7 @@ class _Sleeper:
 
 
 class Recurring(Forecaster):
-    """The moving average, and of what sleeps and is regular the burst that is due.
+    """The moving average, and the expected burst of silent scopes with regular bursts.
 
     Args:
         half_life_s: half-life of the moving average, seconds.
@@ -86,17 +86,17 @@ class Recurring(Forecaster):
         self.half_life_s = half_life_s
         self.quiet_s = quiet_s
         self.tolerance = tolerance
-        self._intake = Intake()
+        self._observed = ObservedRates()
         self._elapsed_s = 0.0
         self._sleepers: dict[str, _Sleeper] = {}
 
     def observe(self, now_s: float, arrivals_per_s: Mapping[str, float]) -> None:
         self._mean.observe(now_s, arrivals_per_s)
-        before_s = self._intake.now_s
-        elapsed_s, rates = self._intake.take(now_s, arrivals_per_s)
-        for scope in self._intake.forgotten:
+        before_s = self._observed.now_s
+        elapsed_s, rates = self._observed.record(now_s, arrivals_per_s)
+        for scope in self._observed.forgotten:
             self._sleepers.pop(scope, None)
-        now_s = self._intake.now_s or 0.0
+        now_s = self._observed.now_s or 0.0
         if before_s is not None and now_s < before_s:
             self._sleepers.clear()  # the clock jumped back
         self._elapsed_s = elapsed_s or self._elapsed_s
@@ -113,7 +113,7 @@ class Recurring(Forecaster):
     def awakenings(self, horizon_s: float) -> Mapping[str, float]:
         if not (isfinite(horizon_s) and horizon_s > 0.0):
             return {}
-        now_s = self._intake.now_s or 0.0
+        now_s = self._observed.now_s or 0.0
         due = {
             scope: self._due_queries(sleeper, sleeper.mean, now_s, horizon_s)
             for scope, sleeper in self._sleepers.items()
@@ -122,7 +122,7 @@ class Recurring(Forecaster):
         return {scope: queries for scope, queries in due.items() if queries > 0.0}
 
     def _hear(self, scope: str, now_s: float, elapsed_s: float, rate: float) -> None:
-        """Queries came since the last observation, ``elapsed_s`` ago."""
+        """Note queries since the last observation, ``elapsed_s`` ago."""
         began_s = now_s - elapsed_s
         sleeper = self._sleepers.get(scope)
         if sleeper is None:
@@ -136,10 +136,10 @@ class Recurring(Forecaster):
     def _due_queries(
         self, sleeper: _Sleeper, mean: _Burst, now_s: float, horizon_s: float
     ) -> float:
-        """Queries expected of a sleeper within the horizon; 0 if nobody can tell when it wakes.
+        """Returns the queries expected of a sleeping scope within the horizon; 0 if unpredictable.
 
-        It wakes at any time between the shortest and the longest interval alike, and at once if it
-        is a little overdue. Waking is a query at least.
+        The awakening is uniform between the shortest and the longest interval, or immediate if it
+        is a little overdue. It brings at least one query.
         """
         window = self._window_s(sleeper, now_s)
         if window is None:
@@ -153,9 +153,9 @@ class Recurring(Forecaster):
         return share * max(mean.queries * part, 1.0)
 
     def _window_s(self, sleeper: _Sleeper, now_s: float) -> tuple[float, float] | None:
-        """The soonest and the latest that it wakes, seconds from now; None if that is not known.
+        """Returns the earliest and the latest awakening, seconds from now; None if unpredictable.
 
-        The more regular of its two kinds of intervals tells.
+        It uses the more regular of the two kinds of intervals.
         """
         found: tuple[float, float] | None = None
         least_spread_s = inf
@@ -177,7 +177,7 @@ class Recurring(Forecaster):
 
 
 def _range(intervals_s: Sequence[float] | deque[float]) -> tuple[float, float]:
-    """The shortest and the longest; of many without the extremes."""
+    """Returns the shortest and the longest interval, of many without the extremes."""
     ordered = sorted(intervals_s)
     kept = ordered[1:-1] if len(ordered) >= _ROBUST else ordered
     return kept[0], kept[-1]

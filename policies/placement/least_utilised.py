@@ -9,8 +9,7 @@ from modelless.policies.views import WorkerState
 
 
 class LeastUtilised(PlacementPolicy):
-    """Workers with room before those without, then by busy share since the last view; ties go to
-    the one with most free memory."""
+    """Workers with room first, then by busy share since the last view, then by free memory."""
 
     def rank(
         self, variant_id: str, memory_bytes: int, workers: Sequence[WorkerState]

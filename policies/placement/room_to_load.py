@@ -10,16 +10,16 @@ from modelless.policies.views import WorkerState
 
 
 class RoomToLoad(PlacementPolicy):
-    """Most free memory where it suffices; where something must leave, the work is shared out.
+    """Most free memory where it suffices; otherwise the loads are spread over the workers.
 
-    Workers that are full differ in free memory by accident only, and going by it sends load after
-    load to the same one, while what the others hold is never evicted. So among those without room,
-    the ones with fewest loads under way come first, and then each variant has an order of its own
-    (rendezvous hashing; Thaler and Ravishankar, IEEE/ACM ToN 1998), so that it comes back to where
-    the same rivals are.
+    Full workers differ in free memory only by accident. To rank them by it would send load after
+    load to the same one, while what the others hold is never evicted. So among workers without
+    room, those with the fewest loads under way come first, and then each variant has an order of
+    its own (rendezvous hashing; Thaler and Ravishankar, IEEE/ACM ToN 1998), so that it returns to
+    the worker with the same rivals.
 
-    Of those that fit and load alike, one comes first whose host's other devices slow the variant
-    less, in steps of a tenth, where that is known (``WorkerState.slowdowns``).
+    Of workers with room and equally many loads, the one comes first whose host's other devices slow
+    the variant less, in steps of a tenth, where that is known (``WorkerState.slowdowns``).
     """
 
     def rank(

@@ -1,6 +1,7 @@
-"""Scaling policies: one file each, and what they are made of.
+"""Scaling policies: one file each, and the modules that they share.
 
-Of ``demand_value``, all that begins with its name; of ``infaas``, ``model_variants``; of
-``proteus``, ``proteus_program``; of ``proteus`` and ``infadapter``, ``demand_mix``, ``replanning``
-and ``worker_options``.
+``demand_value`` uses the modules of its folder; ``infaas`` uses ``model_variants``; ``proteus``
+uses ``proteus_program``; ``proteus`` and ``infadapter`` use ``demand_mix``, ``replanning`` and
+``worker_options``; ``elastic`` uses ``elastic_program`` and ``elastic_problem``; both programs use
+``mixed_integer``.
 """

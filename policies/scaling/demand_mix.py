@@ -1,7 +1,7 @@
-"""Who asks: demand by kind, a kind being a scope and the least accuracy its clients accept.
+"""The demand by kind: a scope and the least accuracy that its clients accept.
 
-The forecast gives a scope's rate; how it divides into kinds, and how long they give, is learned
-from ``ClusterView.demands``, because the last second alone is too few queries to tell.
+The forecast gives a scope's rate. Its division into kinds and their latency limits are learned from
+``ClusterView.demands``, because the last second alone contains too few queries.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from math import inf, isfinite
 
 from modelless.policies.views import ClusterView
 
-_MEMORY = 0.9  # of what was known before a view, what is still believed after it
-_LEAST_PER_S = 1e-3  # scopes asked for more seldom are left out
-_MOST_FLOORS = 4  # kinds of a scope: each is a row of constraints in a program
+_MEMORY = 0.9  # weight after a view of what was known before it
+_LEAST_PER_S = 1e-3  # rate below which a scope is left out
+_MOST_FLOORS = 4  # most kinds of a scope: each is a row of constraints in a program
 
 
 @dataclass(frozen=True, slots=True)
 class DemandKind:
-    """Queries of one scope that accept the same least accuracy.
+    """Queries of one scope with the same least accuracy.
 
     Attributes:
         scope: as in ``QueryView``.
         min_accuracy_percent: 0 if none was given.
-        latency_s: from arrival to deadline, their median; inf if none was given.
-        items_per_s: expected.
+        latency_s: median time from arrival to deadline, seconds; inf if none was given.
+        items_per_s: expected items a second.
     """
 
     scope: str
@@ -35,7 +35,7 @@ class DemandKind:
 
 
 class DemandMix:
-    """Remembers the mix of limits, and divides a forecast by it."""
+    """Learns the mix of limits and divides a forecast by it."""
 
     def __init__(self) -> None:
         self._weights: dict[tuple[str, float, float], float] = {}  # by scope, floor, latency
@@ -57,9 +57,9 @@ class DemandMix:
         self._weights = {kind: w for kind, w in self._weights.items() if w > _LEAST_PER_S}
 
     def kinds(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> list[DemandKind]:
-        """What is expected, in order of scope and accuracy; nothing if no rate is known.
+        """Returns the expected kinds, in order of scope and accuracy; none if no rate is known.
 
-        Where the forecast is no number, what has just been measured stands in.
+        Where the forecast is not finite, the last measured rate replaces it.
         """
         found: list[DemandKind] = []
         for scope in sorted(forecast_per_s):
@@ -70,8 +70,8 @@ class DemandMix:
                 found += self._divided(scope, rate_per_s)
         return found
 
-    def supposed(self, view: ClusterView) -> list[DemandKind]:
-        """Before anything is known: all tasks alike, and no limits."""
+    def default_kinds(self, view: ClusterView) -> list[DemandKind]:
+        """Returns kinds for a start without observations: equal tasks without limits."""
         return [DemandKind(task, 0.0, inf, 1.0) for task in sorted({v.task for v in view.variants})]
 
     def _divided(self, scope: str, rate_per_s: float) -> list[DemandKind]:
@@ -79,7 +79,7 @@ class DemandMix:
         for (of, floor, latency_s), weight in sorted(self._weights.items()):
             if of == scope:
                 limits.setdefault(floor, {})[latency_s] = weight
-        while len(limits) > _MOST_FLOORS:  # the rarest kind is taken for the next stricter one
+        while len(limits) > _MOST_FLOORS:  # the rarest kind joins the next stricter one
             floors = list(limits)
             rarest = min(floors[:-1], key=lambda floor: sum(limits[floor].values()))
             stricter = limits[floors[floors.index(rarest) + 1]]
@@ -100,7 +100,7 @@ class DemandMix:
 
 
 def _median(weights: Mapping[float, float]) -> float:
-    """The lower weighted median of the keys."""
+    """Returns the lower weighted median of the keys."""
     half, below = sum(weights.values()) / 2.0, 0.0
     for value in sorted(weights):
         below += weights[value]

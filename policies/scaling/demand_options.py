@@ -1,4 +1,4 @@
-"""What clients ask for, and what each kind of query could be served with, cheapest first."""
+"""The demands of clients, and the placements that could serve each of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from modelless.variants.vocabulary import Placement
 
 
 class Option(NamedTuple):
-    """A placement that could be loaded; the price is that of a batch of one item."""
+    """A placement that could be loaded; its price is that of a batch of one item."""
 
     price_usd: float
     placement: Placement
@@ -21,7 +21,7 @@ class Option(NamedTuple):
     latency_s: float
 
     def meets(self, demand: Demand) -> bool:
-        """Whether it is quick and accurate enough; never if its latency is unknown."""
+        """Returns whether it is quick and accurate enough; False if its latency is unknown."""
         return (
             self.latency_s <= demand.latency_s
             and self.latency_s < inf
@@ -33,14 +33,14 @@ ANYTHING = Demand("", inf, 0.0, 0.0)
 
 
 def demands_of(view: ClusterView) -> list[Demand]:
-    """What is asked for, what is asked for in vain first; within a scope the strictest first."""
-    told = {demand.scope for demand in view.demands}
+    """Returns the demands; unmet ones come first, within a scope the strictest first."""
+    known = {demand.scope for demand in view.demands}
     demands = [demand for demand in view.demands if demand.rate_per_s > 0.0]
     waiting = {scope for scope, count in view.open_queries.items() if count > 0}
     rates = {scope: rate for scope, rate in view.arrivals_per_s.items() if rate > 0.0}
     unmet = {scope for scope, rate in view.unmet_per_s.items() if rate > 0.0}
-    untold = (waiting | set(rates) | unmet) - told
-    demands += [Demand(scope, inf, 0.0, rates.get(scope, 0.0)) for scope in untold]
+    others = (waiting | set(rates) | unmet) - known
+    demands += [Demand(scope, inf, 0.0, rates.get(scope, 0.0)) for scope in others]
 
     def importance(demand: Demand) -> tuple[bool, float, str, float, float]:
         rate = rates.get(demand.scope, 0.0)
@@ -50,13 +50,13 @@ def demands_of(view: ClusterView) -> list[Demand]:
     return sorted(demands, key=importance)
 
 
-def under_way(view: ClusterView) -> int:
-    """Loads that have not ended."""
+def count_loading(view: ClusterView) -> int:
+    """Returns the number of loads that have not ended."""
     return sum(instance.is_loading for worker in view.workers for instance in worker.instances)
 
 
 def options_of(view: ClusterView, tasks: Collection[str]) -> Mapping[str, list[Option]]:
-    """What each scope of the tasks could be served with by the workers that are there."""
+    """Returns the options of each scope of the tasks on the existing workers."""
     classes = sorted({worker.device_class for worker in view.workers} & set(view.device_classes))
     options: defaultdict[str, list[Option]] = defaultdict(list)
     for variant in view.variants:
@@ -74,6 +74,6 @@ def options_of(view: ClusterView, tasks: Collection[str]) -> Mapping[str, list[O
 
 
 def cheapest(options: Sequence[Option], demand: Demand) -> Option | None:
-    """The cheapest that meets the demand; ties by name. None if none does."""
+    """Returns the cheapest option that meets the demand; None if none does; ties go by name."""
     able = [option for option in options if option.meets(demand)]
     return min(able, key=lambda o: (o.price_usd, o.placement.variant_id), default=None)

@@ -6,9 +6,9 @@ workers hold as ``demand-value`` does, so the variants follow the load as well. 
 machine workers may be slower than profiled: while busy workers miss deadlines, the policy
 multiplies demand by a growing factor (*strain*), which falls slowly afterwards.
 
-The plan is the best that a mixed-integer program is known to have, or, where its search ends
-unproven, the better of what it found and of a greedy plan (``elastic_program``). The search is
-ended by the work done, so that the same demand gives the same plan on any machine.
+The plan is the proven best of a mixed-integer program. If the search ends without a proof, it is
+the better of the plan found and a greedy plan (``elastic_program``). A limit on the work ends the
+search, so that the same demand gives the same plan on any machine.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from modelless.policies.scaling.demand_value.demand_value import DemandValue
 from modelless.policies.scaling.demand_value.offer import offer_of
 from modelless.policies.scaling.demand_value.rates import KindRate, KindRates
 from modelless.policies.scaling.demand_value.worth import worth_of
+from modelless.policies.scaling.elastic_problem import Prices
 from modelless.policies.scaling.elastic_program import (
     Plan,
     best_plan,
@@ -33,8 +34,7 @@ from modelless.policies.scaling.elastic_program import (
     present_plan,
     rent_usd_per_s,
 )
-from modelless.policies.scaling.elastic_terms import Prices
-from modelless.policies.scaling.mixed_integer import Effort
+from modelless.policies.scaling.mixed_integer import SolverLimits
 from modelless.policies.seams import ScalingPolicy
 from modelless.policies.views import ClusterView, Targets
 
@@ -46,7 +46,7 @@ _STRAIN_UP, _STRAIN_DOWN, _MOST_STRAIN = 1.25, 0.99, 8.0  # a view
 
 
 class Elastic(ScalingPolicy):
-    """Workers by number and size, worth less rent; what they hold as ``demand-value`` decides.
+    """Workers by number and size, worth less rent; ``demand-value`` decides what they hold.
 
     Args:
         query_usd: value of an answer in time.
@@ -85,7 +85,7 @@ class Elastic(ScalingPolicy):
         ):
             if not 0.0 <= value < inf:
                 raise InvalidInputError.of(name, value, "0 or more, finite")
-        self.effort = Effort(node_limit, _GAP, time_limit_s).checked()
+        self.limits = SolverLimits(node_limit, _GAP, time_limit_s).validated()
         self.prices = Prices(query_usd, accuracy_usd, horizon_s)
         self.down_after_s = down_after_s
         self.zero_after_s = zero_after_s
@@ -93,7 +93,7 @@ class Elastic(ScalingPolicy):
         self.utilisation = utilisation
         self.slack = slack
         self._rates = KindRates(_MEMORY_S)
-        self._asked_s: float | None = None  # when there last was a query
+        self._asked_s: float | None = None  # time of the last query
         self._strain = 1.0
         self._quality: PlanQuality | None = None  # of this view's plan
         self._plans: deque[tuple[float, Plan]] = deque(maxlen=_MOST_PLANS)
@@ -108,11 +108,11 @@ class Elastic(ScalingPolicy):
         )
 
     def _workers(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> dict[str, int]:
-        """Wanted workers by device class; before anything came, those that are there."""
+        """Returns wanted workers by device class; before any query, those that exist."""
         present = present_plan(view.workers)
         expected = self._expected(view, forecast_per_s)
         plan = present if expected is None else self._best(view, expected, present)
-        kept = self._steadied(view, plan)
+        kept = self._stabilise(view, plan)
         if self._quality is not None and kept != plan:
             self._quality = self._quality._replace(remark="a dearer one of late is kept for now")
         wanted = dict.fromkeys((size for pool in view.pools for size in pool.sizes), 0)
@@ -124,19 +124,19 @@ class Elastic(ScalingPolicy):
     def _expected(
         self, view: ClusterView, forecast_per_s: Mapping[str, float]
     ) -> list[KindRate] | None:
-        """The demand to plan for; None before there was any."""
+        """Returns the demand to plan for; None before any query."""
         if any(rate > 0.0 for rate in view.arrivals_per_s.values()) or view.open_queries:
             self._asked_s = view.now_s
         if self._asked_s is None:
             return None
         if view.now_s - self._asked_s >= self.zero_after_s:
             return []
-        self._feel(view)
+        self._update_strain(view)
         tasks = {variant.task for variant in view.variants}
         told = self._rates.rates(forecast_per_s, len(tasks))
         return [kind._replace(rate_per_s=self._strain * kind.rate_per_s) for kind in told]
 
-    def _feel(self, view: ClusterView) -> None:
+    def _update_strain(self, view: ClusterView) -> None:
         """Learn whether busy workers miss deadlines."""
         busy = sum(worker.busy_share for worker in view.workers)
         is_busy = bool(view.workers) and busy >= self.utilisation * len(view.workers)
@@ -146,7 +146,7 @@ class Elastic(ScalingPolicy):
             self._strain = max(self._strain * _STRAIN_DOWN, 1.0)
 
     def _best(self, view: ClusterView, expected: list[KindRate], present: Plan) -> Plan:
-        """What pays; where nothing does and nobody is at work, one worker for those who wait."""
+        """Returns the best plan; if it is empty while queries wait, one cheapest worker."""
         sizes = {size for pool in view.pools for size in pool.sizes}
         names = sorted((sizes | {size for _, size in present}) & set(view.device_classes))
         offer = offer_of(view.variants, names)
@@ -164,7 +164,7 @@ class Elastic(ScalingPolicy):
             view.device_classes,
             self.utilisation,
             self.prices,
-            self.effort,
+            self.limits,
         )
         plan = present
         if found is not None:
@@ -176,8 +176,8 @@ class Elastic(ScalingPolicy):
             plan = _cheapest(view, {offer.classes[number] for number in able})
         return plan
 
-    def _steadied(self, view: ClusterView, plan: Plan) -> Plan:
-        """The dearest plan of the last while, of equals the latest."""
+    def _stabilise(self, view: ClusterView, plan: Plan) -> Plan:
+        """Returns the most expensive recent plan, of equal ones the latest."""
         if self._plans and view.now_s < self._plans[-1][0]:
             self._plans.clear()  # the clock jumped back
         self._plans.append((view.now_s, plan))
@@ -190,7 +190,7 @@ class Elastic(ScalingPolicy):
 
 
 def _cheapest(view: ClusterView, able: Collection[str]) -> Plan:
-    """One worker of the cheapest class that is able to serve; none if there is none."""
+    """Returns one worker of the cheapest class that is able to serve; empty without any."""
     slots = [
         (pool.name, size)
         for pool in view.pools
@@ -202,6 +202,6 @@ def _cheapest(view: ClusterView, able: Collection[str]) -> Plan:
 
 
 def _unpooled(view: ClusterView, present: Plan) -> Plan:
-    """Workers that no pool knows of; they stay as they are."""
+    """Returns the workers outside the pools, which stay as they are."""
     pooled = {pool.name for pool in view.pools}
     return Counter({key: count for key, count in present.items() if key[0] not in pooled})

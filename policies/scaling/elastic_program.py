@@ -1,11 +1,14 @@
-"""The best workers for a demand: how many of each pool and of which size, as one integer program.
+"""The best workers for a demand, by number, pool and size: an integer program and a greedy plan.
 
-What is gained is answers in time, and accuracy; what is paid is rent, and what a move costs. How
-queries are shared among placements is part of the program, so that a cheaper variant, a larger
-worker and one worker more compete on the same terms, as in Proteus (Ahmad et al., ASPLOS 2024),
-here with workers of several sizes that may become one another. Where the search ends before it has
-proven anything, a greedy plan is worked out as well (``elastic_greedy``), and the better of the two
-by the program's own objective is taken.
+The gain is answers in time and accuracy; the cost is rent and moves. The division of queries among
+placements is part of the program, so a cheaper variant, a larger worker and one more worker compete
+on equal terms, as in Proteus (Ahmad et al., ASPLOS 2024), here with workers of several sizes that
+may change into each other. If the search ends without a proof, the greedy planner plans, too, and
+the better plan by the program's own objective is used.
+
+The greedy planner starts from the existing workers and takes the best step for as long as one
+helps. A step adds, removes or resizes some workers. It gives their time to what earns most in it,
+without a program, so the estimate of what they earn may be somewhat low.
 """
 
 from __future__ import annotations
@@ -13,39 +16,41 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import inf, isfinite, nan
+from typing import NamedTuple
 
 import numpy as np
 
 from modelless.policies.plan_quality import PlanQuality, PlanSource
 from modelless.policies.scaling.demand_value.offer import Offer
-from modelless.policies.scaling.elastic_greedy import greedy_counts
-from modelless.policies.scaling.elastic_terms import Prices, Terms
-from modelless.policies.scaling.mixed_integer import Effort, Found, Program
+from modelless.policies.scaling.elastic_problem import ElasticProblem, Prices
+from modelless.policies.scaling.mixed_integer import MixedIntegerProgram, SolverLimits, SolverResult
 from modelless.policies.views import FloatArray, Pool, WorkerState
 from modelless.variants.vocabulary import DeviceClass
 
 _MOST_KINDS = 64
 
 Plan = Counter[tuple[str, str]]
-"""Workers by pool and size."""
+"""The number of workers by pool and size."""
 
 
 def present_plan(workers: Sequence[WorkerState]) -> Plan:
-    """The workers as they are, or are about to be."""
+    """Returns the workers by pool and by the size that they have or change to."""
     return Counter((worker.pool, worker.size) for worker in workers)
 
 
 def rent_usd_per_s(plan: Plan, classes: Mapping[str, DeviceClass]) -> float:
-    """What the workers of a plan cost."""
+    """Returns the rent of a plan's workers, US dollars a second."""
     return sum(classes[size].cost_usd(1.0) * n for (_, size), n in plan.items() if size in classes)
 
 
 def merged(rate_per_s: FloatArray, time_s: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Kinds that the same placements serve alike, as one; of very many the largest, scaled up.
+    """Returns kinds that the same placements serve equally, merged; of very many the largest.
+
+    The rates of the largest are scaled up to the total.
 
     Args:
-        rate_per_s: shape (k,).
-        time_s: shape (k, p), device time of a query; inf where the placement must not serve it.
+        rate_per_s: queries a second of each kind, shape (k,).
+        time_s: device time of a query, shape (k, p); inf where the placement must not serve it.
     """
     rows, number = np.unique(time_s, axis=0, return_inverse=True)
     rates = np.bincount(number.reshape(-1), weights=rate_per_s, minlength=len(rows))
@@ -63,87 +68,220 @@ def best_plan(
     classes: Mapping[str, DeviceClass],
     utilisation: float,
     prices: Prices,
-    effort: Effort,
+    limits: SolverLimits,
 ) -> tuple[Plan, PlanQuality] | None:
-    """The plan that earns most of what is found, and how good it is; None if there is none.
+    """Returns the plan that earns most and its quality; None if there is no plan.
 
     Args:
-        rate_per_s: shape (k,), queries a second of each kind.
-        time_s: shape (k, p), device time of a query; inf where the placement must not serve it.
-        offer: the placements.
-        pools: what may be changed.
-        present: the workers as they are.
+        rate_per_s: queries a second of each kind, shape (k,).
+        time_s: device time of a query, shape (k, p); inf where the placement must not serve it.
+        offer: placements.
+        pools: pools and their bounds.
+        present: current workers.
         classes: device classes by name.
-        utilisation: the share of a worker's time that is planned with.
-        prices: what things are worth.
-        effort: how long to search.
+        utilisation: share of a worker's time to plan with.
+        prices: values of answers.
+        limits: limits of the search.
     """
-    terms = Terms(rate_per_s, time_s, offer, pools, present, classes, utilisation, prices)
-    program = program_of(terms)
-    found, source = program.best(effort), PlanSource.PROGRAM
+    problem = ElasticProblem(
+        rate_per_s, time_s, offer, pools, present, classes, utilisation, prices
+    )
+    program = program_of(problem)
+    found, source = program.maximise(limits), PlanSource.PROGRAM
     by_clock = found.by_clock
     quality = PlanQuality(source, _gap(found, found.bound), by_clock)
     if found.is_impossible:
         return None
     if found.values is None or not quality.is_proven:
-        greedy = greedy_counts(terms)
-        known = program.worth_of(greedy, effort.time_limit_s) if greedy is not None else Found(None)
+        greedy = greedy_counts(problem)
+        known = (
+            program.evaluate_plan(greedy, limits.time_limit_s)
+            if greedy is not None
+            else SolverResult(None)
+        )
         if greedy is not None and (found.values is None or known.worth > found.worth):
             bound = max(found.bound, known.worth)
             quality = PlanQuality(PlanSource.GREEDY, _gap(known, bound), by_clock)
-            return _plan_of(terms, greedy), quality
+            return _plan_of(problem, greedy), quality
     if found.values is None:
         return None
-    return _plan_of(terms, found.values[: len(terms.slots)]), quality
+    return _plan_of(problem, found.values[: len(problem.slots)]), quality
 
 
-def _gap(found: Found, bound: float) -> float:
+def _gap(found: SolverResult, bound: float) -> float:
     if not (isfinite(bound) and isfinite(found.worth)):
         return nan
     return (bound - found.worth) / max(abs(found.worth), 1e-9)
 
 
-def _plan_of(terms: Terms, counts: FloatArray) -> Plan:
+def _plan_of(problem: ElasticProblem, counts: FloatArray) -> Plan:
     return Counter(
         {
             (pool.name, size): round(count)
-            for (pool, size), count in zip(terms.slots, counts.tolist(), strict=True)
+            for (pool, size), count in zip(problem.slots, counts.tolist(), strict=True)
         }
     )
 
 
-def program_of(terms: Terms) -> Program:
-    """What is earned, and the bounds.
+def program_of(problem: ElasticProblem) -> MixedIntegerProgram:
+    """Returns the program of a problem.
 
-    Columns: workers by slot, queries a second by flow, resized or started by slot, by pool.
+    The columns are workers by slot, queries a second by flow, resized or started workers by slot,
+    and started workers by pool.
     """
-    counts, flows = len(terms.slots), len(terms.kinds)
+    counts, flows = len(problem.slots), len(problem.kinds)
     moved, started = counts + flows, 2 * counts + flows
     gain = np.concatenate(
-        (-terms.rent_usd, terms.worth_usd[terms.placed], -terms.resize_usd, -terms.start_usd)
+        (
+            -problem.rent_usd,
+            problem.worth_usd[problem.placed],
+            -problem.resize_usd,
+            -problem.start_usd,
+        )
     )
     scale = max(float(np.abs(gain).max(initial=0.0)), 1e-12)  # the solver's tolerances are absolute
-    program = Program(gain / scale, counts, np.full(len(gain), inf))
-    of_kind: list[dict[int, float]] = [{} for _ in terms.rate_per_s]
-    of_class: list[dict[int, float]] = [{} for _ in terms.offer.classes]
-    pairs = zip(terms.kinds.tolist(), terms.placed.tolist(), strict=True)
+    program = MixedIntegerProgram(gain / scale, counts, np.full(len(gain), inf))
+    of_kind: list[dict[int, float]] = [{} for _ in problem.rate_per_s]
+    of_class: list[dict[int, float]] = [{} for _ in problem.offer.classes]
+    pairs = zip(problem.kinds.tolist(), problem.placed.tolist(), strict=True)
     for column, (kind, placed) in enumerate(pairs, start=counts):
         of_kind[kind][column] = 1.0
-        of_class[int(terms.offer.class_of[placed])][column] = float(terms.time_s[kind, placed])
+        of_class[int(problem.offer.class_of[placed])][column] = float(problem.time_s[kind, placed])
     for kind, columns in enumerate(of_kind):
-        program.add(columns, -inf, float(terms.rate_per_s[kind]))
+        program.add(columns, -inf, float(problem.rate_per_s[kind]))
     for number, columns in enumerate(of_class):
-        mine = np.flatnonzero(terms.class_of_slot == number).tolist()
-        given = dict.fromkeys(mine, -terms.utilisation)
-        program.add({**columns, **given}, -inf, terms.utilisation * terms.elsewhere[number])
-    for slot, there in enumerate(terms.there):
+        mine = np.flatnonzero(problem.class_of_slot == number).tolist()
+        given = dict.fromkeys(mine, -problem.utilisation)
+        program.add({**columns, **given}, -inf, problem.utilisation * problem.elsewhere[number])
+    for slot, there in enumerate(problem.there):
         program.add({slot: 1.0, moved + slot: -1.0}, -inf, there)
-    for number in range(len(terms.pools)):
-        mine = np.flatnonzero(terms.pool_of_slot == number).tolist()
-        present = terms.pool_there[number]
-        program.add(dict.fromkeys(mine, 1.0), terms.least[number], terms.most[number])
+    for number in range(len(problem.pools)):
+        mine = np.flatnonzero(problem.pool_of_slot == number).tolist()
+        present = problem.pool_there[number]
+        program.add(dict.fromkeys(mine, 1.0), problem.least[number], problem.most[number])
         program.add({**dict.fromkeys(mine, 1.0), started + number: -1.0}, -inf, present)
-        if isfinite(terms.most_cores[number]):
-            cores = {slot: float(terms.cores[slot]) for slot in mine}
-            program.add(cores, -inf, terms.most_cores[number])
+        if isfinite(problem.most_cores[number]):
+            cores = {slot: float(problem.cores[slot]) for slot in mine}
+            program.add(cores, -inf, problem.most_cores[number])
     return program
+
+
+_MOST_STEPS = 64
+_MOST_AT_ONCE = 256
+
+
+class _Pair(NamedTuple):
+    """A kind on a device class, with the seconds and the worth of a query there."""
+
+    kind: int
+    number: int
+    seconds: float
+    usd: float
+
+    @property
+    def usd_per_s(self) -> float:
+        return self.usd / self.seconds
+
+
+def greedy_counts(problem: ElasticProblem) -> FloatArray | None:
+    """Returns the workers by slot; None if no plan found keeps the pools' bounds."""
+    if not problem.slots:
+        return np.zeros(0)
+    orders = _orders(problem)
+    steps = _steps(problem)
+    counts = np.array(problem.there)
+    best = float(_earned(problem, orders, counts[None, :])[0])
+    for _ in range(_MOST_STEPS):
+        plans = counts + steps
+        plans = plans[(plans >= 0.0).all(axis=1)]
+        if not len(plans):
+            break
+        earned = _earned(problem, orders, plans)
+        row = int(earned.argmax())
+        if not earned[row] > best + 1e-15:
+            break
+        best, counts = float(earned[row]), plans[row]
+    return counts if not _broken(problem, counts[None, :])[0] else None
+
+
+def _steps(problem: ElasticProblem) -> FloatArray:
+    """Returns the possible steps of a plan, shape (steps, slots)."""
+    one = np.eye(len(problem.slots))
+    moves = [sign * row for row in one for sign in (1.0, -1.0)]
+    moves += [
+        more * one[into] - fewer * one[out]
+        for out in range(len(one))
+        for into in range(len(one))
+        if into != out
+        for more, fewer in ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0))
+    ]
+    sizes = [1 << power for power in range(_MOST_AT_ONCE.bit_length())]
+    return np.array([size * move for size in sizes for move in moves])
+
+
+def _orders(problem: ElasticProblem) -> tuple[list[_Pair], ...]:
+    """Returns the orders in which the workers' time is given away.
+
+    The first order is by earnings a second; the second is the same with the kinds first that the
+    fewest classes serve; the third is by earnings a query, then by the first order.
+    """
+    thrifty: dict[tuple[int, int], _Pair] = {}
+    lavish: dict[tuple[int, int], _Pair] = {}
+    for kind, placed in zip(problem.kinds.tolist(), problem.placed.tolist(), strict=True):
+        key = kind, int(problem.offer.class_of[placed])
+        seconds = max(float(problem.time_s[kind, placed]), 1e-12)
+        pair = _Pair(*key, seconds, float(problem.worth_usd[placed]))
+        thrifty[key] = max(thrifty.get(key, pair), pair, key=lambda each: each.usd_per_s)
+        lavish[key] = max(lavish.get(key, pair), pair, key=lambda each: each.usd)
+    by_worth = sorted(thrifty.values(), key=lambda pair: (-pair.usd_per_s, pair))
+    by_query = sorted(lavish.values(), key=lambda pair: (-pair.usd, -pair.usd_per_s, pair))
+    classes = Counter(pair.kind for pair in by_worth)
+    by_need = sorted(by_worth, key=lambda pair: classes[pair.kind])
+    return by_worth, by_need, by_query + by_worth
+
+
+def _broken(problem: ElasticProblem, plans: FloatArray) -> FloatArray:
+    """Returns by how many workers and cores each plan breaks the pools' bounds, shape (plans,)."""
+    broken = np.zeros(len(plans))
+    for number in range(len(problem.pools)):
+        mine = problem.pool_of_slot == number
+        workers = plans[:, mine].sum(axis=1)
+        broken += np.maximum(problem.least[number] - workers, 0.0)
+        broken += np.maximum(workers - problem.most[number], 0.0)
+        broken += np.maximum(plans[:, mine] @ problem.cores[mine] - problem.most_cores[number], 0.0)
+    return broken
+
+
+def _earned(
+    problem: ElasticProblem, orders: Sequence[Sequence[_Pair]], plans: FloatArray
+) -> FloatArray:
+    """Returns the earnings of each plan, US dollars a second, shape (plans,).
+
+    Broken bounds make them very negative.
+    """
+    earned = -plans @ problem.rent_usd
+    earned -= np.maximum(plans - problem.there, 0.0) @ problem.resize_usd
+    for number, there in enumerate(problem.pool_there):
+        workers = plans[:, problem.pool_of_slot == number].sum(axis=1)
+        earned -= np.maximum(workers - there, 0.0) * problem.start_usd[number]
+    earned += np.max([_served_usd(problem, order, plans) for order in orders], axis=0)
+    most = float(problem.worth_usd.max(initial=0.0)) * float(np.sum(problem.rate_per_s))
+    most += float((plans @ problem.rent_usd).max(initial=0.0))
+    result: FloatArray = earned - _broken(problem, plans) * 1e3 * most
+    return result
+
+
+def _served_usd(problem: ElasticProblem, order: Sequence[_Pair], plans: FloatArray) -> FloatArray:
+    """Returns the worth of answers a second if the workers' time is given away in this order."""
+    left = [
+        problem.utilisation * (plans[:, problem.class_of_slot == number].sum(axis=1) + elsewhere)
+        for number, elsewhere in enumerate(problem.elsewhere)
+    ]
+    waiting = np.repeat(np.asarray(problem.rate_per_s)[:, None], len(plans), axis=1)
+    usd = np.zeros(len(plans))
+    for kind, number, seconds, each_usd in order:
+        served = np.minimum(waiting[kind], left[number] / seconds)
+        waiting[kind] -= served
+        left[number] = np.maximum(left[number] - served * seconds, 0.0)
+        usd += served * each_usd
+    return usd

@@ -51,7 +51,7 @@ class Fixed(ScalingPolicy):
 
 
 def _frontier(variants: Sequence[VariantFacts], device_class: str) -> list[VariantFacts]:
-    """Those that no other of their task equals in accuracy and latency and betters in one."""
+    """Returns the variants that no other of their task dominates."""
     frontier: list[VariantFacts] = []
     quickest: dict[str, VariantFacts] = {}  # by task, of those at least as accurate
     for variant in sorted(variants, key=lambda v: (-v.accuracy_percent, v.latency_s[device_class])):

@@ -4,13 +4,13 @@ The autoscalers of INFaaS (Romero et al., "INFaaS: Automated Model-less Inferenc
 ATC 2021). One scales variants by their demand and profiled throughput; the other scales workers by
 the utilisation of the least busy one. Constants are the source's unless said otherwise.
 
-Departures. The source scales models on each worker by itself, and its cap of replicas is of one
-machine with many cores; here it is decided for all workers at once, each of which holds one copy at
-most, and the cap is of a variant on a device class. A variant has no other of a smaller batch here,
-so that what is downgraded goes to a CPU. Demand is given to variants as the selection would, as no
-view says what came of it. Workers are looked at with every view, where the source does every two
-seconds; low must be held in seconds, not in looks. On CPUs a worker is idle up to 20 % (ours).
-Nothing is evicted but what is no longer wanted, and that only when its room is needed.
+Departures. The source scales models on each worker by itself, and its cap of replicas is for one
+machine with many cores. Here one decision covers all workers, each of which holds at most one copy,
+and the cap is for a variant on a device class. There are no variants of a smaller batch here, so a
+downgrade goes to a CPU. Demand is assigned to variants as the selection would assign it, because no
+view contains the assignment. Workers are checked with every view, in the source every two seconds;
+demand must be low for a number of seconds, not of checks. On CPUs a worker is idle up to 20 %
+(ours). Only unwanted instances are evicted, and only when their room is needed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from modelless.policies.seams import ScalingPolicy
 from modelless.policies.views import ClusterView, Demand, Targets
 from modelless.variants.vocabulary import Placement
 
-_LOAD_SHARE_PER_S: Final = 0.2  # of an accelerator's capacity, kept for each second of loading
-_CPU_SHARE: Final = 0.95  # of a CPU's capacity, to be used
+_LOAD_SHARE_PER_S: Final = 0.2  # share of an accelerator's capacity kept per second of loading
+_CPU_SHARE: Final = 0.95  # share of a CPU's capacity to use
 _UPGRADE_GAIN: Final = 1.5
 _NO_ROOM_COST: Final = 1000.0
 _BUSY_SHARE: Final = 0.8
@@ -43,12 +43,12 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class InfaasScaling(ScalingPolicy):
-    """Instances by variant, and workers by device class. The forecast is not looked at.
+    """Instances by variant, and workers by device class; the forecast is not used.
 
     Demand is given to running variants as INFaaS's selection would: the slowest that fits first,
-    and what is beyond its capacity to the next. What can be served by nothing that runs starts
-    what is soonest loaded; so does each task before anything was asked for. The last variant of a
-    task stays, and so does the last worker of a class.
+    and the rest beyond its capacity to the next. Demand that nothing running can serve starts the
+    variant that is loaded soonest; so does each task before any query. The last variant of a task
+    stays, and so does the last worker of a class.
 
     Args:
         accelerator_patience_s: seconds of low demand before an accelerator's variant loses a
@@ -95,7 +95,7 @@ class InfaasScaling(ScalingPolicy):
 
     def targets(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> Targets:
         plan = _Plan(view, self._wanted, self.accelerator_replicas, self.cpu_replicas)
-        self._low_models.look(view.now_s)
+        self._low_models.begin_view(view.now_s)
         demands = _demands(view)
         if not self._was_asked and not demands:
             demands = [
@@ -119,14 +119,14 @@ class InfaasScaling(ScalingPolicy):
         return Targets(instances, self._workers(view), Reason.DEMAND)
 
     def _workers(self, view: ClusterView) -> dict[str, int]:
-        """One more where all are busy, one fewer where one has been idle for long."""
+        """Returns one more worker where all are busy, one fewer where one has long been idle."""
         if self.worker_patience_s is None:
             return {}
         shares = defaultdict[str, list[float]](list)
         for worker in view.workers:
             if worker.device_class in view.device_classes:
                 shares[worker.device_class].append(worker.busy_share)
-        self._low_classes.look(view.now_s)
+        self._low_classes.begin_view(view.now_s)
         wanted = {}
         for name, busy in sorted(shares.items()):
             idle_share = _IDLE_SHARE.get(view.device_classes[name].kind, _IDLE_SHARE_ELSE)
@@ -140,12 +140,12 @@ class InfaasScaling(ScalingPolicy):
 
 @dataclass(slots=True)
 class _Plan:
-    """One decision in the making.
+    """One decision in progress.
 
     Attributes:
         wanted: replicas by placement.
-        demand: items a second given to each.
-        strictest: the tightest limits of what was given to each.
+        demand: items a second given to each placement.
+        strictest: tightest limits of the demand given to each placement.
     """
 
     view: ClusterView
@@ -166,11 +166,7 @@ class _Plan:
         present = Counter(w.device_class for w in view.workers)
         self._idle_workers = {name: float(count) for name, count in present.items()}
         self._models, self._by_scope = model_variants(view, sorted(present))
-        held = Counter(
-            Placement(instance.variant_id, worker.device_class)
-            for worker in view.workers
-            for instance in worker.instances
-        )
+        held = view.count_instances()
         kept = held if self.before is None else self.before
         self.wanted = {
             placement: min(count, held[placement])
@@ -180,14 +176,14 @@ class _Plan:
         self._weigh()
 
     def running(self) -> list[ModelVariant]:
-        """What is wanted, by name."""
+        """Returns the wanted model-variants, by name."""
         names = sorted((p for p, count in self.wanted.items() if count > 0), key=_name)
         return [self._models[placement] for placement in names]
 
     def assign(self, demand: Demand) -> None:
-        """Give the demand to running models, the tightest fit first, as far as they have capacity.
+        """Give the demand to running models, the tightest fit first, within their capacity.
 
-        What is left over counts for the first that has room to grow, or starts another if none has.
+        The rest counts for the first that has room to grow, or starts another if none has.
         """
         able = [model for model in self._by_scope.get(demand.scope, ()) if model.meets(demand)]
         running = [model for model in able if self.wanted.get(model.placement, 0) > 0]
@@ -204,18 +200,18 @@ class _Plan:
             self._start(demand, able)
 
     def is_short(self, model: ModelVariant) -> bool:
-        """Whether it has too little capacity, and one replica fewer would not do."""
+        """Returns whether its capacity is too small, and one replica fewer would not do."""
         return self._missing(model) > 0.0 and not self.is_low(model)
 
     def is_low(self, model: ModelVariant) -> bool:
-        """Whether one replica fewer would do, or a downgrade of the last one."""
+        """Returns whether one replica fewer would do, or a downgrade of the last one."""
         count = self.wanted[model.placement]
         if self.demand[model.placement] <= (count - 1) * model.item_per_s:
             return True
         return count == 1 and self._downgrade(model) is not None
 
     def grow(self, model: ModelVariant) -> None:
-        """Replicate, or upgrade within the architecture where that costs much less loading."""
+        """Add replicas, or upgrade within the architecture where that costs much less loading."""
         missing = self._missing(model)
         count, room = ceil(missing / model.item_per_s), self._room(model)
         cheap = min(room, max(self._cap(model) - self.wanted[model.placement], 0))
@@ -229,7 +225,7 @@ class _Plan:
         self._add(model, min(count, room))
 
     def shrink(self, model: ModelVariant) -> None:
-        """One replica fewer; the last one on an accelerator is downgraded to a CPU, if one fits."""
+        """Remove one replica; downgrade the last one on an accelerator to a CPU, if one fits."""
         placement = model.placement
         if self.wanted[placement] == 1:
             substitute = self._downgrade(model)
@@ -240,12 +236,12 @@ class _Plan:
         self.wanted[placement] -= 1
 
     def _cap(self, model: ModelVariant) -> float:
-        """Replicas past which one more counts as dear."""
+        """Returns the replicas beyond which one more counts as expensive."""
         cap = self.accelerator_replicas if model.is_dear else self.cpu_replicas
         return inf if cap is None else cap
 
     def _missing(self, model: ModelVariant) -> float:
-        """Items a second beyond what it should be given; the source's Delta."""
+        """Returns the items a second beyond what it should be given; the source's Delta."""
         demand = self.demand[model.placement]
         capacity = self.wanted[model.placement] * model.item_per_s
         if demand <= 0.0:
@@ -255,7 +251,7 @@ class _Plan:
         return demand - _CPU_SHARE * capacity
 
     def _capacity_left(self, model: ModelVariant) -> float:
-        """Items a second it may still be given. Replicas share their workers' time with others."""
+        """Returns the items a second it may still be given; replicas share their workers' time."""
         capacity = self.wanted.get(model.placement, 0) * model.item_per_s * _CPU_SHARE
         shared = self._idle_workers[model.placement.device_class] * model.item_per_s * _CPU_SHARE
         return max(min(capacity - self.demand[model.placement], shared), 0.0)
@@ -273,7 +269,7 @@ class _Plan:
         return rate
 
     def _start(self, demand: Demand, able: Sequence[ModelVariant]) -> None:
-        """Want what is soonest loaded of what could serve it; CPUs first if time allows."""
+        """Want the model that is loaded soonest and can serve; CPUs first if time allows."""
         startable = [model for model in able if self.wanted.get(model.placement, 0) == 0]
         startable.sort(
             key=lambda m: (
@@ -289,14 +285,14 @@ class _Plan:
                 return
 
     def _siblings(self, model: ModelVariant) -> Iterable[ModelVariant]:
-        """Others of the architecture that meet what it was given."""
+        """Yields others of the architecture that meet its demand's limits."""
         limits = self.strictest.get(model.placement)
         for other in self._by_scope.get(model.architecture, ()):
             if other is not model and (limits is None or other.meets(limits)):
                 yield other
 
     def _upgrade(self, model: ModelVariant, missing: float) -> ModelVariant | None:
-        """The quickest sibling that has room for as many replicas as absorb all that is missing."""
+        """Returns the quickest sibling with room for the replicas that are missing."""
         able = [
             other
             for other in self._siblings(model)
@@ -306,7 +302,7 @@ class _Plan:
         return min(able, key=lambda m: (m.latency_s, _name(m.placement)), default=None)
 
     def _downgrade(self, model: ModelVariant) -> ModelVariant | None:
-        """The quickest sibling on a CPU that can take over all of the demand; None on a CPU."""
+        """Returns the quickest sibling on a CPU that can take over all demand; None on a CPU."""
         if not model.is_dear:
             return None
         demand = self.demand[model.placement]
@@ -319,7 +315,7 @@ class _Plan:
         return min(able, key=lambda m: (m.latency_s, _name(m.placement)), default=None)
 
     def _is_last(self, model: ModelVariant) -> bool:
-        """Whether it is all that its task has."""
+        """Returns whether its task has no other wanted model."""
         task = task_of(model.placement.variant_id)
         return not any(
             count > 0 and placement != model.placement
@@ -331,14 +327,14 @@ class _Plan:
         self.wanted[model.placement] = self.wanted.get(model.placement, 0) + count
 
     def _room(self, model: ModelVariant) -> int:
-        """How many workers more could hold it without taking anything wanted away."""
+        """Returns how many more workers could hold it without evicting anything wanted."""
         free_bytes = self._free_bytes[model.placement.device_class]
         fitting = len(free_bytes) - bisect_left(free_bytes, model.memory_bytes)
         crammed = [free < model.memory_bytes for free in self._holders[model.placement]]
         return max(fitting + sum(crammed) - self.wanted.get(model.placement, 0), 0)
 
     def _weigh(self) -> None:
-        """Note what each worker has free beside what is wanted or cannot leave, and its models."""
+        """Note each worker's free memory beside what is wanted or cannot leave, and its models."""
         for worker in self.view.workers:
             placements = [Placement(i.variant_id, worker.device_class) for i in worker.instances]
             kept_bytes = sum(
@@ -355,15 +351,15 @@ class _Plan:
 
 
 class _Patience(Generic[_Key]):
-    """For how long something has been low without a break."""
+    """How long something has been low without a break."""
 
     def __init__(self) -> None:
         self._now_s = -inf
         self._since_s: dict[_Key, float] = {}
         self._asked: set[_Key] = set()
 
-    def look(self, now_s: float) -> None:
-        """A new view; what was not asked about in the last one begins anew."""
+    def begin_view(self, now_s: float) -> None:
+        """Begin a new view; keys that the last one did not ask about start again."""
         if now_s < self._now_s:
             self._since_s.clear()
         self._since_s = {key: s for key, s in self._since_s.items() if key in self._asked}
@@ -371,7 +367,7 @@ class _Patience(Generic[_Key]):
         self._now_s = now_s
 
     def is_over(self, key: _Key, is_low: bool, patience_s: float) -> bool:
-        """Whether it has been low for so long; if so, it begins anew."""
+        """Returns whether it has been low for so long; if so, it starts again."""
         self._asked.add(key)
         if not is_low:
             self._since_s.pop(key, None)
@@ -388,7 +384,7 @@ def _name(placement: Placement) -> tuple[str, str]:
 
 
 def _demands(view: ClusterView) -> list[Demand]:
-    """What was asked for, strictest first; without limits where only its rate is known."""
+    """Returns the demands, strictest first, without limits where only the rate is known."""
     told = {demand.scope for demand in view.demands}
     rates = view.arrivals_per_s.items()
     rest = [Demand(scope, inf, 0.0, rate) for scope, rate in rates if scope not in told]

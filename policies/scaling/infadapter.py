@@ -10,20 +10,19 @@ while demand is served: accuracy is that of the mean answer, cost that of the wo
 time that of the slowest variant that is not loaded yet. The paper finds the best by trying all, and
 so does this, for small sets. Quotas are shares of the queries: select with ``planned-shares``.
 
-Departures. The paper gives one service CPU cores of one node; here an option is a whole worker
-of some device class, its cost the price of that class, so that for workers that are all alike it is
-the paper's. The paper has one service; here workers are divided between scopes by the device time
-their demand takes at its cheapest, and what a scope leaves over is offered to the others, the worst
-off first. Variants run batches, as in Proteus, where the paper's run single queries. Where demand
-cannot be served, as much as possible is. The paper forecasts by an LSTM, here the world's
-forecaster does, and capacity is planned with some headroom (ours). All plans are looked at where
-there are few, and otherwise coarser steps and smaller sets, by count and not by the clock: the same
-demand gives the same plan on any machine.
+Departures. The paper gives one service CPU cores of one node. Here an option is a whole worker of a
+device class at that class's price, which for equal workers is the same. The paper has one service.
+Here workers are divided between scopes by the device time that their demand takes at its cheapest,
+and the workers that a scope does not use are offered to the others, the worst off first. Variants
+run batches, as in Proteus; the paper's run single queries. Where demand cannot be served, as much
+as possible is served. The paper forecasts by an LSTM, this control plane by its forecaster, and
+capacity is planned with some headroom (ours). All plans are compared where they are few; otherwise
+the search uses coarser steps and smaller sets, limited by count and not by the clock, so that the
+same demand gives the same plan on any machine.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -50,12 +49,12 @@ from modelless.policies.scaling.worker_options import (
 from modelless.policies.views import ClusterView, FloatArray, Targets
 from modelless.variants.vocabulary import Placement
 
-_MOST_PLANS = 100_000  # looked at for all scopes; where there are more, in coarser steps
-_PLANS_A_SET = 8  # or smaller sets
+_MOST_PLANS = 100_000  # most plans compared for all scopes; more are compared in coarser steps
+_PLANS_A_SET = 8  # fewer plans for a set call for smaller sets
 
 
 class _Choice(NamedTuple):
-    """What a scope would do with the workers it may use."""
+    """The best plan of a scope with the workers that it may use."""
 
     value: float
     counts: tuple[int, ...]
@@ -136,11 +135,11 @@ class _ScopeSearch:
     """The search for one scope.
 
     Args:
-        policy: its weights.
-        view, workers: what there is.
-        kinds: the scope's demand.
-        options: at least one.
-        most_plans: to look at.
+        policy: the policy, for its weights.
+        view, workers: the cluster.
+        kinds: demand of the scope.
+        options: options of workers, at least one.
+        most_plans: most plans to compare.
     """
 
     def __init__(
@@ -168,17 +167,13 @@ class _ScopeSearch:
             prices = dict.fromkeys(workers, 1.0)
         most = sum(prices.get(name, 0.0) * count for name, count in workers.items())
         self._cost = np.array([prices.get(name, 0.0) / most for name in self._classes])
-        loaded = Counter(
-            Placement(instance.variant_id, worker.device_class)
-            for worker in view.workers
-            for instance in worker.instances
-        )
+        loaded = view.count_instances()
         self._loaded = np.array([float(loaded[option.placement]) for option in options])
         longest = max(option.load_s for option in options)
         self._load = np.array([option.load_s / longest if longest else 0.0 for option in options])
 
     def least_workers(self) -> dict[str, float]:
-        """By device class, how many workers would serve all demand at the highest throughput."""
+        """Returns how many workers of each device class would serve all demand at best."""
         demand = sum(kind.items_per_s for kind in self.kinds)
         quickest: dict[str, float] = {}
         for option, name in zip(self.options, self._classes, strict=True):
@@ -186,7 +181,7 @@ class _ScopeSearch:
         return {name: demand / items_per_s for name, items_per_s in quickest.items()}
 
     def best(self, budget: Mapping[str, int]) -> _Choice:
-        """The best plan within ``budget`` workers by device class; ties go to the first found."""
+        """Returns the best plan within ``budget`` workers by device class; ties go to the first."""
         usable = [o for o, name in enumerate(self._classes) if budget.get(name, 0) > 0]
         sets: list[tuple[int, ...]] = []
         for size in range(1, self._policy.most_variants + 1):
@@ -201,19 +196,19 @@ class _ScopeSearch:
         return _Choice(float(value[row]), tuple(round(count) for count in plans[row].tolist()))
 
     def used(self, choice: _Choice) -> dict[str, int]:
-        """Workers by device class."""
+        """Returns the workers by device class."""
         used: dict[str, int] = {}
         for name, count in zip(self._classes, choice.counts, strict=True):
             used[name] = used.get(name, 0) + count
         return used
 
     def flows(self, choice: _Choice) -> dict[tuple[int, int], float]:
-        """Items a second by kind and option."""
+        """Returns items a second by kind and option."""
         counts = np.array([choice.counts], dtype=np.float64)
         return {(k, o): float(given[0]) for k, o, given in fill(self.kinds, self.options, counts)}
 
     def _plans(self, sets: Sequence[Sequence[int]], budget: Mapping[str, int]) -> FloatArray:
-        """All counts within budget of options that make a set, one or more of each.
+        """Returns all counts within budget of options that make a set, one or more of each.
 
         Returns:
             Workers by plan and option, shape (plans, options).
@@ -245,9 +240,9 @@ class _ScopeSearch:
 
 
 def _counts(classes: Sequence[str], budget: Mapping[str, int], most: int) -> NDArray[np.intp]:
-    """Ways to set workers to options of these device classes, one or more to each.
+    """Returns the ways to set workers to options of these device classes, one or more to each.
 
-    In steps of several workers where there would be more than ``most`` otherwise.
+    It uses steps of several workers where there would be more than ``most`` ways otherwise.
 
     Returns:
         Shape (ways, options); no ways if there are fewer workers than options.
@@ -265,7 +260,7 @@ def _counts(classes: Sequence[str], budget: Mapping[str, int], most: int) -> NDA
 
 
 def _divide(workers: Mapping[str, int], scopes: Sequence[_ScopeSearch]) -> list[dict[str, int]]:
-    """Workers to scopes, in proportion to what each needs at least; remainders to the largest."""
+    """Returns workers by scope, in proportion to the least need; remainders go to the largest."""
     budgets: list[dict[str, int]] = [{} for _ in scopes]
     for name, count in workers.items():
         needs = [search.least_workers().get(name, 0.0) for search in scopes]

@@ -1,10 +1,10 @@
-"""Mixed-integer programs by HiGHS, ended by the work done rather than by the clock.
+"""Mixed-integer programs by HiGHS, limited by the work done rather than by the clock.
 
-HiGHS goes the same way through the same program on any machine, so a limit on the nodes of its
-search tree ends it at the same plan everywhere. A limit in seconds does not: it is a far backstop
-for programs that are larger than anybody foresaw, and an answer tells if it was what ended the
-search. SciPy hands HiGHS no first guess; planners compare what is found with the plans that they
-have, by the worth that ``worth_of`` gives these in the same program.
+HiGHS solves the same program in the same way on any machine, so a limit on the nodes of its search
+tree gives the same plan everywhere. A limit in seconds does not: it protects against unexpectedly
+large programs, and the result says if it ended the search. SciPy gives HiGHS no first guess, so
+planners compare its result with the plans that they have, evaluated in the same program by
+``evaluate_plan``.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from modelless.policies.views import FloatArray
 _TIME_LIMIT = 1  # SciPy's status
 
 
-class Effort(NamedTuple):
-    """How long to search.
+class SolverLimits(NamedTuple):
+    """Limits of a search.
 
     Attributes:
-        node_limit: nodes of the search tree at most; the first node is the program without whole
+        node_limit: most nodes of the search tree; the first node is the program without whole
             numbers, with cuts and heuristics.
-        gap: stop when the plan is proven this close to the best, as a share.
-        time_limit_s: wall-clock seconds a program, as a backstop.
+        gap: share of the best at which the search stops, once proven.
+        time_limit_s: wall-clock seconds for a program.
     """
 
     node_limit: int
     gap: float
     time_limit_s: float
 
-    def checked(self) -> Effort:
-        """Itself.
+    def validated(self) -> SolverLimits:
+        """Returns the limits.
 
         Raises:
-            InvalidInputError: it makes no sense.
+            InvalidInputError: a limit is out of range.
         """
         if type(self.node_limit) is not int or self.node_limit < 0:
             raise InvalidInputError.of("node_limit", self.node_limit, "a whole number, 0 or more")
@@ -51,15 +51,15 @@ class Effort(NamedTuple):
         return self
 
 
-class Found(NamedTuple):
-    """What a search found.
+class SolverResult(NamedTuple):
+    """The result of a search.
 
     Attributes:
-        values: of the columns; None if nothing was found.
-        worth: theirs; -inf without.
-        bound: no values are worth more; inf if nobody knows.
-        is_impossible: it is proven that there are none.
-        by_clock: the backstop ended the search.
+        values: values of the columns; None if nothing was found.
+        worth: worth of the values; -inf without values.
+        bound: no values are worth more; inf if unknown.
+        is_impossible: whether it is proven that there are none.
+        by_clock: whether the time limit ended the search.
     """
 
     values: FloatArray | None
@@ -70,13 +70,13 @@ class Found(NamedTuple):
 
 
 @dataclass(slots=True)
-class Program:
-    """Maximise gain x columns, which are 0 or more, under constraints that are added row by row.
+class MixedIntegerProgram:
+    """Maximises gain x columns, which are 0 or more, under constraints that are added row by row.
 
     Attributes:
-        gain: by column.
-        whole: the first so many columns are whole numbers.
-        most: by column.
+        gain: gain of each column.
+        whole: number of columns, the first ones, that are whole numbers.
+        most: upper bound of each column.
     """
 
     gain: FloatArray
@@ -89,7 +89,7 @@ class Program:
     _high: list[float] = field(default_factory=list)
 
     def add(self, coefficients: Mapping[int, float], low: float, high: float) -> None:
-        """low <= the sum of coefficient x column <= high."""
+        """Add the constraint low <= the sum of coefficient x column <= high."""
         for column, value in coefficients.items():
             self._rows.append(len(self._low))
             self._columns.append(column)
@@ -97,24 +97,28 @@ class Program:
         self._low.append(low)
         self._high.append(high)
 
-    def best(self, effort: Effort) -> Found:
-        """Search."""
-        return self._solve(self.whole, np.zeros(len(self.gain)), self.most, effort)
+    def maximise(self, limits: SolverLimits) -> SolverResult:
+        """Search for the values of most worth."""
+        return self._solve(self.whole, np.zeros(len(self.gain)), self.most, limits)
 
-    def worth_of(self, plan: Sequence[float] | FloatArray, time_limit_s: float) -> Found:
-        """The best there is with the whole columns as in ``plan``: a program without any."""
+    def evaluate_plan(
+        self, plan: Sequence[float] | FloatArray, time_limit_s: float
+    ) -> SolverResult:
+        """Returns the best values whose whole columns are those of ``plan``."""
         low, most = np.zeros(len(self.gain)), self.most.copy()
         low[: self.whole] = most[: self.whole] = plan
-        return self._solve(0, low, most, Effort(1, 0.0, time_limit_s))
+        return self._solve(0, low, most, SolverLimits(1, 0.0, time_limit_s))
 
-    def _solve(self, whole: int, low: FloatArray, most: FloatArray, effort: Effort) -> Found:
-        try:  # takes a while to import, and only these policies need it
+    def _solve(
+        self, whole: int, low: FloatArray, most: FloatArray, limits: SolverLimits
+    ) -> SolverResult:
+        try:  # SciPy is slow to import, and only these policies need it
             from scipy.optimize import Bounds, LinearConstraint, milp
             from scipy.sparse import coo_array
         except ImportError:
-            return Found(None)
-        if effort.node_limit == 0 or effort.time_limit_s == 0.0:
-            return Found(None)
+            return SolverResult(None)
+        if limits.node_limit == 0 or limits.time_limit_s == 0.0:
+            return SolverResult(None)
         shape = (len(self._low), len(self.gain))
         matrix = coo_array((self._values, (self._rows, self._columns)), shape=shape)
         integral = np.zeros(len(self.gain))
@@ -125,17 +129,17 @@ class Program:
             bounds=Bounds(low, most),
             constraints=LinearConstraint(matrix.tocsr(), self._low, self._high),
             options={
-                "node_limit": effort.node_limit,
-                "mip_rel_gap": effort.gap,
-                "time_limit": effort.time_limit_s,
+                "node_limit": limits.node_limit,
+                "mip_rel_gap": limits.gap,
+                "time_limit": limits.time_limit_s,
             },
         )
         by_clock = result.status == _TIME_LIMIT
         if result.x is None:
-            return Found(None, is_impossible=result.status == 2, by_clock=by_clock)
+            return SolverResult(None, is_impossible=result.status == 2, by_clock=by_clock)
         worth = float(self.gain @ result.x)
         bound = worth if not whole else -_number(result.mip_dual_bound)
-        return Found(result.x, worth, max(bound, worth), by_clock=by_clock)
+        return SolverResult(result.x, worth, max(bound, worth), by_clock=by_clock)
 
 
 def _number(value: float | None) -> float:

@@ -1,6 +1,6 @@
-"""Model-variants as INFaaS's autoscaler knows them: variants on device classes, with throughput.
+"""Model-variants as in INFaaS's autoscaler: variants on device classes, with throughput.
 
-See ``infaas``; constants are of that paper.
+See ``infaas``; the constants are those of its paper.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from modelless.policies.scopes import scopes_of
 from modelless.policies.views import ClusterView, Demand, VariantFacts
 from modelless.variants.vocabulary import Placement
 
-_LOOSE_S: Final = 0.1  # with more time than that, accelerators are saved
+_LOOSE_S: Final = 0.1  # latency limit beyond which accelerators are avoided
 _MOST_BATCH: Final = 32
 _LEAST_PER_S: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class ModelVariant:
-    """A variant on a device class: what INFaaS calls a model-variant.
+    """A variant on a device class, which INFaaS calls a model-variant.
 
     Attributes:
         item_per_s: throughput of one replica.
-        is_dear: on an accelerator.
-        max_batch: items that a batch may have there.
+        is_dear: whether the device class is an accelerator.
+        max_batch: most items in a batch there.
     """
 
     placement: Placement
@@ -44,21 +44,21 @@ class ModelVariant:
         return self.placement.variant_id.rpartition("/")[0]
 
     def meets(self, demand: Demand) -> bool:
-        """Whether it is quick and accurate enough."""
+        """Returns whether it is quick and accurate enough."""
         return (
             self.latency_s <= demand.latency_s
             and self.accuracy_percent >= demand.min_accuracy_percent
         )
 
     def is_saved(self, demand: Demand) -> bool:
-        """Whether it is an accelerator's that a query with so much time can do without."""
+        """Returns whether it is on an accelerator that a demand with so much time should avoid."""
         return self.is_dear and demand.latency_s > _LOOSE_S and self.latency_s < _LOOSE_S
 
 
 def model_variants(
     view: ClusterView, classes: Iterable[str]
 ) -> tuple[dict[Placement, ModelVariant], dict[str, list[ModelVariant]]]:
-    """What could run on the classes, by placement and by scope."""
+    """Returns the model-variants of the classes by placement and by scope."""
     models: dict[Placement, ModelVariant] = {}
     by_scope: dict[str, list[ModelVariant]] = {}
     for variant in view.variants:
@@ -73,7 +73,7 @@ def model_variants(
 
 
 def _model_variant(variant: VariantFacts, name: str, view: ClusterView) -> ModelVariant | None:
-    """The variant on the class; None if it cannot run there, or too little is known of it."""
+    """Returns the variant on the class; None if it cannot run there or figures are missing."""
     latency_s = variant.latency_s.get(name, inf)
     load_s = variant.load_s.get(name, inf)
     memory_bytes = variant.memory_bytes.get(name, inf)

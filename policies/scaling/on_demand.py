@@ -7,7 +7,6 @@ unload.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 
 from modelless.common.errors import InvalidInputError
@@ -15,9 +14,9 @@ from modelless.policies.reasons import Reason
 from modelless.policies.scaling.demand_options import (
     ANYTHING,
     cheapest,
+    count_loading,
     demands_of,
     options_of,
-    under_way,
 )
 from modelless.policies.scopes import task_of
 from modelless.policies.seams import ScalingPolicy
@@ -26,15 +25,15 @@ from modelless.variants.vocabulary import Placement
 
 
 class OnDemand(ScalingPolicy):
-    """One instance of the cheapest variant for each kind of query that nothing loaded can serve.
+    """Loads the cheapest variant for each kind of query that nothing loaded can serve.
 
-    What clients asked for in vain comes first, then the rest, each by rate. What is loaded is not
-    wanted, and so it stays until something else needs its room; then all of it may leave, in the
+    Requests in vain come first, then the rest, each by rate. Loaded variants are not wanted, so
+    they stay until something else needs their room; then all of them may be evicted, in the
     eviction policy's order. No replica is wanted, and the number of workers stays as it is.
 
-    A worker loads one variant at a time, but gives the memory away at once. Were everything wanted
-    that is missing, instances that serve would make room for others that wait for their turn; so no
-    more are wanted than can begin, and the rest waits until it is asked for again.
+    A worker loads one variant at a time, but its memory is assigned at once. If everything that is
+    missing were wanted, instances that serve would be evicted for others that wait for their turn.
+    So no more are wanted than can begin to load; the rest waits until it is requested again.
 
     Args:
         preload: whether to load the cheapest variant of every task before the first query comes.
@@ -61,13 +60,9 @@ class OnDemand(ScalingPolicy):
                 Reason.DEMAND,
             )
         options = options_of(view, {task_of(demand.scope) for demand in demands})
-        held = Counter(
-            Placement(instance.variant_id, worker.device_class)
-            for worker in view.workers
-            for instance in worker.instances
-        )
+        held = view.count_instances()
         wanted: dict[Placement, int] = {}
-        most = self.loads_per_worker * len(view.workers) - under_way(view)
+        most = self.loads_per_worker * len(view.workers) - count_loading(view)
         for demand in demands:
             if len(wanted) >= most:
                 break

@@ -17,12 +17,12 @@ from modelless.policies.scaling.fixed import Fixed
 from modelless.policies.seams import ScalingPolicy
 from modelless.policies.views import ClusterView, Targets
 
-_MOST_LOOKS = 1024
+_MOST_SAMPLES = 1024
 _MOST_WORKERS = 1_000_000
 
 
 class OngoingRequests(ScalingPolicy):
-    """Workers: the mean number of open queries over the target. What they hold: as ``fixed``.
+    """Workers: the mean number of open queries over the target. Instances: as ``fixed``.
 
     Each device class keeps its share of the fleet, because a worker of any class may answer any
     query, and at least one worker.
@@ -71,7 +71,7 @@ class OngoingRequests(ScalingPolicy):
         self.look_back_period_s = look_back_period_s
         self.device_classes = None if device_classes is None else tuple(device_classes)
         self._instances = Fixed(keep_dominated=keep_dominated)
-        self._looks: deque[tuple[float, int]] = deque(maxlen=_MOST_LOOKS)  # time, queries open
+        self._samples: deque[tuple[float, int]] = deque(maxlen=_MOST_SAMPLES)  # time, queries open
         self._pools: dict[str, _Pool] = {}
 
     def targets(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> Targets:
@@ -89,24 +89,28 @@ class OngoingRequests(ScalingPolicy):
         return Targets(instances, workers, Reason.DEMAND)
 
     def _mean_ongoing(self, view: ClusterView) -> float:
-        """Queries open, averaged over the looks of the last while."""
-        if self._looks and view.now_s < self._looks[-1][0]:
-            self._looks.clear()  # the clock jumped back
-        self._looks.append((view.now_s, sum(view.open_queries.values())))
-        while self._looks[0][0] < view.now_s - self.look_back_period_s:
-            self._looks.popleft()
-        return sum(count for _, count in self._looks) / len(self._looks)
+        """Returns the mean number of open queries over the recent views."""
+        if self._samples and view.now_s < self._samples[-1][0]:
+            self._samples.clear()  # the clock jumped back
+        self._samples.append((view.now_s, sum(view.open_queries.values())))
+        while self._samples[0][0] < view.now_s - self.look_back_period_s:
+            self._samples.popleft()
+        return sum(count for _, count in self._samples) / len(self._samples)
 
     def _desired(self, present: int, load: float) -> int:
-        """Workers wanted of a class of which ``present`` are there, if ``load`` times the target
-        is open at each of the fleet's."""
+        """Returns the wanted workers of a class with ``present`` workers.
+
+        Args:
+            present: workers of the class.
+            load: open queries a worker of the fleet, over the target.
+        """
         if present == 0:
             return 1
         change = present * load - present
         factor = self.upscaling_factor if change > 0.0 else self.downscaling_factor
         desired = ceil(round(present + factor * change, 6))
         if desired == present and ceil(present * load) < present:
-            desired -= 1  # a small factor must not hold it up for ever
+            desired -= 1  # a small factor must not prevent scaling down for ever
         return min(max(desired, 1), _MOST_WORKERS)
 
     def _decide(self, pool: _Pool, desired: int, now_s: float) -> None:
@@ -121,7 +125,7 @@ class OngoingRequests(ScalingPolicy):
 
 @dataclass(slots=True)
 class _Pool:
-    """The workers of a class: how many are wanted, and since when more or fewer should be."""
+    """The target of a device class, and since when more or fewer workers are wanted."""
 
     target: int
     direction: int = 0

@@ -30,8 +30,8 @@ _PREFERENCES = ("most-accurate", "cheapest")
 class Predictive(ScalingPolicy):
     """One placement for each kind of demand, and as many workers as their batches keep busy.
 
-    What these placements do not fill, every worker fills as ``fixed`` would, so that selection has
-    something to fall back on. At least one worker of each class that is there stays.
+    The rest of every worker's memory holds what ``fixed`` would hold, so that selection has
+    alternatives. At least one worker of each existing class stays.
 
     Args:
         headroom: capacity over forecast, at least 1.
@@ -89,7 +89,7 @@ class Predictive(ScalingPolicy):
     def _workers(
         self, now_s: float, present: Mapping[str, int], busy: Mapping[Placement, float]
     ) -> dict[str, int]:
-        """Workers by class: what is kept busy, rounded up, and not fewer than a while ago."""
+        """Returns the workers by class that are kept busy, at least as many as recently."""
         loads = dict.fromkeys(present, 0.0)
         for placement, share in busy.items():
             loads[placement.device_class] += share
@@ -107,7 +107,7 @@ class Predictive(ScalingPolicy):
     def _choose(
         self, demand: Demand, options: Sequence[_Runnable], view: ClusterView
     ) -> _Option | None:
-        """The placement that is to serve the demand; None if nothing can."""
+        """Returns the placement that should serve the demand; None if nothing can."""
         best, best_key = None, None
         for variant, name in options:
             if not variant.accuracy_percent >= demand.min_accuracy_percent:
@@ -123,9 +123,10 @@ class Predictive(ScalingPolicy):
         return best
 
     def _item_s(self, variant: VariantFacts, device_class: str, latency_s: float) -> float | None:
-        """Device time of an item in the most efficient batch that the deadline allows.
+        """Returns the device time of an item in the most efficient batch within the deadline.
 
-        What is too slow for half of the limit runs one by one, if it is quick enough for that.
+        A placement that is too slow for half of the limit runs one by one, if it is quick enough
+        for that.
         """
         one_s = variant.latency_s[device_class]
         if not one_s <= latency_s:
@@ -140,7 +141,7 @@ class Predictive(ScalingPolicy):
 
 
 class _Option(NamedTuple):
-    """A placement and the device time that an item takes there, in the batches planned with."""
+    """A placement and the device time of an item there, in the planned batches."""
 
     placement: Placement
     item_s: float
@@ -150,7 +151,7 @@ _Runnable = tuple[VariantFacts, str]
 
 
 def _by_scope(view: ClusterView, classes: Iterable[str]) -> dict[str, list[_Runnable]]:
-    """What can serve each scope, where its latency is known."""
+    """Returns the options of each scope, where their latency is known."""
     found: dict[str, list[_Runnable]] = {}
     for variant in view.variants:
         runnable = [
@@ -162,9 +163,10 @@ def _by_scope(view: ClusterView, classes: Iterable[str]) -> dict[str, list[_Runn
 
 
 def _expected(view: ClusterView, forecast_per_s: Mapping[str, float]) -> Iterator[Demand]:
-    """The forecast, divided among kinds as what just came is; without limits if nothing came.
+    """Yields the forecast divided among kinds as the last arrivals, without limits if there are
+    none.
 
-    Where the forecast is no number, what just came stands in.
+    Where the forecast is not finite, the last arrivals replace it.
     """
     kinds: dict[str, list[Demand]] = {}
     for demand in sorted(view.demands):

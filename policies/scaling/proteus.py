@@ -5,20 +5,20 @@ queries that each worker gets, to maximise the accuracy of all answers while dem
 cannot be served, it asks for less and less of it. See ``proteus_program``. It plans shares: as
 published, use it with the selection ``planned-shares`` and the forecaster ``ewma``.
 
-First there is a greedy plan, and the plan that was kept so far. Then the program is searched for a
-better one, for as long as its effort lasts. The best of the three by the program's own objective is
-taken; of equals what the search found, which goes by the demand there is now. What is known of its
-distance from the best comes with it (``Targets.quality``).
+The policy first has a greedy plan and the previous plan. Then it searches the program for a better
+one within its limits. It takes the best of the three by the program's own objective; of equal plans
+the one of the search, which is for the current demand. The plan's distance from the best, as far as
+it is known, comes with it (``Targets.quality``).
 
-Departures. The published artifact solves a bilinear program with Gurobi; here the same in a linear
-form. A kind here is a scope and a minimum accuracy, where the paper's kind has no minimum. The
-paper rounds throughput down to whole items a second, which would make nothing of slow models. How
-much can be served at all is one program more instead of up to seventeen attempts. What the program
-leaves open is settled: idle workers repeat what is busiest, and what a variant serves on several
+Departures. The published artifact solves a bilinear program with Gurobi; here the same program has
+a linear form. A kind here is a scope and a minimum accuracy; the paper's kind has no minimum. The
+paper rounds throughput down to whole items a second, which would exclude slow models. One more
+program finds how much can be served at all, in place of up to seventeen attempts. Idle workers,
+which the program leaves open, repeat the busiest variant, and the load of a variant on several
 device classes is divided by throughput. A policy says how many workers hold a variant, not which:
-the core places them, and unloads what is no longer wanted only when memory is short. A new plan is
-made not only at intervals, but also when demand, workers or variants have changed much. The last
-plan and the greedy one stand in for a warm start, which HiGHS does not take through SciPy.
+the core places them, and unloads unwanted ones only when memory is short. A new plan is made not
+only at intervals, but also when demand, workers or variants have changed much. The last plan and
+the greedy one replace a warm start, which HiGHS does not take through SciPy.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ import numpy as np
 from modelless.policies.plan_quality import PlanQuality, PlanSource
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling.demand_mix import DemandKind
-from modelless.policies.scaling.mixed_integer import Effort
-from modelless.policies.scaling.proteus_greedy import greedy_plan
+from modelless.policies.scaling.mixed_integer import SolverLimits
 from modelless.policies.scaling.proteus_program import ProteusProgram, Solution
 from modelless.policies.scaling.replanning import ReplanningPolicy
 from modelless.policies.scaling.worker_options import (
@@ -51,16 +50,16 @@ from modelless.policies.views import ClusterView, FloatArray, Targets
 from modelless.variants.vocabulary import Placement
 
 BETAS = tuple(round(1.05 - 0.05 * step, 2) for step in range(18))
-"""Shares of demand to be served, as the paper tries them: 1.05, 1.0, ... 0.2."""
+"""The shares of demand that the paper tries to serve: 1.05, 1.0, ... 0.2."""
 
-_EQUAL = 1e-9  # what differs by less than this share is worth the same
+_EQUAL = 1e-9  # plans that differ by less than this share are worth the same
 
 _Answer = tuple[Solution, PlanQuality]
 _Known = Sequence[tuple[PlanSource, FloatArray]]
 
 
 class Proteus(ReplanningPolicy):
-    """One variant a worker, for the most accuracy that demand leaves room for.
+    """Gives each worker one variant, for the most accuracy while demand is served.
 
     Args:
         interval_s: seconds between plans.
@@ -74,7 +73,7 @@ class Proteus(ReplanningPolicy):
             time limit.
 
     Attributes:
-        last_gap: how far the last plan may be from the best, as a share; NaN if nobody knows.
+        last_gap: how far the last plan may be from the best, as a share; NaN if unknown.
         last_beta: share of demand that the last plan had to serve; NaN after a greedy plan.
     """
 
@@ -88,18 +87,18 @@ class Proteus(ReplanningPolicy):
         batch_sizes: Sequence[int] = (1, 2, 4, 8),
     ) -> None:
         super().__init__(interval_s, change)
-        self.effort = Effort(node_limit, gap, time_limit_s).checked()
+        self.limits = SolverLimits(node_limit, gap, time_limit_s).validated()
         self.batch_sizes = check_batch_sizes(batch_sizes)
         self.last_gap = nan
         self.last_beta = nan
-        self._held: dict[Placement, int] = {}  # workers by what they were last set to
+        self._held: dict[Placement, int] = {}  # workers by placement in the last plan
 
     def _plan(
         self, view: ClusterView, workers: Mapping[str, int], kinds: Sequence[DemandKind]
     ) -> Targets:
         options = worker_options(view, workers, kinds, self.batch_sizes)
         served = frozenset[int]().union(*(option.kinds for option in options))
-        if len(served) < len(kinds):  # what nothing can serve is no reason to serve nothing
+        if len(served) < len(kinds):  # plan without the kinds that nothing can serve
             kinds = [kinds[k] for k in sorted(served)]
             options = worker_options(view, workers, kinds, self.batch_sizes)
         self.last_gap = self.last_beta = nan
@@ -133,8 +132,7 @@ class Proteus(ReplanningPolicy):
         options: Sequence[WorkerOption],
         workers: Mapping[str, int],
     ) -> _Known:
-        """Plans that are there before any program is solved: the last one, where the workers are
-        still enough for it, and a greedy one."""
+        """Returns the plans known before solving: the last one, if it fits, and a greedy one."""
         held = np.array([float(self._held.get(o.placement, 0)) for o in options])
         used = Counter[str]()
         for option, count in zip(options, held.tolist(), strict=True):
@@ -151,30 +149,30 @@ class Proteus(ReplanningPolicy):
         workers: Mapping[str, int],
         known: _Known,
     ) -> _Answer | None:
-        """The most accurate plan at the first beta that can be met; None if none is found."""
-        if self.effort.node_limit == 0 or self.effort.time_limit_s == 0.0:
+        """Returns the most accurate plan at the first beta that can be met; None without any."""
+        if self.limits.node_limit == 0 or self.limits.time_limit_s == 0.0:
             return None
         program = ProteusProgram(kinds, options, workers)
         answer = self._at(BETAS[0], program, known)
         if answer is not None:
             return answer
-        most = program.most_served(self.effort)
+        most = program.most_served(self.limits)
         if most.solution is not None:
             found = np.array(most.solution.counts, dtype=np.float64)
             known = [*known, (PlanSource.PROGRAM, found)]
-        time_limit_s = self.effort.time_limit_s
+        time_limit_s = self.limits.time_limit_s
         served = max(program.served_of(plan, time_limit_s) for _, plan in known)
         beta = next((beta for beta in BETAS[1:] if beta <= served + 1e-6), None)
         return None if beta is None else self._at(beta, program, known)
 
     def _at(self, beta: float, program: ProteusProgram, known: _Known) -> _Answer | None:
-        """The best of what is known and what the search finds, if ``beta`` can be served at all."""
+        """Returns the best of the known plans and the search; None if ``beta`` cannot be served."""
         answers = {
             source: solution
             for source, plan in known
-            if (solution := program.accuracy_of(plan, beta, self.effort.time_limit_s)) is not None
+            if (solution := program.accuracy_of(plan, beta, self.limits.time_limit_s)) is not None
         }
-        search = program.most_accurate(beta, self.effort)
+        search = program.most_accurate(beta, self.limits)
         bound = inf
         if search.solution is not None:
             answers[PlanSource.PROGRAM] = search.solution
@@ -197,10 +195,10 @@ class Proteus(ReplanningPolicy):
 def _best_known(
     kinds: Sequence[DemandKind], options: Sequence[WorkerOption], known: _Known
 ) -> _Answer:
-    """The best of the known plans by what they serve, then how accurately, without any program."""
+    """Returns the best known plan by served share, then by accuracy, without any program."""
     plans = np.stack([plan for _, plan in known])
     value = worth(*served_and_accuracy(kinds, options, plans))
-    # Of equals the greedy one: it goes by the demand there is now.
+    # Of equal plans the greedy one is taken, because it is for the current demand.
     row = len(plans) - 1 - int(value[::-1].argmax())
     flows = {(k, o): float(given[row]) for k, o, given in fill(kinds, options, plans)}
     counts = tuple(round(count) for count in plans[row].tolist())
@@ -211,7 +209,7 @@ def _best_known(
 def _employ_spare(
     options: Sequence[WorkerOption], solution: Solution, workers: Mapping[str, int]
 ) -> list[int]:
-    """The plan's counts, and each idle worker one more of what is busiest and can run there."""
+    """Returns the plan's counts with each idle worker set to what is busiest and can run there."""
     counts = list(solution.counts)
     variants = [option.placement.variant_id for option in options]
     sent: dict[str, float] = {}
@@ -237,9 +235,9 @@ def _balanced(
     counts: Sequence[int],
     flows: Mapping[tuple[int, int], float],
 ) -> dict[tuple[int, int], float]:
-    """The flows of a variant divided by throughput between the device classes that run it.
+    """Returns the flows with each variant's share divided by throughput between device classes.
 
-    As accurate, and no worker is beyond its capacity that was not before.
+    The accuracy stays the same, and no further worker is beyond its capacity.
     """
     groups: dict[tuple[str, frozenset[int]], list[int]] = {}
     for number, option in enumerate(options):
@@ -254,3 +252,64 @@ def _balanced(
             part = counts[o] * options[o].items_per_s / able if able else 1.0
             balanced[kind, o] = balanced.get((kind, o), 0.0) + flow * part
     return balanced
+
+
+_CHUNKS = 16  # parts of a device class's workers; one part moves at a time
+_MOST_SWAPS = 32
+_MOST_SWAP_ROWS = 500  # most swaps to compare at a time; with more the plan stays as it is
+
+
+def greedy_plan(
+    kinds: Sequence[DemandKind],
+    options: Sequence[WorkerOption],
+    workers: Mapping[str, int],
+    headroom: float = 1.0,
+) -> FloatArray:
+    """Returns workers by option: adds what helps most until none is left, then swaps.
+
+    Args:
+        kinds: demand.
+        options: options of workers.
+        workers: number of workers by device class.
+        headroom: planned capacity over demand.
+    """
+    kinds = [replace(kind, items_per_s=headroom * kind.items_per_s) for kind in kinds]
+    classes = [option.placement.device_class for option in options]
+    chunk = {name: max(1, count // _CHUNKS) for name, count in workers.items()}
+    free = dict(workers)
+    counts = np.zeros(len(options))
+    best = -inf
+    while True:
+        open_ = [o for o, name in enumerate(classes) if free[name] > 0]
+        if not open_:
+            break
+        plans = np.repeat(counts[None, :], len(open_), axis=0)
+        for row, option in enumerate(open_):
+            plans[row, option] += min(chunk[classes[option]], free[classes[option]])
+        value = worth(*served_and_accuracy(kinds, options, plans))
+        row = int(value.argmax())
+        if not value[row] > best + 1e-9:
+            break
+        best = float(value[row])
+        free[classes[open_[row]]] -= round(float((plans[row] - counts).sum()))
+        counts = plans[row]
+    for _ in range(_MOST_SWAPS):
+        swaps = [
+            (out, into)
+            for out in np.flatnonzero(counts).tolist()
+            for into, name in enumerate(classes)
+            if name == classes[out] and into != out
+        ]
+        if not 0 < len(swaps) <= _MOST_SWAP_ROWS:
+            break
+        plans = np.repeat(counts[None, :], len(swaps), axis=0)
+        for row, (out, into) in enumerate(swaps):
+            moved = min(float(chunk[classes[out]]), counts[out])
+            plans[row, out] -= moved
+            plans[row, into] += moved
+        value = worth(*served_and_accuracy(kinds, options, plans))
+        row = int(value.argmax())
+        if not value[row] > best + 1e-9:
+            break
+        best, counts = float(value[row]), plans[row]
+    return counts

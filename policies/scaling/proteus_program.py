@@ -21,7 +21,7 @@ from math import ceil, inf, isfinite, nan
 import numpy as np
 
 from modelless.policies.scaling.demand_mix import DemandKind
-from modelless.policies.scaling.mixed_integer import Effort, Found, Program
+from modelless.policies.scaling.mixed_integer import MixedIntegerProgram, SolverLimits, SolverResult
 from modelless.policies.scaling.worker_options import WorkerOption
 from modelless.policies.views import FloatArray
 
@@ -33,15 +33,15 @@ Plan = Sequence[float] | FloatArray
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A plan and how good it is known to be.
+    """A plan and its quality.
 
     Attributes:
         counts: workers by option, no more than are needed.
         flows: share of all demand by kind and option; they add up to 1.
         served: share of demand that is served.
-        worth: what was asked to be as large as possible: the accuracy of all answers, 0 to 1, or
-            the share that is served.
-        bound: no plan has more of it; inf if nobody knows.
+        worth: the maximised quantity: the accuracy of all answers, 0 to 1, or the share that is
+            served.
+        bound: no plan is worth more; inf if unknown.
     """
 
     counts: tuple[int, ...]
@@ -52,20 +52,19 @@ class Solution:
 
     @property
     def gap(self) -> float:
-        """How much more another plan could be worth, as a share; 0 if this is proven the best, and
-        NaN if nobody knows."""
+        """How much more another plan could be worth, as a share; NaN if unknown."""
         known = isfinite(self.bound) and self.worth > 0.0
         return max(self.bound / self.worth - 1.0, 0.0) if known else nan
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
-    """What came of a search.
+class SearchResult:
+    """The result of a search.
 
     Attributes:
-        solution: the best that was found; None if nothing was.
-        is_impossible: it is proven that there is none.
-        by_clock: the wall-clock backstop ended it.
+        solution: the best solution found; None if there is none.
+        is_impossible: whether it is proven that there is none.
+        by_clock: whether the wall-clock limit ended the search.
     """
 
     solution: Solution | None
@@ -74,12 +73,12 @@ class Search:
 
 
 class ProteusProgram:
-    """The program for one state of demand and workers.
+    """The program for one demand and its workers.
 
     Args:
-        kinds: demand; each with an option at least.
-        options: what workers may be set to.
-        workers: by device class.
+        kinds: demand; each kind has at least one option.
+        options: options of workers.
+        workers: number of workers by device class.
     """
 
     def __init__(
@@ -96,52 +95,52 @@ class ProteusProgram:
         self._workers = workers
         self._flows = [(k, o) for o, option in enumerate(options) for k in sorted(option.kinds)]
 
-    def most_accurate(self, beta: float, effort: Effort) -> Search:
-        """Route all demand as accurately as possible while ``beta`` of it is served.
+    def most_accurate(self, beta: float, limits: SolverLimits) -> SearchResult:
+        """Returns the most accurate routing of all demand while ``beta`` of it is served.
 
         Args:
             beta: above 1 every worker keeps that much more capacity than is sent to it; below 1
                 workers may be sent more than they can serve, as long as ``beta`` is served in all.
-            effort: how long to search.
+            limits: limits of the search.
         """
-        return self._searched(self._accuracy(beta).best(effort), beta)
+        return self._searched(self._accuracy(beta).maximise(limits), beta)
 
     def accuracy_of(self, plan: Plan, beta: float, time_limit_s: float) -> Solution | None:
-        """The most accurate routing for workers that are set already; None if ``beta`` of the
-        demand cannot be served so.
+        """Returns the most accurate routing for given workers; None if they cannot serve ``beta``.
 
         Args:
-            plan: workers by option, no more than there are.
+            plan: workers by option, no more than exist.
+            beta: as for ``most_accurate``.
+            time_limit_s: wall-clock limit, seconds.
         """
-        return self._searched(self._accuracy(beta).worth_of(plan, time_limit_s), beta).solution
+        return self._searched(self._accuracy(beta).evaluate_plan(plan, time_limit_s), beta).solution
 
-    def most_served(self, effort: Effort) -> Search:
-        """Serve as large a share of demand as possible, however accurately: what bounds beta."""
-        return self._searched(self._service().best(effort), 0.0)
+    def most_served(self, limits: SolverLimits) -> SearchResult:
+        """Returns the routing that serves the largest share of demand, which bounds beta."""
+        return self._searched(self._service().maximise(limits), 0.0)
 
     def served_of(self, plan: Plan, time_limit_s: float) -> float:
-        """The largest share that can be served by workers that are set already; -inf if the solver
-        failed."""
-        return self._service().worth_of(plan, time_limit_s).worth
+        """Returns the largest share that given workers can serve; -inf if the solver failed."""
+        return self._service().evaluate_plan(plan, time_limit_s).worth
 
-    def _accuracy(self, beta: float) -> Program:
+    def _accuracy(self, beta: float) -> MixedIntegerProgram:
         options = len(self._capacities)
         gain = np.zeros(2 * options + len(self._flows))
         gain[2 * options :] = [self._accuracies[option] for _, option in self._flows]
         return self._program(gain, beta)
 
-    def _service(self) -> Program:
+    def _service(self) -> MixedIntegerProgram:
         options = len(self._capacities)
         gain = np.zeros(2 * options + len(self._flows))
         gain[options : 2 * options] = 1.0
         return self._program(gain, 0.0)
 
-    def _program(self, gain: FloatArray, beta: float) -> Program:
-        """Columns: workers by option, items served by option, then flows."""
+    def _program(self, gain: FloatArray, beta: float) -> MixedIntegerProgram:
+        """Returns a program with columns for workers, served items and flows, in this order."""
         options, flows = len(self._capacities), self._flows
         most = np.full(len(gain), inf)
         most[:options] = [self._workers[name] for name in self._classes]
-        program = Program(gain, options, most)
+        program = MixedIntegerProgram(gain, options, most)
         for name in sorted(self._workers):
             of_class = {o: 1.0 for o in range(options) if self._classes[o] == name}
             program.add(of_class, 0.0, float(self._workers[name]))
@@ -161,13 +160,13 @@ class ProteusProgram:
         program.add({options + o: 1.0 for o in range(options)}, beta - _SLACK, inf)
         return program
 
-    def _searched(self, found: Found, beta: float) -> Search:
+    def _searched(self, found: SolverResult, beta: float) -> SearchResult:
         if found.values is None:
-            return Search(None, found.is_impossible, found.by_clock)
+            return SearchResult(None, found.is_impossible, found.by_clock)
         options, columns = len(self._capacities), found.values
         values = zip(self._flows, columns[2 * options :].tolist(), strict=True)
         sent_to = {flow: value for flow, value in values if value > _SLACK}
-        needed = [0.0] * options  # the program does not mind workers that do nothing
+        needed = [0.0] * options  # the program allows workers that do nothing
         for (_, option), value in sent_to.items():
             needed[option] += max(1.0, beta) * value / self._capacities[option]
         counts = tuple(
@@ -175,6 +174,6 @@ class ProteusProgram:
             for count, workers in zip(columns[:options].tolist(), needed, strict=True)
         )
         served = float(columns[options : 2 * options].sum())
-        return Search(
+        return SearchResult(
             Solution(counts, sent_to, served, found.worth, found.bound), False, found.by_clock
         )

@@ -1,4 +1,4 @@
-"""Planning anew: at intervals, and sooner if what was planned for is no longer so."""
+"""Policies that plan at intervals, and sooner if demand or the cluster has changed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from modelless.policies.views import ClusterView, Targets
 
 
 class ReplanningPolicy(ScalingPolicy):
-    """Has a plan made for the kinds of demand there are, and keeps it while it holds.
+    """Makes a plan for the current kinds of demand, and keeps it while it holds.
 
     Args:
-        interval_s: a plan is kept this long.
-        change: unless demand has changed by more than this share of what was planned for, summed
-            over scopes. Other workers or variants than then also call for a new plan.
+        interval_s: seconds for which a plan is kept.
+        change: share of the planned demand, summed over scopes, beyond which a change of demand
+            calls for a new plan at once. Other workers or variants do so, too.
     """
 
     def __init__(self, interval_s: float, change: float) -> None:
@@ -31,7 +31,7 @@ class ReplanningPolicy(ScalingPolicy):
         self.change = change
         self._mix = DemandMix()
         self._targets: Targets | None = None
-        # What these targets were planned for: when, demand by scope, workers and variants.
+        # The basis of these targets: time, demand by scope, workers and variants.
         self._planned_s = -inf
         self._items_per_s: dict[str, float] = {}
         self._cluster: tuple[Mapping[str, int], frozenset[str]] | None = None
@@ -49,21 +49,23 @@ class ReplanningPolicy(ScalingPolicy):
         ):
             self._planned_s, self._items_per_s = view.now_s, items_per_s
             self._cluster = cluster
-            self._targets = self._plan(view, workers, kinds or self._mix.supposed(view))
+            self._targets = self._plan(view, workers, kinds or self._mix.default_kinds(view))
         return self._targets
 
     @abstractmethod
     def _plan(
         self, view: ClusterView, workers: Mapping[str, int], kinds: Sequence[DemandKind]
     ) -> Targets:
-        """A plan for these kinds of demand.
+        """Returns a plan for these kinds of demand.
 
         Args:
-            workers: how many there are by device class, in order of the names.
+            view: the cluster.
+            workers: number of workers by device class, in order of the names.
+            kinds: demand to plan for.
         """
 
     def _is_outdated(self, now_s: float, items_per_s: Mapping[str, float]) -> bool:
-        """Whether the interval is over, or demand is no longer what was planned for."""
+        """Returns whether the interval is over or demand has changed too much."""
         if not 0.0 <= now_s - self._planned_s < self.interval_s:
             return True
         planned = self._items_per_s
@@ -75,7 +77,7 @@ class ReplanningPolicy(ScalingPolicy):
 
 
 def _by_scope(kinds: Sequence[DemandKind]) -> dict[str, float]:
-    """Items a second."""
+    """Returns items a second by scope."""
     items_per_s: dict[str, float] = {}
     for kind in kinds:
         items_per_s[kind.scope] = items_per_s.get(kind.scope, 0.0) + kind.items_per_s

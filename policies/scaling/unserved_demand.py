@@ -14,20 +14,25 @@ from math import inf
 
 from modelless.common.errors import InvalidInputError
 from modelless.policies.reasons import Reason
-from modelless.policies.scaling.demand_options import cheapest, demands_of, options_of, under_way
+from modelless.policies.scaling.demand_options import (
+    cheapest,
+    count_loading,
+    demands_of,
+    options_of,
+)
 from modelless.policies.scaling.on_demand import OnDemand
 from modelless.policies.scopes import task_of
 from modelless.policies.views import ClusterView, Targets
 from modelless.variants.vocabulary import Placement
 
 _ROUNDS = 8
-"""Of dividing the work anew by how loaded devices are; it settles within a few."""
+"""How often the work is divided again by the devices' load; it settles within a few rounds."""
 _LEAST = 1e-3
-"""Work left over below this share of one device is rounding."""
+"""The share of one device below which work that is left over is a rounding error."""
 
 
 class UnservedDemand(OnDemand):
-    """What nothing loaded can serve comes first, as ``on-demand`` has it; then what lacks time.
+    """Loads what nothing loaded can serve, as ``on-demand`` does; then what lacks device time.
 
     Clockwork's clients name the model. Here each kind of query asks for the cheapest variant that
     meets its limits, one item at a time, whatever else could serve it.
@@ -47,7 +52,7 @@ class UnservedDemand(OnDemand):
 
     def targets(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> Targets:
         first = super().targets(view, forecast_per_s)
-        room = int(self.loads_per_worker * len(view.workers)) - under_way(view)
+        room = int(self.loads_per_worker * len(view.workers)) - count_loading(view)
         wanted = dict(first.instances)
         work = self._work(view)
         if not work:
@@ -69,7 +74,7 @@ class UnservedDemand(OnDemand):
         return Targets(wanted, {}, Reason.DEMAND, on_demand=True)
 
     def _work(self, view: ClusterView) -> dict[Placement, float]:
-        """Device seconds a second that clients ask of each placement."""
+        """Returns the device seconds a second that clients ask of each placement."""
         demands = demands_of(view)
         options = options_of(view, {task_of(demand.scope) for demand in demands})
         work: defaultdict[Placement, float] = defaultdict(float)
@@ -83,12 +88,12 @@ class UnservedDemand(OnDemand):
 def left_over(
     work: Mapping[Placement, float], holders: Mapping[Placement, Sequence[str]], capacity: float
 ) -> dict[Placement, float]:
-    """The work of each placement that the devices which hold it have no time for.
+    """Returns the work of each placement that the devices with it have no time for.
 
     Args:
         work: device seconds a second asked of each placement.
-        holders: the devices that hold it.
-        capacity: device seconds a second that each device has for all of them.
+        holders: devices that hold it.
+        capacity: device seconds a second that each device has in all.
     """
     parts = {
         placement: dict.fromkeys(holders[placement], asked / max(len(holders[placement]), 1))

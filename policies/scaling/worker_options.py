@@ -1,8 +1,8 @@
-"""What one worker could be set to do: run one variant, in batches of one size.
+"""The options of a worker: one variant in batches of one size.
 
-For planners that give each worker one variant, as Proteus (Ahmad et al., ASPLOS 2024) and
-InfAdapter (Salmani et al., EuroMLSys 2023) do. Workers of a device class are alike, so a plan is a
-count of workers by option.
+They serve planners that give each worker one variant, such as Proteus (Ahmad et al., ASPLOS 2024)
+and InfAdapter (Salmani et al., EuroMLSys 2023). Workers of a device class are alike, so a plan is a
+number of workers by option.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from modelless.policies.scopes import in_scope
 from modelless.policies.views import ClusterView, FloatArray, VariantFacts
 from modelless.variants.vocabulary import Placement
 
-_SLO_SHARE = 0.5  # the other half of the limit is for the wait, as in Proteus
-_SERVED_FIRST = 1e3  # to serve is worth more than any accuracy
+_SLO_SHARE = 0.5  # of the limit; the other half is for the wait, as in Proteus
+_SERVED_FIRST = 1e3  # weight of the served share over the accuracy
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,11 @@ class WorkerOption:
     """A variant on a worker of a device class, in batches of ``batch``.
 
     Attributes:
-        placement: what and where.
+        placement: variant and device class.
         batch: items in a batch.
-        items_per_s: its throughput in such batches.
-        accuracy_percent: the variant's.
-        load_s: of the variant there.
+        items_per_s: throughput in such batches.
+        accuracy_percent: accuracy of the variant.
+        load_s: time to load the variant there, seconds.
         kinds: indices of the kinds of demand that it may serve.
     """
 
@@ -45,7 +45,7 @@ class WorkerOption:
 
 
 def check_batch_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return ``sizes`` ascending if they can be sizes of batches, else raise InvalidInputError."""
+    """Returns ``sizes`` ascending, or raises InvalidInputError if they are no batch sizes."""
     if not sizes or any(type(size) is not int or size < 1 for size in sizes):
         raise InvalidInputError.of("batch_sizes", sizes, "whole numbers, 1 or more")
     return tuple(sorted(set(sizes)))
@@ -57,15 +57,18 @@ def worker_options(
     kinds: Sequence[DemandKind],
     batch_sizes: Sequence[int],
 ) -> list[WorkerOption]:
-    """The options worth a thought, in an order of their own.
+    """Returns the options that a plan may need, in a fixed order.
 
-    The batch of a variant is the largest that takes less than half the time limit, as in Proteus;
-    the tightest one of the kinds that it may serve, since it may get queries of all of them. Left
-    out is what another option of the device class can replace in every plan: one for at least the
-    same kinds, as accurate and with as much throughput.
+    The batch of a variant is the largest that takes less than half the time limit, as in Proteus:
+    half the tightest limit of the kinds that it may serve, since it may get queries of all of them.
+    An option is left out if another of the device class can replace it in every plan: one for at
+    least the same kinds, as accurate and with as much throughput.
 
     Args:
-        workers: how many there are by device class; only these classes are looked at.
+        view: the cluster.
+        workers: number of workers by device class; other classes are ignored.
+        kinds: demand.
+        batch_sizes: allowed batch sizes.
     """
     found: list[WorkerOption] = []
     for name in sorted(workers):
@@ -125,13 +128,15 @@ def _option_of(
 def fill(
     kinds: Sequence[DemandKind], options: Sequence[WorkerOption], workers: FloatArray
 ) -> Iterator[tuple[int, int, FloatArray]]:
-    """Give demand to workers: the kinds with fewest options first, the most accurate option first.
+    """Gives demand to workers: kinds with few options first, the most accurate option first.
 
     Args:
-        workers: shape (plans, options): how many workers are set to each option.
+        kinds: demand.
+        options: options of workers.
+        workers: number of workers by plan and option, shape (plans, options).
 
     Yields:
-        Kind, option, and the items a second of the one that go to the other: shape (plans,).
+        Kind, option, and the items a second of the kind that go to the option, shape (plans,).
     """
     left = np.ascontiguousarray((workers * [option.items_per_s for option in options]).T)
     best_first = sorted(range(len(options)), key=lambda o: (-options[o].accuracy_percent, o))
@@ -148,13 +153,15 @@ def fill(
 def served_and_accuracy(
     kinds: Sequence[DemandKind], options: Sequence[WorkerOption], workers: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """What plans achieve under ``fill``: the served share of demand, and its mean accuracy, 0 to 1.
+    """Returns the served share of demand of each plan under ``fill``, and its mean accuracy.
 
     Args:
-        workers: shape (plans, options).
+        kinds: demand.
+        options: options of workers.
+        workers: number of workers by plan and option, shape (plans, options).
 
     Returns:
-        Two arrays of shape (plans,); the accuracy is 0 where nothing is served.
+        Two arrays of shape (plans,), 0 to 1; the accuracy is 0 where nothing is served.
     """
     served = np.zeros(len(workers))
     mass = np.zeros(len(workers))
@@ -167,7 +174,7 @@ def served_and_accuracy(
 
 
 def worth(served: FloatArray, accuracy: FloatArray) -> FloatArray:
-    """One figure to rank plans by: what is served first, then how accurately."""
+    """Returns one figure to rank plans by: the served share first, then the accuracy."""
     value: FloatArray = _SERVED_FIRST * np.round(served, 9) + accuracy
     return value
 
@@ -177,9 +184,11 @@ def shares_of(
     options: Sequence[WorkerOption],
     flows: Mapping[tuple[int, int], float],
 ) -> dict[str, dict[Placement, float]]:
-    """``Targets.shares``: by scope the share of each placement, of all its kinds together.
+    """Returns ``Targets.shares``: by scope the share of each placement, over all its kinds.
 
     Args:
+        kinds: demand.
+        options: options of workers.
         flows: items a second, or shares of all demand, by kind and option.
     """
     given: dict[str, dict[Placement, float]] = {}
@@ -201,7 +210,7 @@ def instances_of(
     counts: Sequence[int],
     flows: Mapping[tuple[int, int], float],
 ) -> dict[Placement, int]:
-    """``Targets.instances``: what serves most comes first."""
+    """Returns ``Targets.instances``, the placements that serve most first."""
     served: dict[Placement, float] = {}
     for (_, number), flow in flows.items():
         placement = options[number].placement

@@ -15,7 +15,7 @@ from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.feasibility import (
     best,
     check_quantile,
-    look,
+    list_options,
     why_infeasible,
 )
 from modelless.policies.views import Bind, Candidates, Choice, QueryView, Reject
@@ -36,7 +36,7 @@ class CheapestFeasible(SelectionPolicy):
     def on_arrival(
         self, query: QueryView, candidates: Candidates, rng: np.random.Generator
     ) -> Choice:
-        options = look(query, candidates, self.quantile)
+        options = list_options(query, candidates, self.quantile)
         row = best(candidates, options, options.cost_usd, -options.accuracy_percent)
         if row is None:
             return Reject(why_infeasible(query, options))

@@ -5,10 +5,10 @@ model; Proteus (Ahmad et al., ASPLOS 2024) compared it with model-less systems i
 here. Clipper's model selection by bandits (sec. 5) learns from clients' feedback on the answers,
 which model-less serving does not get: it is left out, and so is its cache of answers.
 
-Departures. Which variant it is, is said by the most accurate or the quickest of what is ready for a
-query's limits. A selection policy is not told of throughput in batches: the quickest for one query
-is taken for the one of highest throughput, as it is where batches gain all variants alike. Delayed
-batching (sec. 4.3.2) is left out: a batch is never held back for more queries.
+Departures. The variant is the most accurate or the quickest that is ready for a query's limits. A
+selection policy does not know throughput in batches, so the variant that is quickest for one query
+counts as the one of highest throughput, which is true where all variants gain equally from batches.
+Delayed batching (sec. 4.3.2) is left out: a batch is never held back for more queries.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ deadline less its predicted (here p99) latency. The batch with the earliest late
 in the largest size whose latest start has not passed. A query that cannot start in time anywhere is
 dropped at once.
 
-Clockwork's clients name the model; here a fixed rule names it, on each worker from what is loaded
-there. Its other half, to load models by unmet demand and evict the least recently used, belongs
-to the control plane's seams (scaling ``unserved-demand``, eviction ``lru``).
+Clockwork's clients name the model; here a fixed rule names it for each worker, among the loaded
+variants. The other half of Clockwork, which loads models by unmet demand and evicts the least
+recently used, belongs to other seams (scaling ``unserved-demand``, eviction ``lru``).
 
 Departures. The source predicts by the slowest of its last measurements, here the cost model does.
 Its controller hands out actions some milliseconds ahead, with a window to start in; here a worker
@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from modelless.common.errors import InvalidInputError
-from modelless.policies.batching.urgency import rank
+from modelless.policies.priorities import rank
 from modelless.policies.reasons import Reason
 from modelless.policies.selection.late_binding import (
     LateBinding,
@@ -69,7 +69,7 @@ class Clockwork(LateBinding):
     def variants_for(
         self, query: QueryView, residents: Sequence[ResidentView]
     ) -> Sequence[ResidentView]:
-        """The one by rule, chosen as if nothing else were going on."""
+        """Returns the one variant that the rule chooses, as if the system were idle."""
         limit_s = query.deadline_s - query.arrival_s
 
         def key(resident: ResidentView) -> tuple[float, float, str]:

@@ -1,4 +1,4 @@
-"""What feasible means, said once for every policy that binds on arrival."""
+"""The feasible options of a query, for every policy that binds on arrival."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _MOST_S = sys.float_info.max
 
 
 class Options(NamedTuple):
-    """The rows worth looking at for one query, as columns of shape (m,).
+    """The candidate rows considered for one query, as columns of shape (m,).
 
     Attributes:
         rows: their numbers among the candidates; None if they are all of them, in order.
         accuracy_percent, cost_usd: float64.
-        latency_s: at the quantile the policy plans with, float64; inf or NaN where unknown.
-        finish_s: when the query would be answered at that latency, the wait included, float64.
-        feasible: accurate, cheap and soon enough; never where the latency is unknown.
+        latency_s: latency at the quantile the policy plans with, float64; inf or NaN where unknown.
+        finish_s: predicted time of the answer, wait included, float64.
+        feasible: whether accurate, cheap and quick enough; False where the latency is unknown.
     """
 
     rows: NDArray[np.intp] | None
@@ -36,26 +36,31 @@ class Options(NamedTuple):
     feasible: NDArray[np.bool_]
 
     def row_of(self, option: int) -> int:
-        """The candidates' row of an option."""
+        """Returns the candidates' row of an option."""
         return option if self.rows is None else int(self.rows[option])
 
 
 def check_quantile(value: str) -> str:
-    """Return ``value`` if it names a quantile of ``Estimates``, else raise InvalidInputError."""
+    """Returns ``value`` if it names a quantile of ``Estimates``, else raises InvalidInputError."""
     if value not in QUANTILES:
         raise InvalidInputError.of("quantile", value, ", ".join(QUANTILES))
     return value
 
 
 def latency_column(estimates: Estimates, quantile: str) -> FloatArray:
-    """The column of ``estimates`` a policy plans with, shape (n,), seconds."""
-    if quantile == "p99":
-        return estimates.p99_s
-    return estimates.p90_s if quantile == "p90" else estimates.p50_s
+    """Returns the latency at a quantile, shape (n,), seconds."""
+    column: FloatArray = getattr(estimates, f"{quantile}_s")
+    return column
 
 
-def look(query: QueryView, candidates: Candidates, quantile: str) -> Options:
-    """What there is to choose from, and which of it is feasible."""
+def list_options(query: QueryView, candidates: Candidates, quantile: str) -> Options:
+    """Returns the options of a query and which of them are feasible.
+
+    Args:
+        query: the query.
+        candidates: its candidates; only their shortlist is considered.
+        quantile: latency quantile to plan with: p50, p90 or p99.
+    """
     rows = candidates.shortlist
     accuracy_percent, cost_usd = candidates.accuracy_percent, candidates.cost_usd
     latency_s, free_at_s = latency_column(candidates.estimates, quantile), candidates.free_at_s
@@ -72,10 +77,10 @@ def look(query: QueryView, candidates: Candidates, quantile: str) -> Options:
 
 
 def why_infeasible(query: QueryView, options: Options) -> Reason:
-    """The reason for which nothing is feasible: the limit that alone rules out all, if one does.
+    """Returns why nothing is feasible: the limit that alone excludes all options, if one does.
 
-    The deadline rules out what could not meet it even if it had begun on arrival; what could have
-    is ruled out by the queue. Limits that only together rule out all are in conflict.
+    The deadline excludes what could not meet it even if it had begun on arrival; the queue excludes
+    the rest. Limits that only together exclude all options are in conflict.
     """
     known = np.isfinite(options.latency_s)
     if not known.any():
@@ -97,12 +102,14 @@ def why_infeasible(query: QueryView, options: Options) -> Reason:
 def best(
     candidates: Candidates, options: Options, first: FloatArray, second: FloatArray
 ) -> int | None:
-    """The row of the feasible option least in ``first``, then in ``second``, then by name.
+    """Returns the row of the feasible option least in ``first``, then in ``second``, then by name.
 
-    The name decides between equals so that the order of the candidates does not.
+    The name decides between equal options, so that the order of the candidates does not.
 
     Args:
-        first, second: shape (m,); what is NaN there comes last.
+        candidates: the candidates.
+        options: their options.
+        first, second: shape (m,); NaN comes last.
 
     Returns:
         A row of ``candidates``; None if nothing is feasible.
@@ -117,7 +124,7 @@ def best(
         if np.count_nonzero(equals) == 1:
             return options.row_of(option)
         tied = np.flatnonzero(equals)
-    else:  # nothing is feasible, or ``first`` holds no use
+    else:  # nothing is feasible, or ``first`` is not finite
         tied = np.flatnonzero(options.feasible)
 
     def key(option: int) -> tuple[float, float, str, str]:

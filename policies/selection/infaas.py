@@ -7,15 +7,15 @@ variants to queries that need them. Once a second, three rows of thresholds deci
 are overloaded: for accelerators, for CPUs with one replica, and for all others. Constants are the
 source's.
 
-Departures. Where that system would load a variant, here the search is widened, because loading is
-up to scaling (``infaas-autoscaler``) and placement (``least-utilised``). Its worker rule draws one
-of the three least loaded hosts of the variant that are not over 80 % utilised; here what is bound
-waits in one queue for all hosts of a device class, and the first to fall idle takes it, which is
-the least loaded. A policy is not told how long answers took or what is in flight: that is the wait
-at the least busy host and the profile, where the source measures. Replicas are those hosts that
-fell idle in the last half minute. The source fits a line to the latencies of batches of 1, 4 and 8,
-and judges by the latency of the average query's items; here the cost model knows all batches, and
-it is judged by the items of the query that comes when it is time to judge.
+Departures. Where that system would load a variant, the search is widened here, because loading
+belongs to scaling (``infaas-autoscaler``) and placement (``least-utilised``). Its worker rule draws
+one of the three least loaded hosts of the variant that are at most 80 % utilised. Here bound
+queries wait in one queue for all hosts of a device class, and the first host to become idle, the
+least loaded one, takes them. The source measures latencies and work in flight; a policy here does
+not know them and uses the wait at the least busy host and the profile. Replicas are the hosts that
+became idle in the last half minute. The source fits a line to the latencies of batches of 1, 4 and
+8, and judges by the latency of the average query's items. Here the cost model knows all batch
+sizes, and the items of the query that arrives at the time of judging count.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.feasibility import (
     check_quantile,
     latency_column,
-    look,
+    list_options,
     why_infeasible,
 )
 from modelless.policies.views import (
@@ -51,9 +51,9 @@ from modelless.policies.views import (
 from modelless.variants.vocabulary import Placement
 
 _RECENT: Final = 5
-_LOOSE_S: Final = 0.1  # with more time than that, accelerators are saved
-_LEAST_LOOKS: Final = 3
-_LOOKS_PER_S: Final = 0.15 * 1000.0 / 0.6
+_LOOSE_S: Final = 0.1  # latency limit beyond which accelerators are avoided
+_LEAST_EXAMINED: Final = 3
+_EXAMINED_PER_S: Final = 0.15 * 1000.0 / 0.6
 _PERIOD_S: Final = 1.0
 _REMEMBERED_S: Final = 30.0
 _DEAR: Final = 4.0
@@ -64,9 +64,12 @@ Mask = NDArray[np.bool_]
 
 
 class _Thresholds(NamedTuple):
-    """When a variant is overloaded: if its queries take ``slow`` times its latency while they come
-    at ``busy_share`` of the rate that it could serve one by one, or if ``most_s`` of work are in
-    flight; and it is no more when they take less than ``calm`` times."""
+    """The thresholds of overload.
+
+    A variant is overloaded if its queries take ``slow`` times its latency while they arrive at
+    ``busy_share`` of the rate that it could serve one by one, or if ``most_s`` of work are in
+    flight. It is no longer overloaded when they take less than ``calm`` times its latency.
+    """
 
     slow: float
     busy_share: float
@@ -82,8 +85,8 @@ _SINGLE_CPU: Final = _Thresholds(4.0, 1.0, 1.1, 1.5)
 class Infaas(SelectionPolicy):
     """Best fit among running variants that are not overloaded; a query is bound for good.
 
-    Latency is what the profile says of the variant, without the queue: queues count only in that
-    they make variants overloaded, which is judged once a second. So queries may be bound to what
+    Latency is that of the variant's profile, without the queue: queues count only because they make
+    variants overloaded, which is judged once a second. So queries may be bound to variants that
     will be late.
 
     Args:
@@ -103,32 +106,32 @@ class Infaas(SelectionPolicy):
         super().__init__(batching or EarliestDeadlineFirst())
         self.quantile = check_quantile(quantile)
         self.accelerators = None if accelerators is None else frozenset(accelerators)
-        self._watches: dict[str, _Watch] = {}
+        self._histories: dict[str, _PlacementHistory] = {}
         self._holders = _Holders()
 
     def on_arrival(
         self, query: QueryView, candidates: Candidates, rng: np.random.Generator
     ) -> Choice:
         latency_s = latency_column(candidates.estimates, self.quantile)
-        watch = self._watch(query.scope, candidates)
-        watch.look(candidates, latency_s, self._holders)
+        history = self._history(query.scope, candidates)
+        history.observe(candidates, latency_s, self._holders)
         # Unknown latencies are inf, and so is a limit that was not given.
         fits = np.isfinite(latency_s) & (latency_s <= query.deadline_s - candidates.now_s)
         allowed = (candidates.accuracy_percent >= query.min_accuracy_percent) & (
             candidates.cost_usd <= query.max_cost_usd
         )
-        able = fits & allowed & ~watch.overloaded
-        row = watch.recent_row(able)
+        able = fits & allowed & ~history.overloaded
+        row = history.recent_row(able)
         if row is None:
-            row = self._search(query, watch, latency_s, allowed, able)
+            row = self._search(query, history, latency_s, allowed, able)
         if row is not None:
-            watch.choose(row)
+            history.choose(row)
             return Bind(row, Reason.BEST_FIT)
-        row = _soonest_loaded(candidates, watch, fits & allowed & watch.dear, latency_s)
+        row = _soonest_loaded(candidates, history, fits & allowed & history.dear, latency_s)
         if row is not None:
-            watch.choose(row)
+            history.choose(row)
             return Bind(row, Reason.FALLBACK)
-        return Reject(why_infeasible(query, look(query, candidates, self.quantile)))
+        return Reject(why_infeasible(query, list_options(query, candidates, self.quantile)))
 
     def on_idle(
         self,
@@ -137,50 +140,57 @@ class Infaas(SelectionPolicy):
         now_s: float,
         rng: np.random.Generator,
     ) -> Run | Wait:
-        self._holders.note(worker, now_s)
+        self._holders.record(worker, now_s)
         return super().on_idle(worker, queues, now_s, rng)
 
     def _search(
-        self, query: QueryView, watch: _Watch, latency_s: FloatArray, allowed: Mask, able: Mask
+        self,
+        query: QueryView,
+        history: _PlacementHistory,
+        latency_s: FloatArray,
+        allowed: Mask,
+        able: Mask,
     ) -> int | None:
-        """The tightest fit among the first few in ascending accuracy; if none, among all."""
+        """Returns the tightest fit among the first rows in ascending accuracy, or among all."""
         limit_s = query.deadline_s - query.arrival_s
         bound = len(able)
         if limit_s < np.inf:
-            bound = max(_LEAST_LOOKS, int(limit_s * _LOOKS_PER_S))
+            bound = max(_LEAST_EXAMINED, int(limit_s * _EXAMINED_PER_S))
         if limit_s > _LOOSE_S:
-            slow = latency_s >= _LOOSE_S  # what is quicker is saved for who needs it
-            row = _tightest(watch.order, allowed & slow, able, latency_s, bound)
+            slow = latency_s >= _LOOSE_S  # quicker variants are for queries with tight limits
+            row = _tightest(history.order, allowed & slow, able, latency_s, bound)
             if row is not None:
                 return row
-        row = _tightest(watch.order, allowed, able, latency_s, bound)
-        return row if row is not None else _tightest(watch.order, able, able, latency_s, len(able))
+        row = _tightest(history.order, allowed, able, latency_s, bound)
+        return (
+            row if row is not None else _tightest(history.order, able, able, latency_s, len(able))
+        )
 
-    def _watch(self, scope: str, candidates: Candidates) -> _Watch:
-        """What is known of the scope's placements, carried over if these are not the same."""
-        known = self._watches.get(scope)
+    def _history(self, scope: str, candidates: Candidates) -> _PlacementHistory:
+        """Returns the history of the scope's placements, carried over if these have changed."""
+        known = self._histories.get(scope)
         if known is None or known.placements is not candidates.placements:
-            if known is None and len(self._watches) >= _MOST_SCOPES:
-                del self._watches[next(iter(self._watches))]
-            known = self._watches[scope] = _Watch(candidates, self.accelerators, known)
+            if known is None and len(self._histories) >= _MOST_SCOPES:
+                del self._histories[next(iter(self._histories))]
+            known = self._histories[scope] = _PlacementHistory(candidates, self.accelerators, known)
         return known
 
 
-class _Watch:
-    """The placements of a scope: what was chosen of them, and which are overloaded.
+class _PlacementHistory:
+    """The placements of a scope: recent choices, and which placements are overloaded.
 
     Attributes:
-        placements: as in ``Candidates``; arrays below are by row.
-        order: rows in ascending accuracy; equals by name.
-        overloaded: not to be chosen.
-        dear: on accelerators.
+        placements: as in ``Candidates``; the arrays below are by row.
+        order: rows in ascending accuracy, equal ones by name.
+        overloaded: which rows must not be chosen.
+        dear: which rows are on accelerators.
     """
 
     def __init__(
         self,
         candidates: Candidates,
         accelerators: frozenset[str] | None,
-        before: _Watch | None,
+        before: _PlacementHistory | None,
     ) -> None:
         self.placements = candidates.placements
         rows = len(self.placements)
@@ -196,7 +206,7 @@ class _Watch:
         self._recent: list[Placement] = []  # newest first
         self._chosen = np.zeros(rows)
         self._delay_s = np.zeros(rows)  # summed over looks
-        self._looks = 0
+        self._observations = 0
         self._since_s: float | None = None
         if before is not None:
             self._recent = before._recent
@@ -206,14 +216,14 @@ class _Watch:
             self.overloaded[new] = before.overloaded[old]
             self._chosen[new] = before._chosen[old]
             self._delay_s[new] = before._delay_s[old]
-            self._looks, self._since_s = before._looks, before._since_s
+            self._observations, self._since_s = before._observations, before._since_s
 
-    def look(self, candidates: Candidates, latency_s: FloatArray, holders: _Holders) -> None:
-        """Take in how long each placement's least busy holder will be busy; once a second judge."""
+    def observe(self, candidates: Candidates, latency_s: FloatArray, holders: _Holders) -> None:
+        """Note how long each placement's least busy holder will be busy; judge once a second."""
         now_s = candidates.now_s
         delay_s = candidates.free_at_s - now_s
         self._delay_s += delay_s
-        self._looks += 1
+        self._observations += 1
         passed_s = now_s - self._since_s if self._since_s is not None else 0.0
         if self._since_s is not None and 0.0 <= passed_s < _PERIOD_S:
             return
@@ -224,10 +234,10 @@ class _Watch:
         self._since_s = now_s
         self._chosen[:] = 0.0
         self._delay_s[:] = 0.0
-        self._looks = 0
+        self._observations = 0
 
     def recent_row(self, able: Mask) -> int | None:
-        """The newest of the placements chosen lately that is able to serve."""
+        """Returns the row of the last chosen placement that is able to serve; None without any."""
         for placement in self._recent:
             row = self._rows.get(placement)
             if row is not None and able[row]:
@@ -245,11 +255,13 @@ class _Watch:
     def _judge(
         self, latency_s: FloatArray, delay_s: FloatArray, rate: FloatArray, replicas: FloatArray
     ) -> None:
-        """Which placements are overloaded; see ``_Thresholds``.
+        """Judge which placements are overloaded; see ``_Thresholds``.
 
         Args:
-            rate: queries chosen for a replica of each, a second.
-            replicas: of each.
+            latency_s: profiled latency by row, seconds.
+            delay_s: time until the least busy holder is idle, by row, seconds.
+            rate: chosen queries a second and replica, by row.
+            replicas: number of replicas by row.
         """
         rows = [self.dear, replicas <= 1.0]
         slow, busy_share, most_s, calm = (
@@ -261,7 +273,7 @@ class _Watch:
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             is_quick = self.dear & (latency_s < _QUICK_S)
             slow = np.where(is_quick, np.minimum(5.0, 0.015 / latency_s), slow)
-            took_s = self._delay_s / self._looks + latency_s
+            took_s = self._delay_s / self._observations + latency_s
             in_flight = delay_s > most_s
             over = ((took_s > slow * latency_s) & (rate * latency_s > busy_share)) | in_flight
             cleared = ~in_flight & (took_s < calm * latency_s)
@@ -269,17 +281,17 @@ class _Watch:
 
 
 class _Holders:
-    """Which workers hold what, as far as they were seen falling idle lately."""
+    """The variants that workers hold, as far as the workers recently became idle."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[float, str, tuple[str, ...]]] = {}
 
-    def note(self, worker: WorkerView, now_s: float) -> None:
-        """Remember what the worker holds."""
+    def record(self, worker: WorkerView, now_s: float) -> None:
+        """Remember the variants that the worker holds."""
         self._seen[worker.worker_id] = (now_s, worker.device_class, tuple(worker.residents))
 
     def count(self, placements: Sequence[Placement], now_s: float) -> FloatArray:
-        """Replicas of each placement, one at least; shape (n,)."""
+        """Returns the replicas of each placement, at least one, shape (n,)."""
         self._seen = {
             name: seen for name, seen in self._seen.items() if now_s - seen[0] <= _REMEMBERED_S
         }
@@ -294,7 +306,7 @@ class _Holders:
 
 
 def _dear(candidates: Candidates, accelerators: frozenset[str] | None) -> Mask:
-    """The rows on accelerators."""
+    """Returns which rows are on accelerators, shape (n,)."""
     classes = [placement.device_class for placement in candidates.placements]
     if accelerators is not None:
         return np.array([name in accelerators for name in classes], dtype=np.bool_)
@@ -310,17 +322,17 @@ def _dear(candidates: Candidates, accelerators: frozenset[str] | None) -> Mask:
 def _tightest(
     order: NDArray[np.intp], looked_at: Mask, able: Mask, latency_s: FloatArray, bound: int
 ) -> int | None:
-    """Of the first ``bound`` rows of ``order`` to be looked at, the slowest that is able."""
+    """Returns the slowest able row of the first ``bound`` rows of ``order``; None without any."""
     rows = order[looked_at[order]][:bound]
     rows = rows[able[rows]]
     return int(rows[latency_s[rows].argmax()]) if len(rows) else None
 
 
 def _soonest_loaded(
-    candidates: Candidates, watch: _Watch, overloaded: Mask, latency_s: FloatArray
+    candidates: Candidates, history: _PlacementHistory, overloaded: Mask, latency_s: FloatArray
 ) -> int | None:
     """Overloaded ones on accelerators stay candidates, as if they were still to be loaded."""
-    rows = watch.order[overloaded[watch.order]]
+    rows = history.order[overloaded[history.order]]
     if not len(rows):
         return None
     ready_s = np.nan_to_num(candidates.estimates.load_s[rows], nan=np.inf) + latency_s[rows]

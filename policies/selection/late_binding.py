@@ -1,8 +1,8 @@
-"""What policies share that bind when a worker falls idle.
+"""The common base of policies that bind when a worker becomes idle.
 
-On arrival such a policy only turns away what nobody could serve in time, and otherwise defers.
-When a worker falls idle it looks for the most urgent query that the worker can still serve, and
-builds a batch behind it. Costs are not known then, so a maximum cost is held to on arrival only.
+On arrival such a policy rejects queries that no placement could serve in time, and defers all
+others. When a worker becomes idle it takes the most urgent query that the worker can still serve,
+and builds a batch from it. Costs are not known then, so it checks a maximum cost only on arrival.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
-from modelless.policies.batching.urgency import urgency
+from modelless.policies.priorities import urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import in_scope
 from modelless.policies.seams import SelectionPolicy
-from modelless.policies.selection.eligibility import look_at_all, why_never
+from modelless.policies.selection.eligibility import list_all_options, why_never
 from modelless.policies.views import (
     Candidates,
     Choice,
@@ -34,16 +34,16 @@ from modelless.policies.views import (
 )
 
 _LOOK_AGAIN_S = 0.1
-"""A worker that can serve nothing of what waits is asked again so soon; others may serve it."""
+"""The seconds after which a worker that can serve nothing of the queues is asked again."""
 
 
 class Head(NamedTuple):
     """The most urgent query of a queue that the worker can start in time.
 
     Attributes:
-        query: it; the first of ``queries``.
-        queries: it and all behind it.
-        residents: what can serve it in time, alone.
+        query: the query, the first of ``queries``.
+        queries: the query and all behind it.
+        residents: variants that can serve it in time, alone.
     """
 
     query: QueryView
@@ -52,13 +52,13 @@ class Head(NamedTuple):
 
 
 class Prefix(NamedTuple):
-    """A batch that could be formed.
+    """A possible batch.
 
     Attributes:
         members: the head and the most urgent of the others.
-        items: of all of them.
-        latency_s: p99 of the batch.
-        deadline_s: the earliest of theirs.
+        items: number of items of all members.
+        latency_s: p99 of the batch, seconds.
+        deadline_s: earliest deadline of the members, seconds.
     """
 
     members: tuple[QueryView, ...]
@@ -68,22 +68,22 @@ class Prefix(NamedTuple):
 
     @property
     def latest_start_s(self) -> float:
-        """When it must start for all of its members to be in time."""
+        """The latest start with which all members are in time, seconds."""
         return self.deadline_s - self.latency_s
 
 
 class LateBinding(SelectionPolicy):
-    """Defers on arrival; derived policies say what an idle worker does."""
+    """Defers on arrival; subclasses choose when a worker is idle."""
 
     def __init__(self) -> None:
         super().__init__(EarliestDeadlineFirst())
-        # By scope and items: accuracy and p99 of all rows, when one of the kind last came in.
+        # By scope and items: accuracy and p99 of all rows at the last such arrival.
         self._offers: dict[tuple[str, int], tuple[FloatArray, FloatArray]] = {}
 
     def on_arrival(
         self, query: QueryView, candidates: Candidates, rng: np.random.Generator
     ) -> Choice:
-        options = look_at_all(query, candidates, "p99")
+        options = list_all_options(query, candidates, "p99")
         offer = (options.accuracy_percent, options.latency_s)
         self._offers[query.scope, query.items] = offer
         never = why_never(query, options)
@@ -92,17 +92,17 @@ class LateBinding(SelectionPolicy):
     def variants_for(
         self, query: QueryView, residents: Sequence[ResidentView]
     ) -> Sequence[ResidentView]:
-        """Which of these, all accurate enough, may serve the query: all, unless overridden."""
+        """Returns which of these accurate variants may serve the query; all by default."""
         del query
         return residents
 
     def heads(
         self, worker: WorkerView, queues: Sequence[QueueView], now_s: float
     ) -> tuple[list[Head], tuple[QueryView, ...]]:
-        """The head of each deferred queue, and the queries met on the way that are lost.
+        """Returns the head of each deferred queue, and the queries before them that are lost.
 
         A query is lost if it can no longer be in time with anything that was ready anywhere when
-        the last query of its kind came in.
+        the last query of its kind arrived.
         """
         heads, lost = [], []
         for queue in queues:
@@ -116,7 +116,7 @@ class LateBinding(SelectionPolicy):
             alike: dict[tuple[int, float], tuple[list[ResidentView], float]] = {}
             for position, query in enumerate(queue.queries):
                 kind = (query.items, query.min_accuracy_percent)
-                if kind not in alike:  # a queue may be long, and its queries of few kinds
+                if kind not in alike:  # a long queue has queries of few kinds
                     accurate = [r for r in residents if _can_run(query, r, worker.max_batch)]
                     alike[kind] = (accurate, self._quickest_s(query))
                 accurate, quickest_s = alike[kind]
@@ -134,7 +134,7 @@ class LateBinding(SelectionPolicy):
         return heads, tuple(lost)
 
     def _quickest_s(self, query: QueryView) -> float:
-        """The least p99 among all that is accurate enough, seconds; 0 if nothing is known of it."""
+        """Returns the least p99 of all accurate enough, seconds; 0 if none is known."""
         offer = self._offers.get((query.scope, query.items))
         if offer is None:
             return 0.0
@@ -144,9 +144,9 @@ class LateBinding(SelectionPolicy):
 
 
 def prefixes(head: Head, resident: ResidentView, most: int) -> Iterator[Prefix]:
-    """The batches of a head with a variant, from the head alone to ``most`` items.
+    """Returns the batches of a head with a variant, from the head alone to ``most`` items.
 
-    Queries that want more accuracy than the variant has are passed over.
+    Queries that want more accuracy than the variant has are skipped.
     """
     members: tuple[QueryView, ...] = ()
     items, earliest_s = 0, math.inf
@@ -162,7 +162,7 @@ def prefixes(head: Head, resident: ResidentView, most: int) -> Iterator[Prefix]:
 
 
 def in_time(batches: Iterable[Prefix], now_s: float) -> list[Prefix]:
-    """Those whose latest start has not passed."""
+    """Returns the batches whose latest start has not passed."""
     return [batch for batch in batches if now_s + batch.latency_s <= batch.deadline_s]
 
 
@@ -172,7 +172,7 @@ def run_or_wait(
     lost: tuple[QueryView, ...],
     now_s: float,
 ) -> Run | Wait:
-    """The decision: the batch chosen, if there is one, and what is lost dropped."""
+    """Returns the decision: the chosen batch, if any, with the lost queries dropped."""
     if chosen is None:
         return Wait(Reason.NOTHING_QUEUED, now_s + _LOOK_AGAIN_S, lost)
     resident, batch = chosen

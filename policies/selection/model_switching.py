@@ -4,13 +4,13 @@ Zhang et al., HotCloud 2020. It measures the arrival rate and serves all queries
 of most effective accuracy at that rate, where late answers count as 0. RAMSIS and Sommelier switch
 in the same spirit. Nothing is loaded or moved; only the choice changes.
 
-The paper looks the model up in a table of load tests. Here its capacity is computed: what the
-workers that lately asked for work, and hold it, can answer one by one at the predicted p50. A
-policy is not told how many workers there are; those that never ask had nothing to do, so what is
-seen is enough for the load that was, and grows with it. The paper knows no minimum accuracy; what
-must be served above the level takes its share of the capacity first. A level is raised only
-after some calm periods in a row, so that a rate at the brink does not switch it back and forth
-(ours), and a share of the capacity is left for chance.
+The paper looks the model up in a table of load tests. Here its capacity is computed: the queries
+that the workers with the model that recently asked for work can answer one by one at the predicted
+p50. A policy does not know how many workers exist. Those that never ask had no work, so the known
+workers suffice for the past load, and their number grows with it. The paper has no minimum
+accuracy; queries that must be served above the level take their share of the capacity first. A
+level is raised only after some calm periods in a row, so that a rate near the limit does not switch
+it back and forth (ours), and a share of the capacity is kept in reserve.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.eligibility import (
     in_time_if_idle,
-    look_at_all,
+    list_all_options,
     within_limits,
 )
 from modelless.policies.selection.feasibility import Options, best, why_infeasible
@@ -47,14 +47,14 @@ from modelless.policies.views import (
 from modelless.variants.vocabulary import Placement
 
 _SEEN_S = 30.0
-"""A worker that has not asked for work for so long counts no more."""
+"""The seconds after which a worker that has not asked for work does not count."""
 
 
 @dataclass(slots=True)
 class _Level:
-    """What one scope may use now: nothing more accurate than ``accuracy_percent``.
+    """The level of one scope: nothing more accurate than ``accuracy_percent`` is used.
 
-    Nothing is known in the first period: it begins with the fastest.
+    It starts with the fastest variant, because nothing is known in the first period.
     """
 
     since_s: float
@@ -102,7 +102,7 @@ class ModelSwitching(SelectionPolicy):
         self, query: QueryView, candidates: Candidates, rng: np.random.Generator
     ) -> Choice:
         now_s = candidates.now_s
-        options = look_at_all(query, candidates)
+        options = list_all_options(query, candidates)
         level = self._levels.setdefault(query.scope, _Level(now_s))
         if now_s - level.since_s >= self.period_s:
             self._set_level(query, candidates, options)
@@ -132,7 +132,7 @@ class ModelSwitching(SelectionPolicy):
         return super().on_idle(worker, queues, now_s, rng)
 
     def _set_level(self, query: QueryView, candidates: Candidates, options: Options) -> None:
-        """End a period: what is the most accurate level that would have kept up with it?"""
+        """End a period and set the most accurate level that would have kept up with it."""
         now_s, level = candidates.now_s, self._levels[query.scope]
         per_s = {least: items / (now_s - level.since_s) for least, items in level.items.items()}
         level.since_s, level.items = now_s, Counter()
@@ -158,7 +158,7 @@ class ModelSwitching(SelectionPolicy):
     def _ladder(
         self, query: QueryView, candidates: Candidates, options: Options
     ) -> tuple[FloatArray, FloatArray]:
-        """Accuracy of the variants, ascending, and items a second that all workers could answer."""
+        """Returns the variants' accuracies, ascending, and the items a second of all workers."""
         holders: Counter[Placement] = Counter()
         for worker_id, (seen_s, holds) in list(self._seen.items()):
             if candidates.now_s - seen_s > _SEEN_S:
@@ -187,12 +187,14 @@ class ModelSwitching(SelectionPolicy):
 def _busy_share(
     per_s: Mapping[int, float], accuracy_percent: FloatArray, capacity_per_s: FloatArray
 ) -> FloatArray:
-    """Of the workers' time, what each level would take, shape (n,).
+    """Returns the share of the workers' time that each level would take, shape (n,).
 
-    What wants more accuracy than the level gets the variant of most capacity that has it.
+    Queries that want more accuracy than the level get the variant of most capacity that has it.
 
     Args:
         per_s: items a second by minimum accuracy.
+        accuracy_percent: accuracy of each level, ascending, shape (n,).
+        capacity_per_s: items a second of each level, shape (n,).
     """
     busy_share = np.zeros_like(capacity_per_s)
     for least, rate_per_s in per_s.items():

@@ -17,7 +17,7 @@ from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.eligibility import (
     in_time_if_idle,
-    look_at_all,
+    list_all_options,
     name_of,
     within_limits,
 )
@@ -26,17 +26,17 @@ from modelless.policies.selection.most_accurate_feasible import MostAccurateFeas
 from modelless.policies.views import Bind, Candidates, Choice, QueryView
 from modelless.variants.vocabulary import Placement
 
-_MEMORY_QUERIES = 256  # past so many a scope's counts are halved
+_MEMORY_QUERIES = 256  # number of queries at which a scope's counts are halved
 
 
 class PlannedShares(SelectionPolicy):
-    """Weighted random by the shares of the query's scope.
+    """A weighted random draw by the shares of the query's scope.
 
-    A share is of all queries of a scope, but some can go only to few placements: those that ask
-    for a minimum accuracy or are in a hurry. They are drawn for among these; and for others, a
+    A share is of all queries of a scope, but some queries can go only to few placements: those with
+    a minimum accuracy or a tight limit. They are drawn among these placements. For other queries a
     placement's weight is its share less what such queries have taken of it. Without such queries
-    the draw is by the shares alone, as published. Where the plan knows nothing that could serve
-    the query, the most accurate feasible placement does.
+    the draw is by the shares alone, as published. Where the plan has no placement for the query, it
+    gets the most accurate feasible one.
 
     Args:
         batching: how bound queries share batches; by default ``proteus-batching``.
@@ -81,15 +81,16 @@ class PlannedShares(SelectionPolicy):
         return Bind(rows[chosen], Reason.PLANNED)
 
     def _planned_rows(self, query: QueryView, candidates: Candidates) -> dict[Placement, int]:
-        """The rows, by placement and in order of name, that have a share and suit the query.
+        """Returns the rows by placement, in order of name, that have a share and suit the query.
 
-        In a hurry is who has less time than the plan left for the wait in queues, as much again as
-        for serving; if nothing is quick enough for that, anything will do that is in time at all.
+        A query has a tight limit if it has less time than the plan leaves for the wait in queues,
+        as much again as for serving. If nothing is quick enough for that, anything will do that can
+        be in time at all.
         """
         shares = self._shares.get(query.scope)
         if not shares:
             return {}
-        options = look_at_all(query, candidates, "p50")
+        options = list_all_options(query, candidates, "p50")
         possible = within_limits(query, options) & in_time_if_idle(query, options)
         easy = possible & (2.0 * options.latency_s <= query.deadline_s - query.arrival_s)
         row_of = {placement: row for row, placement in enumerate(candidates.placements)}
@@ -98,20 +99,20 @@ class PlannedShares(SelectionPolicy):
 
 
 class _Taken:
-    """How many queries of a scope went where lately, by how many placements they could go to."""
+    """The recent queries of a scope by placement and by how many placements they could go to."""
 
     def __init__(self) -> None:
         self.queries = 1.0
         self._counts: dict[int, dict[Placement, float]] = {}
 
     def by_others(self, placement: Placement, options: int) -> float:
-        """Taken of the placement by queries that could go to fewer than ``options``."""
+        """Returns the queries at the placement that could go to fewer than ``options``."""
         return sum(
             counts.get(placement, 0.0) for few, counts in self._counts.items() if few < options
         )
 
     def count(self, placement: Placement, options: int) -> None:
-        """A query that could go to ``options`` placements goes to this one."""
+        """Count a query with ``options`` placements that goes to this one."""
         counts = self._counts.setdefault(options, {})
         counts[placement] = counts.get(placement, 0.0) + 1.0
         self.queries += 1.0

@@ -15,7 +15,7 @@ from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.eligibility import (
     NameOrder,
-    look_at_all,
+    list_all_options,
     name_of,
     why_never,
     within_limits,
@@ -33,12 +33,12 @@ class RoundRobin(SelectionPolicy):
     def __init__(self, batching: BatchingPolicy | None = None) -> None:
         super().__init__(batching or EarliestDeadlineFirst())
         self._order = NameOrder()
-        self._last: dict[str, tuple[str, str]] = {}  # by scope: whose turn it was
+        self._last: dict[str, tuple[str, str]] = {}  # the last placement by scope
 
     def on_arrival(
         self, query: QueryView, candidates: Candidates, rng: np.random.Generator
     ) -> Choice:
-        options = look_at_all(query, candidates)
+        options = list_all_options(query, candidates)
         never = why_never(query, options)
         if never is not None:
             return Reject(never)

@@ -12,7 +12,12 @@ from modelless.common.errors import InvalidInputError
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
-from modelless.policies.selection.eligibility import look_at_all, only, why_never, within_limits
+from modelless.policies.selection.eligibility import (
+    list_all_options,
+    select_options,
+    why_never,
+    within_limits,
+)
 from modelless.policies.selection.feasibility import Options, best
 from modelless.policies.views import Bind, Candidates, Choice, QueryView, Reject
 
@@ -33,12 +38,12 @@ class Static(SelectionPolicy):
     def on_arrival(
         self, query: QueryView, candidates: Candidates, rng: np.random.Generator
     ) -> Choice:
-        options = look_at_all(query, candidates)
+        options = list_all_options(query, candidates)
         allowed = options._replace(feasible=within_limits(query, options))
         variant_id = self._choose(candidates, allowed)
         if variant_id is not None:
             of_it = [placement.variant_id == variant_id for placement in candidates.placements]
-            allowed = only(allowed, np.array(of_it, dtype=np.bool_))
+            allowed = select_options(allowed, np.array(of_it, dtype=np.bool_))
         never = why_never(query, allowed)
         if never is not None:
             return Reject(never)
@@ -46,7 +51,7 @@ class Static(SelectionPolicy):
         return Reject(Reason.NOTHING_READY) if row is None else Bind(row, Reason.ALWAYS)
 
     def _choose(self, candidates: Candidates, allowed: Options) -> str | None:
-        """The variant to use whatever the queues; None if none may be."""
+        """Returns the variant to use, regardless of the queues; None if none may be used."""
         latency_s, accuracy_percent = allowed.latency_s, allowed.accuracy_percent
         if self.variant == "fastest":
             row = best(candidates, allowed, latency_s, -accuracy_percent)
@@ -58,7 +63,7 @@ class Static(SelectionPolicy):
 
 
 def _check_variant(value: str) -> str:
-    """Return ``value`` if it says which variant, else raise InvalidInputError."""
+    """Returns ``value`` if it names a variant or a rule, else raises InvalidInputError."""
     if value not in ("fastest", "most-accurate") and value.count("/") != 2:
         raise InvalidInputError.of(
             "variant", value, "fastest, most-accurate, or an id such as task/model/name@version"

@@ -13,7 +13,7 @@ from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.eligibility import (
     NameOrder,
-    look_at_all,
+    list_all_options,
     why_never,
     within_limits,
 )
@@ -29,12 +29,12 @@ class UniformRandom(SelectionPolicy):
 
     def __init__(self, batching: BatchingPolicy | None = None) -> None:
         super().__init__(batching or EarliestDeadlineFirst())
-        self._order = NameOrder()  # so that a draw means the same in whatever order rows come
+        self._order = NameOrder()  # a draw must not depend on the order of the rows
 
     def on_arrival(
         self, query: QueryView, candidates: Candidates, rng: np.random.Generator
     ) -> Choice:
-        options = look_at_all(query, candidates)
+        options = list_all_options(query, candidates)
         never = why_never(query, options)
         if never is not None:
             return Reject(never)

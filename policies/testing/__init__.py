@@ -8,8 +8,8 @@
         def policy(self):
             return Mine()
 
-What a policy does not promise, its test class declares (``order_matters = True``, ...); each case
-lists its declarations. Needs pytest; nothing else in ``modelless.policies`` does.
+A test class declares what its policy does not promise (``order_matters = True``, ...); each case
+lists its declarations. The kit needs pytest; nothing else in ``modelless.policies`` does.
 """
 
 from __future__ import annotations

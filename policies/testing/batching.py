@@ -1,4 +1,4 @@
-"""What a batching policy must do."""
+"""Checks of batching policies."""
 
 # ruff: noqa: S101  (this is a test suite)
 
@@ -21,7 +21,7 @@ class BatchingConformance(PolicyConformance):
     """Declarations, besides ``PolicyConformance``'s:
 
     never_idles: while anything waits it returns a batch (it is work-conserving).
-    keeps_deadlines: no batch is so large that it makes late who would be in time alone.
+    keeps_deadlines: no batch is so large that a query is late that would be in time alone.
     """
 
     seam = BatchingPolicy

@@ -1,4 +1,4 @@
-"""What every case checks of every policy."""
+"""Checks of every policy."""
 
 # ruff: noqa: S101  (this is a test suite)
 
@@ -16,7 +16,7 @@ from modelless.policies.testing.process import Question, answers, answers_elsewh
 
 
 class PolicyConformance:
-    """The checks that are the same for all seams. Subclass the case of your seam instead.
+    """The checks that all seams share. Subclass the case of your seam instead.
 
     Declarations:
         order_matters: the answer may depend on the order in which options are given.
@@ -29,20 +29,21 @@ class PolicyConformance:
 
     @pytest.fixture
     def policy(self) -> Any:
-        """The policy to be checked: new, with the settings to be checked."""
+        """Returns a new policy with the settings to check."""
         raise NotImplementedError(
             f"{type(self).__name__}: supply a fixture 'policy' that returns the policy to check"
         )
 
     def questions(self, policy: Any) -> list[Question]:
-        """The series of calls that the checks below make, in this order.
+        """Returns the series of calls that the checks make, in this order.
 
-        They are of a kind that the policy meets in service; it is not to be asked itself.
+        The calls are of a kind that the policy meets in service. This method must not call the
+        policy itself.
         """
         raise NotImplementedError
 
     def large_questions(self, policy: Any) -> list[Question]:
-        """A call of each hook with 1,000 options; as ``questions``."""
+        """Returns a call of each hook with 1,000 options; as ``questions``."""
         raise NotImplementedError
 
     def test_is_of_the_seam(self, policy: Any) -> None:
@@ -91,5 +92,5 @@ class PolicyConformance:
 
 
 def copy_of(policy: Any) -> Any:
-    """The policy as another process would get it, with all it has learned."""
+    """Returns the policy as another process would get it, with all it has learned."""
     return pickle.loads(pickle.dumps(policy))  # noqa: S301  (our own)

@@ -1,4 +1,4 @@
-"""What an eviction policy must do."""
+"""Checks of eviction policies."""
 
 # ruff: noqa: S101  (this is a test suite)
 
@@ -82,7 +82,7 @@ class EvictionConformance(PolicyConformance):
 
 
 def make_residents(rng: np.random.Generator, count: int) -> tuple[Instance, ...]:
-    """Idle instances of one worker, some of them alike but for their names."""
+    """Returns idle instances of one worker, some of them equal but for their names."""
     return tuple(
         make_instance(rng, "worker-0", variant_id(number), int(rng.choice([20, 50, 90])) << 20)
         for number in range(count)
@@ -90,7 +90,7 @@ def make_residents(rng: np.random.Generator, count: int) -> tuple[Instance, ...]
 
 
 def check_permutation(ranked: Sequence[Instance], residents: Sequence[Instance]) -> None:
-    """Each of the residents, once."""
+    """Check that the ranking contains each resident once."""
 
     def names(instances: Sequence[Instance]) -> list[tuple[str, str]]:
         return sorted((instance.worker_id, instance.variant_id) for instance in instances)

@@ -1,4 +1,4 @@
-"""What a forecaster must do."""
+"""Checks of forecasters."""
 
 # ruff: noqa: S101  (this is a test suite)
 
@@ -108,12 +108,12 @@ class ForecasterConformance(PolicyConformance):
 
 
 def make_rates(rng: np.random.Generator, scopes: int) -> dict[str, float]:
-    """Arrivals a second by scope."""
+    """Returns random arrivals a second by scope."""
     return {f"task{number}": float(rng.exponential(20.0)) for number in range(scopes)}
 
 
 def check_rates(rates: Mapping[str, float]) -> None:
-    """Numbers of queries a second that there can be."""
+    """Check that the rates are possible numbers of queries a second."""
     for scope, rate in rates.items():
         assert isinstance(scope, str), f"{scope!r} is no scope"
         assert 0.0 <= rate < float("inf"), f"{rate!r} queries a second of {scope!r}"

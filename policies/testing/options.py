@@ -1,6 +1,6 @@
 """Random but repeatable inputs for policies: candidates, queries, queues, clusters.
 
-Every maker takes the generator that it draws from. Latencies are seconds, sizes bytes.
+Every function takes the generator that it draws from. Latencies are seconds, sizes bytes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from modelless.policies.batching.urgency import urgency
+from modelless.policies.priorities import urgency
 from modelless.policies.views import (
     Candidates,
     ClusterView,
@@ -38,18 +38,20 @@ LARGER = DeviceClass("cpu-2", "cpu", 2, 4 << 30, 0.10, 16.0)
 
 
 def variant_id(number: int, task: str = TASK) -> str:
-    """The id of the variant of that number; in no particular order by name."""
+    """Returns the id of the variant of that number; ids are in no order by name."""
     return f"{task}/model{number * 7919 % 10_007}/v{number % 8}@1"
 
 
 def make_candidates(
     rng: np.random.Generator, rows: int, *, unknown: float = 0.0, idle: bool = False
 ) -> Candidates:
-    """Candidates of ``rows`` rows on a few workers.
+    """Returns candidates of ``rows`` rows on a few workers.
 
     Args:
+        rng: random generator.
+        rows: number of rows.
         unknown: share of rows whose estimates are inf or NaN.
-        idle: no worker has anything to do.
+        idle: whether no worker has anything to do.
     """
     classes = rng.choice(list(DEVICE_CLASSES), rows)
     placements = tuple(Placement(variant_id(i), str(name)) for i, name in enumerate(classes))
@@ -73,7 +75,7 @@ def make_candidates(
 
 
 def reorder(candidates: Candidates, order: np.ndarray[tuple[int], np.dtype[np.intp]]) -> Candidates:
-    """The same candidates in another order: row ``order[i]`` becomes row i."""
+    """Returns the same candidates in another order: row ``order[i]`` becomes row i."""
     estimates = candidates.estimates
     return Candidates(
         tuple(candidates.placements[row] for row in order),
@@ -94,7 +96,7 @@ def reorder(candidates: Candidates, order: np.ndarray[tuple[int], np.dtype[np.in
 def make_query(
     rng: np.random.Generator, query_id: int, *, limited: bool = True, scope: str = TASK
 ) -> QueryView:
-    """A query that has just come in, with limits that may or may not be met, or with none."""
+    """Returns a query that has just arrived, with random limits or with none."""
     if not limited:
         return QueryView(query_id, scope, NOW_S, float("inf"))
     return QueryView(
@@ -112,9 +114,12 @@ def make_query(
 def make_worker(
     rng: np.random.Generator, residents: int, *, max_batch: int = 8, unknown: float = 0.0
 ) -> WorkerView:
-    """An idle worker that holds the variants 0 to ``residents`` - 1.
+    """Returns an idle worker that holds the variants 0 to ``residents`` - 1.
 
     Args:
+        rng: random generator.
+        residents: number of variants.
+        max_batch: most items in a batch.
         unknown: share of variants whose latency is inf or NaN.
     """
     views = {}
@@ -138,14 +143,16 @@ def make_queues(
     *,
     deferred: bool = False,
 ) -> list[QueueView]:
-    """Queues for the worker as the core keeps them: sorted, not empty, each of one shape.
+    """Returns queues for the worker as the core keeps them: sorted, not empty, each of one shape.
 
     Every third deferred one is narrowed to the model of one of the worker's variants.
 
     Args:
-        queues: how many; each of another variant or shape.
-        queries: in all; at least as many as queues.
-        deferred: nobody has chosen a variant for them yet.
+        rng: random generator.
+        worker: the worker.
+        queues: number of queues, each of another variant or shape.
+        queries: number of queries in all, at least as many as queues.
+        deferred: whether the queries are bound to no variant yet.
     """
     names = sorted(worker.residents)
     out = []
@@ -168,9 +175,12 @@ def make_queues(
 def make_cluster(
     rng: np.random.Generator, variants: int, workers: int, *, unknown: float = 0.0
 ) -> ClusterView:
-    """A cluster of ``workers`` workers that hold some of ``variants`` variants of three tasks.
+    """Returns a cluster whose workers hold some of the variants of three tasks.
 
     Args:
+        rng: random generator.
+        variants: number of variants.
+        workers: number of workers.
         unknown: share of variants whose size, load time and latency are inf or NaN.
     """
     tasks = (TASK, "speech", "text")
@@ -213,7 +223,7 @@ def make_cluster(
 
 
 def make_busy(view: ClusterView) -> ClusterView:
-    """The cluster at work: its demand by kind, open queries, and pools that may grow a little.
+    """Returns the cluster at work: demand by kind, open queries, and pools that may grow a little.
 
     Workers of ``cpu-1`` may be resized to ``cpu-2``, which is twice as large and as quick.
     """
@@ -247,14 +257,14 @@ def make_busy(view: ClusterView) -> ClusterView:
 
 
 def _with_size(by_class: Mapping[str, float], factor: float) -> dict[str, float]:
-    """What holds of ``cpu-1``, of ``cpu-2`` as well."""
+    """Returns the figures with those of ``cpu-1``, scaled, for ``cpu-2``."""
     return {**by_class, LARGER.name: factor * by_class["cpu-1"]}
 
 
 def make_instance(
     rng: np.random.Generator, worker_id: str, variant: str, memory_bytes: int
 ) -> Instance:
-    """An idle instance with some history; several may have the same."""
+    """Returns an idle instance with some history; several may have the same."""
     return Instance(
         worker_id,
         variant,

@@ -1,4 +1,4 @@
-"""What a placement policy must do."""
+"""Checks of placement policies."""
 
 # ruff: noqa: S101  (this is a test suite)
 

@@ -1,4 +1,4 @@
-"""Comparing what policies are given and what they answer, down to the last bit."""
+"""Compares the inputs and the answers of policies, down to the last bit."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 
 
 def plain(value: Any) -> Any:
-    """``value`` as nested tuples that compare equal if and only if the values are the same.
+    """Returns ``value`` as nested tuples that are equal exactly if the values are.
 
-    Arrays compare by type, shape and bytes, NaN equals NaN, mappings by their items in order. A
-    random generator is left out: to be drawn from is what it is for.
+    Arrays compare by type, shape and bytes, NaN equals NaN, mappings compare by their items in
+    order. A random generator is left out, because policies draw from it.
     """
     if isinstance(value, np.ndarray):
         return ("array", str(value.dtype), value.shape, value.tobytes())
@@ -36,7 +36,7 @@ def plain(value: Any) -> Any:
 
 
 def freeze(value: Any) -> Any:
-    """Make every array in ``value`` read-only, as those are that the core hands out."""
+    """Make every array in ``value`` read-only, as the arrays of the core are, and return it."""
     if isinstance(value, np.ndarray):
         value.flags.writeable = False
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):

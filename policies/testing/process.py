@@ -1,4 +1,4 @@
-"""Asking a policy in another process: what depends on hashes, addresses or globals shows there."""
+"""Calls a policy in another process, to find dependence on hashes, addresses or globals."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 from modelless.policies.testing.plain import freeze, plain
 
 Question = tuple[str, tuple[Any, ...]]
-"""A hook's name and the arguments to call it with."""
+"""The name of a hook and the arguments of a call."""
 
-# A test's own module may be known to this process only, by its file: what lies above it, as its
-# dotted name tells, goes on the path.
+# A test's own module may be importable in this process only. The folder that its dotted name starts
+# from is added to the path.
 _CHILD = """
 import importlib, pathlib, pickle, sys, traceback
 channel, sys.stdout = sys.stdout.buffer, sys.stderr
@@ -38,15 +38,15 @@ while True:
     pickle.dump(reply, channel)
     channel.flush()
 """
-_children: list[subprocess.Popen[bytes]] = []  # one at most, for all policies: starting takes long
+_children: list[subprocess.Popen[bytes]] = []  # at most one, for all policies: it starts slowly
 
 
 def answers(policy: Any, questions: Sequence[bytes]) -> list[Any]:
-    """What the policy answers to one question after the other, in plain form.
+    """Returns the policy's answers to one call after the other, in plain form.
 
     Args:
-        policy: is asked itself, not a copy of it.
-        questions: pickled ``Question``; each is unpickled afresh, generators and all.
+        policy: the policy itself, not a copy of it.
+        questions: pickled ``Question``s; each is unpickled anew, generators included.
     """
     told = []
     for question in questions:
@@ -56,10 +56,10 @@ def answers(policy: Any, questions: Sequence[bytes]) -> list[Any]:
 
 
 def answers_elsewhere(policy: Any, questions: Sequence[bytes]) -> list[Any]:
-    """The same in another interpreter, whose strings hash otherwise.
+    """Returns the same answers from another interpreter, whose strings hash differently.
 
     Raises:
-        RuntimeError: the policy cannot answer there; says why.
+        RuntimeError: the policy cannot answer there; the message says why.
     """
     kind = type(policy)
     asked = pickle.dumps((policy, questions))

@@ -1,4 +1,4 @@
-"""What a decision must look like whoever makes it."""
+"""Checks of decisions of any policy."""
 
 # ruff: noqa: S101  (this is a test suite)
 
@@ -25,7 +25,7 @@ from modelless.policies.views import (
 
 
 def check_choice(choice: Choice, candidates: Candidates) -> None:
-    """A Bind to a row that there is, a Defer or a Reject; with a reason."""
+    """Check a Bind to an existing row, a Defer or a Reject, with a reason."""
     assert isinstance(choice, (Bind, Defer, Reject)), f"{choice!r} is no choice"
     assert isinstance(choice.reason, Reason), f"{choice!r} gives no reason"
     if isinstance(choice, Bind):
@@ -35,7 +35,7 @@ def check_choice(choice: Choice, candidates: Candidates) -> None:
 
 
 def check_limits_kept(query: QueryView, choice: Choice, candidates: Candidates) -> None:
-    """A bound query is served as accurately and cheaply as was asked for, by what is known."""
+    """Check that a bound query is served as accurately and cheaply as its limits demand."""
     if not isinstance(choice, Bind):
         return
     row = choice.row
@@ -49,7 +49,7 @@ def check_limits_kept(query: QueryView, choice: Choice, candidates: Candidates) 
 
 
 def check_bound_in_time(query: QueryView, choice: Choice, candidates: Candidates) -> None:
-    """A bound query is answered by its deadline at the median, the wait included."""
+    """Check that a bound query is answered by its deadline at the median, wait included."""
     if not isinstance(choice, Bind):
         return
     p50_s = float(candidates.estimates.p50_s[choice.row])
@@ -62,7 +62,7 @@ def check_bound_in_time(query: QueryView, choice: Choice, candidates: Candidates
 def check_decision(
     decision: Run | Wait, worker: WorkerView, queues: Sequence[QueueView], now_s: float
 ) -> None:
-    """A batch that the worker can run, of queries that wait for it, or a wait; with a reason."""
+    """Check a batch that the worker can run, of queries that wait for it, or a wait."""
     assert isinstance(decision, (Run, Wait)), f"{decision!r} is no decision"
     assert isinstance(decision.reason, Reason), f"{decision!r} gives no reason"
     waiting = {query.query_id: (queue, query) for queue in queues for query in queue.queries}
@@ -98,8 +98,7 @@ def check_decision(
 def check_late_limits_kept(
     decision: Run | Wait, worker: WorkerView, queues: Sequence[QueueView]
 ) -> None:
-    """Nobody who left the choice open is served by what is less accurate than was asked for, or
-    takes nobody knows how long."""
+    """Check that no deferred query runs with too little accuracy or an unknown latency."""
     for query in _deferred(decision, queues):
         assert isinstance(decision, Run)
         resident = worker.residents[decision.variant_id]
@@ -119,11 +118,16 @@ def check_late_in_time(
     *,
     may_trade: bool,
 ) -> None:
-    """Of those who left the choice open, nobody is late, at the median, by the choice made: who
-    would be in time alone, by something that the worker holds, is in time.
+    """Check that no deferred query is late at the median because of the choice.
+
+    A query that would be in time alone, with any variant that the worker holds, must be in time.
 
     Args:
-        may_trade: it is enough that one of them is.
+        decision: the decision.
+        worker: the idle worker.
+        queues: its queues.
+        now_s: time of the decision, seconds.
+        may_trade: whether it is enough that one of these queries is in time.
     """
     late, able = [], 0
     for query in _deferred(decision, queues):
@@ -144,7 +148,7 @@ def check_late_in_time(
 
 
 def _deferred(decision: Run | Wait, queues: Sequence[QueueView]) -> list[QueryView]:
-    """Those of the batch that had been deferred, as they were shown."""
+    """Returns the deferred queries of the batch, as they were given."""
     if not isinstance(decision, Run):
         return []
     ids = {query.query_id for query in decision.queries}
@@ -157,7 +161,7 @@ def _items(decision: Run) -> int:
 
 
 def check_deadlines_kept(decision: Run | Wait, worker: WorkerView, now_s: float) -> None:
-    """Nobody who would be in time alone is late, at the median, because of the batch's size."""
+    """Check that no query is late at the median because of the batch's size."""
     if not isinstance(decision, Run) or len(decision.queries) < 2:
         return
     latency_s = worker.residents[decision.variant_id].p50_s

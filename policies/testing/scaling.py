@@ -1,4 +1,4 @@
-"""What a scaling policy must do."""
+"""Checks of scaling policies."""
 
 # ruff: noqa: S101  (this is a test suite)
 
@@ -25,9 +25,10 @@ from modelless.variants.vocabulary import Placement
 class ScalingConformance(PolicyConformance):
     """Declarations, besides ``PolicyConformance``'s:
 
-    fits_memory: the workers' memory holds all that is wanted of their device class; else it wants
-        more than that in order of importance, and the core loads what there is room for.
-    keeps_pools: it wants no more workers than their pool may have; else the core starts as many.
+    fits_memory: the workers' memory holds all instances wanted of their device class; otherwise the
+    policy wants more, in order of importance, and the core loads what fits.
+    keeps_pools: it wants no more workers than their pool may have; otherwise the core starts as
+    many as the pool may have.
     """
 
     seam = ScalingPolicy
@@ -73,7 +74,7 @@ class ScalingConformance(PolicyConformance):
     def test_wants_no_more_than_there_is_room_for(
         self, policy: Any, variants: int, workers: int
     ) -> None:
-        """In a flood and at ease, with pools that may grow and without."""
+        """Checks a flood and little demand, with pools that may grow and without."""
         rng = np.random.default_rng(36)
         for number in range(6):
             view = make_cluster(rng, variants, workers, unknown=0.1)
@@ -102,7 +103,7 @@ class ScalingConformance(PolicyConformance):
 
 
 def check_targets(targets: Targets, view: ClusterView) -> None:
-    """Whole numbers of what there is and can run; with a reason."""
+    """Check that the targets are whole numbers of existing things that can run, with a reason."""
     assert isinstance(targets, Targets), f"{targets!r} are no targets"
     assert isinstance(targets.reason, Reason), f"no reason: {targets.reason!r}"
     facts = {variant.variant_id: variant for variant in view.variants}
@@ -124,10 +125,12 @@ def check_targets(targets: Targets, view: ClusterView) -> None:
 
 
 def check_room(targets: Targets, view: ClusterView, *, in_all: bool) -> None:
-    """One copy a worker that there is or shall be, each with room for it on an empty worker.
+    """Check that each worker that exists or is wanted holds one copy at most, and has room for it.
 
     Args:
-        in_all: there is room for all of it together.
+        targets: wanted instances and workers.
+        view: the cluster.
+        in_all: whether there must be room for all instances together.
     """
     facts = {variant.variant_id: variant for variant in view.variants}
     wanted_bytes: Counter[str] = Counter()
@@ -146,14 +149,14 @@ def check_room(targets: Targets, view: ClusterView, *, in_all: bool) -> None:
 
 
 def _rooms(targets: Targets, view: ClusterView, name: str) -> list[int]:
-    """Memory of each worker of a class that there is or shall be, bytes."""
+    """Returns the memory of each worker of a class that exists or is wanted, bytes."""
     rooms = [worker.memory_bytes for worker in view.workers if worker.device_class == name]
     more = targets.workers.get(name, 0) - len(rooms)
     return rooms + [view.device_classes[name].memory_bytes] * max(more, 0)
 
 
 def check_pools(targets: Targets, view: ClusterView) -> None:
-    """No more workers of a pool's sizes than the pool may have."""
+    """Check that the workers of a pool's sizes are no more than the pool may have."""
     for pool in view.pools:
         wanted = sum(targets.workers.get(size, 0) for size in pool.sizes)
         assert wanted <= pool.max_workers, (

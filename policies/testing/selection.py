@@ -1,4 +1,4 @@
-"""What a selection policy must do."""
+"""Checks of selection policies."""
 
 # ruff: noqa: S101  (this is a test suite)
 
@@ -47,17 +47,19 @@ HOOKS = ("on_arrival", "on_late")
 
 
 class SelectionConformance(PolicyConformance):
-    """A client's minimum accuracy and maximum cost are hard: whatever else a policy promises, it
-    binds and hands over nothing that breaks them, and nothing that takes nobody knows how long.
-    (Who hands over does not know costs.) Deadlines are a matter of estimates and of taste.
+    """Checks that a policy binds and runs nothing that breaks a client's hard limits.
+
+    The minimum accuracy and the maximum cost are hard; an unknown latency is refused, too. (A
+    policy that runs batches does not know costs.) Deadlines depend on estimates, and policies may
+    treat them differently.
 
     Declarations, besides ``PolicyConformance``'s:
 
-    is_yardstick: it knows nothing of clients' limits; nobody serves with it, one compares with it.
-    keeps_deadlines: what it binds is in time at the median, the wait included; and what it hands
-        over to an idle worker makes nobody late who would be in time alone there.
-    trades_deadlines: of those whom it hands over it may make some late, but not all who could be in
-        time, because more is gained by the others.
+    is_yardstick: it ignores clients' limits and serves only for comparison.
+    keeps_deadlines: what it binds is in time at the median, wait included; and what it gives to an
+    idle worker makes no query late that would be in time alone there.
+    trades_deadlines: it may make some queries of a batch late that could be in time, but not all of
+    them, because the others gain more.
     looser_deadline_never_costs_more: with more time a query gets no dearer variant.
     looser_deadline_never_less_accurate: with more time a query gets no less accurate variant.
     """
@@ -228,7 +230,7 @@ class SelectionConformance(PolicyConformance):
 
 
 def _answer(policy: Any, query: QueryView, candidates: Candidates, seed: int) -> Choice:
-    """What the policy would answer now; it does not learn from being asked."""
+    """Returns the policy's answer now; a copy answers, so that the policy learns nothing."""
     choice: Choice = copy_of(policy).on_arrival(query, candidates, np.random.default_rng(seed))
     return choice
 
@@ -241,7 +243,7 @@ def _chosen(choice: Choice, candidates: Candidates) -> tuple[object, ...]:
 def _queues_for(
     policy: Any, rng: np.random.Generator, worker: WorkerView, queries: int
 ) -> list[QueueView]:
-    """Queues of the kinds that the policy's own choices fill: bound, deferred, or both."""
+    """Returns queues of the kinds that the policy's own choices fill: bound, deferred, or both."""
     probe = copy_of(policy)
     candidates, draws = make_candidates(rng, 30), np.random.default_rng(10)
     made = {
@@ -254,7 +256,7 @@ def _queues_for(
 
 
 def _renumbered(queues: list[QueueView]) -> list[QueueView]:
-    """The queues with ids of their own for all queries, each in the order it was."""
+    """Returns the queues with distinct ids for all queries, each in its order."""
     ids = itertools.count()
     return [
         queue._replace(queries=tuple(q._replace(query_id=next(ids)) for q in queue.queries))

@@ -1,4 +1,4 @@
-"""Dominated variants: ``variants.dominance`` over what was measured."""
+"""Finds dominated variants, with ``variants.registry.dominance`` on what was measured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from modelless.variants.vocabulary import Variant
 
 
 def standing_of(variant: Variant, points: Iterable[Measurement]) -> Standing:
-    """A variant's standing on one device, by what was measured of it there and can be trusted."""
+    """Returns a variant's standing on one device, by its trusted measurements there."""
     trusted = [point for point in points if point.trusted]
     return Standing(
         variant.id,
@@ -29,12 +29,12 @@ def standing_of(variant: Variant, points: Iterable[Measurement]) -> Standing:
 
 
 def in_pairs(outcomes: Mapping[str, Outcomes]) -> IsMoreAccurate:
-    """Tells accuracies apart by the same items where both were measured on them, else by intervals.
+    """Returns a comparison of accuracies on the same items, or by intervals where there are none.
 
-    On the same items, variants that are right on the very same ones are equally accurate.
+    Variants that are right on exactly the same items are equally accurate.
 
     Args:
-        outcomes: by variant id.
+        outcomes: outcomes by variant id.
     """
 
     def is_more_accurate(one: Standing, other: Standing) -> bool:
@@ -52,15 +52,16 @@ def dominated_by_device(
     measurements: Iterable[Measurement],
     outcomes: Mapping[str, Outcomes],
 ) -> dict[str, dict[str, str]]:
-    """Which variants are dominated on which device class, and by whom.
+    """Returns the variants that dominate others on each device class.
 
     Args:
-        variants: one version of each, of any tasks.
-        measurements: of one machine.
-        outcomes: see ``in_pairs``.
+        variants: one version of each variant, of any tasks.
+        measurements: measurements of one machine.
+        outcomes: outcomes by variant id; see ``in_pairs``.
 
     Returns:
-        For each variant id, by device class: the victor's id, or its own where it has none.
+        For each variant id, by device class: the id of the variant that dominates it, or its own
+            id.
     """
     known = {variant.id: variant for variant in variants}
     points: dict[tuple[str, str], dict[str, list[Measurement]]] = {}
@@ -80,14 +81,14 @@ def dominated_by_device(
 def dominated_everywhere(
     victors: Mapping[str, Mapping[str, str]], device_classes: Collection[str]
 ) -> dict[str, str]:
-    """The variants that are dominated on all of the device classes on which they were measured.
+    """Returns the variants that are dominated on all device classes on which they were measured.
 
     Args:
-        victors: what ``dominated_by_device`` found.
-        device_classes: those that matter.
+        victors: the result of ``dominated_by_device``.
+        device_classes: the device classes that count.
 
     Returns:
-        A sentence that says by whom, by variant id.
+        By variant id, a sentence that names the dominating variants.
     """
     reasons = {}
     for name, by_device in victors.items():
@@ -107,7 +108,7 @@ def without_dominated(
     store: Store,
     device_classes: Collection[str],
 ) -> Catalog:
-    """The catalog without what is dominated on every one of the device classes.
+    """Returns the catalog without variants that are dominated on all of the device classes.
 
     Raises:
         StoreError: the store cannot be read.

@@ -1,4 +1,4 @@
-"""Placements whose profile no longer holds, in the store's history."""
+"""The placements whose profile no longer holds, in the store's history."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ KIND: Final = "profile-drift"
 
 
 def record_drifts(store: Store, drifts: Iterable[Drift], fingerprints: Mapping[str, str]) -> None:
-    """Note that these placements should be profiled again.
+    """Store entries that say that these placements should be profiled again.
 
     Args:
-        store: where the note goes.
-        drifts: what drifted.
-        fingerprints: of the machine, by device class: kinds of devices have fingerprints of their
-            own (``DeviceFacts.fingerprint_of``).
+        store: the store to write to.
+        drifts: the placements that drifted.
+        fingerprints: fingerprint of the machine by device class (``DeviceFacts.fingerprint_of``).
 
     Raises:
         StoreError: the store cannot be written.
@@ -47,12 +46,12 @@ def record_drifts(store: Store, drifts: Iterable[Drift], fingerprints: Mapping[s
 
 
 def drifted_placements(store: Store, facts: DeviceFacts, kind: str = "cpu") -> set[Placement]:
-    """Placements noted on that machine and not measured, trustworthily, since then.
+    """Returns the placements that drifted on that machine and were not reliably measured since.
 
     Args:
-        store: with the notes and the measurements.
-        facts: of the machine.
-        kind: of its devices.
+        store: holds the entries and the measurements.
+        facts: facts of the machine.
+        kind: kind of its devices.
 
     Raises:
         StoreError: the store cannot be read.

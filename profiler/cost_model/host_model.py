@@ -1,20 +1,19 @@
-"""The cost model of this host: what was measured here, and what is expected of the rest."""
+"""The cost model of this host: measurements, and predictions of what was not measured."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from modelless.profiler.cost_model.measured_model import Figures, MeasuredCostModel
+from modelless.profiler.cost_model.measured_model import MeasuredCostModel, PlacementFigures
 from modelless.profiler.cost_model.online.settings import ResidualSettings
+from modelless.profiler.cost_model.placement_facts import describe_placements
 from modelless.profiler.cost_model.slowdowns import PairRun
-from modelless.profiler.cost_model.subjects import subjects_of
 from modelless.profiler.devices.device import DeviceFacts
 from modelless.profiler.measure.campaign import BATCHES
 from modelless.profiler.measure.measurement import Measurement
-from modelless.profiler.measure.pair_records import PairRecords
-from modelless.profiler.measure.records import Records
+from modelless.profiler.measure.records import PairRecords, Records
 from modelless.variants.registry.catalog import Catalog
 from modelless.variants.registry.registry import Registry
 from modelless.variants.runtimes.engines import runs_on
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 def read_measurements(
     registry: Registry, devices: Iterable[DeviceClass], facts: DeviceFacts
 ) -> list[Measurement]:
-    """What was measured on this host, on the kinds of these device classes.
+    """Returns the measurements of this host on the kinds of these device classes.
 
     Raises:
         StoreError: the store cannot be read.
@@ -42,44 +41,26 @@ def read_measurements(
 
 @dataclass(frozen=True, slots=True)
 class CostInputs:
-    """What a cost model is made of; the same inputs make the same model, wherever that is.
+    """The inputs of a cost model; equal inputs make equal models on any machine.
 
     Attributes:
-        measurements, pair_runs, supposed: as ``MeasuredCostModel`` takes them.
+        measurements, pair_runs, predicted: see ``MeasuredCostModel``.
         learns: see ``ResidualSettings``.
     """
 
     measurements: Sequence[Measurement]
     pair_runs: Sequence[PairRun] = ()
-    supposed: Sequence[Figures] = ()
+    predicted: Sequence[PlacementFigures] = ()
     learns: bool = True
 
     def model(self) -> MeasuredCostModel:
-        """A model that has not seen anything yet."""
+        """Returns a new model that has observed nothing yet."""
         return MeasuredCostModel(
             self.measurements,
             ResidualSettings(learns=self.learns),
             self.pair_runs,
-            self.supposed,
+            self.predicted,
         )
-
-
-def cost_model_of(
-    registry: Registry,
-    catalog: Catalog,
-    devices: Iterable[DeviceClass],
-    facts: DeviceFacts,
-    measured: Sequence[Measurement],
-    *,
-    unmeasured: bool,
-) -> MeasuredCostModel:
-    """The cost model of the catalog's variants on this host's device classes.
-
-    Takes and raises what ``cost_inputs_of`` does.
-    """
-    return cost_inputs_of(
-        registry, catalog, devices, facts, measured, unmeasured=unmeasured
-    ).model()
 
 
 def cost_inputs_of(
@@ -92,15 +73,15 @@ def cost_inputs_of(
     unmeasured: bool,
     learns: bool = True,
 ) -> CostInputs:
-    """What is known of the catalog's variants on this host's device classes.
+    """Returns what is known of the catalog's variants on this host's device classes.
 
     Args:
-        registry: with the pair runs and the graphs' facts.
+        registry: holds the pair runs and the facts of graphs.
         catalog: the variants.
         devices: device classes of this host.
-        facts: of this host.
+        facts: facts of this host.
         measured: see ``read_measurements``.
-        unmeasured: suppose something of placements, too, of which nothing was measured.
+        unmeasured: whether to predict placements of which nothing was measured, too.
         learns: see ``ResidualSettings``.
 
     Raises:
@@ -113,38 +94,37 @@ def cost_inputs_of(
         for kind in sorted({device.kind for device in devices})
         for run in pairs.current(facts.fingerprint_of(kind))
     ]
-    rates = _own_rates(registry, devices, facts) if unmeasured else {}
-    incomplete = with_gaps(measured, catalog.variants, devices, unmeasured=unmeasured, rated=rates)
+    rates: Mapping[str, DeviceRates] = {}
+    if unmeasured:
+        # ONNX is slow to import.
+        from modelless.profiler.devices.device_records import DeviceRecords
+
+        rates = DeviceRecords(registry.store).current(devices, facts)
+    incomplete = find_gaps(
+        measured, catalog.variants, devices, unmeasured=unmeasured, benchmarked=rates
+    )
     if not incomplete:
         return CostInputs(measured, pair_runs, learns=learns)
-    # SciPy is slow to import, and where everything was measured nothing needs it.
+    # SciPy is slow to import, and only predictions need it.
     from modelless.profiler.cost_model.learned.prior import shipped_prior
-    from modelless.profiler.cost_model.learned.supposed import suppose
+    from modelless.profiler.cost_model.learned.unmeasured import predict_unmeasured
 
-    subjects = subjects_of(
+    placements = describe_placements(
         catalog.variants, devices, facts, catalog.models.values(), registry.graph_facts, rates
     )
-    told = incomplete.union(row.placement for row in measured)
-    subjects = {placement: one for placement, one in subjects.items() if placement in told}
-    supposed = suppose(shipped_prior(), subjects, measured, BATCHES)
-    return CostInputs(measured, pair_runs, supposed, learns)
+    needed = incomplete.union(row.placement for row in measured)
+    placements = {placement: one for placement, one in placements.items() if placement in needed}
+    predicted = predict_unmeasured(shipped_prior(), placements, measured, BATCHES)
+    return CostInputs(measured, pair_runs, predicted, learns)
 
 
-def _own_rates(
-    registry: Registry, devices: Iterable[DeviceClass], facts: DeviceFacts
-) -> dict[str, DeviceRates]:
-    from modelless.profiler.devices.device_records import DeviceRecords  # with ONNX, slow to import
-
-    return DeviceRecords(registry.store).current(devices, facts)
-
-
-def with_gaps(
+def find_gaps(
     measured: Sequence[Measurement],
     variants: Iterable[Variant],
     devices: Iterable[DeviceClass],
     *,
     unmeasured: bool,
-    rated: Container[str] = (),
+    benchmarked: Container[str] = (),
 ) -> set[Placement]:
     """The placements of which something may be supposed.
 
@@ -163,7 +143,7 @@ def with_gaps(
         Placement(variant.id, device.name)
         for variant in variants
         for device in devices
-        if (device.name in classes or (unmeasured and device.name in rated))
+        if (device.name in classes or (unmeasured and device.name in benchmarked))
         and runs_on(variant.engine, device)
     }
     return {

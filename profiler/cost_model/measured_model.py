@@ -1,4 +1,4 @@
-"""The cost model: what was measured, interpolated over batch, corrected by what is seen."""
+"""The cost model: measurements, interpolated over batch size and corrected by observations."""
 
 from __future__ import annotations
 
@@ -14,29 +14,26 @@ from modelless.common.errors import InvalidInputError
 from modelless.profiler.cost_model.online.corrections import Corrections
 from modelless.profiler.cost_model.online.coverage import Coverage
 from modelless.profiler.cost_model.online.settings import ResidualSettings
-from modelless.profiler.cost_model.slowdowns import PairRun, Slowdowns, streaming_rates
+from modelless.profiler.cost_model.slowdowns import PairRun, fit_slowdowns, streaming_rates
 from modelless.profiler.measure.measurement import Measurement
 from modelless.variants.estimates import Estimates, Load
 from modelless.variants.vocabulary import Placement
 
-# Placements' figures over batch size: through the measured points, never decreasing.
-
 
 class BatchCurves:
-    """Figures of placements measured at the same batches, as functions of the batch.
+    """Figures of placements measured at the same batch sizes, as functions of the batch size.
 
-    Between measured batches they are linear. Beyond the last they go on with the steeper of the
-    last segment's slope and the slope from first to last point, so that one point that came out
-    flat by chance does not promise free batches; from a single point they grow in proportion to
-    the batch.
-    Before the first they keep its value: a smaller batch takes at most as long. A point below an
-    earlier one is lifted to it: more items never take less.
+    The curves are linear between measured batch sizes and never decrease: a point below an earlier
+    one is raised to it. Beyond the last point they continue with the steeper of the last segment's
+    slope and the slope from first to last point, so that one point that is flat by chance does not
+    promise free batches. From a single point they grow in proportion to the batch size. Below the
+    first point they keep its value.
 
     Args:
-        batches: the m measured batches, ascending, distinct, 1 or more.
-        figures: shape (m, k, n): k figures of n placements; finite, 0 or more.
-        ascending: the k figures of a placement ascend (p50, p90, p99): keep them so where
-            extrapolation would cross them.
+        batches: the m measured batch sizes, ascending, distinct, 1 or more.
+        figures: k figures of n placements, finite, 0 or more, shape (m, k, n).
+        ascending: whether the k figures of a placement ascend (p50, p90, p99) and stay so where
+            extrapolations would cross.
     """
 
     def __init__(
@@ -54,7 +51,7 @@ class BatchCurves:
             self._slope = np.maximum(ending, whole)
 
     def at(self, batch: int) -> FloatArray:
-        """The figures at ``batch`` items, shape (k, n)."""
+        """Returns the figures at a batch size, shape (k, n)."""
         batches, figures = self._batches, self._figures
         if batch <= batches[0]:
             values = figures[0]
@@ -79,13 +76,13 @@ _ANSWERS_KEPT = 128
 
 
 class Drift(NamedTuple):
-    """A placement whose profile no longer holds: it should be profiled again.
+    """A placement whose profile no longer holds and should be measured again.
 
     Attributes:
-        placement: which.
-        factor: its latency now over what was measured, on an idle host.
-        alarms: how often a change was found.
-        at_s: when last, on the driver's clock (``Load.at_s``).
+        placement: the placement.
+        factor: its latency now over the measured one, on an idle host.
+        alarms: how often a change was detected.
+        at_s: time of the last one on the driver's clock (``Load.at_s``), seconds.
     """
 
     placement: Placement
@@ -94,8 +91,8 @@ class Drift(NamedTuple):
     at_s: float
 
 
-class Figures(Protocol):
-    """What is known of a placement at a batch; ``Measurement`` has it."""
+class PlacementFigures(Protocol):
+    """The figures of a placement at a batch size; ``Measurement`` has them."""
 
     @property
     def placement(self) -> Placement: ...
@@ -114,24 +111,24 @@ class Figures(Protocol):
 
 
 class MeasuredCostModel:
-    """A ``CostModel`` from measurements, and what they let suppose.
+    """A ``CostModel`` made of measurements and of predictions derived from them.
 
-    Latency quantiles and memory follow each placement's measured batches (see ``BatchCurves``);
-    load time is the median of its measurements, or of what is supposed. What was neither measured
-    nor supposed is infinitely slow.
-    ``observe`` corrects the three quantiles of a placement, each on its own, by what is seen under
-    each load, and what placements of a device class have in common carries over to the others (see
-    ``Corrections``).
+    Latency quantiles and memory follow each placement's measured batch sizes (see ``BatchCurves``).
+    Load time is the median of its measurements, or of its predictions. A placement without either
+    is infinitely slow. ``observe`` corrects the three quantiles of a placement separately, by what
+    is observed under each load; what placements of a device class have in common applies to the
+    others, too (see ``Corrections``).
 
-    Answers are read-only arrays and may be shared between calls. Not safe for use from several
-    threads at once: one caller, as in the sans-I/O cores.
+    Answers are read-only arrays that calls may share. The model is not safe for use from several
+    threads at once.
 
     Args:
-        measurements: of one machine; see ``Records.current``. Where several tell of one placement
-            and batch, a trusted one wins over one that is not, then the newest.
-        residuals: how corrections learn.
-        pair_runs: of the same machine; what is expected of busy neighbours before any is seen.
-        supposed: what is expected at points that were not measured; a measurement goes before.
+        measurements: measurements of one machine; see ``Records.current``. Of several for one
+            placement and batch size, a trusted one is used before one that is not, then the newest.
+        residuals: settings of the corrections.
+        pair_runs: pair runs of the same machine; they give the slowdown by busy neighbours before
+            any is observed.
+        predicted: figures of points that were not measured; a measurement is used before them.
     """
 
     def __init__(
@@ -139,10 +136,10 @@ class MeasuredCostModel:
         measurements: Iterable[Measurement],
         residuals: ResidualSettings | None = None,
         pair_runs: Iterable[PairRun] = (),
-        supposed: Iterable[Figures] = (),
+        predicted: Iterable[PlacementFigures] = (),
     ) -> None:
         measured = best_points(measurements)
-        points = _with_supposed(measured, supposed)
+        points = _with_predicted(measured, predicted)
         self._placements = tuple(points)
         self._row_of = {placement: row for row, placement in enumerate(self._placements)}
         self._curves = _curves(list(points.values()))
@@ -157,8 +154,8 @@ class MeasuredCostModel:
         classes = {name: group for group, name in enumerate(classes)}
         groups = [classes[placement.device_class] for placement in self._placements]
         self._device_classes = tuple(classes)
-        self._slowdowns = Slowdowns(pair_runs, streaming_rates(measured))
-        contention = [self._slowdowns.log_by_any(placement) for placement in self._placements]
+        self.slowdowns = fit_slowdowns(pair_runs, streaming_rates(measured))
+        contention = [self.slowdowns.log_by_any(placement) for placement in self._placements]
         # One row more, of nothing known: unknown placements point there.
         self._unknown = len(self._placements)
         settings = residuals or ResidualSettings()
@@ -175,44 +172,27 @@ class MeasuredCostModel:
 
     @property
     def placements(self) -> tuple[Placement, ...]:
-        """The placements something is known of."""
+        """The placements that the model knows."""
         return self._placements
 
     @property
-    def knows_pairs(self) -> bool:
-        """Whether any placements were run in pairs, so that ``slowdown`` tells neighbours apart."""
-        return self._slowdowns.is_known
-
-    @property
     def ignored_count(self) -> int:
-        """Observations that could not be true, or were of unknown placements."""
+        """The number of observations that were implausible or of unknown placements."""
         return self._unknown_count + sum(each.ignored for each in self._corrections.counters)
 
     def correction(self, placement: Placement) -> float:
-        """The factor of ``placement``'s median on an idle host now; 1 if unknown."""
+        """Returns the factor of ``placement``'s median on an idle host now; 1 if it is unknown."""
         row = self._row_of.get(placement)
         return 1.0 if row is None else self._corrections.factor(row)
 
-    def slowdown(self, placement: Placement, neighbour: Placement) -> float:
-        """How many times as long ``placement`` takes while ``neighbour`` runs on the same host.
-
-        From pairs of their kinds that were run together; where there are none, what one busy
-        neighbour of any kind was seen to cost; 1 where nothing is known.
-        """
-        measured = self._slowdowns.slowdown(placement, neighbour)
-        if measured is not None:
-            return measured
-        row = self._row_of.get(placement)
-        return 1.0 if row is None else self._corrections.slowdown(row, 1.0)
-
     def coverage(self) -> tuple[Coverage, ...]:
-        """How the predictions fared lately, by device class; without those that saw none."""
+        """Returns how well recent predictions held, by device class with outcomes."""
         counters = zip(self._corrections.counters, self._device_classes, strict=False)
         found = [counter.snapshot(device_class) for counter, device_class in counters]
         return tuple(snapshot for snapshot in found if snapshot is not None)
 
     def drifts(self) -> tuple[Drift, ...]:
-        """Placements that have shifted and are not back where their profile has them."""
+        """Returns the placements that shifted and are not back where their profile has them."""
         corrections = self._corrections
         return tuple(
             Drift(self._placements[row], factor, mark.alarms, mark.at_s)
@@ -221,10 +201,11 @@ class MeasuredCostModel:
         )
 
     def estimate(self, placements: Sequence[Placement], batch: int, load: Load) -> Estimates:
-        """See ``CostModel.estimate``. Quickest where the same tuple is asked about again.
+        """Returns estimates as ``CostModel.estimate`` says; fastest when the same tuple is asked
+        again.
 
         Raises:
-            InvalidInputError: a batch below 1.
+            InvalidInputError: the batch size is below 1.
         """
         if batch < 1:
             raise InvalidInputError.of("batch", batch, "1 or more")
@@ -247,7 +228,7 @@ class MeasuredCostModel:
         return answer
 
     def observe(self, placement: Placement, batch: int, load: Load, latency_s: float) -> None:
-        """See ``CostModel.observe``. What cannot be true and unknown placements change nothing."""
+        """Learn from one outcome, as ``CostModel.observe`` says; ignore implausible ones."""
         row = self._row_of.get(placement)
         if row is None or batch < 1:
             self._unknown_count += 1
@@ -258,11 +239,11 @@ class MeasuredCostModel:
         )
 
     def doubt(self, placements: Sequence[Placement], at_s: float) -> None:
-        """See ``CostModel.doubt``. What was seen of them fades if nothing shows it any more."""
+        """Note a refusal, as ``CostModel.doubt`` says; observations of these placements fade."""
         self._corrections.doubt(self._sequence(placements).rows, at_s)
 
     def _table(self, batch: int) -> FloatArray:
-        """Uncorrected figures at ``batch``, shape (5, n + 1); the last column, unknown, is inf."""
+        """Returns the uncorrected figures, shape (5, n + 1); the last column, unknown, is inf."""
         table = self._tables.get(batch)
         if table is None:
             table = np.full((5, self._unknown + 1), np.inf)
@@ -275,7 +256,7 @@ class MeasuredCostModel:
         return table
 
     def _factors(self, sequence: _Sequence, busy_neighbours: float) -> FloatArray:
-        """The corrections, shape (3, n); alike for all batches, which are asked about in a row."""
+        """Returns the correction factors, shape (3, n); they are the same for all batch sizes."""
         known, version = self._known_factors, self._corrections.version
         if known is None or known[0] is not sequence or known[1:3] != (version, busy_neighbours):
             factors = self._corrections.factors(sequence.rows, busy_neighbours)
@@ -291,7 +272,7 @@ class MeasuredCostModel:
         for placement in placements:
             found = by_id.get(id(placement))
             rows.append(self._look_up(placement) if found is None else found[1])
-        sequence = _Sequence(placements, rows)
+        sequence = _Sequence(placements, np.array(rows, dtype=np.intp))
         if type(placements) is tuple:  # anything else may change, and is looked up each time
             _make_room(self._sequences, _SEQUENCES_KEPT)
             self._sequences[id(placements)] = sequence
@@ -304,18 +285,15 @@ class MeasuredCostModel:
         return row
 
 
-class _Sequence:
-    """Placements that were asked about, held so that their id stays theirs, and their rows."""
+class _Sequence(NamedTuple):
+    """The placements of a request and their rows; holding the placements keeps their ids valid."""
 
-    __slots__ = ("placements", "rows")
-
-    def __init__(self, placements: Sequence[Placement], rows: list[int]) -> None:
-        self.placements = placements
-        self.rows = np.array(rows, dtype=np.intp)
+    placements: Sequence[Placement]
+    rows: NDArray[np.intp]
 
 
 def best_points(measurements: Iterable[Measurement]) -> dict[Placement, list[Measurement]]:
-    """For each placement one measurement a batch, by ascending batch."""
+    """Returns one measurement for each placement and batch size, by ascending batch size."""
     best: dict[Placement, dict[int, Measurement]] = {}
     for row in measurements:
         by_batch = best.setdefault(Placement(row.variant_id, row.device_class), {})
@@ -328,14 +306,14 @@ def best_points(measurements: Iterable[Measurement]) -> dict[Placement, list[Mea
     }
 
 
-def _with_supposed(
-    measured: Mapping[Placement, Sequence[Measurement]], supposed: Iterable[Figures]
-) -> dict[Placement, list[Figures]]:
-    """By ascending batch; what was measured goes before what is supposed."""
-    every: dict[Placement, dict[int, Figures]] = {
+def _with_predicted(
+    measured: Mapping[Placement, Sequence[Measurement]], predicted: Iterable[PlacementFigures]
+) -> dict[Placement, list[PlacementFigures]]:
+    """Returns measurements, and predictions where there are none, by ascending batch size."""
+    every: dict[Placement, dict[int, PlacementFigures]] = {
         placement: {row.batch: row for row in rows} for placement, rows in measured.items()
     }
-    for row in supposed:
+    for row in predicted:
         every.setdefault(row.placement, {}).setdefault(row.batch, row)
     return {
         placement: [by_batch[batch] for batch in sorted(by_batch)]
@@ -344,9 +322,9 @@ def _with_supposed(
 
 
 def _curves(
-    points: Sequence[Sequence[Figures]],
+    points: Sequence[Sequence[PlacementFigures]],
 ) -> list[tuple[NDArray[np.intp], BatchCurves, BatchCurves]]:
-    """(rows, latency, memory) for each group of placements measured at the same batches."""
+    """Returns (rows, latency, memory) of each group of placements with the same batch sizes."""
     alike: dict[tuple[int, ...], list[int]] = {}
     for row, measured in enumerate(points):
         alike.setdefault(tuple(point.batch for point in measured), []).append(row)

@@ -1,47 +1,45 @@
-"""What a device is: its facts, a fingerprint of what matters to latency, default classes.
+"""Device facts, a fingerprint of what determines latency, and the default device classes.
 
-Reading the host's files is ``host.py``'s business; everything here is a value.
+The module holds values only; ``host`` reads the host's files.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from modelless.common.errors import InvalidInputError
 from modelless.variants.vocabulary import DeviceClass
 
 DEVICE_CLASSES = ("cpu-1", "cpu-2", "gpu-1")
-"""All that there are, on whatever machine; see ``default_device_classes``."""
+"""The names of all device classes on any machine; see ``default_device_classes``."""
 
 USD_PER_CORE_HOUR = 0.05
-"""A default price: about what the large clouds ask on demand for one virtual core of a
-general-purpose machine (0.04 to 0.06 USD). The setting ``prices_usd_per_hour`` takes your own."""
+"""The default price: about what large clouds charge on demand for one virtual core of a
+general-purpose machine (0.04 to 0.06 USD). The setting ``prices_usd_per_hour`` replaces it."""
 
 WATTS_PER_CORE = 8.0
-"""The power assumed: a server processor's rated 200 to 350 W shared out over its 24 to 48 cores. No
+"""The assumed power: a server processor's rated 200 to 350 W divided by its 24 to 48 cores. No
 setting changes it."""
 
 USD_PER_GPU_HOUR = 3.0
-"""A default price: about what the large clouds ask on demand for one data-centre card with its host
-(an L4 0.7, an A100 4, an H100 5 to 10 USD). ``prices_usd_per_hour`` takes your own."""
+"""The default price: about what large clouds charge on demand for one data-centre card with its
+host (an L4 0.7, an A100 4, an H100 5 to 10 USD). ``prices_usd_per_hour`` replaces it."""
 
 WATTS_PER_GPU = 300.0
-"""The power assumed of cards whose driver tells no limit. No setting changes it."""
+"""The assumed power of cards whose driver reports no limit. No setting changes it."""
 
 GPU_MEMORY_SHARE = 0.8
-"""The part of a card's memory that variants may fill; the rest is for CUDA and growing batches."""
+"""The share of a card's memory that variants may fill; the rest is for CUDA and larger batches."""
 
 MEMORY_SHARE = 0.5
-"""The part of the usable memory that variants may fill; the rest is for Ray and the gateways."""
+"""The share of the usable memory that variants may fill; the rest is for Ray and the gateways."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """One graphics card, as its driver describes it."""
+    """One graphics card as its driver describes it."""
 
     name: str
     memory_bytes: int
@@ -51,19 +49,21 @@ class GpuFacts:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """What is known of this host without running anything on it.
+    """The facts of a host that are known without running anything on it.
 
     Attributes:
-        cpu_model: the processor's own name, e.g. ``AMD EPYC 9R14``; with its family and model
-            number where the name alone says little.
+        cpu_model: name of the processor, e.g. ``AMD EPYC 9R14``; with its family and model number
+            where the name alone is vague.
         architecture: ``x86_64``, ``aarch64``, ...
-        cores: cores this process may use, whole ones, at least 1: the least of affinity and quota.
-        quota_cores: cores' worth of time the control group grants; None where it sets no limit.
-        isa: instruction-set extensions that matter to inference, sorted: ``avx2``,
-            ``avx512_vnni``, ...
-        cache_bytes: size by level, ``{"L1d": 49152, "L2": ..., "L3": ...}``; missing where unknown.
+        cores: whole cores this process may use, at least 1: the least of affinity and quota.
+        quota_cores: cores' worth of time that the control group grants; None where it sets no
+            limit.
+        isa: instruction-set extensions that affect inference, sorted: ``avx2``, ``avx512_vnni``,
+            ...
+        cache_bytes: size by level, ``{"L1d": 49152, "L2": ..., "L3": ...}``; unknown levels are
+            missing.
         memory_bytes: memory this process may use: the least of the host's and the control group's.
-        gpus: the host's graphics cards.
+        gpus: graphics cards of the host.
         engines: version of each installed engine by its name, ``{"onnxruntime-cpu": "1.20.1"}``.
         threads_per_core: how many of ``cores`` share one physical core; None where unknown.
     """
@@ -85,11 +85,11 @@ class DeviceFacts:
         return self.fingerprint_of("cpu")
 
     def fingerprint_of(self, kind: str) -> str:
-        """16 hex digits of a hash over what matters to latency on devices of ``kind``.
+        """Returns 16 hex digits of a hash over what determines latency on devices of ``kind``.
 
-        Equal where a measurement by the same version of an engine may be reused: same processor,
-        cores, caches and extensions; for ``gpu`` the cards and their driver as well. Memory size,
-        kernel, host name and clock speed (it wanders) are left out on purpose.
+        Fingerprints are equal where a measurement by the same engine version may be reused: same
+        processor, cores, caches and extensions; for ``gpu`` the cards and their driver as well.
+        Memory size, kernel, host name and the varying clock speed are left out on purpose.
         """
         matters: dict[str, object] = {
             "architecture": self.architecture,
@@ -106,59 +106,42 @@ class DeviceFacts:
 
     @property
     def engine_names(self) -> frozenset[str]:
-        """``engine_name`` of every installed engine."""
+        """The ``engine_name`` of every installed engine."""
         return frozenset(map(self.engine_name, self.engines))
 
     def engine_name(self, engine: str) -> str:
-        """The engine with its version, where that is known: ``onnxruntime-cpu-1.20.1``."""
+        """Returns the engine with its version, if known: ``onnxruntime-cpu-1.20.1``."""
         version = self.engines.get(engine)
         return f"{engine}-{version}" if version else engine
 
     def device_name(self, kind: str = "cpu") -> str:
-        """The name people know the device of ``kind`` by."""
+        """Returns the common name of the device of ``kind``."""
         if kind == "gpu" and self.gpus:
             return self.gpus[0].name
         return self.cpu_model
 
 
-def default_device_classes(
-    facts: DeviceFacts,
-    *,
-    usd_per_core_hour: float = USD_PER_CORE_HOUR,
-    watts_per_core: float = WATTS_PER_CORE,
-    memory_share: float = MEMORY_SHARE,
-) -> list[DeviceClass]:
-    """``cpu-1`` (one thread); ``cpu-2`` on two cores or more; ``gpu-1``, a whole card, with one.
+def default_device_classes(facts: DeviceFacts) -> list[DeviceClass]:
+    """Returns ``cpu-1`` (one thread), ``cpu-2`` on two cores or more, ``gpu-1`` (a card) with a
+    card.
 
-    Each core brings its equal part of ``memory_share`` of the usable memory, so that any mix of
-    these classes that fits the cores fits the memory too.
-
-    Raises:
-        InvalidInputError: a price or power that is negative or not a number; a share that is not
-            more than 0 and at most 1.
+    Each core brings an equal part of ``MEMORY_SHARE`` of the usable memory, so that any mix of
+    these classes that fits the cores fits the memory, too.
     """
-    for name, value in (
-        ("usd_per_core_hour", usd_per_core_hour),
-        ("watts_per_core", watts_per_core),
-    ):
-        if not (math.isfinite(value) and value >= 0.0):
-            raise InvalidInputError.of(name, value, "0 or more")
-    if not 0.0 < memory_share <= 1.0:
-        raise InvalidInputError.of("memory_share", memory_share, "more than 0, up to 1")
-    bytes_per_core = int(facts.memory_bytes * memory_share / facts.cores)
+    bytes_per_core = int(facts.memory_bytes * MEMORY_SHARE / facts.cores)
     classes = [
         DeviceClass(
             name=f"cpu-{threads}",
             kind="cpu",
             threads=threads,
             memory_bytes=bytes_per_core * threads,
-            price_usd_per_hour=usd_per_core_hour * threads,
-            power_w=watts_per_core * threads,
+            price_usd_per_hour=USD_PER_CORE_HOUR * threads,
+            power_w=WATTS_PER_CORE * threads,
         )
         for threads in (1, 2)
         if threads <= facts.cores
     ]
-    for card in facts.gpus[:1]:  # the one that engines use: others are other workers'
+    for card in facts.gpus[:1]:  # engines use the first card
         power_w = card.power_limit_w or WATTS_PER_GPU
         memory_bytes = int(card.memory_bytes * GPU_MEMORY_SHARE)
         classes.append(DeviceClass("gpu-1", "gpu", 1, memory_bytes, USD_PER_GPU_HOUR, power_w))

@@ -1,24 +1,26 @@
-"""Device classes in the store, with the facts and rates of every machine that has them."""
+"""Device classes in the store, with the facts and the rates of every machine that has them."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import select
 
 from modelless.profiler.devices.device import DeviceFacts
 from modelless.profiler.devices.microbenchmark import DeviceRates, measure_rates
+from modelless.profiler.measure.measurement import Measurement
+from modelless.profiler.measure.records import Records
 from modelless.variants.store import DeviceClassRow, Store
 from modelless.variants.vocabulary import DeviceClass
 
 MOST_MACHINES: Final = 64
-"""Machines that are kept, a device class: those measured longest ago are forgotten first."""
+"""The most machines kept for a device class; the one measured longest ago is removed first."""
 
 
 class DeviceRecords:
-    """Rates in the store: one for each device class and machine fingerprint.
+    """Device rates in the store: one record for each device class and machine fingerprint.
 
     ``DeviceClassRow.facts`` is ``{fingerprint: {"facts": DeviceFacts, "rates": DeviceRates}}``.
     """
@@ -27,7 +29,8 @@ class DeviceRecords:
         self._store = store
 
     def rates(self, device_class: str, fingerprint: str) -> DeviceRates | None:
-        """What was measured of the class on the machine with ``fingerprint``; None if nothing.
+        """Returns the rates of the class on the machine with ``fingerprint``; None if there are
+        none.
 
         Raises:
             StoreError: the store cannot be read.
@@ -38,10 +41,10 @@ class DeviceRecords:
         return _rates_of(machines.get(fingerprint, {}))
 
     def current(self, devices: Iterable[DeviceClass], facts: DeviceFacts) -> dict[str, DeviceRates]:
-        """What was measured of the classes on this machine by the engine as it is now, by name.
+        """Returns the rates of the classes on this machine with its installed engines, by class
+        name.
 
-        Another version of an engine has other rates: those are left out, as are classes of which
-        nothing was measured.
+        Rates that another version of an engine has are left out, and so are classes without rates.
 
         Raises:
             StoreError: the store cannot be read.
@@ -56,7 +59,7 @@ class DeviceRecords:
         }
 
     def device_class(self, name: str) -> DeviceClass | None:
-        """The device class as it was first described, on any machine; None if it never was.
+        """Returns the device class as any machine first described it; None if none did.
 
         Raises:
             StoreError: the store cannot be read.
@@ -69,7 +72,7 @@ class DeviceRecords:
             return DeviceClass(**{field.name: getattr(row, field.name) for field in fields})
 
     def note(self, devices: Sequence[DeviceClass]) -> None:
-        """Keep the device classes themselves, for machines that do not have them.
+        """Store the device classes themselves, for machines that do not have them.
 
         Raises:
             StoreError: the store cannot be written.
@@ -80,10 +83,12 @@ class DeviceRecords:
                     session.add(DeviceClassRow(**dataclasses.asdict(device), facts={}))
 
     def add(self, device: DeviceClass, facts: DeviceFacts, rates: DeviceRates) -> bool:
-        """Keep ``rates`` in place of older ones of the same machine, in one transaction.
+        """Store ``rates`` in place of older ones of the same machine, in one transaction.
 
-        Rates that are not trusted do not replace ones of the same version of the engine that are:
-        then nothing is written, and the answer is False.
+        Rates that are not trusted do not replace trusted ones of the same engine version.
+
+        Returns:
+            Whether the rates were stored.
 
         Raises:
             StoreError: the store cannot be written.
@@ -124,15 +129,18 @@ def describe_devices(
     accept_noise: bool = False,
     measure: Callable[[DeviceClass, DeviceFacts], DeviceRates] = measure_rates,
 ) -> dict[str, DeviceRates]:
-    """The rates of each device class of this machine, by name: kept ones, or measured now and kept.
+    """Returns the rates of each device class of this machine by name, stored ones or new ones.
 
-    Measured now is what was not measured here before by this version of the engine, or while it was
-    too noisy to be trusted. Nothing is kept where no engine is installed.
+    It measures and stores what this version of the engine has not measured here before, or measured
+    while the machine was too noisy. It stores nothing where no engine is installed.
 
     Args:
-        again: measure all of them.
-        accept_noise: do not measure again what is not trusted.
-        measure: another way to, in tests.
+        devices: device classes of this machine.
+        facts: facts of this machine.
+        records: the store's records.
+        again: whether to measure all of them.
+        accept_noise: whether to keep rates that are not trusted.
+        measure: measures a device class; tests give another function.
 
     Raises:
         StoreError: the store cannot be read or written.
@@ -146,6 +154,48 @@ def describe_devices(
             is_kept = bool(now.engine) and records.add(device, facts, now)
             known = now if is_kept or known is None else known
         found[device.name] = known
+    return found
+
+
+class RemoteDeviceClass(NamedTuple):
+    """A device class that another machine has.
+
+    Attributes:
+        device: the device class.
+        fingerprint: fingerprint of that machine, the last to be measured of those with the class.
+        measured: the measurements made there.
+    """
+
+    device: DeviceClass
+    fingerprint: str
+    measured: tuple[Measurement, ...]
+
+
+def read_remote_classes(store: Store, names: Iterable[str]) -> list[RemoteDeviceClass]:
+    """Returns these device classes as the machine that measured them last knows them.
+
+    A gateway without a card chooses for pools that have one; it uses what was profiled on them.
+
+    Args:
+        store: holds the device classes and the measurements.
+        names: classes that this host does not have; those without measurements are left out.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    names = sorted(names)
+    if not names:
+        return []
+    records = DeviceRecords(store)
+    everything = Records(store).everything()
+    found = []
+    for name in names:
+        device = records.device_class(name)
+        rows = [row for row in everything if row.device_class == name]
+        if device is not None and rows:
+            fingerprint = max(rows, key=lambda row: row.measured_at).fingerprint
+            there = tuple(row for row in rows if row.fingerprint == fingerprint)
+            found.append(RemoteDeviceClass(device, fingerprint, there))
     return found
 
 

@@ -1,7 +1,7 @@
-"""Reading device facts from the host: /proc, /sys, the control group, the GPU driver.
+"""Reads device facts from the host: /proc, /sys, the control group, the GPU driver.
 
-Every reader takes the root of the file tree, so that tests hand it a tree of their own, and answers
-"unknown" instead of failing: a strange host must not stop a measurement.
+Every reader takes the root of the file tree, so that tests give it a tree of their own. It returns
+"unknown" instead of failing, because an unusual host must not stop a measurement.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def read_facts(
     affinity_cores: int | None = None,
     query_gpus: Callable[[], str] | None = None,
 ) -> DeviceFacts:
-    """The facts of this host. Starts nothing but ``nvidia-smi``, if there, for 5 s at most.
+    """Returns the facts of this host; it starts only ``nvidia-smi``, for 5 s at most.
 
     Args:
-        root: the file tree to read; another one in tests.
+        root: file tree to read.
         affinity_cores: cores this process may run on; asked of the operating system if None.
         query_gpus: returns ``nvidia-smi``'s CSV; the real one if None.
     """
@@ -66,20 +66,20 @@ def read_facts(
 
 
 def allowed_cpus() -> frozenset[int]:
-    """Numbers of the cores this process may run on."""
+    """Returns the numbers of the cores this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
 
 
 def engine_versions() -> dict[str, str]:
-    """Version of each installed engine by its name; engines that are absent are left out."""
+    """Returns the version of each installed engine by its name."""
     versions = {engine.value: entry.version for engine, entry in ENGINES.items()}
     return {name: version for name, version in versions.items() if version is not None}
 
 
 def parse_gpus(text: str) -> tuple[GpuFacts, ...]:
-    """Cards from rows of name, memory [MiB], driver version, power limit [W], without a heading."""
+    """Returns the cards in rows of name, memory [MiB], driver version, power limit [W]."""
     cards = []
     for line in text.splitlines():
         fields = [part.strip() for part in line.split(",")]
@@ -104,7 +104,7 @@ def _nvidia_smi() -> str:
             check=True,
         ).stdout
     except (OSError, subprocess.SubprocessError):
-        return ""  # a driver that hangs or fails is a card that nothing can run on
+        return ""  # nothing can run on a card whose driver hangs or fails
 
 
 def _read(path: Path) -> str:
@@ -122,7 +122,7 @@ def _first(cpuinfo: str, key: str) -> str:
 def _cpu_model(cpuinfo: str) -> str:
     name = _first(cpuinfo, "model name") or _first(cpuinfo, "Model")
     if name:
-        # A virtual machine's processor is often called no more than "Intel(R) Xeon(R) Processor".
+        # A virtual machine's processor often has only the name "Intel(R) Xeon(R) Processor".
         family, model = _first(cpuinfo, "cpu family"), _first(cpuinfo, "model")
         named = re.search(r"\d{3}", name) is not None
         return name if named or not family else f"{name} (family {family} model {model})"
@@ -154,7 +154,7 @@ def _caches(root: Path) -> dict[str, int]:
 
 
 def _threads_per_core(root: Path) -> int | None:
-    """How many numbers Linux lists as one core's: ``0-1``, ``0,64``."""
+    """Returns how many numbers Linux lists for one core: ``0-1``, ``0,64``."""
     text = _read(root / "sys/devices/system/cpu/cpu0/topology/thread_siblings_list").strip()
     if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", text):
         return None
@@ -173,7 +173,7 @@ def _memory_total_bytes(root: Path) -> int | None:
 
 
 def _group_folders(root: Path, controller: str) -> Iterator[Path]:
-    """This process's control group and its ancestors, of version 2 and of version 1."""
+    """Yields this process's control group and its ancestors, of version 2 and of version 1."""
     mount = root / "sys/fs/cgroup"
     for line in _read(root / "proc/self/cgroup").splitlines():
         hierarchy, _, rest = line.partition(":")

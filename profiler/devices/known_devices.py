@@ -1,8 +1,7 @@
-"""Published peak rates of common devices, found by the loose names that tables and drivers use.
+"""Published peak rates of common devices, found by the loose names in tables and drivers.
 
-They say what a device could do at best, which matters for devices that nobody here has measured:
-what a device of one's own does is measured (``microbenchmark``). The figures and their sources are
-in ``known_devices.yaml``.
+The rates state the best that a device can do, for devices without measurements; ``microbenchmark``
+measures the rates of an own device. The figures and their sources are in ``known_devices.yaml``.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any, Final
 
 _TABLE: Final = Path(__file__).with_name("known_devices.yaml")
 
-# What drivers and tables put into names that says nothing of which device it is.
+# Parts of names that do not distinguish devices.
 _NOISE: Final = re.compile(
     r"\((?:r|tm|c|proxy)\)|[®™]|@\s*[\d.]+\s*ghz|\b\d+(?:st|nd|rd|th) gen\b|\b\d+-core\b"
     r"|\brev [\d.]+|\bw(?:/|ith) radeon.*"
@@ -29,20 +28,20 @@ _FILLERS: Final = (_VENDORS - {"apple"}) | {
 
 @dataclass(frozen=True, slots=True)
 class KnownDevice:
-    """What a vendor publishes of a device. What it does not publish is None.
+    """The published figures of a device; None where the vendor publishes none.
 
     Attributes:
-        name: in full.
+        name: full name.
         kind: ``cpu``, ``gpu`` or ``npu``.
-        source: the document that says so.
-        derived: for figures that follow from published ones, by name of the figure: how.
-        year: of the announcement.
+        source: the document with the figures.
+        derived: how figures follow from published ones, by name of the figure.
+        year: year of the announcement.
         cores: a processor's cores, a graphics card's CUDA cores or stream processors.
         fp32_operations_per_s: peak; a multiply-add is two operations.
         fp16_operations_per_s: peak in fp16 or bf16, matrix units included, dense.
         int8_operations_per_s: peak, matrix units included, dense.
-        bandwidth_bytes_per_s: of its memory, peak.
-        memory_bytes: of its memory, where it comes in one size.
+        bandwidth_bytes_per_s: peak of its memory.
+        memory_bytes: size of its memory, where it comes in one size.
     """
 
     name: str
@@ -58,7 +57,7 @@ class KnownDevice:
     memory_bytes: int | None = None
 
 
-# Key in the table -> field, and what turns the one's unit into the other's.
+# Key in the table -> field, and the factor from the key's unit to the field's.
 _FIGURES: Final = {
     "fp32_tflops": ("fp32_operations_per_s", 1e12),
     "fp16_tflops": ("fp16_operations_per_s", 1e12),
@@ -69,16 +68,16 @@ _FIGURES: Final = {
 
 
 def find_known_device(name: str, kind: str | None = None) -> KnownDevice | None:
-    """The device that people call ``name``; None if it is unknown, or may be several.
+    """Returns the device with that name; None if it is unknown or ambiguous.
 
-    Case, punctuation and what says nothing (a vendor's name, "CPU", a clock rate) do not matter;
-    all the rest does: a ``3090 Ti``, a laptop's 4090 and a slice of an H100 are other devices. A
-    name that several boards share (``V100``) is known by what they have in common.
+    Case, punctuation and uninformative words (a vendor's name, "CPU", a clock rate) do not matter.
+    All other words do: a ``3090 Ti``, a laptop's 4090 and a slice of an H100 are other devices. A
+    name that several boards share (``V100``) has the figures that they have in common.
 
     Args:
         name: ``rtx4090``, ``NVIDIA GeForce RTX 4090``, ``QCS8550 (Proxy)``, ...
-        kind: ``cpu``, ``gpu`` or ``npu``, where only such a device is meant: of a chip with several
-            kinds of units, the table knows one.
+        kind: ``cpu``, ``gpu`` or ``npu``, where only such a device is meant; the table has one kind
+            of unit of each chip.
     """
     key, vendors = _key(name)
     found = _by_key().get(key)
@@ -90,7 +89,7 @@ def find_known_device(name: str, kind: str | None = None) -> KnownDevice | None:
 
 @cache
 def known_devices() -> tuple[KnownDevice, ...]:
-    """Every device of the table, in its order."""
+    """Returns every device of the table, in its order."""
     return tuple(_device(row) for row in _rows())
 
 
@@ -123,7 +122,7 @@ def _by_key() -> Mapping[str, KnownDevice]:
 
 
 def _key(name: str) -> tuple[str, frozenset[str]]:
-    """What of a name tells devices apart, run together; and the vendors it names."""
+    """Returns the distinguishing part of a name, without spaces, and the vendors it names."""
     words = re.findall(r"[a-z]+|[\d.]+|\+", _NOISE.sub(" ", name.lower()))
     kept = [word for word in words if word not in _FILLERS]
     return "".join(kept), _VENDORS.intersection(words)

@@ -1,7 +1,10 @@
-"""A device describes itself: a short benchmark of what models are made of, about a second a class.
+"""Measures the rates of a device class with tiny graphs, in about a second for each class.
 
-What is measured is written down in ``probe_graphs``. Each rate is the median of several short runs;
-beside it stands how much they varied, and the whole says how noisy the machine was meanwhile.
+The graphs contain what models are made of: copied tensors, matrix products, depthwise filters,
+operators that start. The engine that runs variants runs the graphs, so the rates include its
+kernels. The roofline model (Williams, Waterman and Patterson, CACM 2009) needs the first two; the
+others cover where it is known to be too optimistic. Each rate is the median of several short runs;
+its spread and the noise of the machine are recorded with it.
 """
 
 from __future__ import annotations
@@ -24,32 +27,23 @@ from modelless.profiler.devices.device import DeviceFacts
 from modelless.profiler.measure.noise import HostNoise, NoiseGauge, NoiseLimits, spread_of
 from modelless.variants.vocabulary import DeviceClass, Engine
 
-# Tiny graphs whose work is known, by which a device is told apart from others.
-#
-# They are what models are made of: tensors copied, matrices multiplied, filters slid over one
-# channel
-# each, operators started. Each is run by the engine that runs variants, so that the rates are
-# those a
-# variant meets, the engine's own kernels included. The roofline model (Williams, Waterman and
-# Patterson, CACM 2009) needs the first two; the others are where it is known to be too hopeful.
-
 _OPSET, _IR_VERSION = 17, 8
 
 MEMORY_BYTES: Final = 64 << 20
-"""What a copy in memory is measured with: larger than most last-level caches, and where it is not,
-larger than the part of a shared cache that one of many tenants can count on."""
+"""The size of the copy in memory: larger than most last-level caches, or at least larger than one
+tenant's part of a shared cache."""
 
-_CACHE_BYTES: Final = {"L2": 1 << 20, "L3": 8 << 20}  # where the host does not say
+_CACHE_BYTES: Final = {"L2": 1 << 20, "L3": 8 << 20}  # where the host reports no size
 _MOST_CACHE_BYTES: Final = 32 << 20
 _COPIES: Final = 4
-_SIDE: Final = 384  # of the matrices: three of them fill an ordinary second-level cache
+_SIDE: Final = 384  # of the matrices; three of them fill an ordinary second-level cache
 _CHANNELS, _PICTURE_PX, _KERNEL_PX = 96, 56, 3
 _FILTERS: Final = 4
 _CHAIN: Final = 256
 
 
 class Quantity(StrEnum):
-    """What a probe measures."""
+    """The quantity that a probe measures."""
 
     COPY = "copy"
     PRODUCT = "product"
@@ -63,11 +57,11 @@ class Probe:
     """One graph.
 
     Attributes:
-        quantity: what it measures.
-        of: which kind of it: a cache level or ``memory``; a precision; empty if there is but one.
+        quantity: the measured quantity.
+        of: its subdivision: a cache level or ``memory``; a precision; empty if there is only one.
         model: the ONNX file.
-        feeds: its input.
-        work: of one run: bytes read and written; multiply-adds; operators.
+        feeds: the input.
+        work: work of one run: bytes read and written; multiply-adds; operators.
     """
 
     quantity: Quantity
@@ -78,18 +72,17 @@ class Probe:
 
     @property
     def name(self) -> str:
-        """``product fp32``."""
+        """The name of the probe, such as ``product fp32``."""
         return f"{self.quantity.value} {self.of}".rstrip()
 
 
 def probes(cache_bytes: Mapping[str, int]) -> list[Probe]:
-    """Every probe, for a device whose caches are of those sizes by level (``L2``, ``L3``)."""
+    """Returns every probe, for a device with caches of these sizes by level (``L2``, ``L3``)."""
     found = [_copy("memory", MEMORY_BYTES, 1)]
     for level, otherwise in _CACHE_BYTES.items():
         size_bytes = min(cache_bytes.get(level, otherwise), _MOST_CACHE_BYTES)
-        found.append(
-            _copy(level, size_bytes // 4, _COPIES)
-        )  # the rest is for whoever else is in it
+        # A quarter of a cache: other processes use the rest.
+        found.append(_copy(level, size_bytes // 4, _COPIES))
     found += [_product("fp32", np.float32), _product("fp16", np.float16), _int8_product()]
     found += [_depthwise(), _int8_depthwise()]
     found += [_chain(Quantity.RUN, 1), _chain(Quantity.CHAIN, _CHAIN)]
@@ -97,7 +90,7 @@ def probes(cache_bytes: Mapping[str, int]) -> list[Probe]:
 
 
 def _copy(level: str, size_bytes: int, times: int) -> Probe:
-    """Negation, so many times in a row: an operator that does nothing but read and write."""
+    """Returns a probe of negations in a row, an operator that only reads and writes."""
     x = np.ones(size_bytes // 4, np.float32)
     work = 2 * times * x.nbytes
     return _probe(Quantity.COPY, level, _in_a_row("Neg", times), [], x, work)
@@ -116,7 +109,7 @@ def _product(precision: str, dtype: DTypeLike) -> Probe:
 
 
 def _int8_product() -> Probe:
-    """uint8 activations by int8 weights, as static quantisation writes them."""
+    """Returns a probe of uint8 activations by int8 weights, as static quantisation writes them."""
     x = np.ones((_SIDE, _SIDE), np.uint8)
     node = helper.make_node("QLinearMatMul", _quantised("x0"), ["x1"])
     weights = _quantised_weight(np.ones((_SIDE, _SIDE), np.int8))
@@ -124,31 +117,30 @@ def _int8_product() -> Probe:
 
 
 def _depthwise() -> Probe:
-    weight = np.ones((_CHANNELS, 1, _KERNEL_PX, _KERNEL_PX), np.float32)
-    nodes = [
-        helper.make_node("Conv", [f"x{step}", "w"], [f"x{step + 1}"], **_FILTER_ATTRIBUTES)
-        for step in range(_FILTERS)
-    ]
-    return _filters("fp32", nodes, [numpy_helper.from_array(weight, "w")], np.float32)
+    weights = [numpy_helper.from_array(np.ones(_FILTER_SHAPE, np.float32), "w")]
+    return _filters("fp32", "Conv", lambda x: [x, "w"], weights, np.float32)
 
 
 def _int8_depthwise() -> Probe:
-    weight = np.ones((_CHANNELS, 1, _KERNEL_PX, _KERNEL_PX), np.int8)
-    nodes = [
-        helper.make_node(
-            "QLinearConv", _quantised(f"x{step}"), [f"x{step + 1}"], **_FILTER_ATTRIBUTES
-        )
-        for step in range(_FILTERS)
-    ]
-    return _filters("int8", nodes, _quantised_weight(weight), np.uint8)
+    weights = _quantised_weight(np.ones(_FILTER_SHAPE, np.int8))
+    return _filters("int8", "QLinearConv", _quantised, weights, np.uint8)
 
 
-_FILTER_ATTRIBUTES: Final[dict[str, Any]] = {"group": _CHANNELS, "pads": [_KERNEL_PX // 2] * 4}
+_FILTER_SHAPE: Final = (_CHANNELS, 1, _KERNEL_PX, _KERNEL_PX)
 
 
 def _filters(
-    precision: str, nodes: Sequence[NodeProto], weights: Sequence[TensorProto], dtype: DTypeLike
+    precision: str,
+    operator: str,
+    inputs_of: Callable[[str], list[str]],
+    weights: Sequence[TensorProto],
+    dtype: DTypeLike,
 ) -> Probe:
+    pads = [_KERNEL_PX // 2] * 4
+    nodes = [
+        helper.make_node(operator, inputs_of(f"x{i}"), [f"x{i + 1}"], group=_CHANNELS, pads=pads)
+        for i in range(_FILTERS)
+    ]
     x = np.ones((1, _CHANNELS, _PICTURE_PX, _PICTURE_PX), dtype)
     work = _FILTERS * x.size * _KERNEL_PX**2
     return _probe(Quantity.DEPTHWISE, precision, nodes, weights, x, work)
@@ -179,7 +171,7 @@ def _probe(
     x: NDArray[Any],
     work: int,
 ) -> Probe:
-    """A probe of nodes from ``x0`` to the last one's output, both of ``x``'s shape and type."""
+    """Returns a probe of nodes from ``x0`` to the last output, both of ``x``'s shape and type."""
     kind = helper.np_dtype_to_tensor_dtype(x.dtype)
     graph = helper.make_graph(
         nodes,
@@ -194,37 +186,37 @@ def _probe(
 
 
 BENCHMARK: Final = 1
-"""Rises when rates come to mean something else; those of another benchmark are measured anew."""
+"""The version of the benchmark; rates of another version are measured again."""
 
 TYPICAL_S: Final = 2.0
-"""What a benchmark takes at most on an ordinary machine, a device class."""
+"""The most seconds that a benchmark of a device class takes on an ordinary machine."""
 
 SAMPLES: Final = 9
 SAMPLE_S: Final = 0.008
-"""A sample repeats its run for about so long: a stray interrupt then matters little."""
+"""The duration of a sample, which repeats its run, so that a stray interrupt matters little."""
 
 Run = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRates:
-    """What a device class does in a second, as its engine uses it. What was not measured is absent.
+    """The rates of a device class with its engine; unmeasured rates are absent.
 
     Attributes:
-        threads: intra-op threads it was measured with.
-        engine: what ran the probes, ``onnxruntime-cpu-1.20.1``; empty if none is installed.
-        copy_bytes_per_s: bytes read and written by an elementwise operator, by where its data lies:
-            ``L2``, ``L3``, ``memory``.
-        product_multiply_adds_per_s: of a matrix product, by precision. Where a processor has no
-            arithmetic of a precision, the engine converts, and the rate is what is left of it.
-        depthwise_multiply_adds_per_s: of a depthwise 3x3 convolution, by precision.
-        operator_s: an operator more in a graph, its work aside.
-        run_s: a call of the engine with a graph of one tiny operator.
-        spread: p90 / p10 - 1 of the runs behind each rate, by the probe's name.
-        noise: how noisy it was, as a multiple of what is still quiet enough.
-        trusted: whether it was quiet enough.
-        elapsed_s: what the benchmark took.
-        measured_at: when, ISO 8601, UTC.
+        threads: intra-op threads.
+        engine: engine that ran the probes, ``onnxruntime-cpu-1.20.1``; empty if none is installed.
+        copy_bytes_per_s: bytes read and written by an elementwise operator, by the place of its
+            data: ``L2``, ``L3``, ``memory``.
+        product_multiply_adds_per_s: rate of a matrix product, by precision. Where a processor has
+            no arithmetic of a precision, the engine converts, and the rate includes that.
+        depthwise_multiply_adds_per_s: rate of a depthwise 3x3 convolution, by precision.
+        operator_s: time of one more operator in a graph, without its work, seconds.
+        run_s: time of a call of the engine with a graph of one tiny operator, seconds.
+        spread: p90 / p10 - 1 of the runs of each rate, by the probe's name.
+        noise: noise as a multiple of its limit.
+        trusted: whether the machine was quiet enough.
+        elapsed_s: time of the benchmark, seconds.
+        measured_at: time, ISO 8601, UTC.
     """
 
     threads: int
@@ -241,27 +233,27 @@ class DeviceRates:
     measured_at: str = ""
 
     def document(self) -> dict[str, Any]:
-        """The rates as plain data for JSON."""
+        """Returns the rates as plain data for JSON."""
         return {"benchmark": BENCHMARK, **dataclasses.asdict(self)}
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> DeviceRates | None:
-        """The rates that a document holds; None if another benchmark measured them."""
+        """Returns the rates in a document; None if another benchmark version measured them."""
         if document.get("benchmark") != BENCHMARK:
             return None
         return cls(**{each.name: document[each.name] for each in dataclasses.fields(cls)})
 
 
 @dataclass(frozen=True)
-class Bench:
-    """What the benchmark needs of the world.
+class BenchmarkEnvironment:
+    """The clocks, engine and noise gauge of the benchmark; tests substitute their own.
 
     Attributes:
-        open_probe: makes one ready to run with so many threads; EnvironmentUnfitError if the engine
-            cannot run it. None if no engine is installed.
-        clock: seconds, monotonic.
-        gauge: how noisy it is.
-        now: the time of day.
+        open_probe: returns a probe ready to run with so many threads, or raises
+            EnvironmentUnfitError if the engine cannot run it. None if no engine is installed.
+        clock: monotonic clock, seconds.
+        gauge: measures the noise of the machine.
+        now: returns the time of day.
     """
 
     open_probe: Callable[[Probe, int], Run] | None
@@ -270,45 +262,47 @@ class Bench:
     now: Callable[[], datetime]
 
 
-def host_bench() -> Bench:
-    """The real world, and the engine if it is installed."""
+def host_environment() -> BenchmarkEnvironment:
+    """Returns the real environment, with the engine if it is installed."""
     open_probe: Callable[[Probe, int], Run] | None = _open_with_onnx_runtime
     try:
-        import modelless.variants.runtimes.onnxruntime_cpu  # noqa: F401 (is it there?)
+        import modelless.variants.runtimes.onnxruntime_cpu  # noqa: F401
     except ImportError:
         open_probe = None
-    return Bench(open_probe, time.perf_counter, HostNoise(), lambda: datetime.now(UTC))
+    return BenchmarkEnvironment(
+        open_probe, time.perf_counter, HostNoise(), lambda: datetime.now(UTC)
+    )
 
 
 def measure_rates(
     device: DeviceClass,
     facts: DeviceFacts,
     *,
-    bench: Bench | None = None,
+    environment: BenchmarkEnvironment | None = None,
     wanted: Sequence[Probe] | None = None,
 ) -> DeviceRates:
-    """Measure what ``device`` does in a second.
+    """Returns what ``device`` does in a second.
 
     Args:
-        device: a class of this machine's.
-        facts: of this machine: its caches and its engines' versions.
-        bench: another world, in tests.
-        wanted: these probes only, in tests.
+        device: a device class of this machine.
+        facts: facts of this machine: its caches and its engines' versions.
+        environment: another environment, in tests.
+        wanted: only these probes, in tests.
     """
-    bench = bench or host_bench()
-    started_s = bench.clock()
+    environment = environment or host_environment()
+    started_s = environment.clock()
     engine = Engine.ONNXRUNTIME_CPU
     runs: dict[Probe, Run] = {}
-    if bench.open_probe is not None and device.kind == "cpu":
+    if environment.open_probe is not None and device.kind == "cpu":
         for probe in probes(facts.cache_bytes) if wanted is None else wanted:
             try:
-                runs[probe] = bench.open_probe(probe, device.threads)
+                runs[probe] = environment.open_probe(probe, device.threads)
             except (EnvironmentUnfitError, IntegrityError):
                 continue  # the engine has no such operator
-    durations = sample_in_turn(runs, bench.clock)
+    durations = sample_in_turn(runs, environment.clock)
     spread = {probe.name: spread_of(found) for probe, found in durations.items()}
     limits = NoiseLimits()
-    noise = bench.gauge.since(
+    noise = environment.gauge.since(
         started_s, device.threads, median(spread.values()) if spread else 0.0
     ).level(limits)
     run_s, operator_s = _overheads(durations)
@@ -324,17 +318,19 @@ def measure_rates(
         spread=spread,
         noise=noise,
         trusted=noise <= 1.0,
-        elapsed_s=bench.clock() - started_s,
-        measured_at=bench.now().isoformat(),
+        elapsed_s=environment.clock() - started_s,
+        measured_at=environment.now().isoformat(),
     )
 
 
 def sample_in_turn(
     runs: Mapping[Probe, Run], clock: Callable[[], float]
 ) -> dict[Probe, list[float]]:
-    """Seconds a run, ``SAMPLES`` of each, each the mean over ``SAMPLE_S`` or one run.
+    """Returns the seconds of a run, ``SAMPLES`` of each, each the mean over ``SAMPLE_S`` or one
+    run.
 
-    They take turns, so that a neighbour's burst spoils a sample or two of each and no median.
+    The probes take turns, so that a neighbour's burst affects a sample or two of each and no
+    median.
     """
     repeats: dict[Probe, int] = {}
     for probe, run in runs.items():
@@ -364,7 +360,7 @@ def _rates(durations: Mapping[Probe, Sequence[float]], quantity: Quantity) -> di
 def _overheads(
     durations: Mapping[Probe, Sequence[float]],
 ) -> tuple[float | None, float | None]:
-    """(a run, an operator more): from a graph of one tiny operator and one of a long chain."""
+    """Returns the time of a run and of one more operator, from a short graph and a long chain."""
     by_quantity = {probe.quantity: (probe, median(found)) for probe, found in durations.items()}
     short, long = by_quantity.get(Quantity.RUN), by_quantity.get(Quantity.CHAIN)
     if short is None or long is None:

@@ -1,7 +1,7 @@
-"""Measuring many placements: which points, in what order, for how long; resumed where it was left.
+"""Campaigns: measure many placements, in some order and time, and resume after an interruption.
 
-Points are written as they are measured, so an interruption loses one point at most; what is in the
-records for this machine already, and trusted, is not measured again.
+Each point is stored as soon as it is measured, so an interruption loses at most one point. Points
+that are stored for this machine, and trusted, are not measured again.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from modelless.common.errors import InvalidInputError, ModellessError
 from modelless.profiler.devices.device import DeviceFacts
-from modelless.profiler.measure.jobs import Job, MeasurementSink, World
+from modelless.profiler.measure.jobs import MeasurementJob, MeasurementSink, MeasuringEnvironment
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.noise import (
     PROBE_ATTEMPTS,
@@ -33,55 +33,61 @@ from modelless.profiler.measure.progress import (
     point_weight,
     silent,
 )
-from modelless.profiler.measure.timing import FEWEST_REPEATS, Effort, Timing, measure_point
+from modelless.profiler.measure.timing import (
+    FEWEST_REPEATS,
+    MeasurementEffort,
+    Timing,
+    measure_point,
+)
 from modelless.variants.vocabulary import Placement
 
 BATCHES = (1, 2, 4, 8)
-_PLACEMENT_PROBE_RUNS = 20  # about 50 ms before each placement
+_PROBE_RUNS_PER_PLACEMENT = 20  # about 50 ms before each placement
 
 
-class Chosen(NamedTuple):
-    """What to measure next: a placement at some batches, ascending."""
+class PointsToMeasure(NamedTuple):
+    """A placement and the batch sizes, ascending, to measure next."""
 
     placement: Placement
     batches: tuple[int, ...]
 
 
-class Agenda(Protocol):
-    """Chooses what is worth measuring."""
+class MeasurementStrategy(Protocol):
+    """Chooses the points that are worth measuring."""
 
     def choose(
         self, left: Mapping[Placement, Sequence[int]], known: Sequence[Measurement]
-    ) -> Chosen | None:
-        """The next to measure; None if what is known is enough.
+    ) -> PointsToMeasure | None:
+        """Returns what to measure next; None if enough is known.
 
         Args:
-            left: batches by placement that may be measured.
-            known: what was measured, in this campaign and before.
+            left: unmeasured batch sizes by placement.
+            known: measurements, of this campaign and from before.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CampaignSettings:
-    """How a campaign is run.
+    """Settings of a campaign.
 
     Attributes:
-        batches: to measure, ascending.
-        effort: for each point; under a budget the least of its time limit and the point's share.
-        latency_cap_s: a placement whose median exceeds this is not measured at larger batches: the
-            cost model extrapolates.
-        budget_s: time for everything. Without an agenda it is split equally over the placements
-            that have something left to measure; what one leaves goes to those after it, and each
-            gets its smallest batch measured even past its share. With one, whatever it chooses
-            first gets the time, until none is left.
-        noise_limits: beyond these a measurement is not trusted.
-        accept_noise: measure on a noisy machine too, and mark what was measured as not trusted.
-        widest: a median known less well than this, as a share, is not trusted.
+        batches: batch sizes to measure, ascending.
+        effort: effort for each point; under a budget the time limit is at most the point's share.
+        latency_cap_s: a placement whose median exceeds this is not measured at larger batch sizes,
+            which the cost model extrapolates.
+        budget_s: time for the whole campaign. Without a strategy it is split equally over the
+            placements with something left to measure; what one does not use goes to the next ones,
+            and each is measured at its smallest batch size even beyond its share. With a strategy,
+            the points that it chooses first get the time until none is left.
+        noise_limits: limits beyond which a measurement is not trusted.
+        accept_noise: whether to measure on a noisy machine, too, and mark the measurements as not
+            trusted.
+        widest: relative width of the median's interval beyond which a measurement is not trusted.
     """
 
     batches: tuple[int, ...] = BATCHES
-    effort: Effort = field(default_factory=Effort)
+    effort: MeasurementEffort = field(default_factory=MeasurementEffort)
     latency_cap_s: float = 1.0
     budget_s: float | None = None
     noise_limits: NoiseLimits = field(default_factory=NoiseLimits)
@@ -103,13 +109,13 @@ class CampaignSettings:
 
 @dataclass(frozen=True, slots=True)
 class CampaignResult:
-    """What came of a campaign.
+    """The result of a campaign.
 
     Attributes:
-        measured: in the order of measuring.
-        skipped: why each point that was not measured was not.
-        failed: what went wrong with a placement, by placement.
-        elapsed_s: all of it.
+        measured: measurements in the order of measuring.
+        skipped: for each point that was not measured, the reason.
+        failed: for each placement that failed, the error.
+        elapsed_s: time of the whole campaign.
     """
 
     measured: tuple[Measurement, ...]
@@ -119,34 +125,35 @@ class CampaignResult:
 
     @property
     def untrusted(self) -> tuple[Measurement, ...]:
-        """Those measured that are not to be trusted; a later campaign measures them again."""
+        """The measurements that are not trusted; a later campaign repeats them."""
         return tuple(row for row in self.measured if not row.trusted)
 
 
 def run_campaign(
-    jobs: Sequence[Job],
+    jobs: Sequence[MeasurementJob],
     records: MeasurementSink,
     facts: DeviceFacts,
     settings: CampaignSettings | None = None,
     progress: Progress = silent,
-    world: World | None = None,
-    agenda: Agenda | None = None,
+    environment: MeasuringEnvironment | None = None,
+    strategy: MeasurementStrategy | None = None,
 ) -> CampaignResult:
-    """Measure every placement of ``jobs`` at every batch that is still missing.
+    """Measure every placement of ``jobs`` at every batch size that is missing.
 
     Args:
-        jobs: in the order to measure; no placement twice.
-        records: what is there already is skipped; each new measurement is added at once.
-        facts: of this host.
-        settings: see CampaignSettings.
-        progress: told of every step.
-        world: clocks, engines and noise; the real ones if None.
-        agenda: chooses what to measure next, and when that is enough; without one everything is
-            measured, in the order of ``jobs``.
+        jobs: placements in the order of measuring, none twice.
+        records: store of measurements; points that it has are skipped, new ones are added at once.
+        facts: facts of this host.
+        settings: settings of the campaign.
+        progress: receives every step.
+        environment: clocks, engines and noise; the real ones if None.
+        strategy: chooses what to measure next and when to stop; without one everything is measured,
+            in the order of ``jobs``.
 
     Raises:
-        NoisyMachineError: it is too noisy now, and noise was not accepted. Nothing was measured.
-        InvalidInputError: a placement occurs twice; or the agenda chose what is not left.
+        NoisyMachineError: the machine is too noisy now, and noise is not accepted. Nothing was
+            measured.
+        InvalidInputError: a placement occurs twice, or the strategy chose a point that is not left.
         StoreError: a measurement cannot be written.
     """
     counted = Counter(job.placement for job in jobs)
@@ -154,25 +161,30 @@ def run_campaign(
         if count > 1:
             raise InvalidInputError.of("jobs", placement, "each placement once")
     campaign = _Campaign(
-        jobs, records, facts, settings or CampaignSettings(), progress, world or World()
+        jobs,
+        records,
+        facts,
+        settings or CampaignSettings(),
+        progress,
+        environment or MeasuringEnvironment(),
     )
-    return campaign.run(agenda)
+    return campaign.run(strategy)
 
 
 class _Campaign:
-    """One run of ``run_campaign``, and what it has come to."""
+    """One run of ``run_campaign`` and its results so far."""
 
     def __init__(
         self,
-        jobs: Sequence[Job],
+        jobs: Sequence[MeasurementJob],
         records: MeasurementSink,
         facts: DeviceFacts,
         settings: CampaignSettings,
         progress: Progress,
-        world: World,
+        environment: MeasuringEnvironment,
     ) -> None:
         self._jobs, self._records, self._facts = jobs, records, facts
-        self._settings, self._progress, self._world = settings, progress, world
+        self._settings, self._progress, self._environment = settings, progress, environment
         self._measured: list[Measurement] = []
         self._skipped: dict[tuple[Placement, int], SkipReason] = {}
         self._failed: dict[Placement, str] = {}
@@ -180,27 +192,29 @@ class _Campaign:
         self._total = len(jobs) * len(settings.batches)
         weight = sum(point_weight(batch) for batch in settings.batches) * len(jobs)
         self._time_left = TimeLeft(weight, settings.budget_s)
-        self._started_s = world.clock()
+        self._started_s = environment.clock()
 
-    def run(self, agenda: Agenda | None) -> CampaignResult:
+    def run(self, strategy: MeasurementStrategy | None) -> CampaignResult:
         self._tell(EventKind.PLANNED)
         waiting = [(job, missing) for job in self._jobs if (missing := self._missing(job))]
-        settings, gauge = self._settings, self._world.gauge
+        settings, gauge = self._settings, self._environment.gauge
         if waiting and not settings.accept_noise:
             threads = max(job.device.threads for job, _ in waiting)
             require_quiet(lambda: gauge.probe(threads, PROBE_RUNS), settings.noise_limits)
-        if agenda is None:
+        if strategy is None:
             self._measure_all(waiting)
         else:
-            self._follow(agenda, waiting)
+            self._follow(strategy, waiting)
         return CampaignResult(tuple(self._measured), self._skipped, self._failed, self._elapsed_s())
 
-    def _measure_all(self, waiting: Sequence[tuple[Job, list[int]]]) -> None:
+    def _measure_all(self, waiting: Sequence[tuple[MeasurementJob, list[int]]]) -> None:
         for position, (job, missing) in enumerate(waiting):
             share_s = self._left_s() / (len(waiting) - position)
-            self._measure(job, missing, self._world.clock() + share_s)
+            self._measure(job, missing, self._environment.clock() + share_s)
 
-    def _follow(self, agenda: Agenda, waiting: Sequence[tuple[Job, list[int]]]) -> None:
+    def _follow(
+        self, strategy: MeasurementStrategy, waiting: Sequence[tuple[MeasurementJob, list[int]]]
+    ) -> None:
         open_jobs = {job.placement: (job, missing) for job, missing in waiting}
         known = [row for by_batch in self._known.values() for row in by_batch.values()]
         reason = SkipReason.PREDICTED
@@ -209,12 +223,12 @@ class _Campaign:
                 reason = SkipReason.BUDGET_SPENT
                 break
             choices = {placement: tuple(left) for placement, (_, left) in open_jobs.items()}
-            chosen = agenda.choose(choices, (*known, *self._measured))
+            chosen = strategy.choose(choices, (*known, *self._measured))
             if chosen is None:
                 break
             _check_chosen(chosen, choices)
             job, left = open_jobs[chosen.placement]
-            self._measure(job, list(chosen.batches), self._world.clock() + self._left_s())
+            self._measure(job, list(chosen.batches), self._environment.clock() + self._left_s())
             left[:] = [batch for batch in left if batch not in chosen.batches]
             if job.placement in self._failed:
                 while left:
@@ -234,7 +248,7 @@ class _Campaign:
 
     @cached_property
     def _known(self) -> Mapping[Placement, Mapping[int, Measurement]]:
-        """What is in the records for this machine, and trusted."""
+        """The stored measurements of this machine that are trusted."""
         known: dict[Placement, dict[int, Measurement]] = {}
         for kind in sorted({job.device.kind for job in self._jobs}):
             for row in self._records.current(self._facts, kind):
@@ -242,8 +256,8 @@ class _Campaign:
                     known.setdefault(row.placement, {})[row.batch] = row
         return known
 
-    def _missing(self, job: Job) -> list[int]:
-        """Batches still to measure; the others are told of as skipped."""
+    def _missing(self, job: MeasurementJob) -> list[int]:
+        """Returns the batch sizes left to measure, and reports the others as skipped."""
         known = self._known.get(job.placement, {})
         missing: list[int] = []
         capped = False
@@ -257,29 +271,32 @@ class _Campaign:
                 missing.append(batch)
         return missing
 
-    def _measure(self, job: Job, missing: list[int], end_s: float) -> None:
-        """Load a placement's variant and measure it at the ``missing`` batches until ``end_s``."""
-        world = self._world
+    def _measure(self, job: MeasurementJob, missing: list[int], end_s: float) -> None:
+        """Load a placement's variant and measure it at the ``missing`` batch sizes.
+
+        It begins no batch size that would not end by ``end_s``.
+        """
+        environment = self._environment
         spread = self._spread(job.device.threads)
         try:
-            loaded = world.load(job)
+            loaded = environment.load(job)
         except Exception as error:  # noqa: BLE001 - an engine may raise anything; the others go on
             self._fail(job, missing, error)
             return
         try:
             base_bytes = max(loaded.memory_bytes, job.variant.artifact_bytes)
-            loaded_bytes = world.used_bytes(job.device.kind)
+            loaded_bytes = environment.used_bytes(job.device.kind)
             while missing:
-                batch, begun_s = missing[0], world.clock()
+                batch, begun_s = missing[0], environment.clock()
                 self._tell(EventKind.STARTED, job, batch)
                 try:
                     effort = self._effort(missing, end_s - begun_s)
-                    timing = measure_point(loaded, job.inputs(batch), effort, world.clock)
+                    timing = measure_point(loaded, job.inputs(batch), effort, environment.clock)
                 except Exception as error:  # noqa: BLE001 - as above
                     self._fail(job, missing, error)
                     return
-                noise = world.gauge.since(begun_s, job.device.threads, spread)
-                grown_bytes = max(0, world.used_bytes(job.device.kind) - loaded_bytes)
+                noise = environment.gauge.since(begun_s, job.device.threads, spread)
+                grown_bytes = max(0, environment.used_bytes(job.device.kind) - loaded_bytes)
                 self._record(job, batch, timing, noise, base_bytes + grown_bytes, loaded.load_s)
                 del missing[0]
                 enough = self._enough(timing, batch, missing, end_s)
@@ -289,17 +306,17 @@ class _Campaign:
             loaded.unload()
 
     def _spread(self, threads: int) -> float:
-        """How much a fixed computation varies now; passing trouble is for the counters to see."""
+        """Returns how much a fixed computation varies now, at best of several probes."""
         spread = math.inf
         for _ in range(PROBE_ATTEMPTS):
-            probe = self._world.gauge.probe(threads, _PLACEMENT_PROBE_RUNS)
+            probe = self._environment.gauge.probe(threads, _PROBE_RUNS_PER_PLACEMENT)
             spread = min(spread, probe.spread)
             if spread <= self._settings.noise_limits.spread:
                 break
         return spread
 
-    def _effort(self, missing: Sequence[int], left_s: float) -> Effort:
-        """The effort for the first of ``missing``, of the ``left_s`` seconds for all of them."""
+    def _effort(self, missing: Sequence[int], left_s: float) -> MeasurementEffort:
+        """Returns the effort for the first of ``missing``, given the seconds left for all."""
         effort = self._settings.effort
         share = point_weight(missing[0]) / sum(point_weight(batch) for batch in missing)
         limit_s = min(effort.max_time_s, max(1e-3, left_s * share))
@@ -308,16 +325,22 @@ class _Campaign:
     def _enough(
         self, timing: Timing, batch: int, missing: Sequence[int], end_s: float
     ) -> SkipReason | None:
-        """Why batches larger than ``batch`` are not worth measuring; None if they are."""
+        """Returns why larger batch sizes are not worth measuring; None if they are."""
         if not missing:
             return None
         if timing.p50_s > self._settings.latency_cap_s:
             return SkipReason.LATENCY_CAP
         needed_s = (FEWEST_REPEATS + 1) * timing.p50_s * missing[0] / batch
-        return SkipReason.BUDGET_SPENT if self._world.clock() + needed_s > end_s else None
+        return SkipReason.BUDGET_SPENT if self._environment.clock() + needed_s > end_s else None
 
     def _record(
-        self, job: Job, batch: int, timing: Timing, noise: Noise, memory_bytes: int, load_s: float
+        self,
+        job: MeasurementJob,
+        batch: int,
+        timing: Timing,
+        noise: Noise,
+        memory_bytes: int,
+        load_s: float,
     ) -> None:
         settings, kind = self._settings, job.device.kind
         level = noise.level(settings.noise_limits)
@@ -338,7 +361,7 @@ class _Campaign:
             load_s=load_s,
             trusted=level <= 1.0 and timing.relative_width <= settings.widest,
             noise=level,
-            measured_at=self._world.now(),
+            measured_at=self._environment.now(),
             fingerprint=self._facts.fingerprint_of(kind),
         )
         self._records.add(measurement)
@@ -346,12 +369,12 @@ class _Campaign:
         self._end(batch, measured=True)
         self._tell(EventKind.MEASURED, job, batch, measurement=measurement, timing=timing)
 
-    def _skip(self, job: Job, batch: int, reason: SkipReason) -> None:
+    def _skip(self, job: MeasurementJob, batch: int, reason: SkipReason) -> None:
         self._skipped[job.placement, batch] = reason
         self._end(batch, measured=False)
         self._tell(EventKind.SKIPPED, job, batch, reason=reason)
 
-    def _fail(self, job: Job, batches: Sequence[int], error: Exception) -> None:
+    def _fail(self, job: MeasurementJob, batches: Sequence[int], error: Exception) -> None:
         message = str(error) if isinstance(error, ModellessError) else repr(error)
         self._failed[job.placement] = message
         for batch in batches:
@@ -360,41 +383,28 @@ class _Campaign:
 
     def _end(self, batch: int, *, measured: bool) -> None:
         self._done += 1
-        self._time_left.ended(batch, measured=measured)
+        self._time_left.end_point(batch, measured=measured)
 
     def _elapsed_s(self) -> float:
-        return self._world.clock() - self._started_s
+        return self._environment.clock() - self._started_s
 
     def _tell(
         self,
         kind: EventKind,
-        job: Job | None = None,
+        job: MeasurementJob | None = None,
         batch: int | None = None,
-        *,
-        measurement: Measurement | None = None,
-        timing: Timing | None = None,
-        reason: SkipReason | None = None,
-        message: str = "",
+        **result: Any,
     ) -> None:
+        eta_s = self._time_left.eta_s(self._elapsed_s())
+        placement = job.placement if job else None
         self._progress(
-            ProgressEvent(
-                kind=kind,
-                done=self._done,
-                total=self._total,
-                eta_s=self._time_left.eta_s(self._elapsed_s()),
-                placement=job.placement if job else None,
-                batch=batch,
-                measurement=measurement,
-                timing=timing,
-                reason=reason,
-                message=message,
-            )
+            ProgressEvent(kind, self._done, self._total, eta_s, placement, batch, **result)
         )
 
 
-def _check_chosen(chosen: Chosen, left: Mapping[Placement, Sequence[int]]) -> None:
-    """InvalidInputError if an agenda chose nothing, what is not left, or not in order."""
+def _check_chosen(chosen: PointsToMeasure, left: Mapping[Placement, Sequence[int]]) -> None:
+    """Raise InvalidInputError if a strategy chose no point, one that is not left, or no order."""
     batches, possible = list(chosen.batches), left.get(chosen.placement, ())
     if not batches or batches != sorted({*batches}.intersection(possible)):
         allowed = f"some of {list(possible)}, ascending" if possible else "a placement that is left"
-        raise InvalidInputError.of("agenda.choose", chosen, allowed)
+        raise InvalidInputError.of("strategy.choose", chosen, allowed)

@@ -1,4 +1,4 @@
-"""Inputs to measure with: arrays of a task's signature, filled from a seed."""
+"""Inputs for measurements: arrays of a task's signature, filled from a seed."""
 
 from __future__ import annotations
 
@@ -10,31 +10,19 @@ from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
 from modelless.variants.runtimes.base import Tensors
+from modelless.variants.signature import DTYPES
 from modelless.variants.vocabulary import TensorSpec
 
 MOST_WARM_UP = 8
-"""Items in the largest batch to warm up with: its memory stays with the session."""
+"""The most items in a batch to warm up with; the session keeps the memory of the batch."""
 
 FREE_AXIS = 224
-"""Size given to a free axis when nothing else is said: the usual side of an image."""
+"""The size of a free axis for which none is given: the usual side of an image."""
 
-# Open Inference Protocol datatype -> (numpy type, largest integer drawn or None for floats in
-# 0..1). Integers other than bytes are most often token ids or flags: small ones are valid
-# everywhere.
-_DATATYPES: dict[str, tuple[type[np.generic], int | None]] = {
-    "BOOL": (np.bool_, 1),
-    "UINT8": (np.uint8, 255),
-    "UINT16": (np.uint16, 99),
-    "UINT32": (np.uint32, 99),
-    "UINT64": (np.uint64, 99),
-    "INT8": (np.int8, 99),
-    "INT16": (np.int16, 99),
-    "INT32": (np.int32, 99),
-    "INT64": (np.int64, 99),
-    "FP16": (np.float16, None),
-    "FP32": (np.float32, None),
-    "FP64": (np.float64, None),
-}
+# Largest value drawn. Integers other than bytes are most often token ids or flags: small ones are
+# valid everywhere.
+_LARGEST = {"BOOL": 1, "UINT8": 255}
+_LARGEST_OF_OTHERS = 99
 
 
 def sample_inputs(
@@ -44,12 +32,15 @@ def sample_inputs(
     free_axes: Mapping[str, Sequence[int]] | None = None,
     seed: int = 0,
 ) -> dict[str, NDArray[Any]]:
-    """One array for each spec, ``batch`` items along axis 0; the same for the same seed.
+    """Returns one array for each spec with ``batch`` items along axis 0; equal seeds give equal
+    arrays.
 
     Args:
         specs: a task's inputs.
-        free_axes: sizes for the free axes (-1) of a tensor after the first axis, in order, by name;
-            224 each where it says nothing.
+        batch: number of items.
+        free_axes: sizes of a tensor's free axes (-1) after the first axis, in order, by name; 224
+            each where none are given.
+        seed: seed of the values.
 
     Raises:
         InvalidInputError: a batch below 1, an unknown datatype, too few sizes, a size below 1.
@@ -59,31 +50,32 @@ def sample_inputs(
     rng = np.random.default_rng(seed)
     arrays: dict[str, NDArray[Any]] = {}
     for spec in specs:
-        if spec.datatype not in _DATATYPES:
+        if spec.datatype not in DTYPES:
             raise InvalidInputError.of(
                 f"input '{spec.name}' datatype",
                 spec.datatype,
-                ", ".join(_DATATYPES),
+                ", ".join(DTYPES),
                 "Give the measurement inputs of your own.",
             )
-        kind, largest = _DATATYPES[spec.datatype]
+        dtype = DTYPES[spec.datatype]
         shape = (batch, *_sizes(spec, (free_axes or {}).get(spec.name)))
-        if largest is None:
-            arrays[spec.name] = rng.random(shape).astype(kind)
+        if dtype.kind == "f":
+            arrays[spec.name] = rng.random(shape).astype(dtype)
         else:
-            arrays[spec.name] = rng.integers(0, largest, shape, endpoint=True).astype(kind)
+            largest = _LARGEST.get(spec.datatype, _LARGEST_OF_OTHERS)
+            arrays[spec.name] = rng.integers(0, largest, shape, endpoint=True).astype(dtype)
     return arrays
 
 
 def warm_up_inputs(make: Callable[[int], Tensors], most: int = MOST_WARM_UP) -> list[Tensors]:
-    """Batches to run before a session serves: 1, 2, 4 and so on, ``most`` items at last.
+    """Returns batches to run before a session serves: 1, 2, 4 and so on, ``most`` items at last.
 
-    An engine takes memory as batches need it, and the first to need more waits for it: three times
-    as long as the batch itself, and longer where all processes grow at once, as in a burst.
+    An engine allocates memory as batches need it, and the first batch that needs more waits for it:
+    three times as long as the batch itself takes, and longer where all processes grow at once.
 
     Args:
-        make: a batch of so many items.
-        most: items that a batch may have; beyond ``MOST_WARM_UP`` nothing is warmed up.
+        make: returns a batch of so many items.
+        most: most items that a batch may have; batches beyond ``MOST_WARM_UP`` are not warmed up.
     """
     most = min(most, MOST_WARM_UP)
     return [make(1 << power) for power in range((most - 1).bit_length())] + [make(most)]

@@ -1,4 +1,4 @@
-"""What a campaign is given: jobs, a place for what it measures, and the world to measure in."""
+"""The inputs of a campaign: jobs, a store of measurements and a measuring environment."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from modelless.variants.vocabulary import DeviceClass, Placement, Variant
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class MeasurementJob:
     """One placement to measure.
 
     Attributes:
         variant, device: the placement.
         artifact: the variant's file.
-        inputs: makes the tensors of a batch of so many items.
+        inputs: returns the tensors of a batch of so many items.
     """
 
     variant: Variant
@@ -40,22 +40,22 @@ class Job:
 
 
 class MeasurementSink(Protocol):
-    """Where measurements are kept; ``Records`` is one."""
+    """A store of measurements, such as ``Records``."""
 
     def current(self, facts: DeviceFacts, kind: str = "cpu") -> Sequence[Measurement]: ...
 
     def add(self, measurement: Measurement) -> object: ...
 
 
-def load_job(job: Job) -> LoadedVariant:
-    """Load a job's variant with its own engine, warmed up as where it serves."""
+def load_job(job: MeasurementJob) -> LoadedVariant:
+    """Load a job's variant with its engine, warmed up as for serving."""
     return find_runtime(job.variant.engine).load(
         job.variant, job.artifact, threads=job.device.threads, warm_up=warm_up_inputs(job.inputs)
     )
 
 
 def used_bytes(kind: str) -> int:
-    """Memory in use where variants on devices of ``kind`` lie: in this process, or on the card."""
+    """Returns the memory in use for devices of ``kind``: of this process, or on the card."""
     if kind == "gpu":
         from modelless.variants.runtimes.cuda_runtime import Cuda
 
@@ -68,19 +68,19 @@ def _utc_now() -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """What a campaign needs of the outside; the real thing by default, tests hand in their own.
+class MeasuringEnvironment:
+    """The clocks, engines and noise gauge of a campaign; tests substitute their own.
 
     Attributes:
-        clock: seconds, monotonic; the one the gauge goes by.
-        now: the time of day.
+        clock: monotonic clock, seconds; the gauge uses the same clock.
+        now: returns the time of day.
         load: loads a job's variant.
-        gauge: tells how noisy it is.
-        used_bytes: memory in use where variants on devices of a kind lie.
+        gauge: measures the noise of the machine.
+        used_bytes: returns the memory in use for devices of a kind.
     """
 
     clock: Callable[[], float] = time.perf_counter
     now: Callable[[], datetime] = _utc_now
-    load: Callable[[Job], LoadedVariant] = load_job
+    load: Callable[[MeasurementJob], LoadedVariant] = load_job
     gauge: NoiseGauge = field(default_factory=HostNoise)
     used_bytes: Callable[[str], int] = used_bytes

@@ -1,4 +1,4 @@
-"""One placement measured at one batch size: the value everything else here is made of."""
+"""The measurement of one placement at one batch size."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class Measurement:
     Attributes:
         variant_id, device_class: the placement.
         batch: items in a batch.
-        threads: intra-op threads it ran with.
+        threads: intra-op threads.
         engine: engine and version, e.g. ``onnxruntime-cpu-1.20.1``.
-        device_name: the processor or card, as people know it.
-        repeats: timed runs behind the figures.
+        device_name: common name of the processor or card.
+        repeats: number of timed runs.
         p50_s, p90_s, p99_s, mean_s: latency of the whole batch, seconds.
         throughput_per_s: items a second, one batch after another.
-        memory_bytes: resident growth by loading and running at this batch.
-        load_s: from artifact on disk to warm, seconds.
-        trusted: it was quiet enough, and the median is known well enough.
-        noise: how noisy it was, as a multiple of what can be trusted: 1 is the limit.
-        measured_at: with a time zone.
-        fingerprint: of the machine, see ``DeviceFacts.fingerprint_of``.
+        memory_bytes: growth of resident memory by loading and running at this batch size.
+        load_s: time from the artifact on disk to a warm session, seconds.
+        trusted: whether the machine was quiet enough and the median is known well enough.
+        noise: noise as a multiple of its limit; up to 1 a measurement can be trusted.
+        measured_at: time with a time zone.
+        fingerprint: fingerprint of the machine, see ``DeviceFacts.fingerprint_of``.
     """
 
     variant_id: str
@@ -78,5 +78,5 @@ class Measurement:
 
     @property
     def placement(self) -> Placement:
-        """What was measured."""
+        """The measured placement."""
         return Placement(self.variant_id, self.device_class)

@@ -1,8 +1,8 @@
-"""Running pairs of placements together: what a busy neighbour costs, from a handful of runs.
+"""Runs pairs of placements together to measure how much a busy neighbour slows each down.
 
-Not all pairs: as in Bubble-Up (Mars et al., MICRO 2011) a few runs characterise how sensitive
-placements are and how much they disturb. Of each device class two placements stand for all: the one
-that streams least and the one that streams most bytes a second, so that both cores and memory are
+As in Bubble-Up (Mars et al., MICRO 2011) a few runs show how sensitive placements are and how much
+they disturb; not all pairs run. Two placements represent each device class: the one that streams
+the fewest and the one that streams the most bytes a second, so that both cores and memory are
 contended for. Each is measured alone and then beside each of the two, which runs without a pause in
 a process of its own, as another gateway's device would.
 """
@@ -18,104 +18,107 @@ from dataclasses import dataclass
 from multiprocessing.synchronize import Event
 
 from modelless.common.errors import EnvironmentUnfitError
-from modelless.profiler.cost_model.slowdowns import Kind, PairRun, streaming_rates
+from modelless.profiler.cost_model.slowdowns import Bottleneck, PairRun, streaming_rates
 from modelless.profiler.devices.device import DeviceFacts
-from modelless.profiler.measure.jobs import Job, World, load_job
+from modelless.profiler.measure.jobs import MeasurementJob, MeasuringEnvironment, load_job
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.noise import PROBE_ATTEMPTS, PROBE_RUNS, NoiseLimits, require_quiet
-from modelless.profiler.measure.timing import Effort, Timing, measure_point
+from modelless.profiler.measure.timing import MeasurementEffort, Timing, measure_point
 from modelless.variants.runtimes.base import LoadedVariant
 from modelless.variants.vocabulary import Placement
 
-PAIR_EFFORT = Effort(min_time_s=0.5, max_time_s=2.0)
-"""For each of the two sides of a pair run."""
+PAIR_EFFORT = MeasurementEffort(min_time_s=0.5, max_time_s=2.0)
+"""The effort for each of the two measurements of a pair run."""
 
 _LEAST_S = 1e-3
 _START_S = 60.0
 _STOP_S = 10.0
 
-Beside = Callable[[Job], AbstractContextManager[None]]
-"""Keeps a job's variant busy for as long as the context is open."""
+NeighbourRunner = Callable[[MeasurementJob], AbstractContextManager[None]]
+"""Returns a context manager that keeps a job's variant busy while it is open."""
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
-    """A placement that stands for all of its kind on its device class."""
+class Representative:
+    """A placement that represents those with its bottleneck on its device class."""
 
-    job: Job
-    kind: Kind
+    job: MeasurementJob
+    kind: Bottleneck
 
 
-def pick_examples(
-    jobs: Sequence[Job], points: Mapping[Placement, Sequence[Measurement]]
-) -> list[Example]:
-    """The placements to run in pairs: two of each device class, one where there is but one.
+def choose_representatives(
+    jobs: Sequence[MeasurementJob], points: Mapping[Placement, Sequence[Measurement]]
+) -> list[Representative]:
+    """Returns the placements to run in pairs: two of each device class, or one if there is only
+    one.
 
-    Those that are over within a millisecond are picked only where there are no others: they live
-    in the caches and say little of anything else.
+    Placements that take less than a millisecond are chosen only where there are no others: they
+    stay in the caches and do not represent larger ones.
 
     Args:
-        jobs: what may be picked.
-        points: what was measured, by ascending batch; what was not is not picked.
+        jobs: placements to choose from.
+        points: measurements by placement, by ascending batch size; unmeasured placements are not
+            chosen.
     """
     rates = streaming_rates(points)
-    by_class: dict[str, list[Job]] = {}
+    by_class: dict[str, list[MeasurementJob]] = {}
     for job in jobs:
         if job.placement in rates:
             by_class.setdefault(job.device.name, []).append(job)
-    examples = []
+    representatives = []
     for members in by_class.values():
         lasting = [job for job in members if points[job.placement][0].p50_s >= _LEAST_S]
         ordered = sorted(lasting or members, key=lambda job: (rates[job.placement], job.placement))
-        examples.append(Example(ordered[0], Kind.COMPUTE_BOUND))
+        representatives.append(Representative(ordered[0], Bottleneck.COMPUTE_BOUND))
         if len(ordered) > 1:
-            examples.append(Example(ordered[-1], Kind.MEMORY_BOUND))
-    return examples
+            representatives.append(Representative(ordered[-1], Bottleneck.MEMORY_BOUND))
+    return representatives
 
 
 def run_pairs(
-    examples: Sequence[Example],
+    representatives: Sequence[Representative],
     facts: DeviceFacts,
     *,
-    effort: Effort = PAIR_EFFORT,
+    effort: MeasurementEffort = PAIR_EFFORT,
     limits: NoiseLimits | None = None,
     accept_noise: bool = False,
-    world: World | None = None,
-    beside: Beside | None = None,
+    environment: MeasuringEnvironment | None = None,
+    beside: NeighbourRunner | None = None,
 ) -> Iterator[PairRun]:
-    """Run each example beside each of its device class, itself included; yields as it goes.
+    """Run each representative beside each of its device class, itself included; yield each run.
 
-    Each is measured alone right before, so that a machine that slows down slows both. What the
-    neighbour takes is wanted here and no noise: only what disturbs the measurement alone, and the
-    time given to other machines while both run, is.
+    Each is measured alone right before, so that a machine that becomes slower slows both
+    measurements. The time that the neighbour takes does not count as noise; only what disturbs the
+    measurement alone, and the time given to other machines while both run, does.
 
     Args:
-        examples: see ``pick_examples``.
-        facts: of this host.
-        effort: for each of the two sides of a pair.
-        limits: of what disturbs; the campaign's defaults if None.
-        accept_noise: run on a noisy machine too, and mark what comes of it as not trusted.
-        world: clocks, engines and noise; the real ones if None.
-        beside: keeps the neighbour busy; in a process of its own if None.
+        representatives: see ``choose_representatives``.
+        facts: facts of this host.
+        effort: effort for each of the two measurements of a pair.
+        limits: limits of the noise; the campaign's defaults if None.
+        accept_noise: whether to run on a noisy machine, too, and mark the runs as not trusted.
+        environment: clocks, engines and noise; the real ones if None.
+        beside: keeps the neighbour busy; by default in a process of its own.
 
     Raises:
-        NoisyMachineError: it is too noisy, and noise was not accepted.
+        NoisyMachineError: the machine is too noisy, and noise is not accepted.
         EnvironmentUnfitError: a neighbour could not be started, or ended early.
     """
-    world, beside, limits = world or World(), beside or neighbour_process, limits or NoiseLimits()
-    for own in examples:
-        others = [other for other in examples if other.job.device == own.job.device]
+    environment, beside = environment or MeasuringEnvironment(), beside or neighbour_process
+    limits = limits or NoiseLimits()
+    for own in representatives:
+        others = [other for other in representatives if other.job.device == own.job.device]
         threads = own.job.device.threads
-        loaded = world.load(own.job)
+        loaded = environment.load(own.job)
         try:
             for other in others:
                 if not accept_noise:
-                    require_quiet(lambda t=threads: world.gauge.probe(t, PROBE_RUNS), limits)  # type: ignore[misc]
-                begun_s = world.clock()
-                alone = measure_point(loaded, own.job.inputs(1), effort, world.clock)
-                quiet = world.gauge.since(begun_s, threads, 0.0).level(limits) <= 1.0
+                    require_quiet(lambda t=threads: environment.gauge.probe(t, PROBE_RUNS), limits)  # type: ignore[misc]
+                begun_s = environment.clock()
+                alone = measure_point(loaded, own.job.inputs(1), effort, environment.clock)
+                quiet = environment.gauge.since(begun_s, threads, 0.0).level(limits) <= 1.0
                 with beside(other.job):
-                    together, given = _undisturbed(loaded, own.job, effort, limits, world)
+                    together, given = _measure_beside(loaded, own.job, effort, limits, environment)
                 yield PairRun(
                     placement=own.job.placement,
                     kind=own.kind,
@@ -125,40 +128,39 @@ def run_pairs(
                     beside_s=together.p50_s,
                     repeats=min(alone.repeats, together.repeats),
                     trusted=quiet and given,
-                    measured_at=world.now(),
+                    measured_at=environment.now(),
                     fingerprint=facts.fingerprint_of(own.job.device.kind),
                 )
         finally:
             loaded.unload()
 
 
-def _undisturbed(
+def _measure_beside(
     loaded: LoadedVariant,
-    job: Job,
-    effort: Effort,
+    job: MeasurementJob,
+    effort: MeasurementEffort,
     limits: NoiseLimits,
-    world: World,
+    environment: MeasuringEnvironment,
 ) -> tuple[Timing, bool]:
-    """Measure beside the neighbour; again while other machines take too much of the time.
+    """Returns a timing beside the neighbour, and whether this machine had the time to itself.
 
-    Returns:
-        the timing, and whether the time was this machine's own.
+    It measures again while other machines take too much of the time.
     """
     for _ in range(PROBE_ATTEMPTS):
-        begun_s = world.clock()
-        timing = measure_point(loaded, job.inputs(1), effort, world.clock)
-        given = world.gauge.since(begun_s, job.device.threads, 0.0).steal <= limits.steal
+        begun_s = environment.clock()
+        timing = measure_point(loaded, job.inputs(1), effort, environment.clock)
+        given = environment.gauge.since(begun_s, job.device.threads, 0.0).steal <= limits.steal
         if given:
             break
     return timing, given
 
 
 @contextmanager
-def neighbour_process(job: Job) -> Iterator[None]:
+def neighbour_process(job: MeasurementJob) -> Iterator[None]:
     """Run the job's variant without a pause in a process of its own while the context is open.
 
     Raises:
-        EnvironmentUnfitError: it did not come to run, or ended before it was told to.
+        EnvironmentUnfitError: the process did not start to run, or ended before it was told to.
     """
     context = multiprocessing.get_context("spawn")  # engines' threads do not survive a fork
     running, stop = context.Event(), context.Event()
@@ -183,15 +185,15 @@ def neighbour_process(job: Job) -> Iterator[None]:
         process.close()
 
 
-def _unfit(job: Job, what: str) -> EnvironmentUnfitError:
+def _unfit(job: MeasurementJob, what: str) -> EnvironmentUnfitError:
     return EnvironmentUnfitError(
         f"the neighbour {job.placement.variant_id} on {job.placement.device_class} {what}; its "
         "error is above. Usually memory is short: free some and run the command again."
     )
 
 
-def _keep_busy(job: Job, running: Event, stop: Event) -> None:
-    """What the neighbour's process does, until it is told to stop or nobody is left to tell it."""
+def _keep_busy(job: MeasurementJob, running: Event, stop: Event) -> None:
+    """Run the variant in the neighbour's process until it is told to stop or its parent is gone."""
     parent = os.getppid()
     loaded = load_job(job)
     inputs = job.inputs(1)

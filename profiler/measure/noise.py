@@ -1,9 +1,9 @@
-"""How noisy the machine is right now, and whether a measurement on it can be trusted.
+"""How noisy the machine is, and whether a measurement on it can be trusted.
 
-Three signs, none of which needs privileges: how much a fixed small computation varies; the time
-the hypervisor gave to others (steal); the time other processes took of the cores that are wanted.
-The first costs a fraction of a second; the other two are differences of the kernel's counters, so
-they watch a measurement from beginning to end for nothing.
+There are three signs, and none needs privileges: how much a fixed small computation varies; the
+time that the hypervisor gives to other machines (steal); and the time that other processes take of
+the wanted cores. The first takes a fraction of a second. The other two are differences of the
+kernel's counters, which cover a measurement from beginning to end at no cost.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ PROBE_ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class NoiseLimits:
-    """What is still quiet enough.
+    """The noise up to which a measurement is trusted.
 
     Attributes:
         spread: p90 over p10 of the fixed computation, less 1.
-        steal: share of the cores' time that the hypervisor gave to other machines.
+        steal: share of the cores' time that the hypervisor gives to other machines.
         contention: share of the wanted cores' time that other processes take.
     """
 
@@ -44,14 +44,14 @@ class NoiseLimits:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """How noisy it was: shares as in NoiseLimits; 0 where the host cannot tell."""
+    """Measured noise, in the shares of ``NoiseLimits``; 0 where the host cannot tell."""
 
     spread: float = 0.0
     steal: float = 0.0
     contention: float = 0.0
 
     def level(self, limits: NoiseLimits) -> float:
-        """The worst sign as a multiple of its limit: 1 is the most that can be trusted."""
+        """Returns the worst sign as a multiple of its limit; up to 1 a measurement is trusted."""
         return max(
             self.spread / limits.spread,
             self.steal / limits.steal,
@@ -59,7 +59,7 @@ class Noise:
         )
 
     def explain(self, limits: NoiseLimits) -> str:
-        """One line for a person."""
+        """Returns one line for a person."""
         return (
             f"a fixed computation varies by {self.spread:.0%} (limit {limits.spread:.0%}), "
             f"other processes take {self.contention:.0%} of the wanted cores "
@@ -68,18 +68,15 @@ class Noise:
         )
 
 
-QUIET = Noise()
-
-
 @dataclass(frozen=True, slots=True)
 class CpuCounters:
     """Seconds of processor time since some start, over the cores this process may use.
 
     Attributes:
-        at_s: when they were read, on ``time.perf_counter``.
-        busy_s, steal_s: of all processes on those cores; given to other machines.
-        own_s: of this process, all threads.
-        cores: how many cores were counted; 0 where the host keeps no counters.
+        at_s: time of reading, on ``time.perf_counter``.
+        busy_s, steal_s: time of all processes on those cores, and time given to other machines.
+        own_s: time of this process, all threads.
+        cores: number of counted cores; 0 where the host keeps no counters.
     """
 
     at_s: float
@@ -90,7 +87,7 @@ class CpuCounters:
 
 
 def spread_of(durations_s: Sequence[float]) -> float:
-    """p90 / p10 - 1 of a fixed computation's durations; 0 for fewer than two."""
+    """Returns p90 / p10 - 1 of a fixed computation's durations; 0 for fewer than two."""
     if len(durations_s) < 2:
         return 0.0
     low, high = np.quantile(np.asarray(durations_s, dtype=np.float64), [0.1, 0.9])
@@ -100,10 +97,10 @@ def spread_of(durations_s: Sequence[float]) -> float:
 def noise_between(
     before: CpuCounters, after: CpuCounters, *, threads: int, spread: float = 0.0
 ) -> Noise:
-    """Noise between two readings for work that wants ``threads`` cores.
+    """Returns the noise between two readings for work that wants ``threads`` cores.
 
-    Other processes contend only for what is left: on two cores, one busy neighbour leaves a
-    single-threaded measurement its core.
+    Other processes contend only for the cores that are left: on two cores, one busy neighbour
+    leaves a single-threaded measurement its core.
     """
     cores = min(before.cores, after.cores)
     passed_s = after.at_s - before.at_s
@@ -122,7 +119,7 @@ def noise_between(
 
 
 def parse_stat(text: str, cpus: Collection[int], tick_s: float) -> tuple[float, float, int]:
-    """(busy seconds, stolen seconds, cores found) of ``cpus`` from the text of /proc/stat."""
+    """Returns busy seconds, stolen seconds and cores of ``cpus`` in the text of /proc/stat."""
     busy_s, steal_s, cores = 0.0, 0.0, 0
     for line in text.splitlines():
         name, *fields = line.split()
@@ -137,7 +134,7 @@ def parse_stat(text: str, cpus: Collection[int], tick_s: float) -> tuple[float, 
 
 
 def read_counters(cpus: Collection[int], stat: Path = Path("/proc/stat")) -> CpuCounters:
-    """The counters now; with 0 cores where the system has no /proc/stat."""
+    """Returns the counters now, with 0 cores where the system has no /proc/stat."""
     try:
         text = stat.read_text(encoding="ascii")
         tick_s = 1.0 / os.sysconf("SC_CLK_TCK")
@@ -148,40 +145,20 @@ def read_counters(cpus: Collection[int], stat: Path = Path("/proc/stat")) -> Cpu
 
 
 def fixed_work() -> None:
-    """The probe's computation: always the same, in the interpreter alone."""
+    """Run the probe's computation, which is always the same and uses only the interpreter."""
     total = 0
     for number in range(PROBE_LOOPS):
         total += number & 7
 
 
-def probe(
-    *,
-    threads: int,
-    counters: Callable[[], CpuCounters],
-    runs: int = PROBE_RUNS,
-    work: Callable[[], None] = fixed_work,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Noise:
-    """Run ``work`` ``runs`` times and say how noisy it was meanwhile. Takes 0.1 to 0.3 s."""
-    before = counters()
-    durations_s = []
-    for _ in range(runs):
-        started_s = clock()
-        work()
-        durations_s.append(clock() - started_s)
-    return noise_between(before, counters(), threads=threads, spread=spread_of(durations_s))
-
-
-def require_quiet(
-    probe_once: Callable[[], Noise], limits: NoiseLimits, *, attempts: int = PROBE_ATTEMPTS
-) -> Noise:
-    """Probe until it is quiet, at most ``attempts`` times.
+def require_quiet(probe_once: Callable[[], Noise], limits: NoiseLimits) -> Noise:
+    """Probe until it is quiet, at most ``PROBE_ATTEMPTS`` times, and return the last noise.
 
     Raises:
-        NoisyMachineError: none of them was; the message says what disturbs and what to do.
+        NoisyMachineError: no probe was quiet; the message names what disturbs and what to do.
     """
     noise = probe_once()
-    for _ in range(attempts - 1):
+    for _ in range(PROBE_ATTEMPTS - 1):
         if noise.level(limits) <= 1.0:
             break
         noise = probe_once()
@@ -194,54 +171,70 @@ def require_quiet(
     return noise
 
 
-class NoiseWatch:
-    """Watches the counters while something is measured.
+class NoiseGauge(Protocol):
+    """Measures the noise for work on a number of threads."""
 
-    The kernel counts in steps of 10 ms, so a window is kept at least ``window_s`` long: a quick
+    def probe(self, threads: int, runs: int) -> Noise:
+        """Returns the noise during ``runs`` runs of a fixed computation."""
+        ...
+
+    def since(self, start_s: float, threads: int, spread: float) -> Noise:
+        """Returns the noise from ``start_s`` (``time.perf_counter``) until now.
+
+        Args:
+            start_s: beginning of the work, seconds.
+            threads: cores that the work wants.
+            spread: known spread of a fixed computation.
+        """
+        ...
+
+
+class HostNoise:
+    """The noise gauge of this host.
+
+    The kernel counts in steps of 10 ms, so a window is at least ``window_s`` long: a quick
     measurement is judged together with what ran just before it.
+
+    Args:
+        counters: reads the counters; by default those of the cores this process may use.
+        window_s: shortest window, seconds.
+        work: the probe's computation.
+        clock: monotonic clock for the probe, seconds.
     """
 
-    def __init__(self, counters: Callable[[], CpuCounters], window_s: float = 0.5) -> None:
-        self._counters = counters
+    def __init__(
+        self,
+        counters: Callable[[], CpuCounters] | None = None,
+        window_s: float = 0.5,
+        work: Callable[[], None] = fixed_work,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._counters = counters or partial(read_counters, allowed_cpus())
         self._window_s = window_s
-        self._readings: deque[CpuCounters] = deque([counters()])
+        self._work, self._clock = work, clock
+        self._readings: deque[CpuCounters] = deque([self._counters()])
 
-    def check(self, *, since_s: float, threads: int, spread: float = 0.0) -> Noise:
-        """Noise from ``since_s`` (``time.perf_counter``), or a little earlier, until now."""
+    def probe(self, threads: int, runs: int) -> Noise:
+        """Returns the noise during ``runs`` runs of a fixed computation; 100 take 0.1 to 0.3 s."""
+        before = self._counters()
+        durations_s = []
+        for _ in range(runs):
+            started_s = self._clock()
+            self._work()
+            durations_s.append(self._clock() - started_s)
+        spread = spread_of(durations_s)
+        return noise_between(before, self._counters(), threads=threads, spread=spread)
+
+    def since(self, start_s: float, threads: int, spread: float) -> Noise:
+        """Returns the noise from about ``start_s`` until now, with a known spread.
+
+        The window begins earlier where it would be shorter than ``window_s``.
+        """
         now = self._counters()
-        start_s = min(since_s, now.at_s - self._window_s)
+        start_s = min(start_s, now.at_s - self._window_s)
         readings = self._readings
         while len(readings) > 1 and readings[1].at_s <= start_s:
             readings.popleft()
         noise = noise_between(readings[0], now, threads=threads, spread=spread)
         readings.append(now)
         return noise
-
-
-class NoiseGauge(Protocol):
-    """How noisy it is for work on so many threads."""
-
-    def probe(self, threads: int, runs: int) -> Noise:
-        """Noise during ``runs`` runs of a fixed computation."""
-        ...
-
-    def since(self, start_s: float, threads: int, spread: float) -> Noise:
-        """Noise from ``start_s`` (``time.perf_counter``) until now; the spread is known."""
-        ...
-
-
-class HostNoise:
-    """The gauge of this host."""
-
-    def __init__(self) -> None:
-        cpus = allowed_cpus()
-        self._counters = partial(read_counters, cpus)
-        self._watch = NoiseWatch(self._counters)
-
-    def probe(self, threads: int, runs: int) -> Noise:
-        """See NoiseGauge.probe."""
-        return probe(threads=threads, counters=self._counters, runs=runs)
-
-    def since(self, start_s: float, threads: int, spread: float) -> Noise:
-        """See NoiseGauge.since."""
-        return self._watch.check(since_s=start_s, threads=threads, spread=spread)

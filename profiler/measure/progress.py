@@ -1,4 +1,4 @@
-"""What a campaign tells while it runs, and how long it will still take."""
+"""The progress of a campaign, and the time that it still needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from modelless.variants.vocabulary import Placement
 
 
 class EventKind(StrEnum):
-    """What happened."""
+    """The kind of a progress event."""
 
     PLANNED = "planned"
     STARTED = "started"
@@ -23,7 +23,7 @@ class EventKind(StrEnum):
 
 
 class SkipReason(StrEnum):
-    """Why a point was not measured."""
+    """The reason for which a point was not measured."""
 
     ALREADY_MEASURED = "already-measured"
     LATENCY_CAP = "latency-cap"
@@ -36,14 +36,14 @@ class ProgressEvent:
     """One step of a campaign.
 
     Attributes:
-        kind: see EventKind. One PLANNED comes first; each point ends MEASURED or SKIPPED, or its
-            placement FAILED from there on.
-        done, total: points ended so far, and all of them.
-        eta_s: seconds the rest will take; None while nothing is known.
-        placement, batch: the point; None with PLANNED.
-        measurement, timing: what was measured, with MEASURED.
-        reason: with SKIPPED.
-        message: with FAILED.
+        kind: PLANNED comes first, once. Each point ends as MEASURED or SKIPPED; a placement that
+            FAILED has no later points.
+        done, total: number of ended points and of all points.
+        eta_s: expected time for the rest, seconds; None while it is unknown.
+        placement, batch: the point; None for PLANNED.
+        measurement, timing: the result, for MEASURED.
+        reason: the reason, for SKIPPED.
+        message: the error, for FAILED.
     """
 
     kind: EventKind
@@ -59,28 +59,28 @@ class ProgressEvent:
 
 
 Progress = Callable[[ProgressEvent], None]
-"""Receives each event as it happens. What it raises ends the campaign."""
+"""Receives each event as it happens; an exception from it ends the campaign."""
 
 
 def silent(_event: ProgressEvent) -> None:
-    """A Progress that shows nothing."""
+    """A ``Progress`` that shows nothing."""
 
 
 def point_weight(batch: int) -> float:
-    """How much time a point is worth beside its placement's others.
+    """Returns the weight of a point's share of the time, relative to its placement's other points.
 
-    A run takes longer in proportion to the batch, but a lone query is the common case and must be
-    known best: the square root lies between equal time and equal repeats.
+    A run takes longer in proportion to the batch size, but a single query is the common case and
+    must be known best. The square root lies between equal time and equal repeats.
     """
     return math.sqrt(batch)
 
 
 class TimeLeft:
-    """Time left from the time taken so far, by weight of points.
+    """Estimates the time left from the time taken so far, by the weights of points.
 
     Args:
-        weight: of all points that may have to be measured.
-        budget_s: what the campaign may take; None for no limit.
+        weight: sum of the weights of all points that may be measured.
+        budget_s: time limit of the campaign, seconds; None for none.
     """
 
     def __init__(self, weight: float, budget_s: float | None) -> None:
@@ -88,15 +88,15 @@ class TimeLeft:
         self._measured_weight = 0.0
         self._budget_s = budget_s
 
-    def ended(self, batch: int, *, measured: bool) -> None:
-        """A point has ended. One that was not measured took no time and predicts none."""
+    def end_point(self, batch: int, *, measured: bool) -> None:
+        """Note that a point has ended; one that was not measured took no time."""
         weight = point_weight(batch)
         self._weight -= weight
         if measured:
             self._measured_weight += weight
 
     def eta_s(self, elapsed_s: float) -> float | None:
-        """Seconds the rest will take, ``elapsed_s`` after the start."""
+        """Returns the expected seconds for the rest after ``elapsed_s``; None while unknown."""
         left_s = None if self._budget_s is None else max(0.0, self._budget_s - elapsed_s)
         if self._weight <= 1e-9:
             return 0.0

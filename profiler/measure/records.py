@@ -1,4 +1,4 @@
-"""Measurements in the store."""
+"""Measurements and pair runs in the store."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import fields
 from sqlalchemy import ColumnElement, and_, delete, func, select
 
 from modelless.common.errors import InvalidInputError, StoreError
+from modelless.profiler.cost_model.slowdowns import Bottleneck, PairRun
 from modelless.profiler.devices.device import DeviceFacts
 from modelless.profiler.measure.measurement import Measurement
-from modelless.variants.store import MeasurementRow, Store
-
-__all__ = ["Measurement", "Records"]
+from modelless.variants.store import MeasurementRow, PairRunRow, Store
+from modelless.variants.vocabulary import Placement
 
 _FIELDS = tuple(field.name for field in fields(Measurement))
+_PAIR_FIELDS = ("alone_s", "beside_s", "repeats", "trusted", "measured_at", "fingerprint")
 
 
 class Records:
@@ -24,10 +25,12 @@ class Records:
         self._store = store
 
     def add(self, measurement: Measurement) -> bool:
-        """Keep ``measurement`` in place of an older one of the same point, in one transaction.
+        """Store ``measurement`` in place of an older one of the same point, in one transaction.
 
-        One that is not trusted does not replace one by the same version of the engine that is:
-        then nothing is written, and the answer is False.
+        A measurement that is not trusted does not replace a trusted one of the same engine version.
+
+        Returns:
+            Whether the measurement was stored.
 
         Raises:
             StoreError: the store cannot be written.
@@ -47,14 +50,14 @@ class Records:
         return True
 
     def current(self, facts: DeviceFacts, kind: str = "cpu") -> list[Measurement]:
-        """What was measured on the machine of ``facts`` by engines it has now, trusted or not.
+        """Returns the measurements of a machine with the engines it has now, trusted or not.
 
         Args:
-            facts: of the machine; another version of an engine would take another time.
-            kind: of its devices.
+            facts: facts of the machine; another version of an engine would take another time.
+            kind: kind of its devices.
 
         Raises:
-            StoreError: the store cannot be read, or holds a row that cannot be true.
+            StoreError: the store cannot be read, or holds an impossible row.
         """
         return self._select(
             MeasurementRow.fingerprint == facts.fingerprint_of(kind),
@@ -62,13 +65,14 @@ class Records:
         )
 
     def everything(self) -> list[Measurement]:
-        """What was measured on any machine. Raises as ``current`` does."""
+        """Returns the measurements of all machines; raises as ``current`` does."""
         return self._select()
 
     def count(self, variant_ids: Iterable[str]) -> dict[str, int]:
-        """How many points of these variants there are, of all machines, by id; StoreError.
+        """Returns the number of points of these variants on all machines, by id; none are left out.
 
-        Those that have none are left out.
+        Raises:
+            StoreError: the store cannot be read.
         """
         name = MeasurementRow.variant_id
         counts = select(name, func.count()).where(name.in_(list(variant_ids))).group_by(name)
@@ -76,7 +80,11 @@ class Records:
             return {row[0]: row[1] for row in session.execute(counts)}
 
     def forget(self, fingerprint: str, variant_ids: Iterable[str] | None = None) -> int:
-        """Remove what was measured with ``fingerprint``, of ``variant_ids`` or of all; how many.
+        """Remove the measurements of a machine, of some variants or of all; return their number.
+
+        Args:
+            fingerprint: fingerprint of the machine.
+            variant_ids: the variants; None for all.
 
         Raises:
             StoreError: the store cannot be written.
@@ -116,4 +124,72 @@ def _measurement(row: MeasurementRow) -> Measurement:
         raise StoreError(
             f"The store holds a measurement that cannot be true (row {row.id}): {error} "
             "Profile that variant again."
+        ) from error
+
+
+class PairRecords:
+    """Pair runs in the store: one for each placement, neighbour and machine fingerprint."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def add(self, run: PairRun) -> None:
+        """Store ``run`` in place of an older one of the same pair, in one transaction.
+
+        A run that is not trusted does not replace one that is.
+
+        Raises:
+            StoreError: the store cannot be written.
+        """
+        row = PairRunRow(
+            variant_id=run.placement.variant_id,
+            device_class=run.placement.device_class,
+            kind=run.kind.value,
+            neighbour_variant_id=run.neighbour.variant_id,
+            neighbour_device_class=run.neighbour.device_class,
+            neighbour_kind=run.neighbour_kind.value,
+            **{name: getattr(run, name) for name in _PAIR_FIELDS},
+        )
+        same = (
+            PairRunRow.variant_id == row.variant_id,
+            PairRunRow.device_class == row.device_class,
+            PairRunRow.neighbour_variant_id == row.neighbour_variant_id,
+            PairRunRow.neighbour_device_class == row.neighbour_device_class,
+            PairRunRow.fingerprint == row.fingerprint,
+        )
+        with self._store.transaction() as session:
+            trusted = session.scalar(select(PairRunRow.trusted).where(*same))
+            if trusted and not run.trusted:
+                return
+            session.execute(delete(PairRunRow).where(*same))
+            session.add(row)
+
+    def current(self, fingerprint: str) -> list[PairRun]:
+        """Returns the pair runs of the machine with ``fingerprint``.
+
+        Raises:
+            StoreError: the store cannot be read, or holds an impossible row.
+        """
+        with self._store.session() as session:
+            rows = session.scalars(
+                select(PairRunRow)
+                .where(PairRunRow.fingerprint == fingerprint)
+                .order_by(PairRunRow.id)
+            )
+            return [_pair_run(row) for row in rows]
+
+
+def _pair_run(row: PairRunRow) -> PairRun:
+    try:
+        return PairRun(
+            placement=Placement(row.variant_id, row.device_class),
+            kind=Bottleneck(row.kind),
+            neighbour=Placement(row.neighbour_variant_id, row.neighbour_device_class),
+            neighbour_kind=Bottleneck(row.neighbour_kind),
+            **{name: getattr(row, name) for name in _PAIR_FIELDS},
+        )
+    except (InvalidInputError, ValueError) as error:
+        raise StoreError(
+            f"The store holds a pair run that cannot be true (row {row.id}): {error} "
+            "Run 'modelless profile --neighbours' again."
         ) from error

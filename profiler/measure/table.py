@@ -1,6 +1,6 @@
-"""Profiles as CSV: one schema for our own measurements and for anyone's.
+"""Profiles as CSV, in one schema for our own measurements and for other sources.
 
-One row is one measured point; the columns are ``COLUMNS``. A blank is "not known". Latencies are
+A row is one measured point; the columns are ``COLUMNS``. A blank means unknown. Latencies are
 milliseconds for the whole batch, throughput is items a second, memory MiB, accuracy per cent.
 """
 
@@ -11,7 +11,6 @@ import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,53 +21,27 @@ from modelless.variants.vocabulary import DeviceClass, Variant
 
 if TYPE_CHECKING:
     from modelless.profiler.devices.microbenchmark import DeviceRates
-from collections.abc import Hashable
-from typing import Protocol
-
-# Checks of a whole table: latencies in another unit, points that occur twice.
-
 _FACTOR = 30.0
-"""Latency and throughput may disagree so much (start-up, pipelining); 1,000 is another unit."""
+"""The factor by which latency and throughput may disagree (start-up, pipelining).
+
+A factor of 1,000 means another unit."""
 
 _MOST_MACS_PER_S = {"cpu": 3e13, "gpu": 3e15, "npu": 3e15}
-"""Multiply-adds a second that no device of the kind reaches on a whole network, as of 2025: several
-times what the largest servers, cards and accelerators are rated for."""
+"""Multiply-adds a second that no device of the kind reaches on a whole network, as of 2025.
+
+They are several times the rated peaks of the largest servers, cards and accelerators."""
 
 _LONGEST_MS, _SHORTEST_MS = 3.6e6, 1e-4
 _SHOWN_LINES = 8
 
 
-class Row(Protocol):
-    """What the checks read of a row."""
-
-    @property
-    def device_kind(self) -> str: ...
-    @property
-    def batch(self) -> int: ...
-    @property
-    def concurrency(self) -> int | None: ...
-    @property
-    def gmacs(self) -> float | None: ...
-    @property
-    def latency_ms(self) -> float: ...
-    @property
-    def latency_p99_ms(self) -> float | None: ...
-    @property
-    def throughput_per_s(self) -> float | None: ...
-    @property
-    def key(self) -> Hashable: ...
-
-
-def check_units(path: Path, rows: Sequence[Row], lines: Sequence[int]) -> None:
+def _check_units(path: Path, rows: Sequence[TableRow], lines: Sequence[int]) -> None:
     """Refuse latencies that look like seconds or microseconds given as milliseconds.
 
-    Four signs, row by row, so that a table of two minds is found out too: throughput (by Little's
-    law, batch x concurrency = throughput x latency); the p99 of the same row; the rate of
-    multiply-adds; the length itself. A row with none of the other columns can only be judged by
-    its length.
-
-    Raises:
-        InvalidInputError: naming the lines, the first row's figures and what they look like.
+    It checks four signs row by row, so that a table with mixed units is found, too: throughput (by
+    Little's law, batch x concurrency = throughput x latency), the p99 of the same row, the rate of
+    multiply-adds, and the length itself. A row with none of the other columns is judged by its
+    length.
     """
     suspects: list[tuple[int, str]] = []
     for line, row in zip(lines, rows, strict=True):
@@ -84,36 +57,13 @@ def check_units(path: Path, rows: Sequence[Row], lines: Sequence[int]) -> None:
         )
 
 
-def check_duplicates(path: Path, rows: Sequence[Row], lines: Sequence[int]) -> None:
-    """Refuse two rows for one point.
-
-    Raises:
-        InvalidInputError: naming the lines.
-    """
-    first: dict[Hashable, int] = {}
-    repeated: list[int] = []
-    example = ""
-    for line, row in zip(lines, rows, strict=True):
-        earlier = first.setdefault(row.key, line)
-        if earlier != line:
-            example = example or f"line {line} repeats line {earlier}"
-            repeated.append(line)
-    if repeated:
-        raise InvalidInputError.of(
-            f"{path}: duplicates on {_some(repeated)}",
-            example,
-            "one row for each source, task, model, device, engine, precision, resolution_px, batch "
-            "and concurrency",
-            "Keep one of each, or ask for duplicates to be kept.",
-        )
-
-
-def _suspicion(row: Row) -> str:
+def _suspicion(row: TableRow) -> str:
+    """Returns why a row's latency looks wrong; empty if it does not."""
     if not _SHORTEST_MS <= row.latency_ms <= _LONGEST_MS:
         return f"{row.latency_ms:g} ms, outside {_SHORTEST_MS:g} to {_LONGEST_MS:g} ms"
     if row.throughput_per_s is not None:
         ratio = row.latency_ms * row.throughput_per_s / 1e3 / row.batch
-        # Unpublished concurrency may raise it, and never lowers it.
+        # An unpublished concurrency may raise the ratio, but never lowers it.
         most = _FACTOR * row.concurrency if row.concurrency is not None else 1000.0 * _FACTOR
         if not 1.0 / _FACTOR <= ratio <= most:
             unit = "seconds" if ratio < 1.0 else "microseconds"
@@ -146,26 +96,27 @@ def _some(lines: Sequence[int]) -> str:
 
 
 SOURCE = "modelless"
-"""The ``source`` of tables we write."""
+"""The ``source`` of the tables that this project writes."""
 
 _MIB = float(1 << 20)
 
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One measured point of any source. None where the source does not tell.
+    """One measured point of any source; None where the source does not tell.
 
     Attributes:
         source, task, model, family: names; ``family`` is the architecture's.
         device, device_kind: name; ``cpu``, ``gpu`` or ``npu``.
         engine, precision: as the source writes them.
-        resolution_px, batch, concurrency: input side, items a batch, clients at once.
+        resolution_px, batch, concurrency: side of the input, items a batch, clients at once.
         params_m, gmacs, mactivations_m, layers: millions, 10^9 multiply-adds an item, millions,
-            count.
-        latency_ms, latency_p99_ms: for the whole batch; ours are the median and the p99.
+            number.
+        latency_ms, latency_p99_ms: latency of the whole batch; in our own tables the median and the
+            p99.
         throughput_per_s: items a second.
         memory_mib: peak of the run.
-        accuracy, accuracy_metric: per cent, and what it measures.
+        accuracy, accuracy_metric: per cent, and the name of the metric.
     """
 
     source: str
@@ -192,48 +143,33 @@ class TableRow:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What tells one point from another."""
-        return (
-            self.source,
-            self.task,
-            self.model,
-            self.device,
-            self.device_kind,
-            self.engine,
-            self.precision,
-            self.resolution_px,
-            self.batch,
-            self.concurrency,
-        )
+        """The columns that distinguish points."""
+        return tuple(getattr(self, name) for name in _KEY)
 
+
+_KEY = (
+    *("source", "task", "model", "device", "device_kind", "engine", "precision"),
+    *("resolution_px", "batch", "concurrency"),
+)
 
 COLUMNS = tuple(field.name for field in fields(TableRow))
-_REQUIRED = frozenset(
-    {"model", "device", "batch", "latency_ms"}
-)  # a row says nothing without these
+_REQUIRED = frozenset({"model", "device", "batch", "latency_ms"})
 _TEXT = frozenset(field.name for field in fields(TableRow) if field.type == "str")
 _WHOLE = frozenset({"resolution_px", "batch", "concurrency", "layers"})
 _ANY_SIGN = frozenset({"accuracy"})  # some metrics are published negative (decibels)
 _MAY_BE_ZERO = frozenset({"memory_mib", "params_m", "gmacs", "mactivations_m", "layers"})
 
 
-class Duplicates(StrEnum):
-    """What to do with several rows of one key."""
-
-    REFUSE = "refuse"
-    KEEP = "keep"
-
-
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """A placement of our own, as tables describe it.
+class PlacementFacts:
+    """The facts of one of our own placements, for rows of a table.
 
     Attributes:
         variant, device: the placement.
-        device_name, engine: as measurements tell them.
+        device_name, engine: names as in measurements.
         family: the model's architecture; the model's own name if blank.
-        graph: what is known of its graph.
-        rates: what the device class was measured to do in a second; None if it was not.
+        graph: facts of its graph; None if unknown.
+        rates: measured rates of the device class; None if there are none.
     """
 
     variant: Variant
@@ -245,10 +181,10 @@ class Subject:
     rates: DeviceRates | None = None
 
     def row(self, batch: int, latency_ms: float) -> TableRow:
-        """A point of the placement.
+        """Returns a point of the placement as a row.
 
-        ``device`` is ``<device name>/<device class>``, for threads are part of a device here; a
-        variant's version beyond the first stays visible as ``model@version``.
+        ``device`` is ``<device name>/<device class>``, because threads are part of a device here. A
+        version beyond the first stays visible as ``model@version``.
         """
         variant, graph = self.variant, self.graph
         return TableRow(
@@ -283,17 +219,17 @@ def rows_of(
     families: Mapping[str, str] | None = None,
     graphs: Mapping[str, GraphFacts] | None = None,
 ) -> list[TableRow]:
-    """Our own measurements as rows of the schema; see ``Subject.row``.
+    """Returns our own measurements as rows of the schema; see ``PlacementFacts.row``.
 
     Args:
-        measurements: to write.
-        variants: by variant id.
-        devices: by name.
+        measurements: measurements to write.
+        variants: variants by id.
+        devices: device classes by name.
         families: architecture family by ``task/model``; the model's own name where missing.
-        graphs: what is known of the variants' graphs, by variant id.
+        graphs: facts of the variants' graphs, by variant id.
 
     Raises:
-        InvalidInputError: a measurement of a variant or device class that was not given.
+        InvalidInputError: a measurement of a variant or device class that is not given.
     """
     rows = []
     for row in measurements:
@@ -306,7 +242,7 @@ def rows_of(
             )
         family = (families or {}).get(f"{variant.task}/{variant.model}", "")
         graph = (graphs or {}).get(row.variant_id)
-        subject = Subject(variant, device, row.device_name, row.engine, family, graph)
+        subject = PlacementFacts(variant, device, row.device_name, row.engine, family, graph)
         rows.append(
             replace(
                 subject.row(row.batch, row.p50_s * 1e3),
@@ -323,7 +259,7 @@ def _per(count: int | None, unit: float) -> float | None:
 
 
 def write_table(path: Path, rows: Sequence[TableRow]) -> None:
-    """Write ``rows``, heading first; numbers to 6 significant digits, blanks for None."""
+    """Write ``rows`` below a heading, numbers with 6 significant digits, None as a blank."""
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -332,18 +268,18 @@ def write_table(path: Path, rows: Sequence[TableRow]) -> None:
     path.write_text(buffer.getvalue(), encoding="utf-8", newline="")
 
 
-def read_table(path: Path, *, duplicates: Duplicates = Duplicates.REFUSE) -> list[TableRow]:
-    """Read any table of the schema. Columns of other names are ignored.
+def read_table(path: Path) -> list[TableRow]:
+    """Returns the rows of a table of the schema; columns of other names are ignored.
+
+    A point may occur several times: some published tables leave out what distinguishes them.
 
     Args:
         path: a CSV file, UTF-8, heading first.
-        duplicates: some published tables hold a point several times, because what told the
-            measurements apart was not published: KEEP takes all of them.
 
     Raises:
-        InvalidInputError: not such a file, a column missing, no rows, a value that is not a number
-            or cannot be true, latencies that look like another unit, duplicates. The message names
-            the file, the lines, the value and what is allowed.
+        InvalidInputError: the file is unreadable, a column is missing, there are no rows, a value
+            is no number or impossible, or latencies look like another unit. The message names the
+            file, the lines, the value and what is allowed.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -365,9 +301,7 @@ def read_table(path: Path, *, duplicates: Duplicates = Duplicates.REFUSE) -> lis
         raise InvalidInputError.of(f"{path}", str(error), "well-formed CSV") from error
     if not rows:
         raise InvalidInputError.of(f"{path}", "no rows", "at least one row below the heading")
-    check_units(path, rows, lines)
-    if duplicates is Duplicates.REFUSE:
-        check_duplicates(path, rows, lines)
+    _check_units(path, rows, lines)
     return rows
 
 

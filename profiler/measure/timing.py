@@ -1,6 +1,12 @@
-"""Measuring one loaded variant at one batch: warm up, repeat until the median is known well enough.
+"""Times one loaded variant at one batch size until the median is known well enough.
 
-Neither the clock nor the engine is imported: the clock is an argument, the variant a LoadedVariant.
+The clock is an argument and the variant a ``LoadedVariant``; the module imports neither.
+
+The statistics follow Hoefler and Belli, "Scientific Benchmarking of Parallel Computing Systems" (SC
+2015): medians with order-statistic intervals, whose width is the rule to stop. Le Boudec,
+"Performance Evaluation of Computer and Communication Systems" (2010), theorem 2.1, gives the
+interval itself. They assume independent samples of one distribution; warm-up and noise checks make
+that plausible.
 """
 
 from __future__ import annotations
@@ -18,31 +24,25 @@ from numpy.typing import NDArray
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
 from modelless.variants.runtimes.base import LoadedVariant, Tensors
 
-# Statistics of a handful of latencies, honest about what few samples can say.
-#
-# Sources: Hoefler and Belli, "Scientific Benchmarking of Parallel Computing Systems" (SC 2015):
-# medians with order-statistic intervals, and their width as the rule to stop. Le Boudec,
-# "Performance Evaluation of Computer and Communication Systems" (2010), theorem 2.1: the interval
-# itself. All of it assumes samples that are independent and of one distribution; warm-up and the
-# noise watch are there to make that fair.
-
 FloatArray = NDArray[np.float64]
 
 _TAIL_START = 0.5
-"""The tail beyond few samples is drawn from here upwards: the slower half."""
+"""The quantile from which the tail is extrapolated when samples are few."""
 
 _TAIL_CAP = 2.0
-"""An extrapolated quantile is at most this many times the slowest sample seen."""
+"""The most that an extrapolated quantile may be, as a multiple of the slowest sample."""
 
 
 @lru_cache(maxsize=4096)
 def median_ranks(count: int, confidence: float = 0.95) -> tuple[int, int] | None:
-    """Ranks (1-based, low and high) of the samples that enclose the median with ``confidence``.
+    """Returns the ranks (1-based, low and high) of the samples that enclose the median.
 
     The number of samples below the median is Binomial(count, 1/2) whatever the distribution, so the
-    interval [x_(low), x_(high)], high = count + 1 - low, covers it with probability
-    1 - 2 P(Binomial <= low - 1). The largest ``low`` that keeps ``confidence``; None where even the
-    extremes do not (fewer than 6 samples at 95 %).
+    interval [x_(low), x_(high)], high = count + 1 - low, covers it with probability 1 - 2
+    P(Binomial <= low - 1). ``low`` is the largest rank that keeps ``confidence``.
+
+    Returns:
+        None where even the extremes do not keep ``confidence`` (fewer than 6 samples at 95 %).
     """
     if count < 1:
         return None
@@ -58,33 +58,32 @@ def median_ranks(count: int, confidence: float = 0.95) -> tuple[int, int] | None
 
 
 def median_interval(ordered: FloatArray, confidence: float = 0.95) -> tuple[float, float]:
-    """Confidence interval of the median from samples in ascending order.
+    """Returns the confidence interval of the median from samples in ascending order.
 
-    The extremes, and so less confidence than asked for, where ``median_ranks`` is None.
+    Where ``median_ranks`` is None it is the extremes, with less confidence.
     """
     low, high = median_ranks(len(ordered), confidence) or (1, len(ordered))
     return float(ordered[low - 1]), float(ordered[high - 1])
 
 
 def median_of(ordered: FloatArray) -> float:
-    """The median of samples in ascending order."""
+    """Returns the median of samples in ascending order."""
     count = len(ordered)
     return float(ordered[count // 2] + ordered[(count - 1) // 2]) / 2.0
 
 
 def conservative_quantile(ordered: FloatArray, level: float) -> float:
-    """An estimate of a quantile that errs upwards when samples are few.
+    """Returns an estimate of a quantile that errs upwards when samples are few.
 
     With at least ``level / (1 - level)`` samples (9 for p90, 99 for p99) it is the sample of rank
     ceil((n + 1) level): the next run is at most that with probability ``level`` or more, whatever
-    the distribution (for samples that are exchangeable; the same rank as in split conformal
-    prediction).
+    the distribution (for exchangeable samples; the same rank as in split conformal prediction).
 
-    With fewer, no sample is high enough, so the tail is extrapolated: excesses over the median of
+    With fewer, no sample is high enough, so the tail is extrapolated. Excesses over the median of
     the slower half are taken as exponential, and the estimate is the predictive quantile of a next
-    excess given the mean of k seen ones, ``mean * k * ((1 - u)^(-1/k) - 1)``, which for a true
-    exponential is exact at any k (the ratio is F-distributed with 2 and 2k degrees of freedom).
-    Never less than the slowest sample, never more than twice it.
+    excess given the mean of k observed ones, ``mean * k * ((1 - u)^(-1/k) - 1)``, which for a true
+    exponential is exact at any k (the ratio is F-distributed with 2 and 2k degrees of freedom). It
+    is never less than the slowest sample, and never more than twice it.
     """
     count = len(ordered)
     rank = math.ceil((count + 1) * level - 1e-9)
@@ -102,12 +101,12 @@ def conservative_quantile(ordered: FloatArray, level: float) -> float:
 
 
 def relative_width(low: float, median: float, high: float) -> float:
-    """How far the interval reaches from the median, as a share of it: the larger side."""
+    """Returns how far the interval reaches from the median to the larger side, as a share."""
     return max(high - median, median - low) / median if median > 0.0 else math.inf
 
 
 def is_median_known(ordered: FloatArray, width: float, confidence: float) -> bool:
-    """Whether the median's interval at ``confidence`` reaches at most ``width`` to either side."""
+    """Returns whether the median's interval reaches at most ``width`` to either side."""
     if median_ranks(len(ordered), confidence) is None:
         return False
     low, high = median_interval(ordered, confidence)
@@ -115,7 +114,11 @@ def is_median_known(ordered: FloatArray, width: float, confidence: float) -> boo
 
 
 def as_ordered(latencies_s: list[float]) -> FloatArray:
-    """Ascending array of latencies; refuses what no clock that works can have measured."""
+    """Returns latencies as an ascending array; refuses values that no working clock measures.
+
+    Raises:
+        InvalidInputError: no latencies, or one that is negative or not finite.
+    """
     ordered = np.sort(np.asarray(latencies_s, dtype=np.float64))
     if ordered.size == 0:
         raise InvalidInputError.of("latencies_s", latencies_s, "at least one")
@@ -125,28 +128,29 @@ def as_ordered(latencies_s: list[float]) -> FloatArray:
 
 
 FEWEST_REPEATS = 3
-"""Taken even when the time limit has passed: below that not even a median can be spoken of."""
+"""The runs timed even after the time limit; fewer do not give a median."""
 
 _CHECK_GROWTH = 1.2
-"""The interval is looked at each time the samples have grown by this factor, not after every run:
-looking often and stopping at the first good look makes intervals a little optimistic."""
+"""The growth of the sample between two checks of the interval.
+
+Intervals become too narrow if they are checked often and the first narrow one ends the measurement.
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
-    """How hard to try for one point.
+class MeasurementEffort:
+    """How much effort to spend on one point.
 
     Attributes:
         relative_width: how far the median's confidence interval may reach to either side, as a
             share of the median.
-        confidence: of that interval.
-        min_repeats: at least as many timed runs: 6 give a 95 % interval at all, 9 a p90 without
-            extrapolating.
-        tail_repeats, min_time_s: for the sake of p90 and p99, go on to that many runs, or for that
-            long, whichever comes first.
-        max_repeats, max_time_s: stop there, sure or not; the time includes warming up.
-        warm_up_runs, warm_up_s: before timing, at least as many runs and as long, but no more than
-            a quarter of ``max_time_s`` once one has run.
+        confidence: confidence of that interval.
+        min_repeats: least timed runs: 6 give a 95 % interval, 9 a p90 without extrapolation.
+        tail_repeats, min_time_s: for p90 and p99, continue for that many runs or that long,
+            whichever comes first.
+        max_repeats, max_time_s: stop there in any case; the time includes warming up.
+        warm_up_runs, warm_up_s: least runs and time before timing, but at most a quarter of
+            ``max_time_s`` once one has run.
     """
 
     relative_width: float = 0.05
@@ -173,7 +177,7 @@ class Effort:
 
 
 class StopReason(StrEnum):
-    """Why measuring a point ended."""
+    """The reason for which the measurement of a point ended."""
 
     CONFIDENT = "confident"
     TIME_LIMIT = "time-limit"
@@ -182,14 +186,14 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The latency of one batch, from ``repeats`` timed runs. Seconds for the whole batch.
+    """The latency of one batch from ``repeats`` timed runs; seconds for the whole batch.
 
     Attributes:
         p50_s: the median.
         low_s, high_s: the median's confidence interval; the extremes if runs are too few for one.
         p90_s, p99_s: estimates that err upwards when runs are few (see ``conservative_quantile``).
         total_s: time spent, warming up included.
-        confident: the interval is as narrow as was asked for.
+        confident: whether the interval is as narrow as the effort demands.
     """
 
     repeats: int
@@ -212,13 +216,13 @@ class Timing:
 
 
 def summarise(
-    latencies_s: list[float], effort: Effort, *, total_s: float, stopped: StopReason
+    latencies_s: list[float], effort: MeasurementEffort, *, total_s: float, stopped: StopReason
 ) -> Timing:
-    """The figures of one point from its timed runs.
+    """Returns the figures of one point from its timed runs.
 
     Raises:
-        InvalidInputError: none, negative or not a number.
-        EnvironmentUnfitError: the clock is too coarse to see a run.
+        InvalidInputError: no latencies, or one that is negative or not finite.
+        EnvironmentUnfitError: the clock is too coarse to measure a run.
     """
     ordered = as_ordered(latencies_s)
     count = len(ordered)
@@ -246,7 +250,7 @@ def summarise(
 def measure_point(
     loaded: LoadedVariant,
     inputs: Tensors,
-    effort: Effort,
+    effort: MeasurementEffort,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Timing:
     """Time ``loaded.infer(inputs)`` until ``effort`` is satisfied or spent."""
@@ -269,7 +273,7 @@ def measure_point(
         if count >= effort.max_repeats:
             stopped = StopReason.REPEAT_LIMIT
             break
-        # A run that would end past the limit is not begun.
+        # No run starts that would end after the limit.
         if count >= FEWEST_REPEATS and spent_s + latencies_s[-1] > effort.max_time_s:
             stopped = StopReason.TIME_LIMIT
             break
@@ -279,7 +283,7 @@ def measure_point(
 def _warm_up(
     loaded: LoadedVariant,
     inputs: Tensors,
-    effort: Effort,
+    effort: MeasurementEffort,
     clock: Callable[[], float],
     started_s: float,
 ) -> None:

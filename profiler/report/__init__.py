@@ -1,7 +1,6 @@
-"""Pictures of what was profiled and predicted, and the pieces that every report's page is made of.
+"""The report of profiles: what was measured and predicted, as data, pictures and a page.
 
-``profiles``, ``tradeoffs``, ``batch_curves`` and ``prediction_errors`` reckon what is shown, as
-values, and ``document`` puts them together; ``tradeoff_charts`` and ``latency_charts`` draw them;
-``page`` shows them. ``page_parts``, ``page_style`` and ``plotting`` are shared with the
-controller's reports.
+``profiles``, ``tradeoffs``, ``batch_curves`` and ``prediction_errors`` compute the values, and
+``document`` puts them together; ``tradeoff_charts`` and ``latency_charts`` draw them; ``page`` is
+the page.
 """

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from modelless.profiler.cost_model.measured_model import MeasuredCostModel
-from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.report.batch_curves import BatchFigure, batch_figure
 from modelless.profiler.report.prediction_errors import (
     PredictionFigure,
@@ -22,7 +21,6 @@ from modelless.profiler.report.tradeoffs import (
     frontier_figure,
     throughput_figure,
 )
-from modelless.variants.estimates import CostModel
 from modelless.variants.registry.dominance import IsMoreAccurate, intervals_part
 
 SCHEMA: Final = "modelless-profile-report/1"
@@ -40,7 +38,7 @@ class TaskFigures:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was profiled and predicted, as pictures' data.
+    """The profiles and predictions, as the data of pictures.
 
     Attributes:
         devices: what was profiled on.
@@ -67,7 +65,6 @@ class Report:
 def report_of(
     profiles: Sequence[Profile],
     *,
-    model_of: Callable[[Iterable[Measurement]], CostModel] = MeasuredCostModel,
     predict_without: PredictWithout = leave_one_batch_out,
     is_more_accurate: IsMoreAccurate = intervals_part,
 ) -> Report:
@@ -75,12 +72,11 @@ def report_of(
 
     Args:
         profiles: see ``profiles_of``.
-        model_of: makes the cost model of one machine's measurements.
         predict_without: predicts points that its model has not seen.
         is_more_accurate: tells accuracies apart, to find what is dominated.
     """
     models = {
-        machine: model_of([point for p in mine for point in p.points])
+        machine: MeasuredCostModel([point for p in mine for point in p.points])
         for machine, mine in _grouped(profiles, lambda p: p.device.fingerprint).items()
     }
     tasks = []

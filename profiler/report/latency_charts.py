@@ -5,23 +5,21 @@ from __future__ import annotations
 import itertools
 from typing import Any, Final
 
-from modelless.profiler.report.batch_curves import BatchCurve, BatchFigure
-from modelless.profiler.report.chart_parts import (
-    WIDTH_IN,
-    Chart,
-    logarithmic,
-    name_column,
-    title,
-)
-from modelless.profiler.report.plotting import (
+from modelless.common.drawing import (
     INK,
     MUTED,
     ORANGE,
     PAPER,
     SERIES,
     TEAL,
+    WIDTH_IN,
+    Chart,
+    logarithmic,
+    name_column,
     plain_ticks,
+    title,
 )
+from modelless.profiler.report.batch_curves import BatchCurve, BatchFigure
 from modelless.profiler.report.prediction_errors import CLOSE_PERCENT, PredictionFigure
 
 _HALF_WIDTH_IN: Final = 5.6

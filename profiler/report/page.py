@@ -8,11 +8,8 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import Final
 
-from modelless.profiler.report.batch_curves import BatchFigure, Quantiles
-from modelless.profiler.report.chart_parts import Chart
-from modelless.profiler.report.document import Report, TaskFigures
-from modelless.profiler.report.latency_charts import batch_chart, error_chart, predicted_chart
-from modelless.profiler.report.page_parts import (
+from modelless.common.drawing import Chart
+from modelless.common.pages import (
     Cells,
     count_of,
     details,
@@ -21,6 +18,9 @@ from modelless.profiler.report.page_parts import (
     section,
     table,
 )
+from modelless.profiler.report.batch_curves import BatchFigure
+from modelless.profiler.report.document import Report, TaskFigures
+from modelless.profiler.report.latency_charts import batch_chart, error_chart, predicted_chart
 from modelless.profiler.report.prediction_errors import (
     CLOSE_PERCENT,
     ErrorSummary,
@@ -251,20 +251,15 @@ def _throughput_rows(data: ThroughputFigure) -> Iterator[Cells]:
 def _batch_rows(data: BatchFigure) -> Iterator[Cells]:
     for panel in data.panels:
         for curve in panel.curves:
-            for known_by, each in _both(curve.measured, curve.predicted):
+            told = [("measured", each) for each in curve.measured]
+            told += [("predicted", each) for each in curve.predicted]
+            for known_by, each in told:
                 yield (
                     _code(curve.variant),
                     str(each.batch),
                     known_by + ("" if each.trusted else " *"),
                     *(_number(value) for value in (each.p50_ms, each.p90_ms, each.p99_ms)),
                 )
-
-
-def _both(
-    measured: Iterable[Quantiles], predicted: Iterable[Quantiles]
-) -> Iterator[tuple[str, Quantiles]]:
-    yield from (("measured", each) for each in measured)
-    yield from (("predicted", each) for each in predicted)
 
 
 def _frontier_rows(data: FrontierFigure) -> Iterator[Cells]:

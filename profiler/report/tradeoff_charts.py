@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from modelless.profiler.report.chart_parts import (
+from modelless.common.drawing import (
+    MUTED,
     NAME_GAP_PT,
     NAME_PT,
+    PAPER,
     WIDTH_IN,
     Chart,
     colours_of,
     logarithmic,
     name_column,
+    name_points,
     title,
 )
-from modelless.profiler.report.plotting import MUTED, PAPER, name_points
 from modelless.profiler.report.tradeoffs import (
     FrontierFigure,
     FrontierPoint,
@@ -157,16 +159,7 @@ def _frontier_chart(
         low, high = axes.get_xlim()
         axes.set_xlim(low / max(1.3, (high / low) ** 0.12), high * 1.1)  # names stand to the left
         axes.margins(y=0.14)
-        for share in (0.1, 1.0):
-            size = most_bytes * share
-            axes.scatter(
-                [],
-                [],
-                s=area_pt2(size),
-                facecolor=PAPER,
-                edgecolor=MUTED,
-                label=f"{_mebibytes(size)} MiB of memory",
-            )
+        _draw_memory_keys(axes, area_pt2, most_bytes, "MiB of memory")
         axes.legend(loc="lower right")
         title(figure, f"{data.task}: accuracy against {what}")
         name_points(figure, axes, sorted(named.values()))
@@ -188,6 +181,17 @@ def _areas(most_bytes: float) -> Callable[[float], float]:
     return area_pt2
 
 
+def _draw_memory_keys(
+    axes: Any, area_pt2: Callable[[float], float], most_bytes: float, unit: str
+) -> list[Any]:
+    """Draw a legend's circles of a tenth of the most memory and of the most; returns them."""
+    style = {"facecolor": PAPER, "edgecolor": MUTED}
+    return [
+        axes.scatter([], [], s=area_pt2(size), label=f"{_mebibytes(size)} {unit}", **style)
+        for size in (0.1 * most_bytes, most_bytes)
+    ]
+
+
 def _throughput_legend(
     axes: Any, colours: dict[str, str], area_pt2: Callable[[float], float], most_bytes: float
 ) -> None:
@@ -196,18 +200,7 @@ def _throughput_legend(
         for model, colour in colours.items()
     ]
     entries.append(axes.scatter([], [], s=60, color=MUTED, alpha=0.5, label="dominated"))
-    for share in (0.1, 1.0):
-        size = most_bytes * share
-        entries.append(
-            axes.scatter(
-                [],
-                [],
-                s=area_pt2(size),
-                facecolor=PAPER,
-                edgecolor=MUTED,
-                label=f"{_mebibytes(size)} MiB",
-            )
-        )
+    entries += _draw_memory_keys(axes, area_pt2, most_bytes, "MiB")
     axes.legend(
         handles=entries,
         loc="lower center",

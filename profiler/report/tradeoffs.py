@@ -1,4 +1,4 @@
-"""What a variant buys with what: throughput with latency, accuracy with latency or money.
+"""Trade-offs between variants: throughput with latency, accuracy with latency or money.
 
 A frontier is what is left when everything is taken away that something else beats (Pareto).
 """
@@ -67,7 +67,7 @@ class ThroughputFigure:
 
 @dataclass(frozen=True, slots=True)
 class FrontierPoint:
-    """What a variant on a device gives, and what for.
+    """The throughput, accuracy and cost of a variant on a device.
 
     Attributes:
         variant, name, device: the placement; ``name`` is short.

@@ -1,7 +1,34 @@
-"""Model-less inference serving: clients name a task and limits, modelless chooses what runs it."""
+"""Model-less inference serving: clients name a task and limits, modelless chooses what runs it.
+
+The names below are the commands of the command line as functions. They are imported when they are
+first used, so ``import modelless`` itself is quick. Each takes ``home``, the folder that holds the
+store; the default is $MODELLESS_HOME, else ``~/.modelless``.
+
+Examples:
+    >>> import modelless
+    >>> modelless.zoo_add("fashion-mnist")  # doctest: +SKIP
+    >>> modelless.profile("fashion-mnist", budget_s=30)  # doctest: +SKIP
+    >>> modelless.select("fashion-mnist", latency_ms=20).chosen  # doctest: +SKIP
+"""
+
+from __future__ import annotations
 
 import os
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from modelless.controller.usecases.client import Client
+    from modelless.controller.usecases.cluster import down, status, up
+    from modelless.controller.usecases.comparing import compare
+    from modelless.controller.usecases.making import make
+    from modelless.controller.usecases.profiling import profile
+    from modelless.controller.usecases.registering import register
+    from modelless.controller.usecases.selecting import select
+    from modelless.controller.usecases.simulating import simulate
+    from modelless.controller.usecases.validating import validate
+    from modelless.controller.usecases.zoo import zoo_add
 
 # ONNX Runtime reads it once, as it is imported, and everything of ours is imported after this.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
@@ -11,4 +38,45 @@ try:
 except PackageNotFoundError:  # a source tree on the path, not installed
     __version__ = "0+unknown"
 
-__all__ = ["__version__"]
+__all__ = [
+    "Client",
+    "__version__",
+    "compare",
+    "down",
+    "make",
+    "profile",
+    "register",
+    "select",
+    "simulate",
+    "status",
+    "up",
+    "validate",
+    "zoo_add",
+]
+
+_MODULES = {
+    "Client": "client",
+    "compare": "comparing",
+    "down": "cluster",
+    "make": "making",
+    "profile": "profiling",
+    "register": "registering",
+    "select": "selecting",
+    "simulate": "simulating",
+    "status": "cluster",
+    "up": "cluster",
+    "validate": "validating",
+    "zoo_add": "zoo",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"modelless.controller.usecases.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

@@ -49,7 +49,7 @@ DECLARATIONS: dict[str, dict[str, Any]] = {
     "planned-shares": {"keeps_deadlines": False},
     "proteus-batching": {"never_idles": False},
 }
-"""What a policy promises beyond what all do, or does not promise; see the cases."""
+"""The declarations of policies that differ from the defaults; see the cases."""
 
 SETTINGS: dict[str, list[dict[str, Any]]] = {
     "cheapest-feasible": [{"quantile": "p50"}],
@@ -84,7 +84,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "on-demand": [{"preload": False, "loads_per_worker": 0.5}],
     "unserved-demand": [{"utilisation": 1.0, "preload": False}],
 }
-"""Settings to check besides the defaults."""
+"""Settings to check besides the defaults, by ``make test-all``."""
 
 
 def make_case(seam: type, name: str, settings: dict[str, Any], number: int) -> type:
@@ -93,6 +93,8 @@ def make_case(seam: type, name: str, settings: dict[str, Any], number: int) -> t
 
     title = "".join(part.capitalize() for part in name.split("-"))
     members = {"policy": pytest.fixture(policy), **DECLARATIONS.get(name, {})}
+    if number:
+        members["pytestmark"] = pytest.mark.slow
     return type(f"Test{title}{number or ''}", (CASES[seam],), members)
 
 

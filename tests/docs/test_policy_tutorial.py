@@ -122,6 +122,7 @@ def test_it_serves_the_world_shown(folder: Path, name: str) -> None:
     assert figures["policy_problems"] == {}
 
 
+@pytest.mark.slow
 def test_the_comparison_tells_what_the_page_says(folder: Path) -> None:
     words = command("modelless", "compare", "world.yaml", "--load")
     seeds, load = words.index("--seeds") + 1, words.index("--load") + 1

@@ -11,11 +11,13 @@ from http.client import HTTPConnection, HTTPException
 import numpy as np
 import pytest
 
-from modelless.controller.demo.v2_client import encode_infer
+from modelless.controller.usecases.client import encode_infer
 from modelless.variants.vocabulary import SLO
 
 from .running import Running
 
+PINNED = "fashion-mnist/cnn-xl/int8-28"
+"""What both gateways of the shared cluster hold from the beginning."""
 IMAGE = np.random.default_rng(0).integers(0, 255, (1, 28, 28), np.uint8)
 QUERY = encode_infer("fashion-mnist", {"image": IMAGE}, SLO(latency_ms=8000.0, min_accuracy=90.0))
 
@@ -31,6 +33,16 @@ def wait_until(condition: Callable[[], bool], most_s: float) -> None:
             pass
         time.sleep(0.1)
     pytest.fail(f"not so after {most_s:.0f} s")
+
+
+def ask(running: Running, name: str) -> None:
+    """Have one query answered; what nothing holds is loaded meanwhile, where the policy does so."""
+    query = encode_infer(name, {"image": IMAGE}, SLO(latency_ms=20_000.0))
+    connection = HTTPConnection(running.address, timeout=30)
+    connection.request("POST", query.path, query.body, dict(query.headers))
+    reply = connection.getresponse()
+    assert reply.status == 200, reply.read()
+    connection.close()
 
 
 class Clients:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .running import processes_marked
+from .running import own_environment, processes_marked
 
 
 class Nodes:
@@ -62,7 +62,7 @@ def ray_nodes() -> Iterator[Nodes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "MODELLESS_TEST_MARKER": marker},
+        env=own_environment(marker),
     )
     try:
         yield Nodes(process, marker)

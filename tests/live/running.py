@@ -45,6 +45,13 @@ def free_port() -> int:
     pytest.fail("no port between 20000 and 30000 is free")
 
 
+def own_environment(marker: str) -> dict[str, str]:
+    """Of a cluster's processes: marked, and with ports of HAProxy's that no other cluster has."""
+    names = ("RAY_SERVE_HAPROXY_METRICS_PORT", "RAY_SERVE_HAPROXY_STATS_PORT")
+    ports = {name: str(free_port()) for name in names}
+    return {**os.environ, **ports, "MODELLESS_TEST_MARKER": marker}
+
+
 @dataclass
 class Running:
     """A cluster under test.
@@ -115,7 +122,7 @@ def start(
             command,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "MODELLESS_TEST_MARKER": marker},
+            env=own_environment(marker),
             start_new_session=True,
             preexec_fn=_as_in_the_foreground,
         )

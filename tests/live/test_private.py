@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from .clients import wait_until
-from .running import free_port, processes_marked
+from .running import free_port, own_environment, processes_marked
 
 TRAPS = ("json", "numpy", "onnxruntime", "psutil", "pydantic", "ray", "sqlalchemy", "typer", "yaml")
 TRAP = "import pathlib; pathlib.Path(__file__).with_suffix('.sprung').touch()\n"
@@ -37,19 +37,20 @@ class Started:
         folder: with the traps.
         run: of its home.
         marker: in the environment of its processes.
+        environment: theirs; PYTHONPATH names a folder that is in the folder.
     """
 
     folder: Path
     run: Path
     marker: str
+    environment: dict[str, str]
 
     def modelless(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """A command, given in the folder; PYTHONPATH names one that is in it."""
-        environment = {"PYTHONPATH": "mine", "MODELLESS_TEST_MARKER": self.marker}
+        """A command, given in the folder."""
         return subprocess.run(
             [sys.executable, "-m", "modelless.controller.cli", "--home", self.run.parent, *words],
             cwd=self.folder,
-            env={**os.environ, **environment},
+            env=self.environment,
             capture_output=True,
             text=True,
             timeout=300,
@@ -71,7 +72,9 @@ def started(live_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     run = live_home / "run"
     run.mkdir(exist_ok=True)
     run.chmod(0o755)  # as an older modelless left it
-    started = Started(folder, run, f"modelless-test-private-{uuid.uuid4().hex[:8]}")
+    marker = f"modelless-test-private-{uuid.uuid4().hex[:8]}"
+    environment = {**own_environment(marker), "PYTHONPATH": "mine"}
+    started = Started(folder, run, marker, environment)
     try:
         done = started.modelless("up", "--detach", "--config", "settings.yaml")
         assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""What is killed or hangs under load costs no query its answer, and comes back by itself."""
+"""Batches run in a pool; what is killed or hangs costs no query its answer, and comes back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from .clients import Clients, wait_until
+from modelless.controller.usecases.client import Client
+
+from .clients import QUERY, Clients, wait_until
 from .running import Running, cluster
 
 CONFIG = """
@@ -65,6 +67,14 @@ def busiest_worker(running: Running) -> int:
     before = {pid: ticks(pid) for pid in pids}
     time.sleep(1.0)
     return max(pids, key=lambda pid: ticks(pid) - before[pid])
+
+
+def test_batches_run_in_the_pool_and_the_hop_is_priced(running: Running) -> None:
+    with Client(running.url, 30.0) as client:
+        reply = client.send(QUERY)
+    assert reply.status == 200
+    assert reply.parameters["device"] == "cpu-2"
+    assert reply.parameters["predicted_latency_ms"] > 0.5  # the model alone takes far less
 
 
 @pytest.mark.parametrize("role", ["worker", "gateway", "control"])

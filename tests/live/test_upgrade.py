@@ -8,15 +8,11 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
-from modelless.controller.demo.v2_client import encode_infer
-from modelless.variants.vocabulary import SLO
-
-from .clients import IMAGE, Clients, wait_until
+from .clients import Clients, ask, wait_until
 from .running import Running, free_port, modelless, start, stop, wait_ready
 
 CONFIG = """
@@ -48,15 +44,6 @@ def running(live_home: Path, port: int) -> Iterator[Running]:
         yield up
     finally:
         kill(up)
-
-
-def ask(running: Running, name: str) -> None:
-    query = encode_infer(name, {"image": IMAGE}, SLO(latency_ms=20_000.0))
-    connection = HTTPConnection(running.address, timeout=30)
-    connection.request("POST", query.path, query.body, dict(query.headers))
-    reply = connection.getresponse()
-    assert reply.status == 200, reply.read()
-    connection.close()
 
 
 def loaded(running: Running) -> set[str]:

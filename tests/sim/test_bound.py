@@ -139,6 +139,7 @@ def test_overloaded_it_is_what_the_device_can_do_and_a_policy_comes_near(tmp_pat
     assert "device time is short" in bound.why
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_far_has_two_batches_at_most(tmp_path: Path) -> None:
     """30 ms there and 30 back, 10 ms of work: two of them every 70 ms, and a policy comes near."""
     far: dict[str, Any] = {
@@ -161,6 +162,7 @@ def test_a_worker_that_is_far_has_two_batches_at_most(tmp_path: Path) -> None:
     )  # it is not known how long a lost one has what it had
 
 
+@pytest.mark.slow
 def test_batches_make_room_as_far_as_the_deadline_allows(tmp_path: Path) -> None:
     batched = variant(70, 10, 12, 14, 16)
     patient = one_device(tmp_path, [batched], 300, {"latency_ms": 200})
@@ -252,7 +254,7 @@ def test_small_world(load: float, seed: int) -> None:
 @pytest.mark.parametrize(
     "changes", [EDGE, DRIFT, {"faults": FAULTS}], ids=["edge", "drift", "faults"]
 )
-@pytest.mark.parametrize("load", [1.0, 4.0])
+@pytest.mark.parametrize("load", [1.0, pytest.param(4.0, marks=pytest.mark.slow)])
 def test_far_sites_cold_starts_and_faults(changes: dict[str, Any], load: float) -> None:
     check(world(**changes, duration_s=6, load=load), 3)
 
@@ -260,8 +262,9 @@ def test_far_sites_cold_starts_and_faults(changes: dict[str, Any], load: float) 
 @pytest.mark.parametrize(
     "name",
     [
-        *("steady", "bursty", "flash-crowd", "failures", "edge-core"),
-        pytest.param("tables/edge-core", marks=pytest.mark.shared_data),
+        *("steady", "bursty", "flash-crowd", "failures"),
+        pytest.param("edge-core", marks=pytest.mark.slow),
+        pytest.param("tables/edge-core", marks=[pytest.mark.shared_data, pytest.mark.slow]),
     ],
 )
 def test_benchmark_worlds(name: str) -> None:
@@ -270,6 +273,7 @@ def test_benchmark_worlds(name: str) -> None:
     check(WorldFile(short, file.folder), 4)
 
 
+@pytest.mark.slow
 def test_noise_helps_nobody_on_average(tmp_path: Path) -> None:
     noisy = one_device(tmp_path, [variant(70, 8, 10, spread=1.8)], 300, {"latency_ms": 60})
     gaps = []
@@ -325,6 +329,7 @@ def overloaded(folder: Path, **changes: Any) -> float:
     return check(file, 1, luck=0.01).attainment
 
 
+@pytest.mark.slow
 def test_faults_cost_and_growth_helps(tmp_path: Path) -> None:
     whole = overloaded(tmp_path)
     dies = {"kind": "worker-dies", "worker": "one/0", "at_s": 2, "back_s": 8}
@@ -413,6 +418,7 @@ def test_what_cannot_be_loaded_in_time_is_left_to_what_is_held(tmp_path: Path) -
     assert "memory" not in roomy.why
 
 
+@pytest.mark.slow
 def test_a_change_of_what_is_held_costs_the_time_of_its_load(tmp_path: Path) -> None:
     trace = tmp_path / "early.csv"
     trace.write_text("arrival_s\n" + "".join(f"{n / 20}\n" for n in range(200)), encoding="utf-8")
@@ -473,7 +479,14 @@ MODELLESS = systems()["modelless"].policies
 ON_DEMAND = {"scaling": "on-demand", "placement": "room-to-load", "eviction": "belady"}
 
 
-@pytest.mark.parametrize(("load", "is_warm"), [(0.1, True), (1.0, False), (2.0, True)])
+@pytest.mark.parametrize(
+    ("load", "is_warm"),
+    [
+        (0.1, True),
+        pytest.param(1.0, False, marks=pytest.mark.slow),
+        pytest.param(2.0, True, marks=pytest.mark.slow),
+    ],
+)
 def test_short_of_memory_it_is_below_one_and_above_everybody(load: float, is_warm: bool) -> None:
     file = world(**{**FAMILY, "load": load, "warm_start": is_warm})
     bound = check(file, 1)

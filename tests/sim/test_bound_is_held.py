@@ -58,7 +58,9 @@ def mean(bounds: list[Bound], figure: str) -> float:
     return fmean(getattr(bound, figure) for bound in bounds)
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize(
+    "name", ["steady", *(pytest.param(each, marks=pytest.mark.slow) for each in [*WORLDS][1:])]
+)
 def test_nobody_exceeds_it_on_average(name: str) -> None:
     file = world(**WORLDS[name])
     bounds = [clairvoyant_bound(file, seed=seed) for seed in SEEDS]

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from modelless.controller.sim.run import simulate
-from modelless.controller.sim.worlds.arrivals import arrivals_by_scope, queries
+from modelless.controller.sim.worlds.query_streams import arrivals_by_scope, queries
 from modelless.policies.eviction.least_recently_used import LeastRecentlyUsed
 from modelless.policies.seams import Clairvoyant
 from modelless.policies.views import ClusterView, Instance

@@ -17,7 +17,7 @@ import yaml
 from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.controller.sim.compare import jobs
 from modelless.controller.sim.compare.compare import Scenario, compare, scenarios_of, with_policies
-from modelless.controller.sim.compare.comparison import document_of, interval, t95, table
+from modelless.controller.sim.compare.comparison import document_of, interval, table
 from modelless.controller.sim.compare.contenders import Contender, contenders_of
 from modelless.controller.sim.compare.jobs import BOUND, Job, Run, run_all
 from modelless.controller.sim.compare.kept_runs import KeptRuns
@@ -110,10 +110,10 @@ def test_the_table_against_a_reckoning_by_hand() -> None:
     # Differences -0.04, -0.06, -0.02: mean -0.04, deviation 0.02, t(2) 4.3027, over the root of 3.
     difference = second["value_per_query_difference"]
     assert difference["mean"] == pytest.approx(-0.04)
-    assert difference["high"] == pytest.approx(-0.04 + 4.3027 * 0.02 / 3**0.5)
-    assert difference["low"] == pytest.approx(-0.04 - 4.3027 * 0.02 / 3**0.5)
+    assert difference["high"] == pytest.approx(-0.04 + 4.302652730 * 0.02 / 3**0.5)
+    assert difference["low"] == pytest.approx(-0.04 - 4.302652730 * 0.02 / 3**0.5)
     # Unpaired, the deviation is 0.1: pairing is what makes the difference known.
-    assert first["value_per_query"]["high"] == pytest.approx(0.7 + 4.3027 * 0.1 / 3**0.5)
+    assert first["value_per_query"]["high"] == pytest.approx(0.7 + 4.302652730 * 0.1 / 3**0.5)
     assert first["share_of_bound"]["mean"] == pytest.approx(0.7 / 0.8)
     assert first["violations_percent"]["mean"] == pytest.approx(30.0)
     assert first["cost_usd_per_million"]["mean"] == pytest.approx(10.0)
@@ -144,15 +144,10 @@ def test_intervals() -> None:
     assert interval([2.0]) == {"mean": 2.0, "low": None, "high": None}
     known = interval([1.0, 2.0, 3.0])
     assert known["mean"] == 2.0
-    assert known["high"] == pytest.approx(2.0 + 4.3027 / 3**0.5)
+    assert known["high"] == pytest.approx(2.0 + 4.302652730 / 3**0.5)
     assert interval([1.0] * 40)["low"] == 1.0
-
-
-def test_the_quantiles_are_student_s() -> None:
-    for freedom, quantile in ((1, 12.706), (20, 2.086), (21, 2.080), (30, 2.042), (120, 1.980)):
-        assert t95(freedom) == pytest.approx(quantile, abs=5e-4)
-    falls = [t95(freedom) for freedom in range(1, 60)]
-    assert falls == sorted(falls, reverse=True)
+    many = interval([float(n % 2) for n in range(122)])
+    assert many["high"] - 0.5 == pytest.approx(1.9798 * (0.25 * 122 / 121 / 122) ** 0.5, rel=1e-4)
 
 
 # -- resuming ---------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def run(urgent_per_s: float, other_per_s: float, other_ms: float, seed: int) -> 
 
 
 @pytest.mark.parametrize("urgent_per_s", [50, 100])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_higher_priority_with_a_tight_limit_is_in_time_before_a_lower_one(
     urgent_per_s: float, seed: int
 ) -> None:
@@ -68,7 +68,7 @@ def test_a_higher_priority_with_a_tight_limit_is_in_time_before_a_lower_one(
 
 
 @pytest.mark.parametrize("urgent_per_s", [50, 100])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_lower_priority_that_can_wait_does_not_block_it(urgent_per_s: float, seed: int) -> None:
     """Some of the higher one are lost to each other; a twentieth at most."""
     in_time = run(urgent_per_s, 474, 300, seed)

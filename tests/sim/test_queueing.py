@@ -14,7 +14,7 @@ from .worlds import world
 SERVICE_S = 0.01
 
 
-@pytest.mark.parametrize("load", [0.5, 0.8])
+@pytest.mark.parametrize("load", [0.5, pytest.param(0.8, marks=pytest.mark.slow)])
 def test_one_server_of_fixed_speed_waits_as_pollaczek_and_khinchine_say(
     load: float, tmp_path: Path
 ) -> None:

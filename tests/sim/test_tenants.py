@@ -47,7 +47,14 @@ def run(policy: str, small: float, flood: float, small_ms: float, flood_ms: floa
 
 
 @pytest.mark.parametrize("policy", ["best-value", "cheapest-feasible"])
-@pytest.mark.parametrize(("small_ms", "flood_ms"), [(200, 200), (400, 400), (3000, 200)])
+@pytest.mark.parametrize(
+    ("small_ms", "flood_ms"),
+    [
+        (200, 200),
+        pytest.param(400, 400, marks=pytest.mark.slow),
+        pytest.param(3000, 200, marks=pytest.mark.slow),
+    ],
+)
 def test_who_asks_for_a_fifth_gets_it_beside_who_asks_for_three_times_all(
     policy: str, small_ms: float, flood_ms: float
 ) -> None:

@@ -6,6 +6,7 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice, pairwise, takewhile
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,8 @@ from pydantic import TypeAdapter
 
 from modelless.common.errors import InvalidInputError
 from modelless.controller.sim.randomness import stream
-from modelless.controller.sim.worlds.arrivals import Asked, queries
-from modelless.controller.sim.worlds.queries import ArrivalsSettings
-from modelless.controller.sim.worlds.traces import Arrival, arrivals
+from modelless.controller.sim.worlds.arrivals import Arrival, ArrivalsSettings
+from modelless.controller.sim.worlds.query_streams import Asked, queries
 from modelless.controller.sim.worlds.world import parse_world
 from modelless.policies.views import QueryView
 
@@ -37,7 +37,7 @@ SYNTHETIC: list[dict[str, Any]] = [
 def source(settings: dict[str, Any], scale: float = 1.0, seed: int = 1) -> Iterator[Arrival]:
     """The arrivals that ``settings`` describe."""
     checked = SETTINGS.validate_python(settings)
-    return arrivals(checked, Path(), scale, stream(seed, "test"))
+    return checked.arrivals(Path(), scale, stream(seed, "test"), inf)
 
 
 def until(end_s: float, settings: dict[str, Any], scale: float = 1.0) -> list[float]:

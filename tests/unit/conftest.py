@@ -11,11 +11,6 @@ from types import ModuleType
 from typing import NoReturn
 
 import pytest
-from hypothesis import settings
-
-# A test that passes or fails by the clock says how busy the machine is.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
 
 _NO_RAY = "unit tests start no Ray: test the core, or move this test to tests/live"
 _NO_SLEEP = "unit tests do not sleep: hand in the clock or the sleep function, as the house does"

@@ -1,9 +1,9 @@
-"""What a conversion gives, and the one way in."""
+"""Converts a trained model to ONNX and compares the result with its source."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Final
@@ -15,9 +15,8 @@ from modelless.common.errors import (
     EnvironmentUnfitError,
     InvalidInputError,
     ModellessError,
-    NotFoundError,
 )
-from modelless.common.importing import import_object
+from modelless.common.plugins import Plugins, import_object
 from modelless.variants.graphs.canonical import write_model
 from modelless.variants.making.calibration import CalibrationData, Feed
 from modelless.variants.making.fidelity import Outputs
@@ -30,29 +29,35 @@ from modelless.variants.making.verification import (
 
 _HOME: Final = "modelless.variants.conversion"
 
-FRAMEWORKS: Final[Mapping[str, str]] = {
-    "pytorch": f"{_HOME}.pytorch:convert_pytorch",
-    "scikit-learn": f"{_HOME}.scikit_learn:convert_scikit_learn",
-    "tensorflow": f"{_HOME}.tensorflow:convert_tensorflow",
-}
-"""Where the converter of each framework lies."""
+FRAMEWORKS: Final = Plugins(
+    "framework",
+    {
+        "pytorch": f"{_HOME}.pytorch:convert_pytorch",
+        "scikit-learn": f"{_HOME}.scikit_learn:convert_scikit_learn",
+        "tensorflow": f"{_HOME}.tensorflow:convert_tensorflow",
+    },
+)
+"""The converter of each framework."""
+
+
+ONNX: Final = "onnx"
 
 
 @dataclass(frozen=True, slots=True)
-class Converted:
-    """A model that answers as its source does.
+class Source:
+    """A trained model in ONNX, which answers as what it was converted from does.
 
     Attributes:
-        onnx_bytes: in canonical form.
-        source: as it was named.
-        tools: versions of the packages that made it.
-        calls: on how many calls it was held against its source.
+        name: as the user named it.
+        onnx_bytes: the model, weights and all; in canonical form if it was converted.
+        framework: a key of ``FRAMEWORKS``, or ``onnx`` where nothing had to be converted.
+        tools: versions of the packages that converted it.
     """
 
+    name: str
     onnx_bytes: bytes
-    source: str
-    tools: Mapping[str, str]
-    calls: int
+    framework: str = ONNX
+    tools: Mapping[str, str] = field(default_factory=dict)
 
 
 def convert(
@@ -60,7 +65,7 @@ def convert(
     source: str,
     inputs: CalibrationData,
     tolerance: Tolerance = DEFAULT_TOLERANCE,
-) -> Converted:
+) -> Source:
     """Convert a trained model and hold the result against it.
 
     Args:
@@ -77,13 +82,10 @@ def convert(
         InvalidInputError: the source is no such model, cannot be converted, or the result differs.
         IntegrityError: the result is no valid model.
     """
-    if framework not in FRAMEWORKS:
-        raise NotFoundError(
-            f"framework {framework!r} does not exist; there are: {', '.join(FRAMEWORKS)}."
-        )
+    FRAMEWORKS.check(framework)
     if not inputs.feeds:
         raise InvalidInputError.of("conversion: inputs", "none", "one call of real inputs at least")
-    converter: Callable[..., Converted] = import_object(FRAMEWORKS[framework], "converter")
+    converter: Callable[..., Source] = FRAMEWORKS.find(framework)
     return converter(source, inputs, tolerance)
 
 
@@ -93,12 +95,13 @@ def finish(
     source: str,
     inputs: CalibrationData,
     tolerance: Tolerance,
+    framework: str,
     tools: set[str],
-) -> Converted:
+) -> Source:
     """The last steps that all converters share: write canonically, verify, note the tools."""
     onnx_bytes = write_model(model)
     verify_conversion(guarded(source_run, source), onnx_bytes, inputs, tolerance)
-    return Converted(onnx_bytes, source, tool_versions({"onnx", *tools}), len(inputs.feeds))
+    return Source(source, onnx_bytes, framework, tool_versions({"onnx", *tools}))
 
 
 def guarded(source_run: Callable[[Feed], Outputs], source: str) -> Callable[[Feed], Outputs]:
@@ -118,7 +121,7 @@ def guarded(source_run: Callable[[Feed], Outputs], source: str) -> Callable[[Fee
 
 
 def output_names(count: int) -> list[str]:
-    """What outputs are called that have no names of their own: ``output``, or ``output_0``, ..."""
+    """Names for outputs that have none of their own: ``output``, or ``output_0``, ..."""
     return ["output"] if count == 1 else [f"output_{index}" for index in range(count)]
 
 

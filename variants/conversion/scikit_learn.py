@@ -15,7 +15,7 @@ import numpy as np
 from onnx import GraphProto
 
 from modelless.common.errors import InvalidInputError
-from modelless.variants.conversion.converted import Converted, finish, load_model, require
+from modelless.variants.conversion.converted import Source, finish, load_model, require
 from modelless.variants.making.calibration import CalibrationData, Feed
 from modelless.variants.making.fidelity import Outputs
 from modelless.variants.making.verification import DEFAULT_TOLERANCE, Tolerance
@@ -26,7 +26,7 @@ _OPSET: Final = 17
 
 def convert_scikit_learn(
     source: str, inputs: CalibrationData, tolerance: Tolerance = DEFAULT_TOLERANCE
-) -> Converted:
+) -> Source:
     """See ``converted.convert``. One input [items, features].
 
     A classifier's outputs are ``label`` and ``probabilities``, a regressor's is ``variable``. The
@@ -70,7 +70,7 @@ def convert_scikit_learn(
         # skl2onnx gives regressors' single outputs an axis of their own.
         return {outputs[0]: found.reshape(len(given), -1) if found.ndim == 1 else found}
 
-    return finish(made, run, source, inputs, tolerance, {"sklearn", "skl2onnx"})
+    return finish(made, run, source, inputs, tolerance, "scikit-learn", {"sklearn", "skl2onnx"})
 
 
 def _use_gather(graph: GraphProto) -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from modelless.common.errors import InvalidInputError
-from modelless.common.importing import import_object
-from modelless.variants.conversion.converted import FRAMEWORKS, convert
+from modelless.common.plugins import import_object
+from modelless.variants.conversion.converted import FRAMEWORKS, ONNX, Source, convert
 from modelless.variants.graphs.inspection import read_onnx
 from modelless.variants.making.calibration import CalibrationData
 
-ONNX: Final = "onnx"
 ALLOWED: Final = (
     "an .onnx file; package.module:attribute of importable code; a .pt2 file of torch.export.save; "
     "a .skops file"
@@ -30,23 +28,6 @@ _PACKAGES: Final[Mapping[str, str]] = {
     "tensorflow": "tensorflow",
 }
 _PROGRAMS: Final = frozenset({".h5", ".joblib", ".keras", ".pickle", ".pkl", ".pt", ".pth"})
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A trained model in ONNX.
-
-    Attributes:
-        name: as the user named it.
-        onnx_bytes: the model, weights and all.
-        framework: a key of ``FRAMEWORKS``, or ``onnx`` where nothing had to be converted.
-        tools: versions of the packages that converted it.
-    """
-
-    name: str
-    onnx_bytes: bytes
-    framework: str = ONNX
-    tools: Mapping[str, str] = field(default_factory=dict)
 
 
 def framework_of(source: str, framework: str | None = None) -> str:
@@ -115,5 +96,4 @@ def read_source(
     kind = framework_of(source, framework)
     if kind == ONNX:
         return Source(source, read_onnx(source))
-    converted = convert(kind, source, inputs())
-    return Source(source, converted.onnx_bytes, kind, converted.tools)
+    return convert(kind, source, inputs())

@@ -15,7 +15,7 @@ from onnx import GraphProto
 
 from modelless.common.errors import InvalidInputError
 from modelless.variants.conversion.converted import (
-    Converted,
+    Source,
     finish,
     load_model,
     output_names,
@@ -31,7 +31,7 @@ _OPSET: Final = 17
 
 def convert_tensorflow(
     source: str, inputs: CalibrationData, tolerance: Tolerance = DEFAULT_TOLERANCE
-) -> Converted:
+) -> Source:
     """See ``converted.convert``.
 
     The outputs are called ``output``, or ``output_0``, ``output_1``, ... if there are several. The
@@ -64,7 +64,7 @@ def convert_tensorflow(
         arrays = [np.asarray(each) for each in tensorflow.nest.flatten(found)]
         return dict(zip(outputs, arrays, strict=True))
 
-    return finish(made, run, source, inputs, tolerance, {"tensorflow", "tf2onnx"})
+    return finish(made, run, source, inputs, tolerance, "tensorflow", {"tensorflow", "tf2onnx"})
 
 
 def _rename_outputs(graph: GraphProto, names: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""What a cost model reads of a graph: how much it computes and moves, read without running it.
+"""Facts of a graph for a cost model: its computation and its traffic, read without running it.
 
 The facts are those that papers on latency prediction found to matter: multiply-adds by kind of
 layer, since kinds run at different speeds (nn-Meter, MobiSys 2021); activations, which say more of
@@ -14,9 +14,11 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 from onnx import ModelProto, NodeProto
+from pydantic import TypeAdapter
 
 from modelless.variants.graphs import traversal as onnx_graphs
 from modelless.variants.graphs.item_graph import (
@@ -79,11 +81,11 @@ class GraphFlow:
         )
 
     def written_bytes(self) -> int | None:
-        """What all compute nodes write; None if any of it is unknown."""
+        """Bytes that all compute nodes write; None if any of it is unknown."""
         return _sum(self._bytes_of(name) for node in self.compute for name in node.output if name)
 
     def moved_bytes(self, node: NodeProto) -> int | None:
-        """What ``node`` reads, weights included, and writes; None if any of it is unknown."""
+        """Bytes that ``node`` reads, weights included, and writes; None if any is unknown."""
         names = {name for name in (*node.input, *node.output) if name}
         return _sum(self._bytes_of(name) for name in names)
 
@@ -161,7 +163,7 @@ class IntensityBand:
 
 @dataclass(frozen=True, slots=True)
 class GraphFacts:
-    """Facts of a graph for one item. What cannot be told for certain is None.
+    """Facts of a graph for one item. A fact that cannot be told for certain is None.
 
     Attributes:
         multiply_adds: of all layers.
@@ -218,16 +220,12 @@ class GraphFacts:
         """The facts that a document holds; None if another reader wrote it."""
         if document.get("reader") != READER:
             return None
-        fields = {each.name: document[each.name] for each in dataclasses.fields(cls)}
-        if fields["largest_layers"] is not None:
-            fields["largest_layers"] = tuple(
-                LayerFacts(**(each | {"kind": LayerKind(each["kind"])}))
-                for each in fields["largest_layers"]
-            )
-            fields["bands"] = tuple(IntensityBand(**each) for each in fields["bands"])
-        if fields["precision"] is not None:
-            fields["precision"] = Precision(fields["precision"])
-        return cls(**fields)
+        return _adapter().validate_python(document)
+
+
+@cache
+def _adapter() -> TypeAdapter[GraphFacts]:
+    return TypeAdapter(GraphFacts)
 
 
 def read_graph_facts(model: ModelProto, *, resolution_px: int | None = None) -> GraphFacts:

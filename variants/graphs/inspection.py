@@ -1,4 +1,4 @@
-"""What an ONNX file is, found out before anything runs it; what must not run is refused here.
+"""Inspects an ONNX file before anything runs it, and refuses one that must not run.
 
 An ONNX file is a program by someone else. Refused are operators that only a library loaded into the
 process could run, data outside the file's folder, and formats newer than what was reviewed.
@@ -20,9 +20,9 @@ from modelless.common.errors import IntegrityError, InvalidInputError
 from modelless.variants.artifacts import MAX_ARTIFACT_BYTES
 from modelless.variants.graphs import traversal as onnx_graphs
 from modelless.variants.graphs.external_data import embed_external_data, refuse_external_data
-from modelless.variants.graphs.graph_facts import count_operators
 from modelless.variants.graphs.multiply_adds import count_multiply_adds
 from modelless.variants.graphs.parameters import count_parameters, weight_bytes
+from modelless.variants.signature import DATATYPES
 from modelless.variants.vocabulary import Task, TensorSpec
 
 # '' and 'ai.onnx' are two names of the standard operators; 'ai.onnx.ml' are its classical models.
@@ -35,46 +35,27 @@ _DOMAINS: Final = _STANDARD | {"ai.onnx.ml", "com.microsoft"}
 _REACHES_OUT: Final = frozenset({"EPContext", "PythonOp", "PythonOpGrad"})
 
 _DATATYPES: Final[Mapping[int, str]] = {
-    TensorProto.BOOL: "BOOL",
-    TensorProto.UINT8: "UINT8",
-    TensorProto.UINT16: "UINT16",
-    TensorProto.UINT32: "UINT32",
-    TensorProto.UINT64: "UINT64",
-    TensorProto.INT8: "INT8",
-    TensorProto.INT16: "INT16",
-    TensorProto.INT32: "INT32",
-    TensorProto.INT64: "INT64",
-    TensorProto.FLOAT16: "FP16",
-    TensorProto.FLOAT: "FP32",
-    TensorProto.DOUBLE: "FP64",
+    **{onnx.helper.np_dtype_to_tensor_dtype(dtype): name for dtype, name in DATATYPES.items()},
     TensorProto.STRING: "BYTES",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class OnnxFacts:
-    """What an ONNX file says of itself.
+    """The facts that an ONNX file states of itself.
 
     Attributes:
-        opset: version of the standard operators it uses.
-        operators: uses of each operator, ``QLinearAdd (com.microsoft)`` outside the standard.
         inputs, outputs: the graph's signature; a free size is -1.
         parameter_count: elements of its weights, quantisation scales and shape constants left out.
         multiply_adds: of convolutions and matrix products, an item; None if a shape is unknown.
         weight_bytes: size of all its constants.
-        file_bytes: size of the file, with what lies beside it.
-        external_files: files beside it that hold weights, relative to its folder.
     """
 
-    opset: int
-    operators: Mapping[str, int]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     parameter_count: int
     multiply_adds: int | None
     weight_bytes: int
-    file_bytes: int
-    external_files: tuple[str, ...] = ()
 
 
 def inspect_onnx(source: Path | str | bytes, *, max_bytes: int = MAX_ARTIFACT_BYTES) -> OnnxFacts:
@@ -90,20 +71,16 @@ def inspect_onnx(source: Path | str | bytes, *, max_bytes: int = MAX_ARTIFACT_BY
             or with data outside its folder.
         InvalidInputError: the path cannot be read.
     """
-    model, where, file_bytes, files = _load(source, max_bytes)
+    model, where, _ = _load(source, max_bytes)
     with damage_refused(where):
-        opset = _check_operators(model, where)
+        _check_operators(model, where)
         _check_structure(model, where)
         return OnnxFacts(
-            opset=opset,
-            operators=count_operators(model),
             inputs=_signature(_real_inputs(model), where),
             outputs=_signature(list(model.graph.output), where),
             parameter_count=count_parameters(model),
             multiply_adds=count_multiply_adds(model),
             weight_bytes=weight_bytes(model),
-            file_bytes=file_bytes,
-            external_files=files,
         )
 
 
@@ -151,8 +128,8 @@ def read_onnx(path: Path | str, *, max_bytes: int = MAX_ARTIFACT_BYTES) -> bytes
         IntegrityError, InvalidInputError: as ``inspect_onnx``.
     """
     path = Path(path)
-    model, where, _, files = _load(path, max_bytes)
-    if not files:
+    model, where, has_external_data = _load(path, max_bytes)
+    if not has_external_data:
         return _read_file(path, max_bytes)
     try:
         return bytes(model.SerializeToString())
@@ -192,27 +169,23 @@ def check_signature(facts: OnnxFacts, task: Task) -> None:
                 )
 
 
-def _load(
-    source: Path | str | bytes, max_bytes: int
-) -> tuple[ModelProto, str, int, tuple[str, ...]]:
-    """The model with all of its weights, its name for errors, its size and the files beside it."""
+def _load(source: Path | str | bytes, max_bytes: int) -> tuple[ModelProto, str, bool]:
+    """The model with all of its weights, its name for errors, and whether weights lay beside it."""
     if isinstance(source, bytes):
         where = "ONNX file"
         if len(source) > max_bytes:
             raise _too_large(where, len(source), max_bytes)
         model = parse_onnx(source, where)
         refuse_external_data(model, where)
-        return model, where, len(source), ()
+        return model, where, False
     path = Path(source)
     where = f"ONNX file {path}"
     data = _read_file(path, max_bytes)
     model = parse_onnx(data, where)
     try:
-        files = embed_external_data(model, path.parent, max_bytes - len(data))
+        return model, where, embed_external_data(model, path.parent, max_bytes - len(data)) > 0
     except IntegrityError as error:
         raise IntegrityError(f"{where}: {error}") from error
-    beside = sum((path.parent / name).stat().st_size for name in files)
-    return model, where, len(data) + beside, files
 
 
 def _read_file(path: Path, max_bytes: int) -> bytes:
@@ -251,8 +224,8 @@ def parse_onnx(data: bytes, where: str = "ONNX file") -> ModelProto:
     return model
 
 
-def _check_operators(model: ModelProto, where: str) -> int:
-    """Return the standard opset's version; IntegrityError for what is unknown or not allowed."""
+def _check_operators(model: ModelProto, where: str) -> None:
+    """Raise IntegrityError for a version or an operator that is unknown or not allowed."""
     if model.ir_version > onnx.IR_VERSION:
         raise IntegrityError(
             f"{where}: its IR version is {model.ir_version}; allowed: up to {onnx.IR_VERSION}. "
@@ -277,7 +250,6 @@ def _check_operators(model: ModelProto, where: str) -> int:
             f"{where}: its opset is {opset}; allowed: 1 to {newest}. Export it with "
             f"opset_version={newest} or less, or upgrade onnx."
         )
-    return int(opset)
 
 
 def _check_structure(model: ModelProto, where: str) -> None:

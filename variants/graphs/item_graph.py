@@ -27,12 +27,11 @@ from onnx import (
 # Helping ONNX's shape inference over what it does not follow: sizes that a graph reckons with.
 #
 # A graph may ask a picture for its size and cut its middle out by it. Inference follows some such
-# arithmetic on shapes but not all of it, and forgets even the axes that a cut leaves alone. Here
-# the
-# arithmetic is worked out by ONNX's reference evaluator, and those axes are kept.
+# arithmetic on shapes but not all of it, and forgets even the axes that a cut leaves alone. The
+# reference evaluator of ONNX works out that arithmetic here, and those axes are kept.
 
-_MOST_ELEMENTS: Final = 1024  # of a tensor that can be a shape
-# What graphs reckon sizes with; anything else is left to run when the graph runs.
+_MOST_ELEMENTS: Final = 1024  # of a constant that can be a shape, which inference must see
+# The operators that compute sizes; all others run only when the graph runs.
 _ARITHMETIC: Final = frozenset(
     {"Abs", "Add", "Cast", "Ceil", "Concat", "Constant", "Div", "Equal", "Floor", "Gather"}
     | {"Greater", "Identity", "Less", "Max", "Min", "Mod", "Mul", "Neg", "ReduceMax", "ReduceMin"}
@@ -172,8 +171,6 @@ def _axes(tensor: TensorProto, rank: int) -> set[int]:
 ONNX_RUNTIME_DOMAIN: Final = "com.microsoft"
 STANDARD_DOMAINS: Final = frozenset({"", "ai.onnx"})
 
-_SMALL_ELEMENTS: Final = 1024  # constants up to this size may be shapes, which inference must see
-
 _PASSES: Final = 8  # sizes that are reckoned from sizes that were reckoned, and so on
 
 _FIRST: Final = slice(0, 1)
@@ -208,7 +205,7 @@ _STAND_INS: Final[Mapping[str, tuple[str, slice]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """What is known of a tensor, one item in the batch.
+    """Facts about a tensor, with one item in the batch.
 
     Attributes:
         shape: its sizes; None where one of them is not known.
@@ -265,7 +262,7 @@ def read_item_graph(model: ModelProto, *, resolution_px: int | None = None) -> I
             constant size does.
     """
     lean = _inlined(_without_weights(model, resolution_px))
-    shapes = _weights(model)
+    shapes = {tensor.name: _tensor(tensor) for tensor in model.graph.initializer}
     graph = _inferred(lean)
     for value in (*graph.input, *graph.value_info, *graph.output):
         if value.name not in shapes and value.type.HasField("tensor_type"):
@@ -301,10 +298,6 @@ def has_subgraph(node: NodeProto) -> bool:
 
 def _tensor(tensor: TensorProto) -> Tensor:
     return Tensor(tuple(tensor.dims), tensor.data_type)
-
-
-def _weights(model: ModelProto) -> dict[str, Tensor]:
-    return {tensor.name: _tensor(tensor) for tensor in model.graph.initializer}
 
 
 def _inlined(lean: ModelProto) -> ModelProto:
@@ -349,10 +342,9 @@ def _stand_in(node: NodeProto, graph: GraphProto) -> None:
     if node.op_type == "MatMulNBits":
         rows, columns = (whole_attribute(node, name, 0) for name in "KN")
         inputs.append(f"{node.output[0]}/unpacked")
-        value = graph.input.add(name=inputs[-1])
-        value.type.tensor_type.elem_type = TensorProto.FLOAT
-        for size in (rows, columns):
-            value.type.tensor_type.shape.dim.add(dim_value=size)
+        graph.input.append(
+            helper.make_tensor_value_info(inputs[-1], TensorProto.FLOAT, [rows, columns])
+        )
     node.op_type, node.domain = operator, ""
     del node.input[:]
     node.input.extend(inputs)
@@ -361,21 +353,16 @@ def _stand_in(node: NodeProto, graph: GraphProto) -> None:
 
 def _without_weights(model: ModelProto, resolution_px: int | None) -> ModelProto:
     """A copy for one item, large initializers reduced to their shapes: quick to infer on."""
-    lean = ModelProto(ir_version=model.ir_version)
+    lean = ModelProto(ir_version=model.ir_version, functions=model.functions)
     lean.opset_import.extend(model.opset_import)
-    lean.functions.extend(model.functions)
-    lean.graph.CopyFrom(_graph_without_weights(model.graph, resolution_px))
-    return lean
-
-
-def _graph_without_weights(graph: GraphProto, resolution_px: int | None) -> GraphProto:
-    lean = GraphProto(name=graph.name)
-    lean.node.extend(graph.node)
-    lean.input.extend(graph.input)
-    lean.output.extend(graph.output)
+    graph = lean.graph
+    graph.name = model.graph.name
+    graph.node.extend(model.graph.node)
+    graph.input.extend(model.graph.input)
+    graph.output.extend(model.graph.output)
     declared = {value.name for value in graph.input}
-    initialized = {tensor.name for tensor in graph.initializer}
-    for value in lean.input:
+    initialized = {tensor.name for tensor in model.graph.initializer}
+    for value in graph.input:
         sizes = value.type.tensor_type.shape.dim
         if value.name in initialized or not sizes:
             continue
@@ -385,12 +372,10 @@ def _graph_without_weights(graph: GraphProto, resolution_px: int | None) -> Grap
         if resolution_px is not None and len(free) == 2:
             for size in free:
                 size.dim_value = resolution_px
-    for tensor in graph.initializer:
-        if math.prod(tensor.dims) <= _SMALL_ELEMENTS:
-            lean.initializer.append(tensor)
+    for tensor in model.graph.initializer:
+        if math.prod(tensor.dims) <= _MOST_ELEMENTS:
+            graph.initializer.append(tensor)
         elif tensor.name not in declared:
-            value = lean.input.add(name=tensor.name)
-            value.type.tensor_type.elem_type = tensor.data_type or TensorProto.FLOAT
-            for size in tensor.dims:
-                value.type.tensor_type.shape.dim.add(dim_value=size)
+            kind = tensor.data_type or TensorProto.FLOAT
+            graph.input.append(helper.make_tensor_value_info(tensor.name, kind, tensor.dims))
     return lean

@@ -46,7 +46,7 @@ _CLASSICAL_DOMAIN: Final = "ai.onnx.ml"
 
 
 class LayerKind(StrEnum):
-    """What a layer multiplies: kinds that run at different speeds on one device."""
+    """The kind of a layer's multiplications; kinds run at different speeds on one device."""
 
     DENSE_CONVOLUTION = "dense-convolution"
     POINTWISE_CONVOLUTION = "pointwise-convolution"  # 1x1, one group: a matrix product a pixel

@@ -12,6 +12,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
+from modelless.common.errors import InvalidInputError
 from modelless.variants.graphs.canonical import reads
 
 WEIGHTED: Final = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -48,6 +49,15 @@ def weights(model: ModelProto) -> list[Weight]:
         and node.input[1] in held
         and held[node.input[1]].data_type == TensorProto.FLOAT
     ]
+
+
+def require_weights(model: ModelProto, maker: str, hint: str = "") -> list[Weight]:
+    """``weights``; InvalidInputError, which names ``maker`` and ends in ``hint``, without any."""
+    found = weights(model)
+    if not found:
+        allowed = "a convolution or a matrix product of constants"
+        raise InvalidInputError.of(f"{maker}: model", "no float32 weights", allowed, hint)
+    return found
 
 
 def replace(tensor: TensorProto, array: NDArray[Any]) -> None:

@@ -1,4 +1,4 @@
-"""What range of an activation its 8-bit codes shall cover, by three rules.
+"""The range of an activation that its 8-bit codes cover, by three rules.
 
 - ``min-max``: from the smallest to the largest value seen. One outlier makes every step coarser.
 - ``percentile``: saturates what is larger in size than a given share of the values.

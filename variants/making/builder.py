@@ -26,9 +26,9 @@ from modelless.variants.graphs.canonical import read_model, write_model
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.fidelity import Fidelity, compare, run_all
 from modelless.variants.making.lineage import Lineage, lineage_of
+from modelless.variants.making.maker import receive_messages
 from modelless.variants.making.recipe import Recipe, Step, parse_step
 from modelless.variants.making.session import Session
-from modelless.variants.making.telling import telling
 from modelless.variants.making.verification import Tolerance, verify_conversion
 from modelless.variants.vocabulary import Precision
 
@@ -84,7 +84,7 @@ class _Result:
 
 @dataclass(frozen=True, slots=True)
 class _Chains:
-    """What the chains of one build have in common.
+    """The data that the chains of one build share.
 
     Attributes:
         source: as handed in.
@@ -203,7 +203,7 @@ class Builder:
             return found
         told(str(step))
         try:
-            with telling(lambda words: told(f"{step.maker}: {words}")):
+            with receive_messages(lambda words: told(f"{step.maker}: {words}")):
                 made, notes = run_step(
                     step, self._artifacts.read(before.sha256), chains.calibration
                 )
@@ -215,7 +215,7 @@ class Builder:
         return result
 
     def _find(self, lineage: Lineage) -> _Result | None:
-        """What was made before, if its record and its file are there and whole."""
+        """The variant made before, if its record and its file are there and whole."""
         try:
             record = json.loads((self._steps / f"{lineage.key}.json").read_bytes())
             self._artifacts.fetch(record["artifact_sha256"])

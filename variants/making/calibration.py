@@ -83,7 +83,7 @@ def to_npz(data: CalibrationData) -> bytes:
 
 
 def from_npz(npz_bytes: bytes) -> CalibrationData:
-    """What ``to_npz`` wrote.
+    """Read the bytes that ``to_npz`` wrote.
 
     Raises:
         IntegrityError: it did not.

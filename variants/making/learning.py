@@ -1,4 +1,4 @@
-"""What makers that train share: PyTorch, equal results each time, and the loss of soft answers.
+"""Training, for makers: PyTorch, equal results each time, and the loss of soft answers.
 
 Hinton, Vinyals and Dean, "Distilling the Knowledge in a Neural Network", 2015, sec. 2,
 https://arxiv.org/abs/1503.02531: a network learns another's probabilities, softened by a

@@ -48,7 +48,7 @@ class Lineage:
 
     @classmethod
     def from_json(cls, text: str) -> Lineage:
-        """What ``to_json`` wrote; IntegrityError if it did not."""
+        """Read the text that ``to_json`` wrote; IntegrityError for any other."""
         try:
             fields = json.loads(text)
             steps = tuple(StepRecord(**step) for step in fields.pop("steps"))

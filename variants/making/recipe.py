@@ -20,8 +20,7 @@ import yaml
 
 from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.common.yaml_files import read_yaml
-from modelless.variants.making.catalog import build_maker
-from modelless.variants.making.maker import Maker
+from modelless.variants.making.maker import Maker, build_maker
 from modelless.variants.vocabulary import check_name
 
 _FIELDS: Final = ("description", "variants")

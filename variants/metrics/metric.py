@@ -92,7 +92,7 @@ class Score:
 
 
 def score(metric: Metric, evidence: NDArray[Any]) -> Score:
-    """What the evidence comes to, with its 95 % interval.
+    """The score of the evidence, with its 95 % interval.
 
     Wilson's interval for proportions; otherwise the figure and 1.96 bootstrapped standard errors to
     either side, within 0 to 100. Not the bootstrap's percentiles: in resamples items occur twice,

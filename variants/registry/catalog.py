@@ -1,4 +1,4 @@
-"""What is registered, as one frozen snapshot: what a name that a client wrote refers to."""
+"""A frozen snapshot of the registry, which resolves the names that clients write."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Catalog:
         )
 
     def resolve(self, name: str, version: str | int | None = None) -> Scope:
-        """What ``task``, ``task/model`` or ``task/model/variant[@version]`` stands for.
+        """The variants that ``task``, ``task/model`` or ``task/model/variant[@version]`` names.
 
         Args:
             name: as the client wrote it.

@@ -1,8 +1,8 @@
-"""Which variants nobody needs: another is quicker and more accurate, and takes no more memory.
+"""Dominated variants: another one is quicker and more accurate, and takes no more memory.
 
-Measurements are noisy, so a difference counts only beyond the noise. Being left out costs nothing
-then, whatever a client asks for, on the device class that it was found on. What is right on the
-very same items, and on many of them, counts as more accurate too: nobody loses by having it.
+Measurements are noisy, so a difference counts only beyond the noise. Then no client loses anything
+if the variant is left out, on the device class on which it was measured. A variant that is right
+more often on the very same items, and on many of them, counts as more accurate, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LATENCY_TOLERANCE: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a variant gives and takes on one device class.
+    """The accuracy and the cost of a variant on one device class.
 
     Attributes:
         variant_id: whose it is.
@@ -72,7 +72,7 @@ def dominates(
 def find_dominated(
     standings: Sequence[Standing], is_more_accurate: IsMoreAccurate = intervals_part
 ) -> dict[str, str]:
-    """Which of the variants of one task on one device class are dominated, and by whom.
+    """The dominated variants of one task on one device class, and those that dominate them.
 
     Only what has no lower accuracy by its figure can win, so no two beat each other in a circle.
     Named is the most accurate victor that is itself dominated by none; the most accurate one where

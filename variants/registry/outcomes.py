@@ -1,4 +1,4 @@
-"""Which items a variant got right, kept in the history, so that variants are compared in pairs."""
+"""The items that a variant got right, kept in the history, to compare variants in pairs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KEY: Final = "measured"
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """Which items were right, in the order in which they were taken.
+    """The items that were right, in the order in which they were taken.
 
     Attributes:
         metric: what judged.
@@ -72,7 +72,7 @@ class Outcomes:
 
 
 def details_of(measured: MeasuredAccuracy, metric: Metric) -> dict[str, Any]:
-    """What the history keeps of a measurement, as plain data; the items' outcomes if they fit."""
+    """A measurement as plain data for the history, with the items' outcomes if they fit."""
     details: dict[str, Any] = {
         "metric": metric.name,
         "set_sha256": measured.set_sha256,

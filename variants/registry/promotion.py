@@ -20,14 +20,13 @@ from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.variants.paths import ScopePath, not_found, parse_path
 from modelless.variants.registry.versions import EARLIER_KEPT, Line, Trial, TrialRules
 from modelless.variants.store.database import Store
-from modelless.variants.store.history import record
 from modelless.variants.store.queries import (
     latest_change,
     lines_in,
     registered_lines,
     variants_in,
 )
-from modelless.variants.store.tables import VersionLineRow, utc_now
+from modelless.variants.store.tables import HistoryRow, VersionLineRow, utc_now
 
 PROMOTED, ROLLED_BACK = "promoted", "rolled-back"
 TRIAL_BEGUN, TRIAL_WON, TRIAL_LOST = "canary-begun", "canary-promoted", "canary-rolled-back"
@@ -68,7 +67,7 @@ def read_change(store: Store) -> int:
 
 
 def read_evidence(store: Store, trial: Trial) -> Mapping[str, Any] | None:
-    """What was kept of a trial's evidence; None if nothing was, or if it is over."""
+    """The kept evidence of a trial; None if there is none, or if it is over."""
     with store.session() as session:
         row = session.get(VersionLineRow, trial.name)
         if row is None or row.trial is None or row.trial["number"] != trial.number:
@@ -290,7 +289,7 @@ def _change(
     row.changed_at = utc_now()
     session.add(row)
     told = {"who": who, "before": _told(before), "after": _told(after), **details}
-    record(session, kind, after.name, reason, told)
+    session.add(HistoryRow(kind=kind, subject=after.name, reason=reason, details=told))
     return after
 
 

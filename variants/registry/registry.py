@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import URL, select
 from sqlalchemy.orm import Session
 
-from modelless.common.errors import StoreError
+from modelless.common.errors import IntegrityError, InvalidInputError, StoreError
 from modelless.common.files import make_private_folder
 from modelless.variants.artifacts import ArtifactStore
-from modelless.variants.paths import parse_path
+from modelless.variants.graphs.graph_facts import GraphFacts, read_graph_facts
+from modelless.variants.graphs.inspection import (
+    check_signature,
+    damage_refused,
+    inspect_onnx,
+    parse_onnx,
+)
+from modelless.variants.paths import ScopePath, not_found, parse_path
 from modelless.variants.registry.catalog import Catalog, Scope
 from modelless.variants.store import (
+    ArtifactRow,
     HistoryRow,
     ModelRow,
     Store,
@@ -31,7 +40,9 @@ from modelless.variants.store.conversion import (
     accuracy_columns,
     model_of,
     task_of,
+    task_row,
     variant_of,
+    variant_row,
 )
 from modelless.variants.store.queries import lines_in, variants_in
 from modelless.variants.vocabulary import (
@@ -44,52 +55,8 @@ from modelless.variants.vocabulary import (
     check_name,
 )
 
-if TYPE_CHECKING:
-    from modelless.variants.graphs.graph_facts import GraphFacts
-from typing import TYPE_CHECKING, Final
 
-from modelless.common.errors import InvalidInputError
-from modelless.variants.paths import ScopePath, not_found
-from modelless.variants.store import ArtifactRow
-from modelless.variants.store.conversion import (
-    task_row,
-    variant_row,
-)
-
-if TYPE_CHECKING:
-    from modelless.variants.graphs.graph_facts import GraphFacts
-import contextlib
-
-from modelless.common.errors import IntegrityError
-from modelless.variants.graphs.graph_facts import GraphFacts, read_graph_facts
-from modelless.variants.graphs.inspection import damage_refused, parse_onnx
-
-# The facts of variants' graphs: kept in the store, read from the files where they are absent.
-
-
-def facts_of_file(data: bytes, resolution_px: int | None) -> GraphFacts | None:
-    """The facts of a file that is being registered; None if whoever vouched for it was wrong."""
-    try:
-        return _read(data, resolution_px, "ONNX file")
-    except IntegrityError:
-        return None
-
-
-def facts_of_variant(store: Store, artifacts: ArtifactStore, variant: Variant) -> GraphFacts:
-    """See ``Registry.graph_facts``, which checks that there is such a variant."""
-    with store.session() as session:
-        kept = session.scalar(select(VariantRow.graph_facts).where(VariantRow.id == variant.id))
-    known = None if kept is None else GraphFacts.of_document(kept)
-    if known is not None:
-        return known
-    data = artifacts.read(variant.artifact_sha256)
-    facts = _read(data, variant.resolution_px, f"artifact of {variant.id}")
-    with contextlib.suppress(StoreError), store.transaction() as session:  # of use all the same
-        session.get_one(VariantRow, variant.id).graph_facts = facts.document()
-    return facts
-
-
-def _read(data: bytes, resolution_px: int | None, where: str) -> GraphFacts:
+def _read_facts(data: bytes, resolution_px: int | None, where: str) -> GraphFacts:
     model = parse_onnx(data, where)
     with damage_refused(where):
         return read_graph_facts(model, resolution_px=resolution_px)
@@ -295,12 +262,7 @@ class Registry:
             known_task = task if isinstance(task, Task) else find_task(session, task)
             if isinstance(model, str):
                 find_model(session, known_task.name, model)
-        # onnx is slow to import, and only registering needs it.
-        from modelless.variants.registry.registry import facts_of_file
-
         if inspect:
-            from modelless.variants.graphs.inspection import check_signature, inspect_onnx
-
             facts = inspect_onnx(artifact, max_bytes=self.artifacts.max_bytes)
             check_signature(facts, known_task)
             parameter_count = facts.parameter_count if parameter_count is None else parameter_count
@@ -319,7 +281,10 @@ class Registry:
             parameter_count=parameter_count,
             multiply_adds=multiply_adds,
         )
-        graph_facts = facts_of_file(artifact, resolution_px)
+        try:
+            graph_facts = _read_facts(artifact, resolution_px, "ONNX file")
+        except IntegrityError:  # only of a file that the caller inspected, and wrongly passed
+            graph_facts = None
         self.artifacts.put(artifact)  # first: a row never speaks of a file that is not there
 
         def add(session: Session) -> Variant:
@@ -342,9 +307,18 @@ class Registry:
             IntegrityError: its file is damaged, or no ONNX file.
             StoreError: the store or the file cannot be read.
         """
-        from modelless.variants.registry.registry import facts_of_variant
-
-        return facts_of_variant(self.store, self.artifacts, self.variant(variant.id))
+        variant = self.variant(variant.id)
+        with self.store.session() as session:
+            kept = session.scalar(select(VariantRow.graph_facts).where(VariantRow.id == variant.id))
+        known = None if kept is None else GraphFacts.of_document(kept)
+        if known is not None:
+            return known
+        data = self.artifacts.read(variant.artifact_sha256)
+        facts = _read_facts(data, variant.resolution_px, f"artifact of {variant.id}")
+        # They are of use even where they cannot be kept.
+        with contextlib.suppress(StoreError), self.store.transaction() as session:
+            session.get_one(VariantRow, variant.id).graph_facts = facts.document()
+        return facts
 
     def revise_accuracy(
         self,
@@ -437,7 +411,7 @@ class Registry:
             )
 
     def resolve(self, path: str, version: str | int | None = None) -> Scope:
-        """What ``path`` stands for now. Who resolves often keeps a ``catalog``.
+        """The variants that ``path`` names now. A caller that resolves often keeps a ``catalog``.
 
         Args:
             path: ``task``, ``task/model``, ``task/model/variant`` or ``task/model/variant@2``.

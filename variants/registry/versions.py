@@ -133,7 +133,7 @@ class Line:
         return (self.current_id, self.trial.variant_id) if self.trial else (self.current_id,)
 
     def serving(self, held: Collection[str]) -> tuple[str, ...]:
-        """Which versions a worker serves, of those that it holds ready.
+        """The versions that a worker serves, of those that it holds ready.
 
         Its current one, or until that is loaded the latest before it; and the one on trial. What
         was rolled back is in no line, and serves nothing from then on.

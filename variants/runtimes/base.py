@@ -1,4 +1,4 @@
-"""What an engine must offer; ``engines.py`` lists those there are."""
+"""The seam of engines; ``engines.py`` lists them."""
 
 from __future__ import annotations
 

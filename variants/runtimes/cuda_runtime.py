@@ -57,7 +57,7 @@ class Cuda:
 
     @property
     def device_name(self) -> str:
-        """What its maker calls it, e.g. ``NVIDIA H100 80GB HBM3``."""
+        """The card's name, e.g. ``NVIDIA H100 80GB HBM3``."""
         name: bytes = self.call("cudaGetDeviceProperties", _DEVICE).name
         return name.rstrip(b"\0").decode()
 
@@ -105,7 +105,7 @@ class Stream:
         self._cuda.call("cudaStreamSynchronize", self._handle)
 
     def capture(self, queue: Callable[[], None]) -> Graph:
-        """What ``queue`` puts into this stream, as a graph; nothing of it runs now.
+        """The work that ``queue`` puts into this stream, as a graph; nothing of it runs now.
 
         Raises:
             EnvironmentUnfitError: it does what cannot be captured.

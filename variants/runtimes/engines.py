@@ -1,49 +1,45 @@
-"""Every engine there is: where its code lies, what it runs on, what brings it.
+"""Every engine: what it runs on, what brings it, and the runtime that loads variants with it.
 
-An engine is imported only when asked for. Whether it works here is found out by making its runtime,
-which is what loading a variant does, so a listing and a load cannot disagree.
+A runtime's module is imported only when it is asked for. An engine works here if its runtime can be
+made, which is also how a variant is loaded, so a listing and a load agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib import import_module, metadata
-from types import MappingProxyType
+from importlib import metadata
 from typing import Final
 
-from modelless.common.errors import EnvironmentUnfitError
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, NotFoundError
+from modelless.common.plugins import Plugins, import_object
 from modelless.variants.runtimes.base import Runtime
-from modelless.variants.vocabulary import DeviceClass, Engine
+from modelless.variants.vocabulary import ENGINES_GROUP, DeviceClass, Engine
+
+_HOME: Final = "modelless.variants.runtimes"
 
 
 @dataclass(frozen=True, slots=True)
 class EngineEntry:
-    """What is known of an engine without importing it.
+    """Facts about an engine that are known without importing it.
 
     Attributes:
-        module, attribute: where its ``Runtime`` is, below ``modelless.variants.runtimes``.
-        extra: of this package, that brings what the engine needs.
+        runtime: ``module:Class`` of its ``Runtime``.
+        install: the command that brings it.
         distributions: any one of them is the engine; its version is the engine's version.
         device_kind: kind of device class it runs on: ``cpu`` or ``gpu``.
         summary: a line for a listing.
     """
 
-    module: str
-    attribute: str
-    extra: str
+    runtime: str
+    install: str
     distributions: tuple[str, ...]
     device_kind: str
     summary: str
 
     @property
-    def install(self) -> str:
-        """The command that brings it."""
-        return f"pip install 'modelless[{self.extra}]'"
-
-    @property
     def version(self) -> str | None:
-        """Of the distribution that is installed; None without one."""
+        """Version of the distribution that is installed; None without one."""
         for distribution in self.distributions:
             try:
                 return metadata.version(distribution)
@@ -52,50 +48,65 @@ class EngineEntry:
         return None
 
 
-ENGINES: Final[Mapping[Engine, EngineEntry]] = MappingProxyType(
-    {
-        Engine.ONNXRUNTIME_CPU: EngineEntry(
-            "onnxruntime_cpu",
-            "OnnxRuntimeCpu",
-            "cpu",
-            ("onnxruntime", "onnxruntime-gpu"),
-            "cpu",
-            "ONNX Runtime on CPU cores",
-        ),
-        Engine.OPENVINO: EngineEntry(
-            "openvino_cpu",
-            "OpenVinoCpu",
-            "openvino",
-            ("openvino",),
-            "cpu",
-            "OpenVINO on CPU cores",
-        ),
-        Engine.ONNXRUNTIME_CUDA: EngineEntry(
-            "onnxruntime_gpu",
-            "OnnxRuntimeCuda",
-            "gpu",
-            ("onnxruntime-gpu",),
-            "gpu",
-            "ONNX Runtime's CUDA kernels",
-        ),
-        Engine.ONNXRUNTIME_TENSORRT: EngineEntry(
-            "onnxruntime_gpu",
-            "OnnxRuntimeTensorRt",
-            "gpu",
-            ("onnxruntime-gpu",),
-            "gpu",
-            "ONNX Runtime, TensorRT for what it can compile, CUDA for the rest",
-        ),
-        Engine.TENSORRT: EngineEntry(
-            "tensorrt_gpu",
-            "TensorRt",
-            "gpu",
-            ("tensorrt", "tensorrt-cu12", "tensorrt-cu13"),
-            "gpu",
-            "TensorRT, the whole graph compiled",
-        ),
-    }
-)
+_BUILT_IN: Final[dict[str, EngineEntry]] = {
+    Engine.ONNXRUNTIME_CPU: EngineEntry(
+        f"{_HOME}.onnxruntime_cpu:OnnxRuntimeCpu",
+        "pip install 'modelless[cpu]'",
+        ("onnxruntime", "onnxruntime-gpu"),
+        "cpu",
+        "ONNX Runtime on CPU cores",
+    ),
+    Engine.OPENVINO: EngineEntry(
+        f"{_HOME}.openvino_cpu:OpenVinoCpu",
+        "pip install 'modelless[openvino]'",
+        ("openvino",),
+        "cpu",
+        "OpenVINO on CPU cores",
+    ),
+    Engine.ONNXRUNTIME_CUDA: EngineEntry(
+        f"{_HOME}.onnxruntime_gpu:OnnxRuntimeCuda",
+        "pip install 'modelless[gpu]'",
+        ("onnxruntime-gpu",),
+        "gpu",
+        "ONNX Runtime's CUDA kernels",
+    ),
+    Engine.ONNXRUNTIME_TENSORRT: EngineEntry(
+        f"{_HOME}.onnxruntime_gpu:OnnxRuntimeTensorRt",
+        "pip install 'modelless[gpu]'",
+        ("onnxruntime-gpu",),
+        "gpu",
+        "ONNX Runtime, TensorRT for what it can compile, CUDA for the rest",
+    ),
+    Engine.TENSORRT: EngineEntry(
+        f"{_HOME}.tensorrt_gpu:TensorRt",
+        "pip install 'modelless[gpu]'",
+        ("tensorrt", "tensorrt-cu12", "tensorrt-cu13"),
+        "gpu",
+        "TensorRT, the whole graph compiled",
+    ),
+}
+_PLUGINS: Final = Plugins("engine", _BUILT_IN, group=ENGINES_GROUP)
+
+
+class _Engines(Mapping[Engine, EngineEntry]):
+    """Built-in engines, and those that installed packages offer as an ``EngineEntry``."""
+
+    def __getitem__(self, engine: Engine) -> EngineEntry:
+        entry = _PLUGINS.find(engine)
+        if not isinstance(entry, EngineEntry):
+            raise InvalidInputError.of(
+                "engine", engine.value, "an EngineEntry", f"It is {entry!r}."
+            )
+        return entry
+
+    def __iter__(self) -> Iterator[Engine]:
+        return map(Engine, _PLUGINS)
+
+    def __len__(self) -> int:
+        return len(list(_PLUGINS))
+
+
+ENGINES: Final[Mapping[Engine, EngineEntry]] = _Engines()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +115,7 @@ class EngineStatus:
 
     Attributes:
         version: of its distribution; None if none is installed.
-        missing: why it does not work, and what to do; empty where it works.
+        missing: the reason why it does not work, and what to do; empty where it works.
     """
 
     engine: Engine
@@ -122,20 +133,25 @@ def find_runtime(engine: Engine) -> Runtime:
     """The runtime of ``engine``.
 
     Raises:
-        EnvironmentUnfitError: it is not installed, or cannot work on this machine; says which extra
-            brings it.
+        EnvironmentUnfitError: it is not installed, or cannot work on this machine; says what brings
+            it.
     """
     entry = ENGINES[engine]
     try:
-        module = import_module(f"{__package__}.{entry.module}")
-        runtime: Runtime = getattr(module, entry.attribute)()
+        runtime: Runtime = import_object(entry.runtime, "engine")()
     except EnvironmentUnfitError as error:
         raise EnvironmentUnfitError(f"engine {engine.value} cannot work here: {error}") from error
-    except (ImportError, OSError) as error:  # OSError: a shared library that does not load
+    except (NotFoundError, ImportError, OSError) as error:  # OSError: a library does not load
         raise EnvironmentUnfitError(
             f"engine {engine.value} is not installed ({error}): {entry.install}"
         ) from error
     return runtime
+
+
+def parse_engine(name: str) -> Engine:
+    """The engine called ``name``; NotFoundError, which lists them, if there is none."""
+    _PLUGINS.check(name)
+    return Engine(name)
 
 
 def engine_status(engine: Engine) -> EngineStatus:

@@ -1,4 +1,4 @@
-"""What all engines do alike: measure a load, hold threads and tensors against what is allowed."""
+"""The work that all engines share: measuring a load, checking threads and tensors."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class MemoryGauge(Protocol):
         ...
 
     def used_bytes(self) -> int:
-        """What is in use now."""
+        """The bytes in use now."""
         ...
 
 
@@ -156,7 +156,7 @@ def load_measured(
 
 
 def _misfit(specs: Sequence[TensorSpec], inputs: Tensors) -> str:
-    """What is wrong with the tensors; empty if nothing is."""
+    """The mistake in the tensors; empty if there is none."""
     missing = [spec.name for spec in specs if spec.name not in inputs]
     if missing:
         return f"{', '.join(missing)} missing"

@@ -25,10 +25,7 @@ from modelless.variants.vocabulary import Engine, Variant
 class OnnxRuntimeCpu:
     """The engine ``onnxruntime-cpu``."""
 
-    @property
-    def engine(self) -> Engine:
-        """Which engine this is."""
-        return Engine.ONNXRUNTIME_CPU
+    engine = Engine.ONNXRUNTIME_CPU
 
     def load(
         self, variant: Variant, artifact: Path, *, threads: int, warm_up: Sequence[Tensors] = ()

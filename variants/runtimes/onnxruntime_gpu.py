@@ -48,13 +48,10 @@ _CUDA_OPTIONS: Final = {
 class OnnxRuntimeCuda:
     """The engine ``onnxruntime-cuda``."""
 
+    engine = Engine.ONNXRUNTIME_CUDA
+
     def __init__(self) -> None:
         self._cuda = _card_with(_CUDA)
-
-    @property
-    def engine(self) -> Engine:
-        """Which engine this is."""
-        return Engine.ONNXRUNTIME_CUDA
 
     def load(
         self, variant: Variant, artifact: Path, *, threads: int, warm_up: Sequence[Tensors] = ()
@@ -70,14 +67,11 @@ class OnnxRuntimeCuda:
 class OnnxRuntimeTensorRt:
     """The engine ``onnxruntime-tensorrt``: compiled parts are cached, see ``EngineCache``."""
 
+    engine = Engine.ONNXRUNTIME_TENSORRT
+
     def __init__(self, cache: EngineCache | None = None) -> None:
         self._cuda = _card_with(_TENSORRT)
         self._cache = cache or EngineCache()
-
-    @property
-    def engine(self) -> Engine:
-        """Which engine this is."""
-        return Engine.ONNXRUNTIME_TENSORRT
 
     def load(
         self, variant: Variant, artifact: Path, *, threads: int, warm_up: Sequence[Tensors] = ()

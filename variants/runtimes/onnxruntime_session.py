@@ -39,13 +39,17 @@ _UNFIT: Final = (
 
 
 class OnnxRuntimeVariant(MeasuredVariant):
-    """A loaded variant. One caller at a time, from any thread; ONNX Runtime releases the GIL."""
+    """A loaded variant. One caller at a time, from any thread; ONNX Runtime releases the GIL.
 
-    __slots__ = ("_outputs", "_session")
+    Attributes:
+        session: ONNX Runtime's session; None when it is unloaded.
+    """
+
+    __slots__ = ("_outputs", "session")
 
     def __init__(self, variant: Variant, threads: int, session: ort.InferenceSession) -> None:
         super().__init__(variant, threads)
-        self._session: ort.InferenceSession | None = session
+        self.session: ort.InferenceSession | None = session
         self._outputs = [output.name for output in session.get_outputs()]
 
     def infer(self, inputs: Tensors) -> dict[str, NDArray[Any]]:
@@ -54,7 +58,7 @@ class OnnxRuntimeVariant(MeasuredVariant):
         ``run`` was measured against IOBinding with 150 kB in and 4 kB out: 8 us of overhead against
         10 to 12, since binding crosses into C++ more often than it saves copies.
         """
-        session = self._session
+        session = self.session
         if session is None:
             self._refuse_unloaded()
         try:
@@ -67,12 +71,12 @@ class OnnxRuntimeVariant(MeasuredVariant):
 
     def unload(self) -> None:
         """Free everything and give the memory back to the kernel. A second time does nothing."""
-        self._session = None
+        self.session = None
         give_back_freed()
 
 
 def common_options() -> ort.SessionOptions:
-    """What holds for every session, whichever provider computes."""
+    """The options of every session, for any provider."""
     options = ort.SessionOptions()
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL

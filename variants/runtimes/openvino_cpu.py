@@ -44,18 +44,15 @@ _ANTIALIASED: Final[Mapping[str, str]] = {
 
 
 class OpenVinoCpu:
-    """The engine ``openvino``. What it compiles is cached, see ``EngineCache``: reading a graph and
+    """The engine ``openvino``. Compiled models are cached, see ``EngineCache``: reading a graph and
     compiling it takes three to eight times as long as importing what was compiled.
     """
+
+    engine = Engine.OPENVINO
 
     def __init__(self, cache: EngineCache | None = None) -> None:
         self._core = _core()
         self._cache = cache or EngineCache()
-
-    @property
-    def engine(self) -> Engine:
-        """Which engine this is."""
-        return Engine.OPENVINO
 
     def load(
         self, variant: Variant, artifact: Path, *, threads: int, warm_up: Sequence[Tensors] = ()
@@ -74,11 +71,11 @@ class OpenVinoCpu:
     def _open(self, variant: Variant, artifact: Path, threads: int) -> OpenVinoVariant:
         data = read_verified(artifact, variant.artifact_sha256, size_bytes=variant.artifact_bytes)
         inputs, outputs = read_signature(data, variant.id)
-        key = self._key(variant, threads)
+        key = self.cache_key(variant, threads)
         try:
             compiled = self._imported(key, threads)
             if compiled is None:
-                compiled = _compile(self._core, data, threads)
+                compiled = compile_graph(self._core, data, threads)
                 self._keep(key, compiled)
             request = compiled.create_infer_request()
         except (RuntimeError, ValueError, TypeError, MemoryError) as error:
@@ -88,7 +85,8 @@ class OpenVinoCpu:
             ) from error
         return OpenVinoVariant(variant, threads, request, inputs, outputs)
 
-    def _key(self, variant: Variant, threads: int) -> EngineKey:
+    def cache_key(self, variant: Variant, threads: int) -> EngineKey:
+        """The key of the compiled model in the cache."""
         ask = self._core.get_property
         return EngineKey(
             artifact_sha256=variant.artifact_sha256,
@@ -100,7 +98,7 @@ class OpenVinoCpu:
         )
 
     def _imported(self, key: EngineKey, threads: int) -> Any:
-        """What was compiled before; None if nothing was, or OpenVINO does not take it."""
+        """The model compiled before; None if there is none, or OpenVINO does not take it."""
         try:
             kept = self._cache.read(key)
             if kept is None:
@@ -121,9 +119,12 @@ class OpenVinoVariant(MeasuredVariant):
     """A loaded variant. One caller at a time, from any thread; OpenVINO releases the GIL.
 
     The calling thread computes, with ``threads`` - 1 helpers, so it keeps to the caller's cores.
+
+    Attributes:
+        request: OpenVINO's inference request; None when it is unloaded.
     """
 
-    __slots__ = ("_inputs", "_outputs", "_request")
+    __slots__ = ("_inputs", "_outputs", "request")
 
     def __init__(
         self,
@@ -134,13 +135,13 @@ class OpenVinoVariant(MeasuredVariant):
         outputs: tuple[TensorSpec, ...],
     ) -> None:
         super().__init__(variant, threads)
-        self._request = request
+        self.request = request
         self._inputs = inputs
         self._outputs = tuple(spec.name for spec in outputs)
 
     def infer(self, inputs: Tensors) -> dict[str, NDArray[Any]]:
         """See ``MeasuredVariant.infer``. Inputs are not copied, outputs are."""
-        request = self._request
+        request = self.request
         if request is None:
             self._refuse_unloaded()
         self._check_inputs(self._inputs, inputs)
@@ -152,7 +153,7 @@ class OpenVinoVariant(MeasuredVariant):
 
     def unload(self) -> None:
         """Free everything and give the memory back to the kernel. A second time does nothing."""
-        self._request = None
+        self.request = None
         give_back_freed()
 
 
@@ -173,7 +174,8 @@ def properties(threads: int) -> Mapping[str, object]:
     }
 
 
-def _compile(core: Any, data: bytes, threads: int) -> Any:
+def compile_graph(core: Any, data: bytes, threads: int) -> Any:
+    """Compile an ONNX file's bytes to run on ``threads`` cores."""
     model = core.read_model(data)
     _keep_antialiasing(model)
     return core.compile_model(model, _DEVICE, dict(properties(threads)))

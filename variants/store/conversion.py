@@ -22,14 +22,7 @@ from modelless.variants.vocabulary import (
 
 def task_row(task: Task) -> TaskRow:
     """A new row that holds ``task``."""
-    return TaskRow(
-        name=task.name,
-        inputs=[dataclasses.asdict(spec) for spec in task.inputs],
-        outputs=[dataclasses.asdict(spec) for spec in task.outputs],
-        accuracy_metric=task.accuracy_metric,
-        description=task.description,
-        labels=list(task.labels),
-    )
+    return TaskRow(**dataclasses.asdict(task))
 
 
 def task_of(row: TaskRow) -> Task:
@@ -62,20 +55,10 @@ def accuracy_columns(accuracy: Accuracy) -> dict[str, Any]:
 
 def variant_row(variant: Variant) -> VariantRow:
     """A new row that holds ``variant``; its artifact needs a row of its own."""
-    return VariantRow(
-        id=variant.id,
-        task=variant.task,
-        model=variant.model,
-        name=variant.name,
-        version=variant.version,
-        precision=variant.precision.value,
-        resolution_px=variant.resolution_px,
-        engine=variant.engine.value,
-        artifact_sha256=variant.artifact_sha256,
-        parameter_count=variant.parameter_count,
-        multiply_adds=variant.multiply_adds,
-        **accuracy_columns(variant.accuracy),
-    )
+    fields = dataclasses.asdict(variant)
+    del fields["accuracy"], fields["artifact_bytes"]
+    fields |= {"precision": variant.precision.value, "engine": variant.engine.value}
+    return VariantRow(id=variant.id, **fields, **accuracy_columns(variant.accuracy))
 
 
 def variant_of(row: VariantRow) -> Variant:
@@ -88,6 +71,11 @@ def variant_of(row: VariantRow) -> Variant:
             f"The store's variant {row.id} was registered by a newer modelless ({error}). "
             "Upgrade with: pip install --upgrade modelless"
         ) from error
+    known = {
+        field.name: getattr(row, f"accuracy_{field.name}")
+        for field in dataclasses.fields(Accuracy)
+        if field.name != "provenance"
+    }
     return Variant(
         task=row.task,
         model=row.model,
@@ -98,15 +86,7 @@ def variant_of(row: VariantRow) -> Variant:
         engine=engine,
         artifact_sha256=row.artifact_sha256,
         artifact_bytes=row.artifact.bytes,
-        accuracy=Accuracy(
-            percent=row.accuracy_percent,
-            metric=row.accuracy_metric,
-            provenance=provenance,
-            source=row.accuracy_source,
-            low_percent=row.accuracy_low_percent,
-            high_percent=row.accuracy_high_percent,
-            sample_count=row.accuracy_sample_count,
-        ),
+        accuracy=Accuracy(**known, provenance=provenance),
         parameter_count=row.parameter_count,
         multiply_adds=row.multiply_adds,
     )

@@ -1,4 +1,4 @@
-"""What a database's own errors mean to a person, and what to do next."""
+"""Translates a database's own errors into words, with the next step."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ class HistoryRow(Base):
 
 
 class SchemaVersionRow(Base):
-    """Which modelless brought the store to which schema: what a newer store says of itself."""
+    """The version of modelless that brought the store to each schema."""
 
     __tablename__ = "schema_versions"
 

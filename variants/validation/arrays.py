@@ -21,6 +21,7 @@ from modelless.variants.validation.validation_set import (
     Item,
     ValidationSet,
     check_count,
+    file_sha256,
 )
 from modelless.variants.vocabulary import Task
 
@@ -56,14 +57,9 @@ class ArraySet(ValidationSet):
             raise InvalidInputError(f"{name}: {error}") from None
         if count != len(expected):
             raise InvalidInputError.of(f"{name}: labels", len(expected), f"{count}, one an item")
-        self._name = name
+        self.name = name
         self._expected = expected
         self._digest = digest
-
-    @property
-    def name(self) -> str:
-        """The file's name, as a rule."""
-        return self._name
 
     @cached_property
     def sha256(self) -> str:
@@ -119,7 +115,7 @@ def read_npz(path: Path, task: Task, expects: Expects) -> ArraySet:
             raise InvalidInputError.of(f"{path}: labels: shape", labels.shape, "one label an item")
         rows = labels if labels.ndim > 1 else labels.tolist()
         expected = [reader.read(row, f"{path}, item {index}") for index, row in enumerate(rows)]
-    return ArraySet(path.name, task, inputs, expected, lambda: _file_sha256(path))
+    return ArraySet(path.name, task, inputs, expected, lambda: file_sha256(path))
 
 
 def read_csv(path: Path, task: Task, expects: Expects) -> ArraySet:
@@ -163,7 +159,7 @@ def read_csv(path: Path, task: Task, expects: Expects) -> ArraySet:
                 )
             column = _numbers(table, spec.name, spec.datatype)
             inputs[spec.name] = column.reshape([-1] + [1] * (len(spec.shape) - 1))
-    return ArraySet(path.name, task, inputs, expected, lambda: _file_sha256(path))
+    return ArraySet(path.name, task, inputs, expected, lambda: file_sha256(path))
 
 
 def _load(path: Path) -> dict[str, NDArray[Any]]:
@@ -231,8 +227,3 @@ def _numbers(table: Table, name: str, datatype: str) -> NDArray[Any]:
         row = int(np.argmax(wrong))
         raise InvalidInputError.of(f"{table.where(row)}: {name}", cells[row], allowed)
     return values.astype(dtype)
-
-
-def _file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""What is right for an item: the forms it has, and how what a person wrote is read into them."""
+"""Right answers to items: their forms, and how the words of a person are read into them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Boxes:
 
 
 def bytes_of(expected: Any) -> bytes:
-    """What is expected of an item, as bytes to hash."""
+    """The right answer to an item, as bytes to hash."""
     if isinstance(expected, Boxes):
         return expected.corners.tobytes() + expected.classes.tobytes()
     return repr(expected).encode()
@@ -67,7 +67,7 @@ class LabelReader:
     expects: Expects
 
     def read(self, written: object, where: str) -> Any:
-        """What is expected, from what is written.
+        """The right answer, from what is written.
 
         Args:
             written: text, or a number or an array that a file holds.

@@ -16,7 +16,12 @@ from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
 from modelless.variants.signature import dtype_of
 from modelless.variants.validation.expected import Expects, LabelReader
 from modelless.variants.validation.pictures import PictureInput
-from modelless.variants.validation.validation_set import Item, ValidationSet, check_count
+from modelless.variants.validation.validation_set import (
+    Item,
+    ValidationSet,
+    check_count,
+    file_sha256,
+)
 from modelless.variants.vocabulary import Task
 
 STATE: Final = "state.json"
@@ -39,6 +44,7 @@ class HuggingFaceSet(ValidationSet):
         if expects is Expects.BOXES:
             raise InvalidInputError(f"{folder}: boxes are read from .npz or labels.csv only.")
         self._folder = folder
+        self.name = folder.resolve().name
         self._task = task
         self._reader = LabelReader(task, expects)
         self._rows = _load(folder)
@@ -59,18 +65,12 @@ class HuggingFaceSet(ValidationSet):
             self._picture = PictureInput.of(task)
         self._names = getattr(features.get(_LABEL), "names", None)
 
-    @property
-    def name(self) -> str:
-        """The folder's name."""
-        return self._folder.resolve().name
-
     @cached_property
     def sha256(self) -> str:
         """Of the folder's Arrow files, which hold the rows."""
         digest = hashlib.sha256()
         for path in sorted(self._folder.glob("*.arrow")):
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+            digest.update(bytes.fromhex(file_sha256(path)))
         return digest.hexdigest()
 
     def __len__(self) -> int:

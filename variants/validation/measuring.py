@@ -32,7 +32,7 @@ OnProgress = Callable[[int, int, Score | None], None]
 
 
 class Session(Protocol):
-    """What answers: a loaded variant, of which nothing else is needed."""
+    """The part of a loaded variant that measuring needs."""
 
     def infer(self, inputs: Tensors) -> dict[str, NDArray[Any]]:
         """Run one batch of the task's signature."""
@@ -41,7 +41,7 @@ class Session(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredAccuracy:
-    """What was found, and the evidence for it.
+    """A measured accuracy, and the evidence for it.
 
     Attributes:
         accuracy: with provenance ``measured``.
@@ -157,13 +157,8 @@ class AnsweredBy(ValidationSet):
         self._items = items
         self._reference = reference
         self._output = ClassOutput(task, "agreement")
-        self._name = name
+        self.name = f"answers of {name} to {items.name}"
         self._answers: dict[int, int] = {}
-
-    @property
-    def name(self) -> str:
-        """Of the items and of what answered."""
-        return f"answers of {self._name} to {self._items.name}"
 
     @property
     def sha256(self) -> str:

@@ -18,7 +18,12 @@ from modelless.common.errors import InvalidInputError
 from modelless.variants.validation.expected import Boxes, Expects, LabelReader, bytes_of
 from modelless.variants.validation.pictures import SUFFIXES, PictureInput
 from modelless.variants.validation.table_file import Table, read_table
-from modelless.variants.validation.validation_set import Item, ValidationSet, check_count
+from modelless.variants.validation.validation_set import (
+    Item,
+    ValidationSet,
+    check_count,
+    file_sha256,
+)
 from modelless.variants.vocabulary import Task
 
 LABELS: Final = "labels.csv"
@@ -40,6 +45,7 @@ class PictureFolder(ValidationSet):
 
     def __init__(self, folder: Path, task: Task, expects: Expects) -> None:
         self._folder = folder
+        self.name = folder.resolve().name
         self._input = PictureInput.of(task)
         reader = LabelReader(task, expects)
         table = folder / LABELS
@@ -55,18 +61,12 @@ class PictureFolder(ValidationSet):
         self._files = tuple(sorted(found))
         self._expected = tuple(found[name] for name in self._files)
 
-    @property
-    def name(self) -> str:
-        """The folder's name."""
-        return self._folder.resolve().name
-
     @cached_property
     def sha256(self) -> str:
         """Of the files' names, bytes and labels; reads every file once."""
         digest = hashlib.sha256()
         for name, expected in zip(self._files, self._expected, strict=True):
-            with (self._folder / name).open("rb") as file:
-                content = hashlib.file_digest(file, "sha256").hexdigest()
+            content = file_sha256(self._folder / name)
             digest.update(f"{name}\0{content}\0".encode() + bytes_of(expected) + b"\n")
         return digest.hexdigest()
 

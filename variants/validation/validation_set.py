@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -43,12 +45,13 @@ class Batch:
 
 
 class ValidationSet(ABC):
-    """Labelled items of a task, in an order that does not change."""
+    """Labelled items of a task, in an order that does not change.
 
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """What people call it."""
+    Attributes:
+        name: for people.
+    """
+
+    name: str
 
     @property
     @abstractmethod
@@ -91,6 +94,12 @@ def check_count(where: str, count: int) -> int:
     if count > MOST_ITEMS:
         raise InvalidInputError.of(f"{where}: items", count, f"up to {MOST_ITEMS}")
     return count
+
+
+def file_sha256(path: Path) -> str:
+    """Hex digest of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _shapes(item: Item) -> list[tuple[int, ...]]:

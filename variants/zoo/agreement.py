@@ -20,7 +20,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from modelless.common.errors import InvalidInputError
-from modelless.common.intervals import wilson
 from modelless.variants.making.session import Session
 from modelless.variants.vocabulary import Accuracy, Provenance
 from modelless.variants.zoo.graph import OUTPUT
@@ -59,7 +58,7 @@ def top_1(onnx_bytes: bytes, crops: Sequence[Crop]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """What variants are compared with.
+    """The original that variants are compared with.
 
     Attributes:
         crops: those that the original gets right.
@@ -92,10 +91,11 @@ class Original:
 def agreement(same: Mapping[str, Sequence[bool]]) -> Agreement:
     """The share of agreement and its 95 % interval, crops of one photo being relatives.
 
-    Wilson's interval (https://doi.org/10.1080/01621459.1927.10502953) for an effective sample: as
-    many independent crops as have the standard error that the spread between photos shows (Kish's
-    design effect). Few photos may agree by luck, so for the lower end one more is imagined, on half
-    of whose crops the two differ; else complete agreement would look like certainty.
+    Jeffreys' interval (Brown, Cai and DasGupta, 2001, https://doi.org/10.1214/ss/1009213286) for an
+    effective sample: as many independent crops as have the standard error that the spread between
+    photos shows (Kish's design effect). Few photos may agree by luck, so for the lower end one more
+    is imagined, on half of whose crops the two differ; else complete agreement would look like
+    certainty.
 
     Args:
         same: whether the two agreed, by crop, under the photo's name.
@@ -141,7 +141,9 @@ def derive(
 
 
 def _interval(groups: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Wilson's interval of a share seen in groups of (agreed, crops), two or more."""
+    """Jeffreys' interval of a share seen in groups of (agreed, crops), two or more."""
+    from scipy.stats import beta  # takes long to import
+
     agreed, crops = (sum(column) for column in zip(*groups, strict=True))
     share = agreed / crops
     # The variance of a ratio, linearised: it allows for groups of unequal sizes.
@@ -149,4 +151,5 @@ def _interval(groups: Sequence[tuple[float, float]]) -> tuple[float, float]:
     variance = len(groups) / (len(groups) - 1) * squares / crops**2
     count = share * (1 - share) / variance if variance > 0 else crops
     count = min(max(count, float(len(groups))), crops)
-    return wilson(share, count)
+    low, high = beta.interval(0.95, share * count + 0.5, (1 - share) * count + 0.5)
+    return float(low), float(high)

@@ -1,18 +1,16 @@
-"""What the zoo offers, by the task's name, and the seam through which it is built.
+"""The zoo's entries, by the task's name, and the seam through which they are built.
 
 An entry is imported only when asked for: listing the names costs nothing and needs no extra.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from importlib import import_module
-from types import MappingProxyType
-from typing import Protocol
+from typing import Final, Protocol
 
 from modelless.common.errors import EnvironmentUnfitError, NotFoundError
+from modelless.common.plugins import Plugins
 from modelless.variants.vocabulary import Accuracy, Engine, Model, Precision, Task
 
 Progress = Callable[[str, int, int], None]
@@ -20,7 +18,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class BuiltVariant:
-    """What a zoo entry yields: a variant but for the artifact's place in a store.
+    """A variant that a zoo entry makes, before its artifact has a place in a store.
 
     Attributes:
         model: of which it is a form.
@@ -73,32 +71,27 @@ class ZooEntry(Protocol):
         ...
 
 
-def _import(module: str, attribute: str) -> ZooEntry:
-    try:
-        entry: ZooEntry = getattr(import_module(f"modelless.variants.zoo.{module}"), attribute)()
-    except ImportError as error:
-        raise EnvironmentUnfitError(
-            f"zoo entry {attribute}: {error}: pip install 'modelless[demo]'"
-        ) from error
-    return entry
-
-
-ENTRIES: Mapping[str, Callable[[], ZooEntry]] = MappingProxyType(
+ENTRIES: Final = Plugins(
+    "zoo entry",
     {
-        "imagenet": partial(_import, "imagenet", "ImageNet"),
-        "fashion-mnist": partial(_import, "fashion_mnist", "FashionMnist"),
-    }
+        "imagenet": "modelless.variants.zoo.imagenet:ImageNet",
+        "fashion-mnist": "modelless.variants.zoo.fashion_mnist:FashionMnist",
+    },
+    group="modelless.zoo",
 )
-"""What loads each entry, by the task's name."""
+"""The class of each entry, by the task's name."""
 
 
 def find_entry(name: str) -> ZooEntry:
-    """The entry of that name.
+    """The entry called ``name``.
 
     Raises:
-        NotFoundError: there is none; the message lists those that are.
-        EnvironmentUnfitError: it needs a package that is not installed.
+        NotFoundError: there is none.
+        EnvironmentUnfitError: it cannot be imported, or it needs a package that is not installed.
     """
-    if name not in ENTRIES:
-        raise NotFoundError(f"zoo entry: got {name!r}; the zoo has: {', '.join(sorted(ENTRIES))}.")
-    return ENTRIES[name]()
+    ENTRIES.check(name)
+    try:
+        entry: ZooEntry = ENTRIES.find(name)()
+    except NotFoundError as error:
+        raise EnvironmentUnfitError(str(error)) from error
+    return entry

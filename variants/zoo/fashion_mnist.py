@@ -42,16 +42,8 @@ TASK: Final = Task(
     accuracy_metric="top-1",
     description="What article of clothing a 28x28 grey-scale picture shows, out of ten.",
     labels=(
-        "T-shirt/top",
-        "Trouser",
-        "Pullover",
-        "Dress",
-        "Coat",
-        "Sandal",
-        "Shirt",
-        "Sneaker",
-        "Bag",
-        "Ankle boot",
+        *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker"),
+        *("Bag", "Ankle boot"),
     ),
 )
 

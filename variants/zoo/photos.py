@@ -58,7 +58,7 @@ class Crop:
     pixels: Pixels
 
 
-# What a person would call by the name of one of ImageNet's classes. There is none for a motorcycle
+# Photos of things that ImageNet has a class for. There is none for a motorcycle
 # proper.
 LABELLED = (
     Photo("camera", "skimage", "data/camera.png", ("tripod",)),
@@ -75,9 +75,9 @@ LABELLED = (
     Photo("rocket", "skimage", "data/rocket.jpg", ("missile", "space shuttle")),
 )
 
-# What ImageNet has no class for: an astronaut, a clock blurred beyond recognition, coins, a dahlia,
-# textures, skies, tissue and print. To calibrate with, all that counts is that every brightness,
-# contrast and grain is among them.
+# Photos of things that ImageNet has no class for: an astronaut, a clock blurred beyond recognition,
+# coins, a dahlia, textures, skies, tissue and print. For calibration it counts only that every
+# brightness, contrast and grain is among them.
 UNLABELLED = (
     Photo("astronaut", "skimage", "data/astronaut.png"),
     Photo("brick", "skimage", "data/brick.png"),

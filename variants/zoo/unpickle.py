@@ -55,7 +55,7 @@ class _Storage:
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """A view on a storage. What it claims is checked when it is resolved, not before."""
+    """A view on a storage. Its claims are checked when it is resolved, not before."""
 
     storage: Any
     offset: Any

@@ -53,7 +53,9 @@ from modelless.controller.live.cluster.run_folder import (
 from modelless.controller.live.front.haproxy_keeper import HAProxyKeeper
 from modelless.controller.live.logs import RAY_LOGS
 
-# The supervisor's signals: the first one takes everything down, those after it do nothing.
+logger = logging.getLogger(__name__)
+
+OnStage = Callable[[str], None]
 
 
 class FirstSignal:
@@ -88,11 +90,6 @@ class FirstSignal:
         if not self._muted:
             self._muted = True
             raise KeyboardInterrupt
-
-
-logger = logging.getLogger(__name__)
-
-OnStage = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +363,9 @@ class Cluster:
                 try:
                     from modelless.controller.live.cluster import deployment
 
-                    deployment.take_away(self._settings.pools if joined else ())
+                    # Workers that are left are killed with Ray, which breaks their recordings off.
+                    are_left = not joined and self._settings.record.folder is None
+                    deployment.take_away(() if are_left else self._settings.pools)
                 except Exception as error:  # noqa: BLE001  (Ray itself goes down next, whatever)
                     logger.warning("the gateways did not drain cleanly: %s", error)
                 self._on_stage("leaving Ray" if joined else "stopping Ray")

@@ -17,7 +17,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 
 from modelless.common.errors import EnvironmentUnfitError
 from modelless.controller.config import PoolSettings, Settings
-from modelless.controller.effects import ScalePool
+from modelless.controller.control.messages import ScalePool
 from modelless.controller.live.cluster.release import release_of
 from modelless.controller.live.cluster.serve_app import (
     GATEWAY_APP,

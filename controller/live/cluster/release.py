@@ -18,11 +18,11 @@ import modelless
 from modelless.common.errors import EnvironmentUnfitError
 from modelless.controller.config import Settings
 
-PROTOCOL: Final = 1
-"""Of all that processes say to each other: ``live/messages``, ``PoolWorker.run_batch``, and the
-words with which ``haproxy_launcher`` is called. Raise it with every change to these that a process
-of the release before would misread; its processes are refused then, and a cluster of that release
-cannot be upgraded while it serves."""
+PROTOCOL: Final = 2
+"""Of all messages between processes: ``MemberReport``, ``Orders``, ``PoolWorker.run_batch``, and
+the words with which ``haproxy_launcher`` is called. Raise it with every change to these that a
+process of the release before would misread; its processes are refused then, and a cluster of that
+release cannot be upgraded while it serves."""
 
 
 class ProtocolError(EnvironmentUnfitError):

@@ -137,6 +137,7 @@ class PoolReplica:
             checked.residency.pinned,
             checked.limits.max_batch,
             successor,
+            checked.record,
         )
         await successor.wait()
 

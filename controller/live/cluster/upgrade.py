@@ -1,10 +1,10 @@
 """``modelless upgrade``: what runs is replaced by what is installed, one process after the other.
 
 A process of the new release joins the cluster and does this. It replaces the control loop first,
-which hands the variants of each old process to its heir (``control/succession``). Then it replaces
-the pools' workers and the gateways by Ray Serve's rolling update, with one replica more than usual.
-An old gateway answers what it has taken in. Ray, Ray Serve, HAProxy and the supervisor stay as they
-are.
+which hands the variants of each old process to its successor (``control/succession``). Then it
+replaces the pools' workers and the gateways by Ray Serve's rolling update, with one replica more
+than usual. An old gateway answers what it has taken in. Ray, Ray Serve, HAProxy and the supervisor
+stay as they are.
 
 Each step is a wish that Serve or Ray keeps, and what is done already is not done again: interrupted
 at any time, the cluster serves, and another run goes on.
@@ -117,15 +117,7 @@ class Upgraded:
     took_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A modelless that is up, as its home tells."""
-
-    state: UpState
-    deployed: Deployed
-
-
-def find_running(home: Path) -> Running:
+def find_running(home: Path) -> tuple[UpState, Deployed]:
     """What is up in this home.
 
     Raises:
@@ -143,7 +135,7 @@ def find_running(home: Path) -> Running:
             f"the cluster runs the modelless of {deployed.python}, this one is of {sys.prefix}: "
             f"install the new release there, and run {deployed.python}/bin/modelless upgrade"
         )
-    return Running(state, deployed)
+    return state, deployed
 
 
 def upgrade(
@@ -164,25 +156,25 @@ def upgrade(
             replaced serves on.
     """
     began_s = time.monotonic()
-    running = find_running(home)
-    settings = settings_to_be(running.deployed.settings, asked)
+    state, deployed = find_running(home)
+    settings = settings_to_be(deployed.settings, asked)
     from modelless.controller.live.knowledge import read_knowledge
 
     check_policies(settings)  # to fail here, and not in every new process
     read_knowledge(home, settings)
     release = release_of(settings)
-    with _joined(running.deployed, home, settings):
+    with _joined(deployed, home, settings):
         from modelless.controller.live.cluster import deployment
 
         status = deployment.control_status()
         if status and status.get("protocol", 0) != PROTOCOL:
             raise ProtocolError.between(int(status.get("protocol", 0)))
         ran = _releases(status)
-        write_deployed(home, running.deployed.address, settings, is_own=running.deployed.is_own)
-        replaced = _Steps(home, settings, running.deployed, on_stage).take(restart=restart)
+        write_deployed(home, deployed.address, settings, is_own=deployed.is_own)
+        replaced = _Steps(home, settings, deployed, on_stage).take(restart=restart)
         _check(release)
     took_s = time.monotonic() - began_s
-    return Upgraded(running.state.url, release, ran, replaced, round(took_s, 1))
+    return Upgraded(state.url, release, ran, replaced, round(took_s, 1))
 
 
 class _Steps:

@@ -1,17 +1,19 @@
-"""The way to the control loop from any process of the cluster."""
+"""Calls to the control loop from any process of the cluster."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import ray
 
-from modelless.controller.control.service import Service
+from modelless.controller.api.feedback import Feedback
+from modelless.controller.control.messages import MemberReport
+from modelless.controller.control.served_versions import Service
 from modelless.controller.live.cluster.release import PROTOCOL
-from modelless.controller.live.messages import Orders, Report
+from modelless.controller.live.messages import Orders
 
 NAMESPACE = "modelless"
 CONTROL_NAME = "modelless-control"
@@ -27,15 +29,16 @@ class ControlLink:
     def __init__(self) -> None:
         self._handle: Any = None
 
-    async def exchange(self, report: Report) -> Orders:
+    async def exchange(self, report: MemberReport, feedback: Sequence[Feedback] = ()) -> Orders:
         """See ``ControlLoop.exchange``."""
-        orders: Orders = await self._call("exchange", report)
+        orders: Orders = await self._call("exchange", report, tuple(feedback))
         return orders
 
-    async def say_goodbye(self, report: Report) -> None:
-        """Send the last report; whoever says goodbye ends, whether it arrives or not."""
+    async def say_goodbye(self, report: MemberReport, feedback: Sequence[Feedback] = ()) -> None:
+        """Send the last report. The member ends, whether it arrives or not."""
         with contextlib.suppress(Exception):
-            await asyncio.wait_for(self.exchange(replace(report, is_leaving=True)), GOODBYE_S)
+            goodbye = self._call("leave", report, tuple(feedback))
+            await asyncio.wait_for(goodbye, GOODBYE_S)
 
     async def versions(self, token: str) -> Service:
         """See ``ControlLoop.versions``."""

@@ -1,4 +1,4 @@
-"""The control loop's entries on their way to the store: off its path, and patient."""
+"""Writes the control loop's entries into the store, in the background."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from modelless.common.errors import ModellessError
-from modelless.controller.control.decision_log import Entry, EntryKind
+from modelless.controller.control.messages import Entry, EntryKind
 from modelless.controller.history.entries import write_entries
 from modelless.variants.registry.registry import open_registry
 
@@ -24,7 +24,7 @@ MOST_PENDING = 10_000
 class HistoryNotes:
     """Writes entries into the store's history in the background, one batch at a time.
 
-    A store that is away costs nothing but time: entries wait, up to ``most_pending``.
+    While the store is away, entries wait, up to ``most_pending``.
 
     Args:
         home: where the store is.
@@ -48,8 +48,8 @@ class HistoryNotes:
         self._is_away = False
         self._writing: asyncio.Task[None] | None = None
 
-    def take(self, entries: Iterable[Entry]) -> None:
-        """Keep these, stamped with the time, and write what is pending if nobody does."""
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Keep the entries, stamped with the time, and begin to write if no write is under way."""
         now = self._clock()
         for entry in entries:
             if len(self._pending) == self._pending.maxlen:

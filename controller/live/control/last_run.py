@@ -1,7 +1,7 @@
-"""What was served lately and what was loaded, kept on disk, so that the next run can load it again.
+"""Keeps on disk what was served lately and what was loaded, for the next run to load again.
 
-A hint and no more: where the file is missing, damaged or of a later version, nothing is preloaded.
-It is written while a run goes on, so it is there after a crash as well.
+It is only a hint: if the file is missing, damaged or of a later version, nothing is preloaded. It
+is written while a run goes on, so it is there after a crash as well.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class _Noted(NamedTuple):
 
 
 def _read(path: Path) -> _Noted:
-    """What the file says, as far as it makes sense."""
+    """Read the file, as far as it makes sense."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         served = {

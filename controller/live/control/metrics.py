@@ -14,9 +14,9 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import modelless
-from modelless.controller.device.changes import ChangeKind
+from modelless.controller.control.messages import MemberReport
+from modelless.controller.device.messages import ChangeKind
 from modelless.controller.dispatch.counters import BATCH_BOUNDS, LATENCY_BOUNDS_S, Meters
-from modelless.controller.live.messages import Report
 from modelless.profiler.cost_model.online.coverage import merge_coverage
 from modelless.variants.vocabulary import DeviceClass
 
@@ -128,7 +128,7 @@ class ClusterMetrics:
     def __init__(
         self,
         device_classes: Mapping[str, DeviceClass],
-        reports: Callable[[], Iterable[Report]],
+        reports: Callable[[], Iterable[MemberReport]],
     ) -> None:
         self._device_classes = device_classes
         self._reports = reports
@@ -138,7 +138,7 @@ class ClusterMetrics:
         self._unmet: Counter[str] = Counter()
         self._device_s: dict[str, float] = {}
 
-    def take(self, report: Report) -> None:
+    def add(self, report: MemberReport) -> None:
         """Add what a member counted since its last report."""
         self._meters.add(report.meters)
         self._changes.update((c.kind, c.variant_id, c.reason.value) for c in report.changes)
@@ -257,7 +257,7 @@ class ClusterMetrics:
         return known.cost_usd(seconds) if known is not None else 0.0
 
 
-def _add_member(add: Callable[[str, tuple[str, ...], float], None], report: Report) -> None:
+def _add_member(add: Callable[[str, tuple[str, ...], float], None], report: MemberReport) -> None:
     member_id, state = report.member_id, report.state
     device_class = state.device_class if state is not None else ""
     role = "gateway" if report.is_gateway else "worker"

@@ -1,4 +1,4 @@
-"""What the control loop makes of the members' cost models: figures, and notes of what drifted."""
+"""The members' cost models in figures, and notes of placements whose latency drifted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from modelless.common.errors import ModellessError
-from modelless.controller.live.messages import Report
+from modelless.controller.control.messages import MemberReport
 from modelless.profiler.cost_model.drift_history import record_drifts
 from modelless.profiler.cost_model.measured_model import Drift
 from modelless.profiler.cost_model.online.coverage import merge_coverage
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class DriftNotes:
-    """Writes into the store's history what should be profiled again, each placement once.
+    """Writes into the store's history which placements to profile again, each once.
 
     Profiles are read at the start only, so a second note would say nothing new. A store that is
     away costs the note, until a member's next report, and nothing else.
@@ -37,7 +37,7 @@ class DriftNotes:
         self._noted: set[Placement] = set()
         self._writing: asyncio.Task[None] | None = None
 
-    def take(self, drifts: Iterable[Drift]) -> None:
+    def add(self, drifts: Iterable[Drift]) -> None:
         """Note those that are new, in the background; one write at a time."""
         if self._writing is not None and not self._writing.done():
             return
@@ -70,7 +70,7 @@ class DriftNotes:
             record_drifts(registry.store, drifts, self._fingerprints)
 
 
-def predictions_status(reports: Iterable[Report]) -> list[dict[str, Any]]:
+def predictions_status(reports: Iterable[MemberReport]) -> list[dict[str, Any]]:
     """How the predictions of all cost models fared lately, a row a device class."""
     merged = merge_coverage(coverage for report in reports for coverage in report.coverage)
     return [
@@ -87,8 +87,8 @@ def predictions_status(reports: Iterable[Report]) -> list[dict[str, Any]]:
     ]
 
 
-def drifts_status(reports: Iterable[Report]) -> list[dict[str, Any]]:
-    """What should be profiled again, by name; of several members' factors the last."""
+def drifts_status(reports: Iterable[MemberReport]) -> list[dict[str, Any]]:
+    """Return what should be profiled again, by name; of several members' factors the last."""
     factors = {drift.placement: drift.factor for report in reports for drift in report.drifts}
     return [
         {

@@ -1,4 +1,4 @@
-"""Where feedback comes in: on a gateway's own answers, and on others', which is passed on."""
+"""Feedback on a gateway's own answers, and on other gateways' answers, which is passed on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from modelless.common.errors import InvalidInputError, ModellessError, NotFoundError
 from modelless.controller.api.feedback import Feedback, judge, parse_feedback
 from modelless.controller.dispatch.receipts import Receipt
-from modelless.controller.dispatch.trials import Answer, TrialBook
+from modelless.controller.dispatch.trials import Answer, TrialArms
 from modelless.controller.live.messages import Orders
 from modelless.variants.metrics.outputs import ClassOutput
 from modelless.variants.vocabulary import Task
@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 ELSEWHERE_KEPT: Final = 10_000
 """Entries for other gateways that wait for the next report; the oldest are dropped first."""
 GRACE_ORDERS: Final = 60
-"""So many orders long, a minute when it is calm, a gateway of which none tells counts as there: it
-may only have been silent."""
+"""A gateway that no orders mention still counts for so many orders, about a minute: it may only
+have been silent."""
 _MOST_NAMED: Final = 8
 
 
@@ -33,31 +33,33 @@ class FeedbackDesk:
 
     Args:
         gateway_id: begins the receipt ids of this gateway's answers.
-        book: its trials.
-        tasks: by name.
+        arms: counts the answers of trials.
+        tasks: all tasks, by name.
     """
 
-    def __init__(self, gateway_id: str, book: TrialBook, tasks: Mapping[str, Task]) -> None:
-        self.book = book
+    def __init__(self, gateway_id: str, arms: TrialArms, tasks: Mapping[str, Task]) -> None:
+        self.arms = arms
         self._gateway_id = gateway_id
         self._tasks = tasks
         self._outputs: dict[str, ClassOutput | None] = {}
         self._elsewhere: deque[Feedback] = deque(maxlen=ELSEWHERE_KEPT)
-        self._gateways: dict[str, int] = {}  # by id, the number of the last orders that told of it
+        self._gateways: dict[str, int] = {}  # by id, the number of the last orders that mention it
         self._orders = 0
-        self._knows_all = False  # once the control loop does
+        self._knows_all = False  # whether the control loop knows all gateways
 
-    def answered(self, receipt: Receipt, outputs: Mapping[str, NDArray[Any]], task: Task) -> None:
-        """A query of the task was answered with these outputs."""
-        self.book.answered(receipt, partial(self._classes, outputs, task))
+    def count_answer(
+        self, receipt: Receipt, outputs: Mapping[str, NDArray[Any]], task: Task
+    ) -> None:
+        """Count a query of the task that was answered with these outputs."""
+        self.arms.count_answer(receipt, partial(self._classes, outputs, task))
 
-    def take(self, body: bytes) -> dict[str, int]:
-        """A client's feedback, counted: what becomes of its entries.
+    def accept_feedback(self, body: bytes) -> dict[str, int]:
+        """Count a client's feedback; return how many entries counted, or not.
 
         Raises:
             InvalidInputError: the body is malformed, or an entry does not fit its answer; those
                 before it have counted.
-            NotFoundError: some are on answers of gateways that are not there; none counts.
+            NotFoundError: some entries are on answers of unknown gateways; none counts.
         """
         feedback = parse_feedback(body)
         self._check_gateways(feedback)
@@ -71,7 +73,7 @@ class FeedbackDesk:
         return became
 
     def obey(self, orders: Orders) -> None:
-        """Take in who the gateways are, and what others were told of this one's answers."""
+        """Note the known gateways, and count feedback on own answers that others received."""
         members = orders.status.get("members", ())
         self._orders += 1
         self._gateways |= {
@@ -88,7 +90,7 @@ class FeedbackDesk:
                 logger.warning("feedback on %s-%d: %s", told.gateway_id, told.query_id, error)
 
     def for_others(self) -> tuple[Feedback, ...]:
-        """What is to be passed on, since the last call."""
+        """Return the feedback to pass on since the last call."""
         taken = tuple(self._elsewhere)
         self._elsewhere.clear()
         return taken
@@ -114,7 +116,7 @@ class FeedbackDesk:
         def of_answer(answer: Answer) -> tuple[bool, ...]:
             return judge(answer, told, self._tasks[answer.task])
 
-        return self.book.feedback(told.query_id, of_answer)
+        return self.arms.count_feedback(told.query_id, of_answer)
 
     def _classes(self, outputs: Mapping[str, NDArray[Any]], task: Task) -> tuple[int, ...] | None:
         if task.name not in self._outputs:

@@ -1,4 +1,4 @@
-"""From HTTP to the core and back: resolves names, checks tensors, turns effects into replies."""
+"""From HTTP to the dispatcher and back: requests become events, and effects become replies."""
 
 from __future__ import annotations
 
@@ -21,16 +21,21 @@ from modelless.controller.api.v2_reply import (
     render_infer,
     render_json,
 )
-from modelless.controller.api.v2_request import InferRequest, parse_infer
+from modelless.controller.api.v2_request import InferRequest, check_outputs, parse_infer
 from modelless.controller.api.v2_routes import Endpoint, Route, route
-from modelless.controller.api.v2_signature import check_outputs
-from modelless.controller.control.service import Service
+from modelless.controller.control.served_versions import Service
 from modelless.controller.dispatch.dispatcher import Dispatcher
-from modelless.controller.effects import (
+from modelless.controller.dispatch.messages import (
     AskForLoad,
+    BatchDone,
+    BatchFailed,
     Complete,
     DispatchEffect,
+    DispatchEvent,
     Execute,
+    PolicyFailed,
+    QueryArrived,
+    QueryCancelled,
     Refuse,
     WakeAt,
 )
@@ -51,7 +56,7 @@ RECEIPTS_PATH = b"/modelless/receipts/"
 
 
 class RunBatch(NamedTuple):
-    """A batch for a worker, tensors and all."""
+    """A batch for a worker, with its tensors."""
 
     batch_id: int
     worker_id: str
@@ -72,23 +77,23 @@ class V2Frontend:
     """The Open Inference Protocol on top of a dispatcher.
 
     Args:
-        catalog: what is registered.
-        servable: what of it can be served; kept up to date from outside, as the catalog is.
-        dispatcher: the core.
+        catalog: the registered tasks and variants.
+        servable: the tasks that can be served; the gateway keeps it up to date, as the catalog.
+        dispatcher: the state machine.
         run_batch: hands a batch to a worker.
-        clock: seconds, the dispatcher's time.
+        clock: returns the dispatcher's time, seconds.
         limits: bounds on requests.
-        default_latency_s: deadline of queries that name none.
-        gateway_id: begins receipt ids.
-        desk: deals queries out to versions on trial, and takes feedback.
-        status: what ``GET /modelless/status`` answers.
-        wake_at: asks for ``dispatcher.on_tick`` at a time, the clock's.
+        default_latency_s: latency limit of queries that name none, seconds.
+        gateway_id: the first part of receipt ids.
+        desk: assigns queries to versions on trial, and takes feedback.
+        status: returns the answer to ``GET /modelless/status``.
+        wake_at: asks for a ``Tick`` at a time of the clock, seconds.
         answer_metrics: answers ``GET /metrics``, now or later.
-        check_health: raises if the process cannot serve any more.
+        check_health: raises an error if the process cannot serve any more.
 
     Attributes:
-        is_at_rest: no worker is kept just now; the first query starts one.
-        is_draining: the process is about to end: it is not ready, but answers what it has.
+        is_at_rest: whether no worker is kept just now; the first query starts one.
+        is_draining: whether the process is about to end: then it is not ready, but still answers.
         on_load_wanted: called when a query begins to wait for a load that no other waits for.
     """
 
@@ -148,7 +153,7 @@ class V2Frontend:
                 return self._infer(found, headers, body, arrival_s, respond)
             if found.endpoint is Endpoint.FEEDBACK:
                 self.limits.check_body_bytes(len(body))
-                respond(render_json(self._desk.take(bytes(body))))
+                respond(render_json(self._desk.accept_feedback(bytes(body))))
                 return None
             if found.endpoint is Endpoint.METRICS:
                 self._answer_metrics(respond)
@@ -162,9 +167,9 @@ class V2Frontend:
         return None
 
     def on_abandoned(self, query_id: int) -> None:
-        """The client went away before its answer."""
+        """Cancel a query whose client closed its connection."""
         if self._open.pop(query_id, None) is not None:
-            self._dispatcher.on_cancel(query_id, self._clock())
+            self.decide(QueryCancelled(query_id))
 
     def _infer(
         self,
@@ -189,7 +194,7 @@ class V2Frontend:
         tenant = request.tenant or ""
         query = QueryView(
             query_id=self._next_query_id,
-            scope=self._desk.book.deal(scope.name, self._next_query_id, tenant),
+            scope=self._desk.arms.assign_arm(scope.name, self._next_query_id, tenant),
             arrival_s=arrival_s,
             deadline_s=arrival_s + latency_s,
             min_accuracy_percent=slo.min_accuracy or 0.0,
@@ -203,11 +208,11 @@ class V2Frontend:
         )
         self._open[query.query_id] = _Open(request, scope, found.name, tensors, respond)
         try:
-            effects = self._dispatcher.on_query(query, self._clock())
+            effects = self._dispatcher.handle(QueryArrived(query), self._clock())
         except Exception:
             self._open.pop(query.query_id, None)
             raise
-        self.carry_out(effects)
+        self._carry_out(effects)
         return query.query_id
 
     def _resolve(self, found: Route) -> Scope:
@@ -221,7 +226,9 @@ class V2Frontend:
 
     def _look_up(self, name: str, version: str | None) -> Scope:
         if version is not None and name.count("/") < 2:
-            if version != "1":  # of the interface, which is all that a task or a model has
+            if (
+                version != "1"
+            ):  # the version of the interface, which is all that a task or model has
                 raise NotFoundError(
                     f"No version of {name!r} is called {version!r}. There is: 1. "
                     "Variants have versions: name task/model/variant."
@@ -233,12 +240,12 @@ class V2Frontend:
         return scope
 
     def serve(self, service: Service, catalog: Catalog) -> None:
-        """These versions are in service from now on."""
+        """Set the versions in service."""
         self._service = service
         current = {line.name: line.current for line in service.lines.values()}
         self._catalog = catalog.with_current(current)
         self._scopes.clear()
-        self._desk.book.set(service.trials)
+        self._desk.arms.set_trials(service.trials)
 
     def _describe(self, found: Route, method: str, path: bytes) -> Reply:
         endpoint = found.endpoint
@@ -276,7 +283,7 @@ class V2Frontend:
         return metadata.model_metadata(found.name, scope.task, versions)
 
     def _tell(self, receipt_id: str) -> dict[str, Any]:
-        """The receipt of one of this gateway's queries, as plain JSON."""
+        """Return the receipt of one of this gateway's queries, as plain JSON."""
         gateway_id, _, number = receipt_id.rpartition("-")
         known = gateway_id == self._gateway_id and number.isascii() and number.isdigit()
         receipt = self._dispatcher.receipt(int(number)) if known else None
@@ -286,7 +293,7 @@ class V2Frontend:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every task that can be served has something ready, or gets it when asked for."""
+        """Whether every servable task has a ready variant, or gets one on the first query."""
         wanted = self._catalog.tasks.keys() - self.servable.not_served.keys()
         return self.is_at_rest or all(self._is_served(name) for name in wanted)
 
@@ -298,12 +305,16 @@ class V2Frontend:
         return ""
 
     def _is_served(self, scope: str) -> bool:
-        return self._dispatcher.roster.is_served(scope)
+        return self._dispatcher.instances.is_served(scope)
 
-    # -- effects ------------------------------------------------------------------------------
+    # -- events and effects -------------------------------------------------------------------
 
-    def carry_out(self, effects: Sequence[DispatchEffect]) -> None:
-        """Carry out what was decided: batches first, devices should not wait for replies."""
+    def decide(self, event: DispatchEvent) -> None:
+        """Pass an event to the dispatcher, and carry out its effects."""
+        self._carry_out(self._dispatcher.handle(event, self._clock()))
+
+    def _carry_out(self, effects: Sequence[DispatchEffect]) -> None:
+        """Carry out effects: batches first, because devices should not wait for replies."""
         for effect in effects:
             if isinstance(effect, Execute):
                 inputs = [self._open[query_id].tensors for query_id in effect.query_ids]
@@ -320,13 +331,10 @@ class V2Frontend:
                     self._wake_at(effect.at_s)
                 elif isinstance(effect, AskForLoad):
                     self.on_load_wanted()
+                elif isinstance(effect, PolicyFailed):
+                    logger.error("a policy failed: %s", effect.message)
             except Exception:  # one client's reply must not cost the others theirs
                 logger.exception("%r could not be carried out", effect)
-
-    def on_batch_returned(self, batch_id: int, others_s: float) -> None:
-        """A worker that is shared did not take a batch; see ``Dispatcher.on_batch_returned``."""
-        effects = self._dispatcher.on_batch_returned(batch_id, self._clock(), others_s)
-        self.carry_out(effects)
 
     def on_batch_done(
         self,
@@ -338,22 +346,19 @@ class V2Frontend:
         others_s: float = 0.0,
         waited_s: float = 0.0,
     ) -> None:
-        """A worker has finished a batch, or failed to (``lost``: the worker itself is gone).
+        """Pass on that a worker finished a batch, or failed to (``lost``: the worker is gone).
 
-        ``others_s``, ``waited_s``: see ``Dispatcher.on_batch_done``.
+        ``busy_s``, ``others_s``, ``waited_s``: see ``BatchDone``.
         """
-        now_s = self._clock()
         if isinstance(result, Exception):
             logger.error("batch %d failed: %s", batch_id, result)
-            self.carry_out(self._dispatcher.on_batch_failed(batch_id, now_s, worker_lost=lost))
+            self.decide(BatchFailed(batch_id, worker_lost=lost))
             return
         members = self._dispatcher.members(batch_id)
         outputs = dict(zip(members, result, strict=True)) if members else {}
         self._outputs.update(outputs)
         try:
-            self.carry_out(
-                self._dispatcher.on_batch_done(batch_id, now_s, busy_s, others_s, waited_s)
-            )
+            self.decide(BatchDone(batch_id, busy_s, others_s, waited_s))
         finally:
             for query_id in members:
                 self._outputs.pop(query_id, None)
@@ -382,7 +387,7 @@ class V2Frontend:
             logger.exception("a reply could not be rendered")
             reply = render_error(error)
         found.respond(reply)
-        self._desk.answered(receipt, self._outputs[effect.query_id], found.scope.task)
+        self._desk.count_answer(receipt, self._outputs[effect.query_id], found.scope.task)
 
     def _receipt_id(self, query_id: int) -> str:
         return f"{self._gateway_id}-{query_id}"
@@ -395,4 +400,4 @@ class V2Frontend:
             found.respond(render_error(error_of(effect), self._receipt_id(effect.query_id)))
         receipt = self._dispatcher.receipt(effect.query_id)
         if receipt is not None:
-            self._desk.book.refused(receipt)
+            self._desk.arms.count_refusal(receipt)

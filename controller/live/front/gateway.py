@@ -1,4 +1,4 @@
-"""A gateway: where queries come in and are dispatched, and whose own device runs most of them."""
+"""A gateway: queries arrive and are dispatched here, and its own device runs most of them."""
 
 from __future__ import annotations
 
@@ -16,37 +16,48 @@ from modelless.common.errors import UnavailableError
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import render_error, render_text
 from modelless.controller.config import Settings
-from modelless.controller.control.service import Service
-from modelless.controller.dispatch.instances import WorkerReport
-from modelless.controller.dispatch.trials import TrialBook
+from modelless.controller.control.messages import MemberReport
+from modelless.controller.control.pools import GATEWAYS
+from modelless.controller.control.served_versions import Service
+from modelless.controller.dispatch.messages import (
+    Advised,
+    BatchReturned,
+    CatalogChanged,
+    LoadChanged,
+    ShutDown,
+    Tick,
+    WorkerLost,
+    WorkerReport,
+    WorkerReported,
+)
+from modelless.controller.dispatch.trials import TrialArms
 from modelless.controller.live.control.control_link import ControlLink
-from modelless.controller.live.control.pools import GATEWAYS
 from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.frontend import Respond, RunBatch, V2Frontend
 from modelless.controller.live.front.overhead import Overhead
 from modelless.controller.live.front.receipt_log import ReceiptLog
 from modelless.controller.live.front.remote_workers import RemoteWorkers
 from modelless.controller.live.knowledge import Knowledge, Rereader
-from modelless.controller.live.messages import Orders, Report
+from modelless.controller.live.messages import Orders
 from modelless.controller.live.pace import EXCHANGE_S, Pace
 from modelless.controller.live.recordings import open_dispatcher
 from modelless.controller.live.successor import Successor
 from modelless.controller.live.version_follower import VersionFollower
+from modelless.controller.live.worker.batch_replies import Ran, TurnedBack
 from modelless.controller.live.worker.device import LocalDevice
-from modelless.controller.live.worker.sharing import Ran, TurnedBack
 from modelless.policies.views import WorkerState
 from modelless.variants.estimates import Load
 from modelless.variants.runtimes.resident_memory import resident_bytes
 from modelless.variants.vocabulary import DeviceClass, Placement
 
-# Scrapes of a gateway: it answers with what the control loop knows of the whole cluster.
+# Scrapes of a gateway: the answer is that of the control loop, for the whole cluster.
 
 
 class Scrapes:
-    """Fetches the metrics off the way of queries.
+    """Fetches the metrics off the path of queries.
 
     Args:
-        control: knows them.
+        control: the control loop, which has the metrics.
     """
 
     def __init__(self, control: ControlLink) -> None:
@@ -68,19 +79,19 @@ class Scrapes:
         respond(reply)
 
 
-# Which of the machine's CPU cores a device keeps to.
+# The CPU cores of the machine that a device keeps to.
 
 
 def cores_of(rank: int, threads: int, devices: int) -> frozenset[int]:
-    """The CPU cores of one of several like devices: its own, or none if there are too few for all.
+    """Return the CPU cores of one of several equal devices; none if there are too few for all.
 
-    A model that always runs on one core finds its weights in that core's cache, and is not moved
-    on top of another that runs.
+    A model that always runs on one core finds its weights in that core's cache, and never shares
+    the core with another model.
 
     Args:
-        rank: which of the devices, from 0.
-        threads: cores that each takes.
-        devices: how many there are.
+        rank: the device's number, from 0.
+        threads: number of cores for each device.
+        devices: number of devices.
     """
     if not hasattr(os, "sched_getaffinity"):  # not Linux
         return frozenset()
@@ -96,24 +107,24 @@ TICK_S = 0.02
 OWN_TIME_LEARNT = 0.02
 OWN_TIME_STEP_S = 0.0003
 IDLE_TICK_S = 0.1
-"""How soon a tick comes after the first query since a quiet time: a refusal may be this late."""
+"""Time to the first tick after a quiet time: a refusal may be this late."""
 
 
 class Gateway:
-    """Everything in a gateway's process but the way in.
+    """Everything in a gateway's process but its HTTP server.
 
     Args:
-        gateway_id: its name, also its device's.
+        gateway_id: its id, and that of its device.
         settings: as given to ``modelless up``.
         knowledge: tasks, variants, profiles: read once from the store.
         remote: sends batches to other workers.
         control: takes a report once a second and answers with orders, and tells which versions are
             in service.
         reread: reads the store anew, for versions registered or profiled since.
-        rank: which of the gateways this is, from 0; None if unknown.
-        count: how many gateways there are.
-        receipt_log: where receipts are kept for later; None: nowhere.
-        successor: whose place it may be taking.
+        rank: the gateway's number, from 0; None if unknown.
+        count: number of gateways.
+        receipt_log: writes receipts to files; None: nothing does.
+        successor: its part in the replacement of another gateway.
     """
 
     def __init__(
@@ -139,7 +150,7 @@ class Gateway:
         self._device = self._open_device(rank, count)
         self._desk = FeedbackDesk(
             gateway_id,
-            TrialBook(settings.seed, gateway_id, self._dispatcher.roster.is_served),
+            TrialArms(settings.seed, gateway_id, self._dispatcher.instances.is_served),
             knowledge.catalog.tasks,
         )
         self.frontend = V2Frontend(
@@ -177,7 +188,7 @@ class Gateway:
         )
 
     def start(self) -> None:
-        """Begin to tick and to talk to the control loop."""
+        """Begin to tick, and to exchange reports for orders with the control loop."""
         self._on_device_change()  # an empty device can be loaded: queries may wait for that
         self._remote.start(self._tell_of_others)
         sys.setswitchinterval(0.0005)  # a finished batch must not wait for the loop's 5 ms
@@ -191,7 +202,7 @@ class Gateway:
         ]
 
     def check_health(self) -> None:
-        """Raise if this gateway cannot serve any more."""
+        """Raise an error if this gateway cannot serve any more."""
         if self._device is not None:
             self._device.check_health(time.monotonic())
         for task in self._tasks:
@@ -199,21 +210,22 @@ class Gateway:
                 raise RuntimeError(f"a loop of the gateway has ended: {task}")
 
     async def drain(self, most_s: float) -> None:
-        """Let what runs or waits finish, for at most ``most_s`` seconds; then refuse and leave."""
+        """Let open queries finish for at most ``most_s`` seconds; then refuse the rest, and end."""
         self.frontend.is_draining = True
         end_s = time.monotonic() + most_s
         while self._dispatcher.open_queries and time.monotonic() < end_s:
             await asyncio.sleep(0.01)
         self.close()
-        await self._control.say_goodbye(self._report())  # with what it has counted since the last
+        # with what it has counted since its last report
+        await self._control.say_goodbye(self._report(), self._desk.for_others())
 
     def close(self) -> None:
-        """Refuse what waits and stop."""
+        """Refuse the queries that wait, and stop."""
         for task in self._tasks:
             task.cancel()
         if self._wake is not None:
             self._wake.cancel()
-        self.frontend.carry_out(self._dispatcher.shut_down(time.monotonic()))
+        self.frontend.decide(ShutDown())
         if self._receipt_log is not None:
             self._receipt_log.close(self._dispatcher.receipts)
         if self._tape is not None:
@@ -222,7 +234,7 @@ class Gateway:
             self._device.close()
 
     def status(self) -> Mapping[str, Any]:
-        """The cluster in a few figures, as the control loop last told."""
+        """Return the control loop's last status of the cluster."""
         return self._status
 
     # -- batches ------------------------------------------------------------------------------
@@ -236,6 +248,10 @@ class Gateway:
             self._remote.run(batch, *allowed, self._on_remote_batch)
 
     def _on_local_batch(self, batch_id: int, busy_s: float, result: Any) -> None:
+        if isinstance(result, TurnedBack):
+            self._on_device_change()  # else the batch would be sent there again
+            self.frontend.decide(BatchReturned(batch_id, result.others_s))
+            return
         # The device runs one batch at a time: whatever is not its time is this process's own.
         self._own.learn(time.monotonic() - self._handed_s - busy_s)
         self.frontend.on_batch_done(batch_id, busy_s, result, lost=False)
@@ -247,7 +263,7 @@ class Gateway:
             if result.holds is not None and result.holds.worker_id in self._directory:
                 self._directory[result.holds.worker_id] = result.holds
                 self._tell_of_others()  # else the batch would be sent there again
-            self.frontend.on_batch_returned(batch_id, result.others_s)
+            self.frontend.decide(BatchReturned(batch_id, result.others_s))
         elif isinstance(result, Ran):
             self.frontend.on_batch_done(
                 batch_id,
@@ -268,18 +284,20 @@ class Gateway:
             await asyncio.sleep(TICK_S if self._dispatcher.open_queries else IDLE_TICK_S)
             now_s = time.monotonic()
             try:
-                if self._dispatcher.open_queries or self._dispatcher.quarantine.signs:
-                    self.frontend.carry_out(self._dispatcher.on_tick(now_s))
+                if self._dispatcher.open_queries or self._dispatcher.quarantined:
+                    self.frontend.decide(Tick())
                 if now_s - refreshed_s >= 1.0:
                     refreshed_s = now_s
-                    self._dispatcher.refresh(Load(self._busy_neighbours, now_s), self._starting_s)
+                    self._tell_load()
+                    self._on_device_change()  # again: dispatch forgets a worker that seems lost
+                    self._tell_of_others()
                     if self._receipt_log is not None:
-                        self._receipt_log.take(self._dispatcher.receipts)
+                        self._receipt_log.log_new(self._dispatcher.receipts)
             except Exception:  # the gateway must outlive whatever a policy does
                 logger.exception("a tick failed")
 
     def _wake_at(self, at_s: float) -> None:
-        """Tick at a time of the policy's wish; of several the first, which asks for the next."""
+        """Tick at this time, or earlier if an earlier tick is due: that one asks for the next."""
         if self._wake is not None and not self._wake.cancelled():
             if self._wake_s <= at_s:
                 return
@@ -289,13 +307,13 @@ class Gateway:
 
     def _on_wake(self) -> None:
         self._wake = None
-        self.frontend.carry_out(self._dispatcher.on_tick(time.monotonic()))
+        self.frontend.decide(Tick())
 
     async def _exchange_forever(self) -> None:
         silent = False
         while True:
             try:
-                orders = await self._control.exchange(self._report())
+                orders = await self._control.exchange(self._report(), self._desk.for_others())
                 self._obey(orders)
                 self._successor.on_orders(orders)
                 silent = False
@@ -328,10 +346,11 @@ class Gateway:
             self._settings.residency.pinned,
             partial(self._knowledge.load_s, device_class.name),
             self._settings.limits.max_batch,
+            record=self._settings.record,
         )
 
     def take_rank(self, rank: int, count: int) -> None:
-        """It is this one of so many gateways from now on."""
+        """Set the gateway's number and the number of gateways."""
         if self._device is not None:
             self._device.keep_to(self._cores_of(self._device.device_class, rank, count))
 
@@ -345,11 +364,11 @@ class Gateway:
             return None
         return self._device.state(self._dispatcher.in_use(self.gateway_id))
 
-    def _report(self) -> Report:
+    def _report(self) -> MemberReport:
         now_s = time.monotonic()
         interval_s, self._reported_s = now_s - self._reported_s, now_s
         counters = self._dispatcher.take_counters()
-        return Report(
+        return MemberReport(
             member_id=self.gateway_id,
             is_gateway=True,
             state=self._state(),
@@ -367,21 +386,18 @@ class Gateway:
             host=platform.node(),
             coverage=self._knowledge.cost_model.coverage(),
             drifts=self._knowledge.cost_model.drifts(),
-            trials=self._desk.book.take(),
-            feedback=self._desk.for_others(),
+            trials=self._desk.arms.take_counts(),
             pool=GATEWAYS,
             changes=self._device.take_changes() if self._device is not None else (),
             meters=counters.meters,
-            quarantined={n: str(sign) for n, sign in self._dispatcher.quarantine.signs.items()},
+            quarantined={n: str(sign) for n, sign in self._dispatcher.quarantined.items()},
             is_urgent=self._pace.take_urgency(),
-            standing=self._successor.standing,
+            replica=self._successor.replica,
         )
 
     def _obey(self, orders: Orders) -> None:
         self._status = orders.status
         self._busy_neighbours = orders.busy_neighbours
-        if abs(self._own.seconds - self._told_own_s) > OWN_TIME_STEP_S:
-            self._on_device_change()
         if self._device is not None:
             in_use = self._dispatcher.in_use(self.gateway_id)
             self._device.obey(orders.effects, in_use, self._knowledge.catalog.versions)
@@ -389,25 +405,24 @@ class Gateway:
             self._shares = orders.shares
             self._advise()
         self._desk.obey(orders)
-        now_s = time.monotonic()
         directory = {report.worker_id: report for report in orders.directory}
         if orders.starting_s != self._starting_s:  # before it is ready for want of work
             self._starting_s = orders.starting_s
-            self._dispatcher.refresh(Load(self._busy_neighbours, now_s), self._starting_s)
+            self._tell_load()
         self.frontend.is_at_rest = orders.is_at_rest
         if not orders.is_settled:
             directory = self._directory | directory
         for gone in directory.keys() - self._remote.still_there(directory):
             del directory[gone]
         for gone in self._directory.keys() - directory.keys():
-            self.frontend.carry_out(self._dispatcher.on_worker_lost(gone, now_s))
+            self.frontend.decide(WorkerLost(gone))
         self._directory = directory
         self._tell_of_others()
 
     def _tell_of_others(self) -> None:
-        """Tell the dispatcher of the pools' workers: what they serve, and what a hop costs.
+        """Report the pools' workers to the dispatcher: what they serve, and the time of a hop.
 
-        Of one that is out of reach: that it holds nothing.
+        A worker that is out of reach holds nothing.
         """
         for report in self._directory.values():
             worker_id = report.worker_id
@@ -418,16 +433,19 @@ class Gateway:
 
     def _tell(self, report: WorkerReport, hop_s: float, lead_s: float = 0.0) -> None:
         serving = self._service.serving(report.variant_ids)
-        told = report._replace(variant_ids=serving, hop_s=hop_s), time.monotonic(), lead_s
-        self.frontend.carry_out(self._dispatcher.on_worker_report(*told))
+        report = report._replace(variant_ids=serving, hop_s=hop_s)
+        self.frontend.decide(WorkerReported(report, lead_s))
+
+    def _tell_load(self) -> None:
+        """Tell the dispatcher the load, and how soon scaling has new workers."""
+        load = Load(self._busy_neighbours, time.monotonic())
+        self.frontend.decide(LoadChanged(load, self._starting_s))
 
     def _advise(self) -> None:
-        problem = self._dispatcher.advise(self._desk.book.with_arms(self._shares))
-        if problem is not None:
-            logger.error("a policy failed: %s", problem)
+        self.frontend.decide(Advised(self._desk.arms.add_arms(self._shares)))
 
     def _on_service(self, service: Service) -> None:
-        """Serve these versions from now on; what runs on others ends there."""
+        """Serve these versions from now on; batches on others still end."""
         self._service = service
         self.frontend.serve(service, self._knowledge.catalog)
         self._on_device_change()
@@ -436,16 +454,17 @@ class Gateway:
             self._advise()
 
     def _on_knowledge(self, knowledge: Knowledge) -> None:
-        """Versions were registered or profiled since the start; none of them is loaded yet."""
+        """Use versions that were registered or profiled since the start; none is loaded yet."""
         self._knowledge = knowledge
         if self._tape is not None:
             self._tape.cut("versions were registered or profiled that it did not begin with")
-        self._dispatcher.roster.renew(knowledge.catalog.versions, knowledge.cost_model)
+        self.frontend.decide(CatalogChanged(knowledge.catalog.versions, knowledge.cost_model))
         self.frontend.servable = knowledge.servable()
         self.frontend.serve(self._service, knowledge.catalog)
 
     def _on_device_change(self) -> None:
-        """Tell the dispatcher of the device, and what handing it a batch costs here."""
+        """Report the device to the dispatcher, with the time to hand it a batch."""
         if self._device is not None:
-            self._told_own_s = self._own.seconds
+            if abs(self._own.seconds - self._told_own_s) > OWN_TIME_STEP_S:
+                self._told_own_s = self._own.seconds
             self._tell(self._device.report(), self._told_own_s)

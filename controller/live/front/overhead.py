@@ -1,4 +1,4 @@
-"""What handing a batch over costs beyond the device's own time, as it was lately."""
+"""The recent time that it takes to hand a batch over, beyond the device's own time."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import math
 from collections.abc import Callable
 
 REMEMBERED_S = 5.0
-"""For so long a mean stands that nothing has been added to; then it begins to fade."""
+"""A mean without new measurements stands so long; then it begins to fade."""
 
 HALVES_S = 5.0
 
 
 class Overhead:
-    """An exponential mean that goes back to its first guess while nothing is measured.
+    """An exponential mean that returns to its first guess while nothing is measured.
 
-    It is part of what queries are refused by. An overload may drive it beyond every deadline: then
-    nothing is admitted, so nothing is measured, and that the overload is over would never be found
-    out.
+    Queries are refused by predictions that contain it. An overload may drive it beyond every
+    deadline. Then nothing is admitted and nothing is measured, so without the return the gateway
+    would never notice the end of the overload.
 
     Args:
-        first_s: before anything was measured, seconds.
+        first_s: the first guess, seconds.
         learnt: a measurement's weight, 0 to 1.
-        clock: seconds.
-        most_growth: a measurement of more times the mean than this counts as so many.
-        believe_first: whether the first measurement is the mean, as of a place that is far away.
+        clock: returns the time in seconds.
+        most_growth: a measurement counts at most so many times the mean.
+        believe_first: whether the first measurement replaces the guess.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Overhead:
         self._is_to_believe = believe_first
 
     def learn(self, took_s: float) -> None:
-        """A batch was handed over; negative times are the clock's."""
+        """Add a measurement, seconds; a negative one comes from the clock and counts as 0."""
         before_s = max(took_s, 0.0) if self._is_to_believe else self.seconds
         self._is_to_believe = False
         counted_s = min(max(took_s, 0.0), self._most_growth * before_s if before_s else math.inf)
@@ -52,7 +52,7 @@ class Overhead:
 
     @property
     def seconds(self) -> float:
-        """What it costs now."""
+        """The mean now, seconds."""
         idle_s = max(self._clock() - self._learnt_at_s - REMEMBERED_S, 0.0)
         fades: float = 0.5 ** (idle_s / HALVES_S)
         return self._first_s + (self._mean_s - self._first_s) * fades

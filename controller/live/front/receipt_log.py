@@ -1,4 +1,4 @@
-"""A gateway's receipts on their way to its files: a sample, off the path of queries."""
+"""Writes a sample of a gateway's receipts to files, off the path of queries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from modelless.controller.config import HistorySettings
-from modelless.controller.dispatch.receipts import Receipt, ReceiptBook
+from modelless.controller.dispatch.receipts import Receipt, RecentReceipts
 from modelless.controller.history.receipts import (
     ReceiptFiles,
     drop_old_files,
@@ -17,14 +17,14 @@ from modelless.controller.history.receipts import (
     receipts_folder,
 )
 
-# Which receipts are worth writing down, when there are too many to write them all.
+# The sample of receipts to write, when there are too many to write them all.
 
 _TELLING_SHARE = 0.75
 _FAR_OFF = 2.0
 
 
 def is_telling(receipt: Receipt) -> bool:
-    """Whether someone may ask about it: refused, late, moved, or far from what was predicted."""
+    """Whether people may ask about it: refused, late, retried, or far from its prediction."""
     if receipt.outcome != "served" or receipt.attempts > 1 or receipt.rebinds or receipt.problem:
         return True
     observed_s = receipt.observed_latency_s or 0.0
@@ -33,10 +33,10 @@ def is_telling(receipt: Receipt) -> bool:
 
 
 def sample(receipts: Sequence[Receipt], most: int) -> list[Receipt]:
-    """At most ``most`` of the receipts, in their order.
+    """Return at most ``most`` of the receipts, in their order.
 
-    Of telling ones up to three quarters, evenly spread, and of the others the rest: so a flood of
-    refusals leaves room for what was served, and the other way round.
+    Up to three quarters are telling ones, evenly spread, and the rest are others. So a flood of
+    refusals leaves room for served queries, and the other way round.
     """
     if len(receipts) <= most:
         return list(receipts)
@@ -49,7 +49,7 @@ def sample(receipts: Sequence[Receipt], most: int) -> list[Receipt]:
 
 
 def _spread(numbers: Sequence[int], count: int) -> list[int]:
-    """``count`` of the numbers, evenly spread."""
+    """Return ``count`` of the numbers, evenly spread."""
     if count <= 0:
         return []
     step = len(numbers) / count
@@ -59,18 +59,18 @@ def _spread(numbers: Sequence[int], count: int) -> list[int]:
 logger = logging.getLogger(__name__)
 
 LAST_KEPT = 500
-"""Receipts that are written when a gateway ends, whatever the sample was."""
+"""Number of receipts that are written when a gateway ends, besides the sample."""
 
 _MOST_SEEN = 20_000
 
 
 class ReceiptLog:
-    """Writes what closed since the last call, a sample of it, in a thread.
+    """Writes a sample of the receipts that were closed since the last call, in a thread.
 
     Args:
-        home: where the files go.
-        gateway_id: whose receipts they are.
-        settings: how many a second, how many bytes.
+        home: folder of the files.
+        gateway_id: the gateway of the receipts.
+        settings: receipts a second, and bytes in all.
     """
 
     def __init__(self, home: Path, gateway_id: str, settings: HistorySettings) -> None:
@@ -86,14 +86,14 @@ class ReceiptLog:
         self._writing: asyncio.Task[None] | None = None
         self._is_failing = False
 
-    def take(self, book: ReceiptBook) -> None:
-        """Begin to write what is new; once a second is enough. Does nothing while it writes."""
+    def log_new(self, receipts: RecentReceipts) -> None:
+        """Begin to write new receipts, unless it still writes. Call this about once a second."""
         if not self._per_s or (self._writing is not None and not self._writing.done()):
             return
         now_s = time.monotonic()
         self._may = min(self._may + self._per_s * (now_s - self._taken_s), 10.0 * self._per_s)
         self._taken_s = now_s
-        fresh = book.newest(self._last, _MOST_SEEN)
+        fresh = receipts.newest(self._last, _MOST_SEEN)
         if not fresh:
             return
         chosen = sample(fresh, int(self._may))
@@ -109,11 +109,11 @@ class ReceiptLog:
         if self._writing is not None:
             await self._writing
 
-    def close(self, book: ReceiptBook) -> None:
-        """Write the last receipts, those that were not in the sample, too."""
+    def close(self, receipts: RecentReceipts) -> None:
+        """Write the last receipts, also those that were not in the sample."""
         if not self._per_s:
             return
-        fresh = book.newest(self._last, LAST_KEPT)
+        fresh = receipts.newest(self._last, LAST_KEPT)
         self._write((self._unwritten + fresh)[-LAST_KEPT:])
         self._unwritten = []
 

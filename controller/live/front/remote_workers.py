@@ -1,4 +1,4 @@
-"""Workers in other processes: one handle call a batch, pinned to the worker that was chosen."""
+"""Workers in other processes: each batch is one handle call, pinned to the chosen worker."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from modelless.common.errors import ModellessError
 from modelless.controller.live.front.frontend import RunBatch
 from modelless.controller.live.front.overhead import Overhead
 from modelless.controller.live.front.routable import ROUTABLE, RoutableWorkers
-from modelless.controller.live.worker.sharing import Ran, TurnedBack
+from modelless.controller.live.worker.batch_replies import Ran, TurnedBack
 
 logger = logging.getLogger(__name__)
 
 RemoteCallback = Callable[[int, "Ran | TurnedBack | Exception", bool], None]
-"""batch id, what came of it, whether the worker is gone."""
+"""Takes a batch id, the result, and whether the worker is gone."""
 
 
 class WorkerGoneError(ModellessError):
-    """The worker a batch was meant for is not there any more."""
+    """The worker that a batch was meant for is gone."""
 
     http_status = 503
 
 
 FIRST_HOP_S = 0.002
-"""Price of a hop before one was measured: a 150 kB batch by handle takes about this long."""
+"""Time of a hop before one was measured: a 150 kB batch by handle takes about this long."""
 
 HOP_LEARNT = 0.1
 MOST_GROWTH = 4.0
 
 BELIEVED_GONE_S = 5.0
-"""For how long a worker that was found gone gets nothing, though it may still tell of itself."""
+"""A worker that was found gone gets no batch for so long, though it may still report."""
 
 
 class RemoteWorkers:
-    """Sends batches to the workers of pools, and learns what the way there costs.
+    """Sends batches to the workers of pools, and learns how long the way there takes.
 
     Args:
         pools: a Serve handle by pool; the worker is named in the call, for its router.
-        routable: what Serve's routers know.
-        clock: seconds.
+        routable: the workers that Serve's routers know.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class RemoteWorkers:
             for app in self._apps
         }
         self._running: set[asyncio.Task[None]] = set()
-        self._gone: dict[str, float] = {}  # and until when that is believed
+        self._gone: dict[str, float] = {}  # until when each is believed gone
 
     def start(self, on_change: Callable[[], None]) -> None:
-        """Open the way to the workers; ``on_change`` is called when others can be reached.
+        """Open the way to the workers; call ``on_change`` when other workers can be reached.
 
-        It comes on the event loop. Serve's handles begin to listen when they are first used.
+        The call comes on the event loop. Serve's handles begin to listen when they are first used.
         """
         loop = asyncio.get_running_loop()
 
@@ -77,30 +77,30 @@ class RemoteWorkers:
         self._apps = {app: handle.options() for app, handle in self._apps.items()}
 
     def reaches(self, worker_id: str) -> bool:
-        """Whether batches can be sent there now."""
+        """Whether batches can be sent to the worker now."""
         return self._routable.app_of(worker_id) in self._apps
 
     def still_there(self, worker_ids: Collection[str]) -> set[str]:
-        """Those that have not been found gone: a worker that ends tells of itself to the last."""
+        """Return the workers that were not found gone: one that ends reports to the last."""
         now_s = self._clock()
         self._gone = {name: until_s for name, until_s in self._gone.items() if now_s < until_s}
         return set(worker_ids) - self._gone.keys()
 
     def hop_s(self, worker_id: str) -> float:
-        """What reaching the worker costs a batch, there and back, seconds; as measured lately."""
+        """Return the recent time that a batch travels to the worker and back, seconds."""
         hop = self._hops.get(self._routable.app_of(worker_id) or "")
         return round(hop.seconds if hop is not None else FIRST_HOP_S, 4)
 
     def run(
         self, batch: RunBatch, expected_s: float, patience_s: float, callback: RemoteCallback
     ) -> None:
-        """Send the batch; ``callback`` comes on the event loop.
+        """Send the batch; ``callback`` is called on the event loop.
 
         Args:
-            batch: what is to run, and where.
-            expected_s: how long it is expected to take, the way included.
-            patience_s: how much longer it may take.
-            callback: is told what came of it.
+            batch: the batch, with its worker.
+            expected_s: how long it is expected to take, the way included, seconds.
+            patience_s: how much longer it may take, seconds.
+            callback: takes the result.
         """
         running = self._run(batch, expected_s, patience_s, callback)
         task = asyncio.get_running_loop().create_task(running)
@@ -133,6 +133,6 @@ class RemoteWorkers:
             self._gone[batch.worker_id] = self._clock() + BELIEVED_GONE_S
         except Exception as error:  # noqa: BLE001  (whatever comes back from afar is an answer)
             result = error
-        if isinstance(result, (Ran, TurnedBack)):  # the next batch takes as long on its way
+        if isinstance(result, (Ran, TurnedBack)):  # the next batch travels as long
             result = result._replace(others_s=max(result.others_s - hop_s, 0.0))
         callback(batch.batch_id, result, lost)

@@ -1,4 +1,4 @@
-"""What replies say beside the outputs: how a query was served, or why it was not."""
+"""The parts of replies beside the outputs: how a query was served, or why it was refused."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from modelless.common.errors import (
     OverloadedError,
     UnavailableError,
 )
-from modelless.controller.dispatch.nearest_limits import is_infeasible
+from modelless.controller.dispatch.messages import Refuse
 from modelless.controller.dispatch.receipts import Receipt
-from modelless.controller.effects import Refuse
+from modelless.controller.dispatch.refusal_messages import is_infeasible
 from modelless.policies.reasons import Reason
 from modelless.variants.vocabulary import Accuracy
 
@@ -21,17 +21,17 @@ _TRY_AGAIN_ELSEWHERE = {Reason.NOTHING_READY, Reason.SHUTTING_DOWN, Reason.WORKE
 
 
 def reply_parameters(receipt: Receipt, accuracy: Accuracy, receipt_id: str) -> dict[str, Any]:
-    """The parameters of the answer to a query that was served.
+    """Return the parameters of the answer to a served query.
 
     Args:
-        receipt: the query's.
-        accuracy: of the variant that served it.
-        receipt_id: as clients name it.
+        receipt: the query's receipt.
+        accuracy: the accuracy of the variant that served it.
+        receipt_id: the receipt's id for clients.
     """
     cost_usd = None
     if receipt.candidates is not None:
         row = receipt.row
-        if row is None:  # chosen only when a device fell idle
+        if row is None:  # it was chosen when a worker fell idle
             row = receipt.candidates.row_of(receipt.variant_id, receipt.device_class)
         if row is not None:
             cost_usd = float(receipt.candidates.cost_usd[row])
@@ -50,7 +50,7 @@ def reply_parameters(receipt: Receipt, accuracy: Accuracy, receipt_id: str) -> d
 
 
 def error_of(refusal: Refuse) -> ModellessError:
-    """The error a client gets for a refusal."""
+    """Return the error that a client gets for a refusal."""
     if is_infeasible(refusal.reason):
         return InfeasibleError(refusal.message)
     if refusal.reason in (Reason.QUEUE_TOO_LONG, Reason.QUEUE_FULL):

@@ -1,8 +1,8 @@
-"""Which workers this process can send batches to: what Serve's routers in it know.
+"""The workers that this process can send batches to: those that Serve's routers in it know.
 
-A worker tells the control loop that it is there before Serve's routers know of it, and Serve takes
-one that is to stop out of the routers before it stops. A batch sent to a worker that no router
-knows would wait for nothing; so only those in here are given any.
+A worker reports to the control loop before Serve's routers know it, and Serve takes a worker out of
+the routers before it stops. A batch for a worker that no router knows would wait in vain, so only
+the workers in here are given batches.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Callable, Collection
 
 
 class RoutableWorkers:
-    """Worker ids by Serve application, written by routers on whichever thread they run."""
+    """Worker ids by Serve application. Routers write them, each on its own thread."""
 
     def __init__(self) -> None:
         self._ids: dict[str, frozenset[str]] = {}
         self._listeners: list[Callable[[], None]] = []
 
     def listen(self, on_change: Callable[[], None]) -> None:
-        """Have ``on_change`` called after each change, on the router's thread."""
+        """Call ``on_change`` after each change, on the router's thread."""
         self._listeners.append(on_change)
 
     def put(self, app: str, worker_ids: Collection[str]) -> None:
-        """The application's workers are these now."""
+        """Set the application's workers."""
         ids = frozenset(worker_ids)
         if ids != self._ids.get(app):
             self._ids[app] = ids
@@ -30,7 +30,7 @@ class RoutableWorkers:
                 listener()
 
     def app_of(self, worker_id: str) -> str | None:
-        """The application that the worker belongs to; None if no router knows it."""
+        """Return the application that the worker belongs to; None if no router knows it."""
         for app, ids in tuple(self._ids.items()):
             if worker_id in ids:
                 return app
@@ -38,4 +38,4 @@ class RoutableWorkers:
 
 
 ROUTABLE = RoutableWorkers()
-"""Those of this process."""
+"""The workers that this process's routers know."""

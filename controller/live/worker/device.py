@@ -1,4 +1,4 @@
-"""The device in this process: what it holds, the thread that runs batches, the one that loads.
+"""The device in this process: a driver of ``device/machine``, with the engines and two threads.
 
 Engines release the interpreter while they compute, so the event loop goes on parsing and replying.
 Everything public is called on the event loop's thread, and every callback comes back on it.
@@ -10,24 +10,20 @@ import asyncio
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from math import inf
 from pathlib import Path
+from typing import Any
 
-from modelless.common.errors import ModellessError
-from modelless.controller.device.changes import Change
-from modelless.controller.device.load_backoff import never_ends
-from modelless.controller.device.load_queue import LoadQueue
-from modelless.controller.device.residency import Residency
-from modelless.controller.device.resizing import Resident, take_along
-from modelless.controller.dispatch.instances import WorkerReport
-from modelless.controller.effects import (
-    LoadInstance,
-    PlanEffect,
-    ResizeWorker,
-    UnloadInstance,
-)
+from modelless.controller.config import RecordSettings
+from modelless.controller.device import messages
+from modelless.controller.device.load_backoff import is_load_stuck
+from modelless.controller.device.messages import LoadInstance, Order
+from modelless.controller.dispatch.messages import WorkerReport
+from modelless.controller.live.recordings import open_device
+from modelless.controller.live.worker.batch_replies import TurnedBack
 from modelless.controller.live.worker.device_threads import (
     Batch,
     BatchResult,
@@ -38,9 +34,6 @@ from modelless.controller.live.worker.device_threads import (
     Removal,
     Tensors,
 )
-from modelless.controller.live.worker.residency_log import ChangeLog
-from modelless.controller.live.worker.resizing import Resizing
-from modelless.policies.reasons import Reason
 from modelless.policies.views import WorkerState
 from modelless.profiler.measure.inputs import FREE_AXIS, sample_inputs, warm_up_inputs
 from modelless.variants.runtimes import LoadedVariant, find_runtime
@@ -48,28 +41,34 @@ from modelless.variants.vocabulary import DeviceClass, Task, Variant
 
 logger = logging.getLogger(__name__)
 
-BatchCallback = Callable[[int, float, BatchResult], None]
+BatchCallback = Callable[[int, float, BatchResult | TurnedBack], None]
 """batch id, seconds the device was busy, each query's outputs or what went wrong."""
+
+NOT_RECORDED = RecordSettings()
 
 STALLED_S = 120.0
 """A batch that runs longer hangs: its queries were given up long before."""
+_MOST_CHANGES = 256
+"""Changes kept until they are reported; beyond it the oldest are forgotten."""
 
 
 class LocalDevice:
-    """One device of one class, and what is loaded in it.
+    """One device of one class, and the engines that are loaded in it.
 
     Args:
         worker_id: its name in the cluster.
-        device_class: what it is; its ``threads`` go to the engine.
+        device_class: its class, whose ``threads`` go to the engines.
         memory_bytes: budget that loaded variants, as measured, may fill.
         fetch: from an artifact's sha256 to a local file.
         tasks: by name, for warm-up inputs.
-        on_change: called after a load or an unload.
+        on_change: called when other variants are ready than before.
         cores: CPU cores that batches run on; empty for wherever the system puts them.
-        sizes: what it may be resized to.
+        sizes: device classes that it may be resized to.
         pinned: scopes whose variants are to stay once they are loaded.
         load_s: predicts a variant's load, seconds; not finite if unknown.
         max_batch: most items a batch may have.
+        most_waiting: batches that it accepts beside the one that runs.
+        record: whether and where its events are recorded.
     """
 
     def __init__(
@@ -85,176 +84,144 @@ class LocalDevice:
         pinned: Collection[str] = (),
         load_s: Callable[[str], float] = lambda _: math.nan,
         max_batch: int = 1,
+        most_waiting: float = inf,
+        record: RecordSettings = NOT_RECORDED,
     ) -> None:
         self.worker_id = worker_id
-        self.device_class = device_class
         self._fetch = fetch
         self._tasks = tasks
         self._on_change = on_change
-        self._residency = Residency(worker_id, memory_bytes, pinned)
-        self._changes = ChangeLog(worker_id)
-        self._waiting = LoadQueue()
-        self._wake: asyncio.TimerHandle | None = None
-        self._busy_s, self._load_ended_s = 0.0, time.monotonic()  # busy since then
-        self._loading: tuple[str, float] | None = None
         self._load_s = load_s
         self._max_batch = max_batch
         self._sizes = {size.name: size for size in (device_class, *sizes)}
-        self._resizing: Resizing | None = None
+        self._machine, self._tape = open_device(
+            record,
+            {
+                "worker_id": worker_id,
+                "device_class": device_class.name,
+                "memory_bytes": memory_bytes,
+                "now_s": time.monotonic(),
+                "sizes": list(self._sizes),
+                "pinned": list(pinned),
+                "most_waiting": most_waiting,
+            },
+        )
+        self._variants: dict[str, Variant] = {}
+        self._engines: dict[int, LoadedVariant] = {}
+        self._handed_in: dict[int, tuple[Sequence[Tensors], BatchCallback]] = {}
+        self._changes: deque[messages.ResidencyChange] = deque(maxlen=_MOST_CHANGES)
+        self._wake: asyncio.TimerHandle | None = None
         self._batches = BatchThread(worker_id, cores)
         self._loads = LoadThread(worker_id, self._load)
-
-    # -- batches --------------------------------------------------------------------------------
+        self._carry_out: dict[type, Callable[[Any], None]] = {
+            messages.StartBatch: self._start_batch,
+            messages.TurnBatchBack: self._turn_batch_back,
+            messages.StartLoad: self._start_load,
+            messages.Free: self._free,
+            messages.ReportReady: lambda _: on_change(),
+            messages.ResidencyChange: self._note_change,
+            messages.NoteResize: self._note_resize,
+            messages.WakeAt: self._wake_at,
+        }
 
     def run(
-        self, batch_id: int, variant_id: str, inputs: Sequence[Tensors], callback: BatchCallback
+        self,
+        batch_id: int,
+        variant_id: str,
+        inputs: Sequence[Tensors],
+        callback: BatchCallback,
+        expected_s: float = 0.0,
+        patience_s: float = inf,
     ) -> None:
-        """Run the queries' inputs as one batch; ``callback`` gets each query's outputs."""
-        try:
-            loaded = self._residency.acquire(variant_id, time.monotonic())
-        except ModellessError as error:
-            callback(batch_id, 0.0, error)
-            return
+        """Run the queries' inputs as one batch, or turn it back: ``callback`` is told.
 
-        def done(busy_s: float, result: BatchResult) -> None:
-            self._busy_s += busy_s
-            self._free(variant_id, self._residency.release(variant_id, time.monotonic()))
-            callback(batch_id, busy_s, result)
-
-        self._batches.put(Batch(loaded, inputs, done))
+        Args:
+            batch_id: a number that no other batch on this device has.
+            variant_id, inputs: the variant, and each query's tensors.
+            callback: called with each query's outputs, or why there are none.
+            expected_s, patience_s: see ``BatchHandedIn``.
+        """
+        self._handed_in[batch_id] = inputs, callback
+        self._handle(messages.BatchHandedIn(batch_id, variant_id, expected_s, patience_s))
 
     def keep_to(self, cores: Collection[int]) -> None:
         """Run batches on these CPU cores from now on; empty for wherever the system puts them."""
         self._batches.keep_to(cores)
 
-    # -- orders ---------------------------------------------------------------------------------
-
     def obey(
-        self, effects: Sequence[PlanEffect], in_use: set[str], variants: Mapping[str, Variant]
+        self,
+        effects: Sequence[Order],
+        in_use: Collection[str],
+        variants: Mapping[str, Variant],
     ) -> None:
-        """Carry out the control loop's orders, in order.
-
-        A variant that came into use since the decision stays, and then what was to take its room
-        stays out: the next decision sees both. For what is not to be tried again yet, after a load
-        that failed, nothing leaves.
-        """
-        now_s = time.monotonic()
-        if effects:
-            self._waiting.drop_spare()
-        without_room = set()
-        for effect in effects:
-            if isinstance(effect, UnloadInstance):
-                held_off = effect.for_variant_id in self._residency.barred(now_s)
-                if held_off or effect.variant_id in in_use:
-                    without_room.add(effect.for_variant_id)
-                else:
-                    self.unload(effect.variant_id, effect.reason, effect.for_variant_id)
-            elif isinstance(effect, ResizeWorker):
-                self.resize(effect.device_class, in_use, variants)
-            elif isinstance(effect, LoadInstance) and effect.variant_id not in without_room:
-                variant = variants.get(effect.variant_id)
-                if variant is not None:
-                    self.load(variant, effect.reason)
-
-    def load(self, variant: Variant, reason: Reason = Reason.WANTED) -> None:
-        """Load in the background, one at a time; asking again for what is there does nothing."""
-        if self._resizing is not None:
-            return
-        was_ready = self._residency.is_ready(variant.id)
-        waits = self._residency.is_absent(variant.id) and self._waiting.can_wait(variant, reason)
-        if waits or self._residency.begin_load(variant.id, time.monotonic()):
-            self._waiting.put(variant, reason)
-            self._load_next()
-        elif not was_ready and self._residency.is_ready(variant.id):
-            self._changes.stays(variant.id)
-            self._on_change()
-
-    def unload(
-        self, variant_id: str, reason: Reason = Reason.UNWANTED, for_variant_id: str = ""
-    ) -> None:
-        """Take it out of reach now; its memory is freed after what already waits to run."""
-        if not self._residency.is_ready(variant_id):
-            return
-        self._changes.leaves(variant_id, reason, for_variant_id)
-        self._free(variant_id, self._residency.drain(variant_id, time.monotonic()))
-        self._on_change()
-
-    def resize(self, size: str, in_use: set[str], variants: Mapping[str, Variant]) -> None:
-        """Become one of another device class, in the background, while batches go on.
-
-        Asking while something loads does nothing: the control loop asks again. See
-        ``device/resizing``.
-        """
-        becomes = self._sizes.get(size)
-        is_loading = self._loading is not None or self._waiting.needed or self._resizing is not None
-        if becomes is None or becomes == self.device_class or is_loading:
-            return
-        ready, now_s = self._residency.ready, time.monotonic()
-        residents = [
-            Resident(
-                instance.variant_id,
-                instance.memory_bytes,
-                instance.last_used_s if instance.use_count else -inf,
-                instance.in_use,
-            )
-            for instance in self._residency.instances(in_use)
-            if instance.variant_id in ready
+        """Carry out the control loop's orders, as far as their variants are known here."""
+        loads = {effect.variant_id for effect in effects if isinstance(effect, LoadInstance)}
+        self._variants |= {name: variants[name] for name in loads if name in variants}
+        known = [
+            effect
+            for effect in effects
+            if not isinstance(effect, LoadInstance) or effect.variant_id in variants
         ]
-        taken = take_along(residents, self._residency.free_bytes)
-        if taken is None:
-            logger.warning("%s cannot become %s: no room to load twice", self.worker_id, size)
-            return
-        self._waiting.drop_spare()  # it would be of the size that it is now
-        self._resizing = Resizing(becomes, [variants[name] for name in taken], now_s)
-        self._load_next()
-        self._finish_resizing()
+        self._handle(messages.Ordered(known, frozenset(in_use)))
 
     def close(self) -> None:
-        """Stop both threads after what they are at."""
-        self._stop_resting()
+        """Stop both threads after what they are at, and end the recording."""
+        if self._wake is not None:
+            self._wake.cancel()
         self._batches.close()
         self._loads.close()
+        if self._tape is not None:
+            self._tape.close()
 
     # -- reports --------------------------------------------------------------------------------
 
-    def report(self) -> WorkerReport:
-        """What dispatch needs to know of it."""
-        return WorkerReport(self.worker_id, self.device_class.name, self._residency.ready)
+    @property
+    def device_class(self) -> DeviceClass:
+        """Its class."""
+        return self._sizes[self._machine.device_class]
 
-    def state(self, in_use: set[str]) -> WorkerState:
-        """What planning needs to know of it; its busy share is that since the last call.
+    @property
+    def in_use(self) -> set[str]:
+        """The variants with batches that run or wait."""
+        return self._machine.in_use
+
+    @property
+    def waiting(self) -> int:
+        """How many batches wait beside the one that runs."""
+        return max(self._machine.batches - 1, 0)
+
+    def remaining_s(self) -> float:
+        """Seconds for which the accepted batches will keep the device; 0 if it is idle."""
+        return self._machine.remaining_s(time.monotonic())
+
+    def report(self) -> WorkerReport:
+        """The variants that are ready, for dispatch."""
+        return WorkerReport(self.worker_id, self._machine.device_class, self._machine.ready)
+
+    def state(self, in_use: Collection[str] = ()) -> WorkerState:
+        """The device as planning sees it; its busy share is that since the last call.
 
         Args:
-            in_use: variants with queries running or waiting.
+            in_use: variants with queries that run or wait, besides those of accepted batches.
         """
-        now_s = time.monotonic()
-        return WorkerState(
-            self.worker_id,
-            self.device_class.name,
-            self._residency.memory_bytes,
-            self._residency.instances(in_use),
-            self._batches.busy.take_share(),
-            resizing_to=self._resizing.device_class.name if self._resizing is not None else "",
-            barred=self._residency.barred(now_s),
-        )
+        share = self._batches.busy.take_share()
+        return self._machine.state(in_use, share, time.monotonic())
 
-    def take_changes(self) -> tuple[Change, ...]:
-        """Loads and evictions that ended since the last call."""
-        return self._changes.take()
+    def take_changes(self) -> tuple[messages.ResidencyChange, ...]:
+        """Loads and unloads that ended since the last call."""
+        taken = tuple(self._changes)
+        self._changes.clear()
+        return taken
 
     @property
     def failed_loads(self) -> Mapping[str, str]:
-        """What could not be loaded, and why."""
-        return self._residency.failed
-
-    def holds(self, variant_id: str) -> bool:
-        """Whether a batch can run with it now."""
-        return self._residency.is_ready(variant_id)
+        """Why variants could not be loaded, by id."""
+        return self._machine.failed_loads
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is loaded or loading."""
-        return not self._residency.states
+        return self._machine.is_empty
 
     def check_health(self, now_s: float) -> None:
         """Raise RuntimeError if it cannot go on: a thread has died, a batch or a load never ends.
@@ -268,43 +235,35 @@ class LocalDevice:
         running_s = now_s - self._batches.running_since_s
         if running_s > STALLED_S:  # a NaN, while nothing runs, is not
             raise RuntimeError(f"a batch has run in {self.worker_id} for {running_s:.0f} s")
-        if self._loading is not None:
-            variant_id, since_s = self._loading
-            if never_ends(since_s, self._load_s(variant_id), now_s):
+        if self._machine.loading is not None:
+            variant_id, since_s = self._machine.loading
+            if is_load_stuck(since_s, self._load_s(variant_id), now_s):
                 raise RuntimeError(f"the load of {variant_id} has run for {now_s - since_s:.0f} s")
 
-    # -- coming and going -----------------------------------------------------------------------
+    # -- events and effects ---------------------------------------------------------------------
 
-    def _load_next(self) -> None:
-        """Begin the next load, if none is under way and nothing is still to make room for it."""
-        if self._loading is not None:
-            return
-        if self._resizing is not None:
-            for variant in self._resizing.missing.values():
-                threads = self._resizing.device_class.threads
-                self._begin_load(Load(variant, threads, partial(self._loaded_again, variant)))
-                return
-        elif self._waiting and not self._residency.is_draining:
-            now_s = time.monotonic()
-            if (rest_s := self._waiting.rest_s(now_s)) > 0.0:
-                self._stop_resting()
-                self._wake = asyncio.get_running_loop().call_later(rest_s, self._load_next)
-                return
-            variant, reason = self._waiting.take()
-            waited = self._residency.is_absent(variant.id)  # its load was not begun
-            if waited and not self._residency.begin_load(variant.id, now_s):
-                self._load_next()
-                return
-            done = partial(self._loaded, variant, reason)
-            self._begin_load(Load(variant, self.device_class.threads, done))
+    def _handle(self, event: messages.Event) -> None:
+        for effect in self._machine.handle(event, time.monotonic()):
+            self._carry_out[type(effect)](effect)
 
-    def _stop_resting(self) -> None:
-        if self._wake is not None:
-            self._wake.cancel()
+    def _start_batch(self, effect: messages.StartBatch) -> None:
+        inputs, callback = self._handed_in.pop(effect.batch_id)
 
-    def _begin_load(self, load: Load) -> None:
-        self._loading = load.variant.id, time.monotonic()
-        self._loads.put(load)
+        def done(busy_s: float, result: BatchResult) -> None:
+            self._handle(messages.BatchEnded(effect.batch_id, busy_s))
+            callback(effect.batch_id, busy_s, result)
+
+        self._batches.put(Batch(self._engines[effect.copy_id], inputs, done))
+
+    def _turn_batch_back(self, effect: messages.TurnBatchBack) -> None:
+        _, callback = self._handed_in.pop(effect.batch_id)
+        holds = None if effect.is_held else self.report()
+        callback(effect.batch_id, 0.0, TurnedBack(effect.others_s, holds))
+
+    def _start_load(self, effect: messages.StartLoad) -> None:
+        variant = self._variants[effect.variant_id]
+        threads = self._sizes[effect.device_class].threads
+        self._loads.put(Load(variant, threads, partial(self._end_load, effect)))
 
     def _load(self, variant: Variant, threads: int) -> LoadedVariant:
         """On the loader's thread."""
@@ -320,77 +279,47 @@ class LocalDevice:
             ),
         )
 
-    def _loaded(self, variant: Variant, reason: Reason, loaded: LoadResult) -> None:
-        assert self._loading is not None  # noqa: S101  (it has just been)
-        (_, began_s), self._loading = self._loading, None
-        now_s = time.monotonic()
-        busy_share = min(self._busy_s / max(now_s - self._load_ended_s, 1e-9), 1.0)
-        self._busy_s, self._load_ended_s = 0.0, now_s
-        self._waiting.ended(variant, reason, now_s - began_s, now_s, busy_share)
+    def _end_load(self, effect: messages.StartLoad, loaded: LoadResult) -> None:
         if isinstance(loaded, Exception):
-            logger.error("cannot load %s in %s: %s", variant.id, self.worker_id, loaded)
-            self._residency.fail_load(variant.id, str(loaded), now_s)
-            self._changes.failed(variant.id, reason, str(loaded))
-        else:
-            self._residency.end_load(variant.id, loaded, now_s)
-            self._changes.came(variant.id, reason, loaded.load_s, loaded.memory_bytes)
-            if self._residency.excess_bytes:
-                logger.warning(
-                    "%s holds %d bytes more than its budget since it loaded %s (%d bytes)",
-                    self.worker_id,
-                    self._residency.excess_bytes,
-                    variant.id,
-                    loaded.memory_bytes,
-                )
-            self._on_change()
-        self._load_next()
-
-    def _loaded_again(self, variant: Variant, loaded: LoadResult) -> None:
-        """A variant that is taken along to another size is there, or could not be loaded."""
-        self._loading = None
-        if self._resizing is not None:
-            self._resizing.take(variant, loaded)
-        self._load_next()
-        self._finish_resizing()
-
-    def _finish_resizing(self) -> None:
-        """Switch over once everything is loaded; the old is freed after what waits to run on it."""
-        done = self._resizing
-        if done is None or done.missing:
+            self._handle(messages.LoadFailed(effect.copy_id, str(loaded)))
             return
-        used = self._residency.used_since(done.began_s)
-        if done.take_along(used, self._residency.free_bytes - done.loaded_bytes):
-            self._load_next()
-            return
-        self._resizing = None
-        ready = self._residency.ready
-        failed = [name for name in done.failed if name in ready]
-        if failed:
-            logger.error("%s stays %s: %s", self.worker_id, self.device_class.name, done.failed)
-        else:
-            missed = {each.variant.id for each in used}
-            self._waiting.give_up(set(ready) - done.loaded.keys() - missed)
-            for name in ready:
-                if name in done.loaded:
-                    self._drop(self._residency.replace(name, done.loaded.pop(name)))
-                else:
-                    self.unload(name)
-            self.device_class = done.device_class
-        for loaded in done.loaded.values():  # all for nothing, or unloaded meanwhile
-            self._drop(loaded)
-        self._on_change()
+        self._engines[effect.copy_id] = loaded
+        self._handle(messages.LoadEnded(effect.copy_id, loaded.memory_bytes, loaded.load_s))
+        excess_bytes = self._machine.used_bytes - self._machine.memory_bytes
+        if excess_bytes > 0:
+            logger.warning(
+                "%s holds %d bytes more than its budget since it loaded %s (%d bytes)",
+                self.worker_id,
+                excess_bytes,
+                effect.variant_id,
+                loaded.memory_bytes,
+            )
 
-    def _drop(self, loaded: LoadedVariant) -> None:
-        """Free what nothing is to run on any more, after what already waits to."""
-        self._batches.put(Removal(loaded, lambda _: None))
+    def _free(self, effect: messages.Free) -> None:
+        def done(seconds: float) -> None:
+            self._handle(messages.FreeEnded(effect.copy_id, seconds))
 
-    def _free(self, variant_id: str, loaded: LoadedVariant | None) -> None:
-        if loaded is not None:
-            size_bytes = loaded.memory_bytes
+        self._batches.put(Removal(self._engines.pop(effect.copy_id), done))
 
-            def done(seconds: float) -> None:
-                self._residency.end_free(variant_id)
-                self._changes.left(variant_id, seconds, size_bytes)
-                self._load_next()
+    def _note_change(self, effect: messages.ResidencyChange) -> None:
+        self._changes.append(effect._replace(at_s=time.time()))
+        if effect.kind is messages.ChangeKind.LOAD_FAILED:
+            logger.error(
+                "cannot load %s in %s: %s", effect.variant_id, self.worker_id, effect.problem
+            )
 
-            self._batches.put(Removal(loaded, done))
+    def _note_resize(self, effect: messages.NoteResize) -> None:
+        if effect.step is messages.ResizeStep.FAILED:
+            logger.warning(
+                "%s stays %s and cannot become %s: %s",
+                self.worker_id,
+                self._machine.device_class,
+                effect.device_class,
+                effect.problem,
+            )
+
+    def _wake_at(self, effect: messages.WakeAt) -> None:
+        if self._wake is not None:
+            self._wake.cancel()
+        delay_s = max(effect.at_s - time.monotonic(), 0.0)
+        self._wake = asyncio.get_running_loop().call_later(delay_s, self._handle, messages.Tick())

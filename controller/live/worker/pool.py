@@ -14,15 +14,16 @@ from typing import Any
 from numpy.typing import NDArray
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
+from modelless.controller.config import RecordSettings
+from modelless.controller.control.messages import MemberReport
 from modelless.controller.live.control.control_link import ControlLink
 from modelless.controller.live.front.remote_workers import WorkerGoneError
 from modelless.controller.live.knowledge import Knowledge, Rereader
-from modelless.controller.live.messages import Report
 from modelless.controller.live.pace import EXCHANGE_S, Pace
 from modelless.controller.live.successor import Successor
 from modelless.controller.live.version_follower import VersionFollower
-from modelless.controller.live.worker.device import LocalDevice
-from modelless.controller.live.worker.sharing import AcceptedWork, Ran, TurnedBack
+from modelless.controller.live.worker.batch_replies import Ran, TurnedBack
+from modelless.controller.live.worker.device import NOT_RECORDED, LocalDevice
 from modelless.variants.runtimes.resident_memory import resident_bytes
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,9 @@ FIND_WORKER_S = 2.0
 """How long a router waits to hear of the worker a call names before it gives the call up."""
 LOOK_S = 0.02
 """How often it looks, and how long it waits before it sends a call there once more."""
+
+MOST_WAITING = 1
+"""Batches that wait beside the one that runs: enough for the device never to wait for a hop."""
 
 GONE_KEPT = 1024
 """How many workers that are gone a router remembers, not to wait for them."""
@@ -116,6 +120,7 @@ class PoolWorker:
         pinned: scopes whose variants are to stay once they are loaded.
         max_batch: most items a batch may have.
         successor: whose place it may be taking.
+        record: see ``LocalDevice``.
     """
 
     def __init__(
@@ -130,14 +135,13 @@ class PoolWorker:
         pinned: Collection[str] = (),
         max_batch: int = 1,
         successor: Successor | None = None,
+        record: RecordSettings = NOT_RECORDED,
     ) -> None:
         device_class = knowledge.device_class(device_class_name)
         self._pool = device_class_name
         self._knowledge = knowledge
         self._control = control
         self._successor = successor or Successor()
-        self._accepted = AcceptedWork(time.monotonic)
-        self._running: dict[str, int] = {}
         self._next_batch_id = 0
         self._last_s = time.monotonic()
         self._device = LocalDevice(
@@ -151,6 +155,8 @@ class PoolWorker:
             pinned=pinned,
             load_s=partial(knowledge.load_s, device_class_name),
             max_batch=max_batch,
+            most_waiting=MOST_WAITING,
+            record=record,
         )
         follower = VersionFollower(
             knowledge, reread, control.versions, lambda _: None, self._on_knowledge
@@ -171,27 +177,24 @@ class PoolWorker:
         patience_s: float,
         worker_id: str,
     ) -> Ran | TurnedBack:
-        """Run one batch, or turn it back: if others' would keep it waiting too long, or what it is
-        to run on is not held any more.
+        """Run one batch, or turn it back: if others' would keep it waiting too long, or its variant
+        is not ready here any more.
 
         Args:
-            variant_id, inputs: what runs, and each query's tensors.
-            expected_s, patience_s: see ``AcceptedWork.accept``.
+            variant_id, inputs: the variant, and each query's tensors.
+            expected_s, patience_s: see ``BatchHandedIn``.
             worker_id: for the router alone.
         """
         del worker_id
-        if not self._device.holds(variant_id):  # it left while the batch was on its way
-            return TurnedBack(self._accepted.remaining_s(), self._device.report())
-        has_others = self._accepted.remaining_s() > 0.0
-        ticket = self._accepted.accept(expected_s, patience_s)
-        if isinstance(ticket, TurnedBack):
-            return ticket
+        has_others = self._device.remaining_s() > 0.0
         came_s = time.monotonic()
-        done: asyncio.Future[tuple[float, Sequence[Tensors]]] = (
+        done: asyncio.Future[tuple[float, Sequence[Tensors] | TurnedBack]] = (
             asyncio.get_running_loop().create_future()
         )
 
-        def on_batch(_: int, busy_s: float, result: Sequence[Tensors] | Exception) -> None:
+        def on_batch(
+            _: int, busy_s: float, result: Sequence[Tensors] | Exception | TurnedBack
+        ) -> None:
             if done.cancelled():
                 return
             if isinstance(result, Exception):
@@ -200,21 +203,18 @@ class PoolWorker:
                 done.set_result((busy_s, result))
 
         self._next_batch_id += 1
-        self._running[variant_id] = self._running.get(variant_id, 0) + 1
-        try:
-            self._device.run(self._next_batch_id, variant_id, inputs, on_batch)
-            busy_s, outputs = await done
-            waited_s = max(time.monotonic() - came_s - busy_s, 0.0) if has_others else 0.0
-        finally:
-            self._accepted.done(ticket)
-            self._running[variant_id] -= 1
-        return Ran(busy_s, waited_s, outputs, self._accepted.remaining_s())
+        self._device.run(self._next_batch_id, variant_id, inputs, on_batch, expected_s, patience_s)
+        busy_s, result = await done
+        if isinstance(result, TurnedBack):
+            return result
+        waited_s = max(time.monotonic() - came_s - busy_s, 0.0) if has_others else 0.0
+        return Ran(busy_s, waited_s, result, self._device.remaining_s())
 
     async def leave(self) -> None:
         """Say goodbye: what was handed to this worker is done, and it stops."""
         for task in self._tasks:
             task.cancel()
-        await self._control.say_goodbye(Report(self._device.worker_id, False, None))
+        await self._control.say_goodbye(MemberReport(self._device.worker_id, False, None))
         self._device.close()
 
     def check_health(self) -> None:
@@ -230,26 +230,28 @@ class PoolWorker:
     async def _exchange_forever(self) -> None:
         while True:
             now_s = time.monotonic()
-            state = self._device.state(self._in_use())
+            state = self._device.state()
             try:
                 orders = await self._control.exchange(
-                    Report(
+                    MemberReport(
                         state.worker_id,
                         is_gateway=False,
                         state=state,
                         failed_loads=dict(self._device.failed_loads),
                         interval_s=now_s - self._last_s,
-                        queued=max(sum(self._running.values()) - 1, 0),
+                        queued=self._device.waiting,
                         resident_bytes=resident_bytes(),
                         tasks=len(asyncio.all_tasks()),
                         host=platform.node(),
                         pool=self._pool,
                         changes=self._device.take_changes(),
-                        standing=self._successor.standing,
+                        replica=self._successor.replica,
                     )
                 )
                 self._last_s = now_s
-                self._device.obey(orders.effects, self._in_use(), self._knowledge.catalog.versions)
+                self._device.obey(
+                    orders.effects, self._device.in_use, self._knowledge.catalog.versions
+                )
                 self._successor.on_orders(orders)
             except asyncio.CancelledError:
                 raise
@@ -260,7 +262,3 @@ class PoolWorker:
 
     def _on_knowledge(self, knowledge: Knowledge) -> None:
         self._knowledge = knowledge
-
-    def _in_use(self) -> set[str]:
-        """Variants with batches running or waiting now."""
-        return {name for name, count in self._running.items() if count}

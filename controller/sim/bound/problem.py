@@ -24,8 +24,8 @@ from modelless.controller.sim.bound.service import (
     offers_within,
 )
 from modelless.controller.sim.latencies import Truth
-from modelless.controller.sim.worlds.arrivals import queries
 from modelless.controller.sim.worlds.profiles import MIB, Fleet
+from modelless.controller.sim.worlds.query_streams import queries
 from modelless.controller.sim.worlds.world import World, WorldFile
 
 FloatArray = NDArray[np.float64]

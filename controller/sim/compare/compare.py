@@ -39,7 +39,7 @@ class Scenario:
 
     @property
     def label(self) -> str:
-        """What tells it from the others."""
+        """The name that tells it from the others."""
         return f"{self.file.world.name} at load {self.load:g}"
 
 

@@ -1,19 +1,17 @@
-"""Who is compared: suites of policies by a system's name, a selection policy's, or from a file."""
+"""Contenders: suites of policies by the name of a system or a selection policy, or from a file."""
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from modelless.common.errors import InvalidInputError, NotFoundError
+from modelless.common.errors import InvalidInputError, NotFoundError, did_you_mean
 from modelless.common.yaml_files import read_yaml
 from modelless.controller.sim.compare.jobs import BOUND
-from modelless.policies.discovery import BUILT_IN, GROUP, find_policy
+from modelless.policies.discovery import POLICIES, find_policy
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.systems import parse_suite, systems
 
@@ -67,18 +65,16 @@ def _contender(text: str) -> Contender:
         return _from_file(name, Path(path))
     if name in systems():
         return _system(name)
-    outside = {point.name for point in entry_points(group=GROUP)}
-    known = BUILT_IN[SelectionPolicy]
-    if name in outside or ":" in name:
-        find_policy(SelectionPolicy, name)
-    elif name not in known:
-        every = list(dict.fromkeys([*systems(), *sorted(known), *sorted(outside)]))
-        near = difflib.get_close_matches(name, every, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+    known = POLICIES[SelectionPolicy]
+    if name not in known and ":" not in name:
+        every = list(dict.fromkeys([*systems(), *known]))
         raise NotFoundError(
             f"policies: there is no system or selection policy {name!r}; there are: all, "
-            f"{', '.join(every)}; or NAME=FILE.yaml, or module:Class.{hint}"
+            f"{', '.join(every)}; or NAME=FILE.yaml, or module:Class. "
+            f"{did_you_mean(name, every)}".rstrip()
         )
+    if name not in known.built_in:
+        find_policy(SelectionPolicy, name)
     return Contender(name, {"selection": name}, "The world's policies with this selection.")
 
 

@@ -120,7 +120,7 @@ def _in_processes(
 
 
 def _under_way(jobs: Sequence[Job]) -> str:
-    """Which jobs had begun, for people: one of them may be what hangs."""
+    """The jobs that had begun, for people: one of them may hang."""
     return ", ".join(f"{job.contender} in {job.scenario}, seed {job.seed}" for job in jobs)
 
 

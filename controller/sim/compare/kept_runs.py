@@ -8,7 +8,12 @@ from pathlib import Path
 
 from modelless.common.files import write_whole
 from modelless.controller.sim.compare.jobs import BOUND, Figures, Job
-from modelless.controller.sim.compare.sources import Sources, data_files, policy_modules
+from modelless.controller.sim.compare.sources import (
+    Sources,
+    arrival_modules,
+    data_files,
+    policy_modules,
+)
 
 _SIMULATOR = (
     "modelless.controller.sim.run",
@@ -46,9 +51,11 @@ class KeptRuns:
     def _path(self, job: Job) -> Path:
         document = job.file.world.model_dump(mode="json", exclude={"seed", "description"})
         del document["limits"]["policy_s"]  # it decides whether there are figures, and not which
-        code = {*_SIMULATOR, *policy_modules(document["policies"])}
-        if job.contender == BOUND:  # nobody decides in it
-            code = {*_SIMULATOR, _BOUND}
+        code = {*_SIMULATOR, *arrival_modules(document["queries"])}
+        if job.contender != BOUND:
+            code |= policy_modules(document["policies"])
+        else:  # nobody decides in it
+            code.add(_BOUND)
             del document["policies"]
         said = json.dumps(document, sort_keys=True)
         key = self._keys.get((job.contender, said))

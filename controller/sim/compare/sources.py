@@ -1,4 +1,4 @@
-"""What a run's figures depend on besides its world: code, and files of data; as one digest.
+"""A digest of the code and the files of data on which a run's figures depend.
 
 A kept run must not outlive the code that made it, or somebody tunes a policy and is shown the
 figures of the one before. Hashing the whole package would be safe, but then a change to one policy
@@ -11,12 +11,12 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections.abc import Iterable, Iterator
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from modelless.policies.discovery import BUILT_IN, GROUP
+from modelless.controller.sim.worlds.arrivals import TRACES
+from modelless.policies.discovery import POLICIES
 
 
 class Sources:
@@ -28,7 +28,7 @@ class Sources:
 
     def digest(self, modules: Iterable[str], data: Iterable[Path] = ()) -> str:
         """Of the source of ``modules``, of all they import from their own packages, and of
-        ``data``. What cannot be found counts by its name."""
+        ``data``. A module that cannot be found counts by its name."""
         hashed = hashlib.sha256()
         for name in sorted(self._closure(set(modules))):
             module = self._module(name)
@@ -66,6 +66,11 @@ def policy_modules(document: Any) -> set[str]:
     return _homes(document) if isinstance(document, str) else set()
 
 
+def arrival_modules(queries: Iterable[Any]) -> set[str]:
+    """The modules of the kinds of arrivals in a world's ``queries``."""
+    return {TRACES.path(each["arrivals"]["kind"]).partition(":")[0] for each in queries}
+
+
 def data_files(document: Any, folder: Path) -> set[Path]:
     """The files that a world's document names under ``path``, relative to its ``folder``."""
     if isinstance(document, list | tuple):
@@ -84,13 +89,12 @@ def data_files(document: Any, folder: Path) -> set[Path]:
 
 def _homes(name: str) -> set[str]:
     """The modules of every policy of that name."""
-    paths = [known[name] for known in BUILT_IN.values() if name in known]
-    paths += [point.value for point in entry_points(group=GROUP) if point.name == name]
-    return {path.partition(":")[0] for path in paths or [name] if ":" in path}
+    paths = {known.path(name) for known in POLICIES.values()}
+    return {path.partition(":")[0] for path in paths if ":" in path}
 
 
 def _read(name: str) -> tuple[tuple[str, ...], str] | None:
-    """What a module imports, and its digest; None if there is no such module in Python."""
+    """The imports of a module, and its digest; None if it is no module in Python."""
     try:
         spec = find_spec(name)
     except (ImportError, ValueError, AttributeError):  # (an attribute, not a module)
@@ -108,7 +112,13 @@ def _read(name: str) -> tuple[tuple[str, ...], str] | None:
 
 def _imports(tree: ast.Module, package: str) -> Iterator[str]:
     """Names that a module imports, wherever it does; some are modules, others what is in them."""
-    for node in ast.walk(tree):
+    left: list[ast.AST] = [tree]
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            left += node.orelse  # what only type checkers read does not run
+            continue
+        left += ast.iter_child_nodes(node)
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from modelless.controller.sim.devices import Running, SimulatedWorker
+from modelless.controller.sim.cluster import SimulatedCluster
+from modelless.controller.sim.devices import SimulatedBatch, SimulatedWorker
 from modelless.controller.sim.events import Events
-from modelless.controller.sim.floor import Floor
 from modelless.controller.sim.worlds.world import FaultSettings, SiteCut, WorkerDies, WorkerSlows
 
 
 class Faults:
-    """Plans a world's faults; failing loads are the floor's own affair.
+    """Plans a world's faults; failing loads are the cluster's own affair.
 
     Args:
         faults: of the world.
-        floor: the workers.
+        cluster: the workers.
         events: the clock.
         deliver: takes the batches that finished while their site was cut off.
     """
@@ -23,12 +23,12 @@ class Faults:
     def __init__(
         self,
         faults: Sequence[FaultSettings],
-        floor: Floor,
+        cluster: SimulatedCluster,
         events: Events,
-        deliver: Callable[[Running], None],
+        deliver: Callable[[SimulatedBatch], None],
     ) -> None:
         self._faults = faults
-        self._floor = floor
+        self._cluster = cluster
         self._events = events
         self._deliver = deliver
 
@@ -43,13 +43,13 @@ class Faults:
                 self._events.at(fault.at_s, self._cut, fault)
 
     def _die(self, fault: WorkerDies) -> None:
-        for worker in self._floor.named(fault.worker):
-            self._floor.die(worker)
+        for worker in self._cluster.named(fault.worker):
+            self._cluster.die(worker)
             if fault.back_s is not None:
-                self._events.at(fault.back_s, self._floor.come_back, worker)
+                self._events.at(fault.back_s, self._cluster.come_back, worker)
 
     def _slow(self, fault: WorkerSlows) -> None:
-        slowed = self._floor.named(fault.worker)
+        slowed = self._cluster.named(fault.worker)
         for worker in slowed:
             worker.slowness *= fault.factor
         self._events.at(fault.until_s, self._recover, (slowed, fault.factor))
@@ -60,11 +60,11 @@ class Faults:
             worker.slowness /= factor
 
     def _cut(self, fault: SiteCut) -> None:
-        self._floor.cut(fault.site)
+        self._cluster.cut(fault.site)
         self._events.at(fault.until_s, self._mend, fault)
 
     def _mend(self, fault: SiteCut) -> None:
-        for worker in self._floor.mend(fault.site):
+        for worker in self._cluster.mend(fault.site):
             undelivered, worker.undelivered = worker.undelivered, []
             for running in undelivered:
                 self._deliver(running)

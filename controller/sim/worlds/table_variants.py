@@ -12,7 +12,7 @@ from modelless.controller.sim.worlds.measurements import measurement
 from modelless.controller.sim.worlds.variants import TableVariants
 from modelless.controller.sim.worlds.world import WorldFile
 from modelless.profiler.measure.measurement import Measurement
-from modelless.profiler.measure.table import Duplicates, TableRow, read_table
+from modelless.profiler.measure.table import TableRow, read_table
 from modelless.variants.vocabulary import (
     Accuracy,
     Engine,
@@ -48,7 +48,7 @@ def read_variants(
     rows = [
         row
         for path in paths
-        for row in read_table(file.folder / path, duplicates=Duplicates.KEEP)
+        for row in read_table(file.folder / path)
         if settings.task in (None, row.task)
         and _fits(row.model, settings.models)
         and _fits(row.engine, settings.engines)

@@ -14,7 +14,8 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from modelless.common.errors import InvalidInputError
 from modelless.common.yaml_files import read_yaml
 from modelless.controller.config import PolicySettings
-from modelless.controller.sim.worlds.queries import FlashCrowdArrivals, QueriesSettings
+from modelless.controller.sim.worlds.arrivals import FlashCrowdArrivals
+from modelless.controller.sim.worlds.queries import QueriesSettings
 from modelless.controller.sim.worlds.section import Section, explain
 from modelless.controller.sim.worlds.variants import TaskSettings
 from modelless.variants.vocabulary import check_name
@@ -309,7 +310,7 @@ def _problems(world: World) -> list[str]:
         problems += _late_problems(world, number)
         if stream.site is not None:
             sites.add(stream.site)
-        if world.duration_s is None and stream.arrivals.kind not in ("trace", "rates"):
+        if world.duration_s is None and not stream.arrivals.ends:
             problems.append(
                 f"duration_s: missing; queries.{number}.arrivals ({stream.arrivals.kind}) never end"
             )

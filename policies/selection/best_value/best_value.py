@@ -52,7 +52,7 @@ import numpy as np
 
 from modelless.common.errors import InvalidInputError
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
-from modelless.policies.batching.urgency import heads
+from modelless.policies.priorities import heads
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.best_value.batches import Line, Offer, best_for_now
@@ -61,7 +61,7 @@ from modelless.policies.selection.best_value.left import LeftForOthers, look_aga
 from modelless.policies.selection.best_value.market import Market
 from modelless.policies.selection.best_value.menu import Menu
 from modelless.policies.selection.best_value.table import ValueTable
-from modelless.policies.selection.feasibility import best, look, why_infeasible
+from modelless.policies.selection.feasibility import best, list_options, why_infeasible
 from modelless.policies.views import (
     Bind,
     Candidates,
@@ -140,14 +140,14 @@ class BestValue(SelectionPolicy):
             self._market.on_query(query, candidates.now_s)
             return _DEFERRED
         # No placement could ever serve it, queue or not.
-        return Reject(why_infeasible(query, look(query, candidates, "p50")))
+        return Reject(why_infeasible(query, list_options(query, candidates, "p50")))
 
     def on_late(self, query: QueryView, candidates: Candidates, rng: np.random.Generator) -> Choice:
         return self._bind(query, candidates)
 
     def _bind(self, query: QueryView, candidates: Candidates) -> Choice:
         """The most accurate feasible row; a worker that falls idle does not know what it costs."""
-        options = look(query, candidates, "p90")
+        options = list_options(query, candidates, "p90")
         row = best(candidates, options, -options.accuracy_percent, options.finish_s)
         if row is None:
             return Reject(why_infeasible(query, options))

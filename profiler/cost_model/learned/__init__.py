@@ -1,10 +1,11 @@
-"""The learned half of the cost model: predicting what was not measured, and saying how surely.
+"""The learned part of the cost model: predictions of points that were not measured.
 
-``points`` are turned into features, ``roofline`` gives the analytical estimate
-(scaled by ``device_speed``), ``kernel`` says
-which points tell of which, ``process`` is the Gaussian-process regression of what the roofline
-misses, ``mixture`` lets it lean on devices that have the same items, ``calibration`` makes its
-bands as wide as they have to be, ``predictor`` is all of these together. ``design`` chooses what to
-measure next, ``evaluation`` tries it all on any table beside ``baselines``. ``prior`` reads the
-shipped figures, which ``training`` makes.
+``features`` turns points into columns of numbers. ``roofline`` estimates their latency
+analytically. ``gaussian_process`` learns what the roofline misses, with the covariance of
+``kernel``. ``item_effects`` and ``proxies`` use what is known of the same items on other devices.
+``calibration`` widens the bands as much as past errors require. ``predictor`` combines these parts
+for any device; ``placement_model`` does so for the placements of this machine, ``unmeasured`` fills
+the gaps in their profiles, and ``experiment_design`` chooses what to measure next. ``evaluation``
+compares the predictor with ``baselines``. ``prior`` reads the shipped figures, which ``training``
+makes.
 """

@@ -1,7 +1,7 @@
-"""What others would predict: the baselines that the learned model is measured against.
+"""Baselines that the learned model is compared with.
 
 Each gets the same training rows and the same few measurements of the device as the learned model,
-and each corrects its level by the median of those, which is kinder to it than its publication.
+and corrects its level by the median of those, which favours it over its published form.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.profiler.cost_model.learned.points import (
+from modelless.profiler.cost_model.learned.features import (
     MOST_LOG,
+    NameCodes,
     Points,
-    Vocabulary,
     encode,
-    latency_log,
+    item_latency_log,
 )
-from modelless.profiler.cost_model.learned.proxies import best_proxy, proxies_of
+from modelless.profiler.cost_model.learned.proxies import proxies_of
 from modelless.profiler.cost_model.learned.roofline import Roofline
 from modelless.profiler.measure.table import TableRow
 from modelless.variants.estimates import FloatArray
@@ -34,31 +34,31 @@ _SEED = 0
 
 
 class Baseline(ABC):
-    """Trained once; then predicts from any few measurements of the device.
+    """A method that trains once and then predicts from any few measurements of the device.
 
     Args:
         training: measured rows; may be empty.
-        wanted: rows to predict; their latencies are not looked at.
-        roofline: of the encoding of features.
+        wanted: rows to predict; their latencies are not used.
+        roofline: the analytical estimate, for the encoding of features.
     """
 
     def __init__(
         self, training: Sequence[TableRow], wanted: Sequence[TableRow], roofline: Roofline
     ) -> None:
-        vocabulary = Vocabulary()
+        names = NameCodes()
         self.training, self.wanted = training, wanted
-        self.training_points = encode(training, vocabulary, roofline)
-        self.wanted_points = encode(wanted, vocabulary, roofline)
-        self.training_log = latency_log(training)
+        self.training_points = encode(training, names, roofline)
+        self.wanted_points = encode(wanted, names, roofline)
+        self.training_log = item_latency_log(training)
         self.batch_log = np.log([float(row.batch) for row in wanted])
 
     def predict(self, shots: IntArray, latency_ms: FloatArray, rows: IntArray) -> FloatArray:
-        """Milliseconds of the whole batch at the wanted ``rows``, shape (n,).
+        """Returns the milliseconds of the whole batch at n wanted rows, shape (n,).
 
         Args:
-            shots: which of the wanted rows were measured; may be none.
-            latency_ms: what they took.
-            rows: which to predict.
+            shots: the k wanted rows that were measured; k may be 0.
+            latency_ms: their measured latencies, shape (k,).
+            rows: the n wanted rows to predict.
         """
         seen_log = np.log(latency_ms) - self.batch_log[shots]
         found_log = self.predict_log(shots, seen_log, rows) + self.batch_log[rows]
@@ -66,11 +66,11 @@ class Baseline(ABC):
 
     @abstractmethod
     def predict_log(self, shots: IntArray, seen_log: FloatArray, rows: IntArray) -> FloatArray:
-        """The same in log milliseconds an item."""
+        """Returns the same in log milliseconds an item; ``seen_log`` is that of the shots."""
 
 
 class ConstantFactor(Baseline):
-    """One factor from the device whose rows, scaled by it, fit the measurements best."""
+    """The rows of the device that, scaled by one factor, fits the measurements best."""
 
     def __init__(
         self, training: Sequence[TableRow], wanted: Sequence[TableRow], roofline: Roofline
@@ -85,17 +85,43 @@ class ConstantFactor(Baseline):
             return fallback
         best = best_proxy(self._proxies, shots, seen_log)
         if best is not None:
-            found = best.log[rows]
-        else:  # nothing tells the devices apart: the usual one
+            found = best[rows]
+        else:  # no measurement distinguishes the devices: their median
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)  # rows that none of them has
+                warnings.simplefilter("ignore", RuntimeWarning)  # for rows that no device has
                 found = np.nanmedian(self._proxies[:, rows], axis=0)
         return np.where(np.isfinite(found), found, fallback)
 
 
+def best_proxy(proxies: FloatArray, shots: IntArray, seen_log: FloatArray) -> FloatArray | None:
+    """Returns the proxy that, scaled by one factor, has the least error; None without any overlap.
+
+    Args:
+        proxies: see ``proxies_of``.
+        shots: the k wanted rows that were measured.
+        seen_log: their measured log milliseconds an item, shape (k,).
+
+    Returns:
+        Log milliseconds an item of each wanted row, shape (n,); NaN where the proxy has no such
+        item.
+    """
+    best, least = None, np.inf
+    for proxy in proxies:
+        apart = seen_log - proxy[shots]
+        known = np.isfinite(apart)
+        if not known.any():
+            continue
+        factor_log = float(np.median(apart[known]))
+        misfit = float(np.abs(apart[known] - factor_log).mean())
+        if best is None or misfit < least:
+            best, least = proxy + factor_log, misfit
+    return best
+
+
 class LogLinear(Baseline):
-    """Log latency as a linear function of the features, with a level for each device, each of its
-    engines and each precision.
+    """A linear regression of log latency on the features.
+
+    Each device, each of its engines and each precision has a level.
     """
 
     def predict_log(self, shots: IntArray, seen_log: FloatArray, rows: IntArray) -> FloatArray:
@@ -116,8 +142,18 @@ class LogLinear(Baseline):
         return np.asarray(inputs[len(self.training) + rows] @ weights + level_log)
 
 
-class _Fitted(Baseline):
-    """A regressor of scikit-learn on the training rows, its level corrected by the median."""
+class _Levelled(Baseline):
+    """A method with one expected log latency for each wanted row; the median corrects its level."""
+
+    _expected: FloatArray
+
+    def predict_log(self, shots: IntArray, seen_log: FloatArray, rows: IntArray) -> FloatArray:
+        apart = seen_log - self._expected[shots]
+        return self._expected[rows] + (float(np.median(apart)) if len(apart) else 0.0)
+
+
+class _Fitted(_Levelled):
+    """A regressor of scikit-learn on the training rows."""
 
     def __init__(
         self, training: Sequence[TableRow], wanted: Sequence[TableRow], roofline: Roofline
@@ -133,7 +169,7 @@ class _Fitted(Baseline):
     def _regressor(self) -> Any: ...
 
     def _inputs(self, points: Points) -> FloatArray:
-        """The features, and which kind and precision."""
+        """Returns the features and indicators of device kind and precision."""
         known = self.training_points
         codes = [
             points.level(level)[:, None] == np.unique(known.level(level))
@@ -144,16 +180,12 @@ class _Fitted(Baseline):
     def _least(self) -> int:
         return 1
 
-    def predict_log(self, shots: IntArray, seen_log: FloatArray, rows: IntArray) -> FloatArray:
-        apart = seen_log - self._expected[shots]
-        return self._expected[rows] + (float(np.median(apart)) if len(apart) else 0.0)
-
 
 class BoostedTrees(_Fitted):
     """Gradient-boosted trees on the features and the numbers in names.
 
-    Some tables publish no sizes: then names are all that tells models apart. Trees pass over what
-    tells nothing; for neighbours it would be noise.
+    Some tables publish no sizes, so only names distinguish their models. Trees ignore uninformative
+    inputs; for nearest neighbours the numbers would be noise.
     """
 
     def _regressor(self) -> Any:
@@ -174,10 +206,10 @@ class NearestNeighbour(_Fitted):
         return KNeighborsRegressor(min(_NEIGHBOURS, len(self.training)), weights="distance")
 
 
-class LookupTable(Baseline):
-    """An item's rows on all devices, levelled, linear between batches: a table, as INFaaS keeps.
+class LookupTable(_Levelled):
+    """An item's mean over all devices, without their levels, linear between batch sizes.
 
-    What is not in the table is the mean of its family, or of everything.
+    INFaaS keeps such a table. An item that it lacks gets the mean of its family, or of all rows.
     """
 
     def __init__(
@@ -204,10 +236,6 @@ class LookupTable(Baseline):
             ]
         )
 
-    def predict_log(self, shots: IntArray, seen_log: FloatArray, rows: IntArray) -> FloatArray:
-        apart = seen_log - self._expected[shots]
-        return self._expected[rows] + (float(np.median(apart)) if len(apart) else 0.0)
-
 
 BASELINES: Mapping[str, type[Baseline]] = {
     "constant-factor": ConstantFactor,
@@ -225,7 +253,7 @@ def _design(points: Points) -> FloatArray:
 def _curves(
     codes: IntArray, rows: Sequence[TableRow], values: FloatArray
 ) -> dict[int, tuple[FloatArray, FloatArray]]:
-    """(batches, mean values) by code, batches ascending."""
+    """Returns ascending batch sizes and their mean values by code."""
     by_code: dict[int, dict[int, list[float]]] = {}
     for code, row, value in zip(codes.tolist(), rows, values.tolist(), strict=True):
         by_code.setdefault(code, {}).setdefault(row.batch, []).append(value)

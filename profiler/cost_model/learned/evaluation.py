@@ -1,43 +1,92 @@
-"""Trying the predictor beside the baselines: what is left out is predicted from a few measurements.
+"""Compares the predictor with the baselines on devices, families and other parts that are left out.
 
-Everyone gets the same training rows, and of each device that is left out the same measurements
-(``sampling``); these are not judged. With 0 measurements a device is predicted unseen.
+All methods get the same training rows and the same measurements ("shots") of each left-out device;
+shots are not judged. With 0 shots a device is predicted unseen. A *sampler* chooses the shots:
+``random`` takes any; ``chosen`` takes one after the other the row that reduces the expected errors
+of the others most (``experiment_design``). ``modelless profile --budget`` chooses in the same way,
+but weighs the reduction by the time that the measurement takes. A sampler sees only the latencies
+of the rows that it has taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
 from modelless.profiler.cost_model.learned.baselines import BASELINES
-from modelless.profiler.cost_model.learned.points import in_order
+from modelless.profiler.cost_model.learned.experiment_design import ErrorReduction
+from modelless.profiler.cost_model.learned.features import sort_rows
 from modelless.profiler.cost_model.learned.predictor import Predictor
 from modelless.profiler.cost_model.learned.prior import Prior
-from modelless.profiler.cost_model.learned.sampling import Sampler, sample_at_random
 from modelless.profiler.measure.table import TableRow
 from modelless.variants.estimates import FloatArray
 
 MODELLESS = "modelless"
 HOLDOUT_PARTS = ("device", "family", "source", "model", "task", "engine", "precision")
-BAND = 0.90
 MOST_JUDGED = 5000
-"""Rows of a device; of more, so many are drawn: what is predicted at once grows with them."""
-_SHOWN = 30  # values of a column, in an error
+"""The most rows of a device; of more, so many are drawn, because memory and time grow with them."""
+_SHOWN = 30  # values of a column in an error
+# Rows considered for each shot, drawn anew at random: the time of a choice grows with their square,
+# and one of them is nearly the best of all (Mirzasoleiman et al., "Lazier Than Lazy Greedy", 2015).
+_CANDIDATES = 100
 
+IntArray = NDArray[np.intp]
 Progress = Callable[[int, int], None]
+"""Receives the number of finished draws and of all draws."""
+
+
+class Learner(Protocol):
+    """Learns from a device's shots and states how uncertain the rest is."""
+
+    def covariance(
+        self, shots: IntArray, latency_ms: FloatArray, rows: IntArray
+    ) -> tuple[FloatArray, float]:
+        """See ``Predictor.covariance``."""
+        ...
+
+
+Sampler = Callable[[Learner, FloatArray, int, int], IntArray]
+"""Returns the shots in the order in which they are taken, shape (shots,).
+
+The arguments are the learner, the latency of each of the device's n rows in milliseconds, the
+number of shots and a seed."""
+
+
+def sample_at_random(_: Learner, latency_ms: FloatArray, count: int, seed: int) -> IntArray:
+    """A ``Sampler`` that draws the shots uniformly."""
+    return np.random.default_rng([seed, count]).permutation(len(latency_ms))[:count]
+
+
+def sample_by_choice(learner: Learner, latency_ms: FloatArray, count: int, seed: int) -> IntArray:
+    """A ``Sampler`` that takes each time the row that reduces the expected errors most.
+
+    With the same seed, few shots are the first ones of many.
+    """
+    rng = np.random.default_rng(seed)
+    shots, left = np.arange(0), np.arange(len(latency_ms))
+    for _ in range(count):
+        candidates = rng.permutation(left)[:_CANDIDATES]
+        reduction = ErrorReduction(*learner.covariance(shots, latency_ms[shots], candidates))
+        best = candidates[np.argmax(reduction.by_point())]
+        shots, left = np.append(shots, best), left[left != best]
+    return shots
+
+
+SAMPLERS: Mapping[str, Sampler] = {"random": sample_at_random, "chosen": sample_by_choice}
 
 
 @dataclass(frozen=True, slots=True)
 class Holdout:
-    """What is left out of training.
+    """A part of the rows that is left out of training.
 
     Attributes:
-        part: one of ``HOLDOUT_PARTS``.
-        value: of that column.
+        part: one of ``HOLDOUT_PARTS``, a column.
+        value: the value of the column.
     """
 
     part: str
@@ -45,10 +94,10 @@ class Holdout:
 
     @classmethod
     def of(cls, text: str) -> Holdout:
-        """From ``part=value``.
+        """Returns the holdout that ``part=value`` describes.
 
         Raises:
-            InvalidInputError: it is not that.
+            InvalidInputError: the text has another form.
         """
         part, equals, value = text.partition("=")
         if not equals or part not in HOLDOUT_PARTS or not value:
@@ -57,27 +106,28 @@ class Holdout:
         return cls(part, value)
 
     def holds(self, row: TableRow) -> bool:
-        """Whether the row is left out."""
+        """Returns whether the row is left out."""
         return bool(getattr(row, self.part) == self.value)
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
-    """How one method did on one device.
+class MethodScore:
+    """The errors of one method on one device.
 
     Attributes:
-        device: which, of which ``source``.
-        shots: measurements of it that were given.
+        device, source: the device and the table it is from.
+        shots: measurements of the device that the method got.
         method: ``modelless`` or a baseline.
-        seeds: draws of the measurements; figures are means over them.
-        points: rows judged, of each draw.
-        mape_percent: mean absolute error, relative to what was measured.
-        mape_low_percent, mape_high_percent: of the best and the worst draw.
+        seeds: draws of the shots; the figures are means over them.
+        points: judged rows of each draw.
+        mape_percent: mean absolute error relative to the measured latency.
+        mape_low_percent, mape_high_percent: that error in the best and the worst draw.
         median_error_percent: median absolute relative error.
-        within_10_percent: share of rows predicted within 10 %, in per cent.
+        within_10_percent: share of rows predicted within 10 %, per cent.
         rank_correlation: Spearman's; None where all predictions or latencies are equal.
-        band_coverage_percent: rows within the central 90 % band; None for baselines.
-        band_coverage_low_percent, band_coverage_high_percent: of the draws.
+        band_coverage_percent: share of rows within the central 90 % band, per cent; None for
+            baselines.
+        band_coverage_low_percent, band_coverage_high_percent: the least and the largest of a draw.
         band_width: median ratio of the band's upper to its lower end.
     """
 
@@ -99,28 +149,30 @@ class Score:
     band_width: float | None = None
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns the score as data for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
-class _Draw:
+class DrawErrors:
+    """The errors of one method on one draw; see ``MethodScore``."""
+
     mape: float
     median: float
     within: float
     rank: float
-    coverage: float = np.nan
-    width: float = np.nan
+    coverage: float
+    width: float
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """One device to predict, and what may be known.
+class HoldoutCase:
+    """One device to predict and the rows to train on.
 
     Attributes:
-        training: rows that may be learned from.
-        wanted: rows of the device; a few of them will be given.
-        passed_over: rows of it that are neither given nor judged, beyond ``MOST_JUDGED``.
+        training: training rows.
+        wanted: rows of the device; a few of them are the shots.
+        passed_over: number of rows of the device beyond ``MOST_JUDGED``, which are not used.
     """
 
     training: Sequence[TableRow]
@@ -128,24 +180,23 @@ class Trial:
     passed_over: int = 0
 
 
-def plan_trials(
+def plan_cases(
     rows: Sequence[TableRow],
     training: Sequence[TableRow] | None,
     holdouts: Sequence[Holdout],
-) -> list[Trial]:
-    """What to predict from what.
+) -> list[HoldoutCase]:
+    """Returns a case for each device to predict.
 
-    With ``training``, every device of ``rows`` is predicted from it. Without, what ``holdouts``
-    name is left out all at once and predicted from the rest, device by device; without holdouts
-    each device is left out in turn. A point that is to be predicted is never learned from, even
-    where ``training`` holds it too.
+    With ``training``, every device of ``rows`` is predicted from it. Otherwise all ``holdouts`` are
+    left out together and predicted from the rest, device by device; without holdouts each device is
+    left out in turn. A point to predict is never trained on, even if ``training`` contains it.
 
     Raises:
-        InvalidInputError: a holdout that no row has.
+        InvalidInputError: no row has a value that a holdout names.
     """
-    rows = in_order(rows)
+    rows = sort_rows(rows)
     if training is not None:
-        training = in_order(training)
+        training = sort_rows(training)
     for holdout in holdouts:
         if not any(holdout.holds(row) for row in rows):
             values = sorted({str(getattr(row, holdout.part)) or "(blank)" for row in rows})
@@ -154,7 +205,7 @@ def plan_trials(
                 f"--holdout {holdout.part}", holdout.value, f"one of {shown}"
             )
     judged = [row for row in rows if not holdouts or any(one.holds(row) for one in holdouts)]
-    trials = []
+    cases = []
     for device in sorted({(row.source, row.device) for row in judged}):
         wanted = [row for row in judged if (row.source, row.device) == device]
         keys = {row.key for row in wanted}
@@ -167,92 +218,94 @@ def plan_trials(
         ]
         drawn = np.random.default_rng(0).permutation(len(wanted))[:MOST_JUDGED]
         kept = [wanted[number] for number in np.sort(drawn)]
-        trials.append(Trial(known, kept, len(wanted) - len(kept)))
-    return trials
+        cases.append(HoldoutCase(known, kept, len(wanted) - len(kept)))
+    return cases
 
 
 def evaluate(
-    trial: Trial,
+    case: HoldoutCase,
     prior: Prior,
     shots: Sequence[int],
     seeds: int,
     progress: Progress | None = None,
     sampler: Sampler = sample_at_random,
-) -> list[Score]:
-    """Scores of every method for each number of shots.
+) -> list[MethodScore]:
+    """Returns the scores of every method for each number of shots.
 
     Args:
-        trial: see ``plan_trials``.
-        prior: what ``modelless`` supposes.
-        shots: how many measurements are given; a number that leaves no row to judge is left out.
-        seeds: draws.
-        progress: told of draws done and to do.
-        sampler: which measurements are given.
+        case: the device and the training rows.
+        prior: the prior of the method ``modelless``.
+        shots: numbers of shots; a number that leaves no row to judge is skipped.
+        seeds: number of draws.
+        progress: receives each finished draw.
+        sampler: chooses the shots.
     """
-    latency_ms = np.array([row.latency_ms for row in trial.wanted])
-    predictor = Predictor(prior, trial.training, trial.wanted)
+    latency_ms = np.array([row.latency_ms for row in case.wanted])
+    predictor = Predictor(prior, case.training, case.wanted)
     others = {
-        name: make(trial.training, trial.wanted, prior.roofline) for name, make in BASELINES.items()
+        name: make(case.training, case.wanted, prior.roofline) for name, make in BASELINES.items()
     }
-    possible = [count for count in shots if count < len(trial.wanted)]
+    possible = [count for count in shots if count < len(case.wanted)]
     scores = []
     for number, count in enumerate(possible):
-        draws: dict[str, list[_Draw]] = {}
+        draws: dict[str, list[DrawErrors]] = {}
         for seed in range(seeds):
             given = np.sort(sampler(predictor, latency_ms, count, seed))
-            rows = np.setdiff1d(np.arange(len(trial.wanted)), given)
+            rows = np.setdiff1d(np.arange(len(case.wanted)), given)
             truth_ms = latency_ms[rows]
             own = predictor.predict(given, latency_ms[given], rows)
             draws.setdefault(MODELLESS, []).append(
-                _judge(own.least_error_ms, truth_ms, own.low_ms, own.high_ms)
+                judge(own.least_error_ms, truth_ms, own.low_ms, own.high_ms)
             )
             for name, other in others.items():
                 predicted_ms = other.predict(given, latency_ms[given], rows)
-                draws.setdefault(name, []).append(_judge(predicted_ms, truth_ms))
+                draws.setdefault(name, []).append(judge(predicted_ms, truth_ms))
             if progress is not None:
                 progress(number * seeds + seed + 1, len(possible) * seeds)
-        first = trial.wanted[0]
+        first = case.wanted[0]
         scores += [
-            _score(first.device, first.source, count, name, len(trial.wanted) - count, drawn)
+            _score(first.device, first.source, count, name, len(case.wanted) - count, drawn)
             for name, drawn in draws.items()
         ]
     return scores
 
 
-def _judge(
+def judge(
     predicted_ms: FloatArray,
     truth_ms: FloatArray,
     low_ms: FloatArray | None = None,
     high_ms: FloatArray | None = None,
-) -> _Draw:
+) -> DrawErrors:
+    """Returns the errors of one draw's predictions, milliseconds, shape (n,) each.
+
+    Args:
+        predicted_ms: predicted latencies.
+        truth_ms: measured latencies.
+        low_ms, high_ms: the bands, if the method states any.
+    """
     error = np.abs(predicted_ms / truth_ms - 1.0)
     rank = np.nan
     if np.ptp(predicted_ms) > 0.0 and np.ptp(truth_ms) > 0.0:
         from scipy.stats import spearmanr
 
         rank = float(spearmanr(predicted_ms, truth_ms).statistic)
-    draw = _Draw(
+    coverage = width = np.nan
+    if low_ms is not None and high_ms is not None:
+        coverage = 100.0 * float(((truth_ms >= low_ms) & (truth_ms <= high_ms)).mean())
+        width = float(np.median(high_ms / low_ms))
+    return DrawErrors(
         100.0 * float(error.mean()),
         100.0 * float(np.median(error)),
         100.0 * float((error <= 0.10).mean()),
         rank,
-    )
-    if low_ms is None or high_ms is None:
-        return draw
-    inside = (truth_ms >= low_ms) & (truth_ms <= high_ms)
-    return _Draw(
-        draw.mape,
-        draw.median,
-        draw.within,
-        rank,
-        100.0 * float(inside.mean()),
-        float(np.median(high_ms / low_ms)),
+        coverage,
+        width,
     )
 
 
 def _score(
-    device: str, source: str, shots: int, method: str, points: int, draws: Sequence[_Draw]
-) -> Score:
+    device: str, source: str, shots: int, method: str, points: int, draws: Sequence[DrawErrors]
+) -> MethodScore:
     def mean(name: str) -> float | None:
         values = np.array([getattr(draw, name) for draw in draws])
         values = values[np.isfinite(values)]
@@ -260,7 +313,7 @@ def _score(
 
     coverage = [draw.coverage for draw in draws if np.isfinite(draw.coverage)]
     mapes = [draw.mape for draw in draws]
-    return Score(
+    return MethodScore(
         device=device,
         source=source,
         shots=shots,

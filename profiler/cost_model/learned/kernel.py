@@ -1,24 +1,24 @@
-"""Which points tell of which: the covariance of what the roofline misses.
+"""The covariance between points of what the roofline misses.
 
-It is a sum over levels (what all devices share, those of a kind, ..., one device alone) of sums of
-terms (a constant, the roofline's balance, the features, the family, the name, how the item fares
-elsewhere). A new device so begins with what its kind has in common, and each of its own
-measurements tells apart what is its own. Of a device that was itself measured less is open from the
-start (``own_speed``), and the same sum counts for less. This is a coregionalised Gaussian process
-with nested random effects: Bonilla, Chai and Williams, "Multi-task Gaussian Process Prediction"
-(2007).
+It is a sum over levels (all devices, those of a kind, ..., one device) of sums of terms (a
+constant, the roofline's balance, the features, the family, the name, the item's effect on other
+devices). A new device therefore starts with what its kind has in common, and its own measurements
+show what is particular to it. Where the rates of a device were measured, less is uncertain from the
+start, and each variance counts only in part (``_BENCHMARKED_SHARES``). This is a coregionalised
+Gaussian process with nested random effects: Bonilla, Chai and Williams, "Multi-task Gaussian
+Process Prediction" (2007).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.profiler.cost_model.learned.own_speed import LEFT_OPEN
-from modelless.profiler.cost_model.learned.points import LEVELS, Points
+from modelless.profiler.cost_model.learned.features import LEVELS, Points
 from modelless.variants.estimates import FloatArray
 
 TERMS = (
@@ -33,15 +33,33 @@ TERMS = (
     "elsewhere_linear",
     "elsewhere_smooth",
 )
+"""The terms by their names in prior files; the last two are the terms of the item effect."""
 _SMOOTH_SCALE2 = 1.0
 _LOCAL_SCALE2 = 0.09
 _WIDE_SCALE2 = 4.0
-_ELSEWHERE_SCALE2 = 0.5
-# Of each variance, what is left open where the device was itself measured.
-_LEFT_OPEN = np.array(
-    [[LEFT_OPEN[level][term != "constant"] for term in TERMS] for level in LEVELS], dtype=np.float64
+_ITEM_EFFECT_SCALE2 = 0.5
+_LEAST_VARIANCE = 1e-4  # of a term; 0.01 in log latency is below the noise of any measurement
+
+_REMAINING: Final[Mapping[str, tuple[float, float]]] = {
+    "all": (0.012, 0.01),
+    "kind": (0.024, 0.01),
+    "source": (0.006, 0.01),
+    "precision": (0.05, 0.01),
+    "engine": (0.05, 0.01),
+    "device": (0.10, 1.0),
+    "setting": (1.0, 1.0),
+}
+"""The shares of the prior's variances that remain where the device's rates were measured.
+
+By level: the share of the constant's variance, and the share of all other terms'. The prior's
+variances hold for devices of which at most a vendor's figures are known. With these shares, one
+latency in ten is expected to exceed 2.7 times the median before the first measurement; none of 224
+did, all of them on one kind of processor.
+"""
+_BENCHMARKED_SHARES = np.array(
+    [[_REMAINING[level][term != "constant"] for term in TERMS] for level in LEVELS],
+    dtype=np.float64,
 )
-_LEAST_VARIANCE = 1e-4  # of a term: one hundredth in log latency is below anyone's noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +67,9 @@ class Kernel:
     """The covariance function.
 
     Attributes:
-        variances: of each term at each level, in squared log latency, shape (7, 10): ``LEVELS`` by
-            ``TERMS``; 0 leaves a term out.
-        noise_variance: of one measurement.
+        variances: variance of each term at each level, squared log latency, shape (7, 10):
+            ``LEVELS`` by ``TERMS``; 0 leaves a term out.
+        noise_variance: noise variance of one measurement, squared log latency.
     """
 
     variances: FloatArray
@@ -59,54 +77,55 @@ class Kernel:
 
     @classmethod
     def of(cls, variances: Mapping[str, Mapping[str, float]], noise_variance: float) -> Kernel:
-        """From variances by level and term; those below notice are left out."""
+        """Returns the kernel with these variances by level and term; tiny ones become 0."""
         table = np.array([[variances[level][term] for term in TERMS] for level in LEVELS])
         return cls(np.where(table < _LEAST_VARIANCE, 0.0, table), noise_variance)
 
     def covariance(self, left: Points, right: Points) -> FloatArray:
-        """Between n and m points, shape (n, m)."""
+        """Returns the covariance between n and m points, shape (n, m)."""
         total = np.empty((len(left), len(right)))
-        # Points that agree in all levels form blocks within which each term has one weight.
+        # Each term has one weight within a block of points that agree in all levels.
         right_groups = list(_groups(right))
         for left_levels, left_rows in _groups(left):
-            some = left.take(left_rows)
+            some = left.select(left_rows)
             for right_levels, right_rows in right_groups:
                 is_same = left_levels[:-1] == right_levels[:-1]
-                rated = 0.5 * (left_levels[-1] + right_levels[-1])
-                weights = is_same @ (self.variances * _LEFT_OPEN**rated)
-                block = weighted_terms(some, right.take(right_rows), weights)
+                benchmarked = 0.5 * (left_levels[-1] + right_levels[-1])
+                weights = is_same @ (self.variances * _BENCHMARKED_SHARES**benchmarked)
+                block = weighted_terms(some, right.select(right_rows), weights)
                 total[np.ix_(left_rows, right_rows)] = block
         return total
 
     def variance(self, points: Points) -> FloatArray:
-        """Of each point with itself, shape (n,)."""
-        known, open_ = self.variances.sum(axis=0), (self.variances * _LEFT_OPEN).sum(axis=0)
+        """Returns the variance of each of n points, shape (n,)."""
+        usual = self.variances.sum(axis=0)
+        benchmarked = (self.variances * _BENCHMARKED_SHARES).sum(axis=0)
         own = np.ones((len(points), len(TERMS)))
         own[:, TERMS.index("balance")] = (points.shares**2).sum(axis=1)
         own[:, TERMS.index("linear")] = (points.features**2).sum(axis=1)
-        own[:, TERMS.index("elsewhere_linear")] = points.elsewhere**2
-        own[:, TERMS.index("elsewhere_smooth")] = points.is_known_elsewhere
-        return np.asarray(np.where(points.is_rated > 0.0, own @ open_, own @ known))
+        own[:, TERMS.index("elsewhere_linear")] = points.item_effect**2
+        own[:, TERMS.index("elsewhere_smooth")] = points.has_item_effect
+        return np.asarray(np.where(points.is_benchmarked > 0.0, own @ benchmarked, own @ usual))
 
 
 def weighted_terms(left: Points, right: Points, weights: FloatArray) -> FloatArray:
-    """The sum of ``TERMS`` at these weights, shape (n, m).
+    """Returns the weighted sum of ``TERMS`` between n and m points, shape (n, m).
 
     Args:
         left, right: n and m points.
-        weights: shape (10,); a term of weight 0 costs nothing.
+        weights: weight of each term, shape (10,); a term of weight 0 is not computed.
     """
     weight = dict(zip(TERMS, weights.tolist(), strict=True))
     distance2 = _distance2(left.features, right.features)
     total = np.full(distance2.shape, weight["constant"])
     total += (left.shares * weight["balance"]) @ right.shares.T
     total += (left.features * weight["linear"]) @ right.features.T
-    total += (left.elsewhere * weight["elsewhere_linear"])[:, None] * right.elsewhere
+    total += (left.item_effect * weight["elsewhere_linear"])[:, None] * right.item_effect
     if weight["smooth"] or weight["elsewhere_smooth"]:
         smooth = np.exp(distance2 / (-2.0 * _SMOOTH_SCALE2))
-        apart = left.elsewhere[:, None] - right.elsewhere
-        both_known = left.is_known_elsewhere[:, None] * right.is_known_elsewhere
-        alike = both_known * np.exp(apart**2 / (-2.0 * _ELSEWHERE_SCALE2))
+        apart = left.item_effect[:, None] - right.item_effect
+        both_known = left.has_item_effect[:, None] * right.has_item_effect
+        alike = both_known * np.exp(apart**2 / (-2.0 * _ITEM_EFFECT_SCALE2))
         total += smooth * (weight["smooth"] + weight["elsewhere_smooth"] * alike)
     if weight["local"]:
         total += weight["local"] * np.exp(distance2 / (-2.0 * _LOCAL_SCALE2))
@@ -121,8 +140,8 @@ def weighted_terms(left: Points, right: Points, weights: FloatArray) -> FloatArr
 
 
 def _groups(points: Points) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """(levels and ``is_rated``, rows) of the points that agree in all of these."""
-    keys = np.column_stack([points.levels, points.is_rated.astype(np.intp)])
+    """Yields the levels and ``is_benchmarked`` of points that agree in them, and their rows."""
+    keys = np.column_stack([points.levels, points.is_benchmarked.astype(np.intp)])
     combinations, group = np.unique(keys, axis=0, return_inverse=True)
     group = group.reshape(-1)
     for number, levels in enumerate(combinations):
@@ -130,6 +149,6 @@ def _groups(points: Points) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]
 
 
 def _distance2(left: FloatArray, right: FloatArray) -> FloatArray:
-    """Squared distances between rows, shape (n, m)."""
+    """Returns the squared distances between the rows of two arrays, shape (n, m)."""
     squares = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1)[None]
     return np.asarray(np.maximum(squares - 2.0 * (left @ right.T), 0.0))

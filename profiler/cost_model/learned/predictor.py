@@ -1,7 +1,7 @@
-"""Latency of points that were not measured: trained on some devices, adapted to another.
+"""Latency of points that were not measured: trained on some devices, conditioned on another.
 
-Training holds for all devices that are to be predicted; adapting takes a device's few measurements
-("shots") and costs a solve of their number.
+Training holds for every device that is predicted. Conditioning uses the device's few measurements
+("shots") and takes one solve of their number.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from numpy.typing import NDArray
 
 from modelless.profiler.cost_model.learned.calibration import (
     MEDIAN_OF_NORMAL,
-    Scores,
-    family_scores_of,
-    scores_of,
+    ErrorScores,
+    score_devices,
+    score_families,
 )
-from modelless.profiler.cost_model.learned.elsewhere import Elsewhere
-from modelless.profiler.cost_model.learned.mixture import Mixture
-from modelless.profiler.cost_model.learned.points import (
+from modelless.profiler.cost_model.learned.features import (
     MOST_LOG,
+    NameCodes,
     Points,
-    Vocabulary,
     encode,
-    in_order,
-    latency_log,
+    item_latency_log,
+    sort_rows,
 )
+from modelless.profiler.cost_model.learned.gaussian_process import GaussianProcess
+from modelless.profiler.cost_model.learned.item_effects import ItemEffects
 from modelless.profiler.cost_model.learned.prior import Prior
-from modelless.profiler.cost_model.learned.process import Process
-from modelless.profiler.cost_model.learned.proxies import contrasts_of, proxies_of
+from modelless.profiler.cost_model.learned.proxies import ProxyMixture, contrasts_of, proxies_of
 from modelless.profiler.measure.table import TableRow
 from modelless.variants.estimates import FloatArray
 
 IntArray = NDArray[np.intp]
 
 MOST_TRAINING_POINTS = 3000
-"""More are thinned out: the cost of training grows with their cube."""
+"""The most training points; more are thinned out, because the time grows with their cube."""
 
-# Of the least relative error below the median: half the variance, as bands err to the safe side.
+# The prediction of least relative error lies below the median by half the variance: a whole
+# variance would follow from a log-normal error, but the bands err to the wide side.
 _SHIFT_SHARE, _MOST_SHIFT_LOG = 0.5, 0.5
-_RELATED_SHARE = 0.75  # of the training points, at most, for items that are to be predicted
+_RELATED_SHARE = 0.75  # of the training points, at most, for items that are predicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,13 @@ class Prediction:
     """Latencies of the whole batch at n points, milliseconds, shape (n,) each.
 
     Attributes:
-        median_ms: as likely too low as too high.
+        median_ms: the median.
         low_ms, high_ms: the central 90 % band.
-        least_error_ms: whose expected relative error is least. That is below the median, the more
-            so the less sure it is: what is predicted too high is off by any multiple, what is
-            predicted too low by less than all. Of a log-normal variable it is its median over
-            exp(variance) (Gneiting, "Making and Evaluating Point Forecasts", 2011, section 2.3).
+        least_error_ms: the prediction whose expected relative error is least. It lies below the
+            median, the further the less certain it is: a prediction that is too high is off by any
+            multiple, one that is too low by less than 100 %. For a log-normal variable it is the
+            median over exp(variance) (Gneiting, "Making and Evaluating Point Forecasts", 2011,
+            section 2.3).
     """
 
     median_ms: FloatArray
@@ -69,9 +70,9 @@ class Predictor:
 
     Args:
         prior: the covariance and the roofline.
-        training: measured rows, of other devices as a rule; may be empty.
-        wanted: rows whose latency is to be predicted; their latencies are not looked at.
-        seed: of the thinning out.
+        training: measured rows, as a rule of other devices; may be empty.
+        wanted: the rows to predict; their latencies are not used.
+        seed: seed of the draw that thins out training points.
     """
 
     def __init__(
@@ -82,79 +83,82 @@ class Predictor:
         seed: int = 0,
     ) -> None:
         self._rng = np.random.default_rng(seed)
-        training = in_order(training)
-        vocabulary = Vocabulary()
-        wanted_points = encode(wanted, vocabulary, prior.roofline)
+        training = sort_rows(training)
+        names = NameCodes()
+        wanted_points = encode(wanted, names, prior.roofline)
         batch = np.array([float(row.batch) for row in wanted])
         self._base_log = wanted_points.roofline_log + np.log(batch)
-        points = encode(training, vocabulary, prior.roofline)
-        values = latency_log(training) - points.roofline_log
-        elsewhere = Elsewhere(points, values)
+        points = encode(training, names, prior.roofline)
+        values = item_latency_log(training) - points.roofline_log
+        effects = ItemEffects(points, values)
         kept = _thin_out(points, wanted_points, self._rng)
-        self._process = Process(prior.kernel, elsewhere.mark(points.take(kept)), values[kept])
-        self._belief = self._process.believe(elsewhere.mark(wanted_points))
+        self._process = GaussianProcess(
+            prior.kernel, effects.add_to(points.select(kept)), values[kept]
+        )
+        self._posterior = self._process.posterior_at(effects.add_to(wanted_points))
         self._contrasts = contrasts_of(
-            proxies_of(training, wanted), self._belief.mean + wanted_points.roofline_log
+            proxies_of(training, wanted), self._posterior.mean + wanted_points.roofline_log
         )
 
     @cached_property
     def _is_known_device(self) -> bool:
-        """Whether what is new is the models."""
-        known = np.isin(self._belief.points.level("device"), self._process.points.level("device"))
+        """Whether training contains the device, so that only the models are new."""
+        devices = self._posterior.points.level("device")
+        known = np.isin(devices, self._process.points.level("device"))
         return bool(known.size and known.all())
 
     @cached_property
-    def _scores(self) -> Scores:
+    def _scores(self) -> ErrorScores:
         if self._is_known_device:
-            return family_scores_of(self._process)
-        return scores_of(self._process, self._rng)
+            return score_families(self._process)
+        return score_devices(self._process, self._rng)
 
     def predict(self, shots: IntArray, latency_ms: FloatArray, rows: IntArray) -> Prediction:
-        """Predict some wanted rows after measuring others.
+        """Returns predictions of some wanted rows, given measurements of others.
 
         Args:
-            shots: which of the wanted rows were measured, k of them; may be none.
-            latency_ms: what they took, shape (k,).
-            rows: which to predict, n of them.
+            shots: the k wanted rows that were measured; k may be 0.
+            latency_ms: their measured latencies, shape (k,).
+            rows: the n wanted rows to predict.
         """
-        mixture = self._mixture(shots, latency_ms)
+        mixture = self._condition(shots, latency_ms)
         mean, variance = mixture.predict(rows)
         deviation = np.sqrt(variance)
-        error, error_variance = mixture.left_out()
+        error, error_variance = mixture.leave_one_out()
         shot_errors = error / np.sqrt(error_variance)
         centre = np.clip(mean + self._base_log[rows], -MOST_LOG, MOST_LOG)
         width = np.minimum(self._scores.quantile(0.9, shot_errors) * deviation, MOST_LOG)
         shift = np.zeros(len(rows))
         if len(shots) or self._is_known_device:
-            # Else the level is unknown, and its guess is best left in the middle.
+            # Without them the level is unknown, and the median is the best guess of it.
             scale = self._scores.quantile(0.5, shot_errors) / MEDIAN_OF_NORMAL
             shift = np.minimum(_SHIFT_SHARE * (scale * deviation) ** 2, _MOST_SHIFT_LOG)
         return Prediction(
             np.exp(centre), np.exp(centre - width), np.exp(centre + width), np.exp(centre - shift)
         )
 
-    def unknown(
+    def covariance(
         self, shots: IntArray, latency_ms: FloatArray, rows: IntArray
     ) -> tuple[FloatArray, float]:
-        """What is not known of some wanted rows after measuring others.
+        """Returns how uncertain some wanted rows are, given measurements of others.
 
         Args:
             shots, latency_ms: as for ``predict``.
-            rows: n of them.
+            rows: n wanted rows.
 
         Returns:
-            The covariance of their log latencies, shape (n, n), and the noise variance of one
-            measurement, which it does not hold.
+            The covariance of their log latencies without noise, shape (n, n), and the noise
+            variance of one measurement.
         """
-        return self._mixture(shots, latency_ms).covariance(rows)
+        return self._condition(shots, latency_ms).covariance(rows)
 
-    def _mixture(self, shots: IntArray, latency_ms: FloatArray) -> Mixture:
+    def _condition(self, shots: IntArray, latency_ms: FloatArray) -> ProxyMixture:
         values = np.log(latency_ms) - self._base_log[shots]
-        return Mixture(self._process, self._belief, self._contrasts, shots, values)
+        return ProxyMixture(self._process, self._posterior, self._contrasts, shots, values)
 
 
 def _thin_out(points: Points, wanted: Points, rng: np.random.Generator) -> IntArray:
-    """Which training points to keep: first those of items that are to be predicted."""
+    """Returns the training points to keep; those of items that are predicted come first."""
     if len(points) <= MOST_TRAINING_POINTS:
         return np.arange(len(points))
     related = rng.permutation(np.flatnonzero(np.isin(points.item, wanted.item)))

@@ -1,7 +1,7 @@
-"""The shipped prior: a small, versioned file of figures, made by ``training/make_prior.py``.
+"""The shipped prior: a small, versioned file of figures that ``training/make_prior.py`` makes.
 
-It holds the roofline's constants by device kind, the variances of the covariance, by level and
-term, and where they come from. No measurement is in it, and no code.
+It holds the roofline's constants by device kind, the variances of the covariance by level and term,
+and the names of the tables they come from. It holds no measurements and no code.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from typing import Any
 import numpy as np
 
 from modelless.common.errors import InvalidInputError
+from modelless.profiler.cost_model.learned.features import LEVELS
 from modelless.profiler.cost_model.learned.kernel import TERMS, Kernel
-from modelless.profiler.cost_model.learned.points import LEVELS
 from modelless.profiler.cost_model.learned.roofline import COMPONENTS, Roofline
 
 FORMAT = 1
 KINDS = ("cpu", "gpu", "npu")
 _MOST_BYTES = 1 << 20
-_MOST_VARIANCE = 100.0  # in squared log latency: beyond, points that agree cannot be told apart
+_MOST_VARIANCE = 100.0  # squared log latency; with more, equal points cannot be told apart
 _MOST_MS = 1e6  # of a component
 
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What is supposed before anything is measured.
+    """The figures that predictions start from before anything is measured.
 
     Attributes:
         kernel: the covariance.
         roofline: the analytical estimate.
-        version: of the figures.
+        version: version of the figures.
     """
 
     kernel: Kernel
@@ -46,7 +46,7 @@ class Prior:
 
 @cache
 def shipped_prior() -> Prior:
-    """The prior of this package.
+    """Returns the prior of this package.
 
     Raises:
         InvalidInputError: the package's file is damaged; see ``read_prior``.
@@ -56,10 +56,10 @@ def shipped_prior() -> Prior:
 
 
 def read_prior(path: Path) -> Prior:
-    """A prior from a file of one's own.
+    """Returns the prior in a file.
 
     Raises:
-        InvalidInputError: not such a file: the message names the field.
+        InvalidInputError: the file cannot be read or is no prior; the message names the field.
     """
     try:
         with path.open("rb") as file:
@@ -70,7 +70,7 @@ def read_prior(path: Path) -> Prior:
 
 
 def parse_prior(content: bytes, name: str) -> Prior:
-    """A prior from a file's content; ``name`` is for errors. Raises as ``read_prior`` does."""
+    """Returns the prior in a file's content; errors use ``name``. Raises as ``read_prior`` does."""
     if len(content) > _MOST_BYTES:
         raise InvalidInputError.of(name, f"more than {_MOST_BYTES} bytes", "a small JSON file")
     try:
@@ -107,14 +107,14 @@ def parse_prior(content: bytes, name: str) -> Prior:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, InvalidInputError):
             raise
-        raise InvalidInputError.of(name, repr(error), "a prior file, whole", _MEND) from error
+        raise InvalidInputError.of(name, repr(error), "a prior file, undamaged", _MEND) from error
 
 
 _MEND = "Install modelless again, or make the file with training/make_prior.py."
 
 
 def digest_of(document: Mapping[str, Any]) -> str:
-    """SHA-256 of a prior's content without its own digest."""
+    """Returns the SHA-256 digest of a prior's content without the digest itself."""
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 

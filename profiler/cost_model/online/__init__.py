@@ -1,7 +1,7 @@
-"""The cost model's online half: what outcomes teach beyond what was measured.
+"""The online part of the cost model: what outcomes teach beyond the measurements.
 
-``Corrections`` is the way in. It divides what an outcome says among a location for each placement
-and load (``Residuals``, ``ContentionCurve``), the quantiles around it (``Tails``), watches for
-change (``ShiftDetector``) and keeps count of how good the predictions were (``CoverageCounter``).
-Plain floats and lists where one outcome is learned, arrays where many placements are predicted.
+``Corrections`` is the entry point. It divides each outcome among a location for each placement and
+load (``Residuals``, ``ContentionCurve``) and the quantiles around it (``Tails``), detects changes
+(``ShiftDetector``) and counts how good the predictions were (``CoverageCounter``). It uses plain
+floats and lists to learn one outcome, and arrays to predict many placements.
 """

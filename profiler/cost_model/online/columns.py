@@ -1,4 +1,4 @@
-"""Columns of floats that are written one by one and read all at once."""
+"""Columns of floats that plain code writes one by one and numpy reads all at once."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 
 
-def column(count: int) -> tuple[array[float], FloatArray]:
-    """``count`` zeros, twice over the same memory: for plain code, and for numpy.
+def make_column(count: int) -> tuple[array[float], FloatArray]:
+    """Returns ``count`` zeros twice over the same memory: for plain code and for numpy.
 
-    One element of the first is read or written in a third of the time that numpy takes.
+    Plain code reads or writes one element in a third of the time that numpy takes.
     """
     floats = array("d", bytes(8 * count))
     return floats, np.frombuffer(floats, dtype=np.float64)

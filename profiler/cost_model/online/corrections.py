@@ -1,4 +1,4 @@
-"""Everything that outcomes teach, behind one object with rows for placements."""
+"""All corrections that outcomes teach, by row; a row is a placement."""
 
 from __future__ import annotations
 
@@ -9,58 +9,56 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.profiler.cost_model.online.columns import FloatArray, column
+from modelless.profiler.cost_model.online.columns import FloatArray, make_column
 from modelless.profiler.cost_model.online.coverage import CoverageCounter
 from modelless.profiler.cost_model.online.residuals import Residuals
 from modelless.profiler.cost_model.online.settings import ResidualSettings, ShiftSettings
 from modelless.profiler.cost_model.online.tails import Tails
 
-# Which predictions queries are refused for while nothing shows whether they still hold.
-#
-# A placement that was once seen to be slow is not chosen, and so never seen to be quick again: if
-# there is no other, everybody is refused. What it was seen to do is let be forgotten then, until
-# it is tried: optimism where nothing is known, as in Sutton and Barto, *Reinforcement Learning*,
-# section 2.6. What nobody is refused for is remembered, however long ago it was seen.
-
 _EVERY_S = 1.0
-"""However many queries are refused in this time, they count once."""
+"""All refusals within this time count once."""
 _PATIENCE = 5.0
-"""Times that queries may be refused for a row before it begins to be forgotten."""
+"""The refusals of a row after which its corrections begin to fade."""
 _HALF_LIFE = 3.0
-"""Times after which half of it is."""
+"""The refusals after which half of the corrections has faded."""
 _ONCE = 0.5 ** (1.0 / _HALF_LIFE)
 _FORGOTTEN = _PATIENCE + 20.0 * _HALF_LIFE
 
 
-class Vain:
-    """How often queries were refused for each of n rows since it was last heard of.
+class RefusalTracker:
+    """Counts how often queries were refused for each of n rows since its last outcome.
+
+    A placement that was once observed to be slow is not chosen, so it is never observed to be quick
+    again; if there is no other, every query is refused. Its corrections then fade until it is
+    tried: optimism under uncertainty, as in Sutton and Barto, *Reinforcement Learning*, section
+    2.6. Corrections for which no query is refused stay, however old they are.
 
     Args:
-        groups: for each row the index of its group: what rows have in common is kept as long as
-            any of them is heard of.
+        groups: index of each row's group. What rows of a group have in common stays as long as any
+            of them has outcomes.
     """
 
     def __init__(self, groups: Sequence[int]) -> None:
         self._group_of_row = np.asarray(groups, dtype=np.intp)
         self._group_count = max(groups, default=-1) + 1
-        self._times, self._counts = column(len(groups))
+        self._times, self._counts = make_column(len(groups))
         self._is_known = np.zeros(len(groups), dtype=np.bool_)
         self._refused_s = np.full(len(groups), -np.inf)
 
-    def heard(self, row: int) -> None:
-        """The row was seen at work."""
+    def record_outcome(self, row: int) -> None:
+        """Note an outcome of the row."""
         self._times[row] = 0.0
         self._is_known[row] = True
 
-    def refused(self, rows: IntArray, at_s: float) -> tuple[FloatArray, FloatArray] | None:
-        """A query was refused for these rows.
+    def record_refusal(self, rows: IntArray, at_s: float) -> tuple[FloatArray, FloatArray] | None:
+        """Note that a query was refused for these rows.
 
         Args:
-            rows: whose.
-            at_s: when, on any clock; one that jumps costs nothing.
+            rows: the rows.
+            at_s: time on any clock, seconds; a clock that jumps does no harm.
 
         Returns:
-            The shares to keep of what is known, by row and by group; None to keep it all.
+            The shares of the corrections to keep, by row and by group; None to keep all.
         """
         due = rows[np.abs(at_s - self._refused_s[rows]) >= _EVERY_S]
         if not due.size:
@@ -81,14 +79,12 @@ class Vain:
         return keep, shared
 
 
-# Telling a change from noise: has a placement come to take another time than it did?
-
-
 class ShiftDetector:
-    """A two-sided CUSUM over the log residuals of n rows; see ``ShiftSettings``.
+    """Detects changes of n rows by a two-sided CUSUM over their log residuals; see
+    ``ShiftSettings``.
 
-    Each row is compared with what it was itself during its first outcomes, so that a profile that
-    is wrong from the start is corrected and no alarm, and a slow change adds up to one.
+    Each row is compared with its own first outcomes. A profile that is wrong from the start is
+    therefore corrected without an alarm, and slow changes add up to one.
     """
 
     def __init__(self, count: int, settings: ShiftSettings) -> None:
@@ -100,9 +96,9 @@ class ShiftDetector:
         self._down = [0.0] * count
 
     def observe(self, row: int, residual: float) -> bool:
-        """Take in the log residual of one outcome, finite; True if it is an alarm.
+        """Take in the log residual of one outcome, finite; return whether it is an alarm.
 
-        After an alarm the row is compared with what it shows from then on.
+        After an alarm the row is compared with its next outcomes.
         """
         settings = self._settings
         seen = self._seen[row]
@@ -125,12 +121,12 @@ class ShiftDetector:
         return True
 
     def restart(self, row: int) -> None:
-        """Compare the row with what it shows from now on."""
+        """Compare the row with its next outcomes from now on."""
         self._seen[row] = 0
         self._mean[row] = self._deviation[row] = self._up[row] = self._down[row] = 0.0
 
     def _warm_up(self, row: int, residual: float, seen: int) -> None:
-        """Mean and mean absolute deviation as they come; an outlier counts for little."""
+        """Update mean and mean absolute deviation; an outlier counts little."""
         self._seen[row] = seen
         error = residual - self._mean[row]
         if seen > 4:
@@ -150,11 +146,11 @@ _FADE_EVERY_S = 10.0
 
 
 class ShiftMark(NamedTuple):
-    """That a row has shifted.
+    """The shifts of a row.
 
     Attributes:
-        alarms: how often so far.
-        at_s: when last, on the driver's clock.
+        alarms: number of shifts.
+        at_s: time of the last one on the driver's clock, seconds.
     """
 
     alarms: int
@@ -162,17 +158,17 @@ class ShiftMark(NamedTuple):
 
 
 class Corrections:
-    """Correcting factors of p50, p90 and p99 for n rows, each of one of several groups.
+    """The factors that correct p50, p90 and p99 of n rows, each in one of several groups.
 
     Args:
-        groups: for each row the index of its group (a device class).
-        settings: see ResidualSettings.
-        contention: as for ``Residuals``.
+        groups: index of each row's group (a device class).
+        settings: how corrections learn.
+        contention: see ``Residuals``.
 
     Attributes:
-        version: another after each observation that was learned from.
-        counters: of each group's predictions.
-        shifted: rows that were seen to change, whether or not they have come back since.
+        version: increases with each observation that was learned.
+        counters: coverage of each group's predictions.
+        shifted: rows that have shifted, even if they have come back since.
     """
 
     def __init__(
@@ -189,22 +185,18 @@ class Corrections:
         self._absurd_log = math.log(settings.absurd_ratio)
         self._unfaded = 0
         self._faded_s = math.nan  # no time known yet
-        self._vain = Vain(groups)
+        self._refusals = RefusalTracker(groups)
         self.version = 0
         self.counters = [CoverageCounter() for _ in range(max(groups, default=-1) + 1)]
         self.shifted: dict[int, ShiftMark] = {}
 
     def factor(self, row: int, busy_neighbours: float = 0.0) -> float:
-        """The factor of one row's p50 at a load."""
+        """Returns the factor of one row's p50 under a load."""
         log = self._residuals.location(row, busy_neighbours)
         return math.exp(log + self._tails.quantiles(row, (0.0, 0.0))[0])
 
-    def slowdown(self, row: int, busy_neighbours: float) -> float:
-        """How many times as long one row takes beside so many busy neighbours as alone."""
-        return math.exp(self._residuals.contention(row, busy_neighbours))
-
     def factors(self, rows: IntArray, busy_neighbours: float) -> FloatArray:
-        """Factors of p50, p90 and p99 of many rows, shape (3, n); a new array."""
+        """Returns the factors of p50, p90 and p99 of many rows, shape (3, n); a new array."""
         logs = self._tails.offsets(rows)
         logs += self._residuals.locations(rows, busy_neighbours)
         np.exp(logs, out=logs)
@@ -218,15 +210,15 @@ class Corrections:
         at_s: float,
         latency_s: float,
     ) -> bool:
-        """Learn from one outcome; False if it was ignored, or nothing is to be learned.
+        """Learn from one outcome; return whether it was learned.
 
         Args:
-            row: whose.
-            measured_s: p50, p90, p99 at that batch as profiled, without any correction; finite
-                and more than 0.
+            row: the row.
+            measured_s: profiled p50, p90, p99 at that batch size without correction, seconds;
+                finite and more than 0.
             busy_neighbours: 0 or more.
-            at_s: when, on the driver's clock; only how far it has moved counts.
-            latency_s: what it took.
+            at_s: time on the driver's clock, seconds; only differences count.
+            latency_s: observed latency, seconds.
         """
         p50_s, p90_s, p99_s = measured_s
         ratio = latency_s / p50_s
@@ -242,7 +234,7 @@ class Corrections:
         self.counters[self._groups[row]].count(error, given, relative)
         if not self._settings.learns:
             return False
-        self._vain.heard(row)
+        self._refusals.record_outcome(row)
         residuals.learn(row, ratio_log, slowed, busy_neighbours)
         tails.learn(row, spread, error, given)
         if self._detector.observe(row, ratio_log - slowed):
@@ -256,20 +248,20 @@ class Corrections:
         return True
 
     def doubt(self, rows: IntArray, at_s: float) -> None:
-        """A query was refused for what is predicted of these rows; see ``Vain``.
+        """Note that a query was refused for the prediction of these rows; see ``RefusalTracker``.
 
         Args:
-            rows: whose.
+            rows: the rows.
             at_s: as for ``observe``.
         """
-        fading = self._vain.refused(rows, at_s)
+        fading = self._refusals.record_refusal(rows, at_s)
         if fading is not None:
             self._residuals.fade(*fading)
             self._tails.fade(*fading)
             self.version += 1
 
     def _fade(self, at_s: float) -> None:
-        """Forget by count and by time; a clock that jumps costs at most half of what is known."""
+        """Fade by count and by time; a clock that jumps costs at most half of the corrections."""
         settings = self._settings
         passed_s = at_s - self._faded_s
         ages = self._unfaded / settings.half_life

@@ -1,4 +1,4 @@
-"""How good the predictions were, counted as outcomes come in, for each device class."""
+"""How good the predictions were, by device class, counted as outcomes arrive."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from dataclasses import dataclass
 from statistics import median
 
 _WINDOW = 1000
-"""Outcomes over which shares are counted: older ones fade exponentially."""
+"""The outcomes over which shares are counted; older ones fade exponentially."""
 _KEEP = 1.0 - 1.0 / _WINDOW
 _ERRORS_KEPT = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How predictions for one device class fared lately, each made before its outcome was learned.
+    """How recent predictions for one device class held, each made before its outcome was learned.
 
     Attributes:
-        device_class: its name.
-        outcomes: all there ever were.
-        weight: how many of them the shares stand for: those of the last thousand, faded.
-        within_p50_percent, within_p90_percent, within_p99_percent: of the outcomes, how many took
-            no longer than was predicted; 50, 90 and 99 are the goals. None without outcomes.
-        median_error_percent: of |predicted p50 / seen - 1|, over the last 500; None without.
-        ignored: outcomes that could not be true (``ResidualSettings.absurd_ratio``): all there ever
-            were, counted nowhere else. Where there are many the profile is wrong, not the outcomes.
+        device_class: name of the device class.
+        outcomes: number of outcomes so far.
+        weight: number of outcomes that the shares represent: those of the last thousand, faded.
+        within_p50_percent, within_p90_percent, within_p99_percent: share of outcomes that took at
+            most the predicted quantile, per cent; the goals are 50, 90 and 99. None without
+            outcomes.
+        median_error_percent: median of |predicted p50 / observed - 1| over the last 500 outcomes,
+            per cent; None without outcomes.
+        ignored: number of implausible outcomes so far (``ResidualSettings.absurd_ratio``), which
+            count nowhere else. Where they are many, the profile is wrong.
     """
 
     device_class: str
@@ -39,7 +41,7 @@ class Coverage:
 
 
 class CoverageCounter:
-    """Counts one device class's outcomes; constant memory."""
+    """Counts one device class's outcomes in constant memory."""
 
     __slots__ = ("_errors", "_weight", "_within", "ignored", "outcomes")
 
@@ -54,9 +56,9 @@ class CoverageCounter:
         """Count one outcome.
 
         Args:
-            error_log: log of seen over expected latency.
-            given: logs of the predicted p50, p90 and p99 over the same.
-            relative: |predicted p50 / seen - 1|.
+            error_log: log of observed over expected latency.
+            given: logs of the predicted p50, p90 and p99 over the expected latency.
+            relative: |predicted p50 / observed - 1|.
         """
         self.outcomes += 1
         self._weight = self._weight * _KEEP + 1.0
@@ -69,7 +71,7 @@ class CoverageCounter:
         self._errors.append(relative)
 
     def snapshot(self, device_class: str) -> Coverage | None:
-        """As it stands now; None before the first outcome, ignored ones included."""
+        """Returns the coverage so far; None before the first outcome, ignored ones included."""
         if not self.outcomes:
             if not self.ignored:
                 return None
@@ -82,10 +84,10 @@ class CoverageCounter:
 
 
 def merge_coverage(snapshots: Iterable[Coverage]) -> tuple[Coverage, ...]:
-    """One for each device class from those of several cost models, by name.
+    """Returns one coverage for each device class, by name, from those of several cost models.
 
-    Shares are weighted by the outcomes they stand for, and so are the medians, which is close to
-    the median of all as long as the cost models see the same kind of load.
+    Shares are weighted by the outcomes they represent, and so are the medians; that is close to the
+    median of all outcomes as long as the cost models meet similar loads.
     """
     by_class: dict[str, list[Coverage]] = {}
     for snapshot in snapshots:

@@ -1,7 +1,7 @@
-"""What was seen against what was measured: where a placement's latencies lie now, under load.
+"""Residuals: where a placement's latencies lie now compared with its profile, under load.
 
-Sans-I/O, bounded, and hard to spoil: a single observation moves a known placement by about 5 %
-at most.
+The module is sans-I/O and bounded. A single observation moves a known placement by at most about 5
+%.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.profiler.cost_model.online.columns import FloatArray, column
+from modelless.profiler.cost_model.online.columns import FloatArray, make_column
 from modelless.profiler.cost_model.online.settings import ResidualSettings
 
-# What busy neighbours cost on one device class, as a curve that learns.
-
 KNOTS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""Where the slope may change: idle cores are used up first, then shared caches and bandwidth fill,
-then cores themselves are shared. Beyond the last knot the last slope goes on."""
+"""The busy neighbours at which the slope of the contention curve may change.
+
+Neighbours first use idle cores, then fill shared caches and bandwidth, then share the cores. Beyond
+the last knot the last slope continues."""
 
 _SEGMENTS = tuple(pairwise((*KNOTS, float("inf"))))
 
 
 @lru_cache(maxsize=256)
 def reach_of(busy_neighbours: float) -> tuple[float, ...]:
-    """How far so many busy neighbours, 0 or more, reach into each segment that they reach."""
+    """Returns how far so many busy neighbours, 0 or more, reach into each segment of the curve."""
     return tuple(
         min(busy_neighbours, end) - start for start, end in _SEGMENTS if busy_neighbours > start
     )
@@ -36,18 +36,19 @@ def reach_of(busy_neighbours: float) -> tuple[float, ...]:
 
 @lru_cache(maxsize=256)
 def energy_of(busy_neighbours: float) -> float:
-    """The squared length of ``reach_of``, for normalised least mean squares."""
+    """Returns the squared length of ``reach_of``, for normalised least mean squares."""
     return sum(reach * reach for reach in reach_of(busy_neighbours))
 
 
 class ContentionCurve:
-    """The log of the slowdown over busy neighbours: from 0, never falling, with several slopes.
+    """The log of the slowdown by busy neighbours on one device class; it learns.
 
-    A segment of which nothing is known goes on as steeply as the one before it.
+    The curve is piecewise linear, starts at 0 and never falls. A segment without observations has
+    the slope of the segment before it.
 
     Args:
-        prior: slope before anything was seen, log latency per neighbour; what fades, fades to it.
-        most: bound of every slope and of the prior.
+        prior: slope before any observation, log latency per neighbour; the curve fades to it.
+        most: upper bound of every slope and of the prior.
     """
 
     __slots__ = ("_most", "_prior", "_seen", "_slopes")
@@ -56,10 +57,10 @@ class ContentionCurve:
         self._most = most
         self._prior = min(max(prior, 0.0), most)
         self._slopes = [self._prior] * len(_SEGMENTS)
-        self._seen = 1  # segments from the left that something is known of
+        self._seen = 1  # segments from the left with observations
 
     def at(self, busy_neighbours: float) -> float:
-        """The log of the slowdown by so many busy neighbours, 0 or more."""
+        """Returns the log of the slowdown by so many busy neighbours, 0 or more."""
         total = 0.0
         for slope, reach in zip(self._slopes, reach_of(busy_neighbours), strict=False):
             total += slope * reach
@@ -68,7 +69,7 @@ class ContentionCurve:
     def learn(self, busy_neighbours: float, step: float) -> None:
         """Move the curve at ``busy_neighbours`` by ``step`` times ``energy_of`` them.
 
-        Slopes stay between 0 and the bound, which keeps the curve from falling.
+        Slopes stay between 0 and the bound, so the curve never falls.
         """
         slopes, most = self._slopes, self._most
         reaches = reach_of(busy_neighbours)
@@ -76,14 +77,14 @@ class ContentionCurve:
         for number, reach in enumerate(reaches):
             slope = slopes[number] + step * reach
             slopes[number] = 0.0 if slope < 0.0 else min(slope, most)
-        self._go_on()
+        self._extend_last_slope()
 
     def fade(self, keep: float) -> None:
-        """Forget all but the share ``keep`` of what was learned."""
+        """Keep only the share ``keep`` of what was learned."""
         self._slopes = [self._prior + keep * (slope - self._prior) for slope in self._slopes]
 
-    def _go_on(self) -> None:
-        """Let the segments of which nothing is known follow the last that is."""
+    def _extend_last_slope(self) -> None:
+        """Give segments without observations the slope of the last one with observations."""
         for number in range(self._seen, len(_SEGMENTS)):
             self._slopes[number] = self._slopes[self._seen - 1]
 
@@ -92,28 +93,28 @@ IntArray = NDArray[np.intp]
 
 _MOST_NEIGHBOURS = 64.0
 _REMEMBERED = 20.0
-"""Outcomes, over those that the mean reaches back, beyond which a row is known no better."""
+"""The number of outcomes, as a multiple of the mean's memory, beyond which more do not count."""
 _AFTER_SHIFT = 2.0
-"""Outcomes that a placement's residual is worth once it is known to have shifted."""
+"""The weight in outcomes of a placement's residual after a shift."""
 _OWN_LOAD_SHARE = 0.25
-"""How fast a placement's own part of the contention learns beside its class's curve."""
+"""The learning rate of a placement's own part of the contention, relative to its class's curve."""
 
 
 class Residuals:
-    """The log of seen over measured latency, for n rows, each of one of several groups.
+    """The log of observed over measured latency, for n rows, each in one of several groups.
 
-    Groups are device classes. A row's residual on an idle host is a mean, exponentially weighted,
-    of its outcomes; it is shrunk towards its group's, which is the mean of its rows shrunk towards
-    0 (the empirical Bayes estimate of a random effect; Efron and Morris, JASA 1975). So a row never
-    seen has its group's residual, one seen often its own. Under load come the group's
-    ``ContentionCurve`` and the row's own deviation from it. All follow the error by clipped,
-    normalised steps (NLMS).
+    Groups are device classes. A row's residual on an idle host is an exponentially weighted mean of
+    its outcomes. It is shrunk towards its group's residual, which is the mean of its rows shrunk
+    towards 0 (the empirical Bayes estimate of a random effect; Efron and Morris, JASA 1975). A row
+    without outcomes therefore has its group's residual, a row with many its own. Under load the
+    group's ``ContentionCurve`` and the row's own deviation from it are added. All follow the error
+    by clipped, normalised steps (NLMS).
 
     Args:
-        groups: for each row the index of its group.
-        settings: see ResidualSettings.
-        contention: what is known beforehand: for each row the log of its slowdown by one busy
-            neighbour; None for nothing.
+        groups: index of each row's group.
+        settings: how residuals learn.
+        contention: log of each row's slowdown by one busy neighbour, known beforehand; None for
+            nothing.
     """
 
     def __init__(
@@ -130,13 +131,13 @@ class Residuals:
         self._most_outcomes = _REMEMBERED / settings.rate
         self._most_log = math.log(settings.most)
         self._most_neighbour_log = math.log(settings.most_per_neighbour)
-        self._mean, self._means = column(count)
-        self._outcomes, self._outcome_counts = column(count)
+        self._mean, self._means = make_column(count)
+        self._outcomes, self._outcome_counts = make_column(count)
         self._weighted = [0.0] * group_count
         self._weight = [0.0] * group_count
-        # For ``locations``: own share of the estimate, and the group's share in it.
-        self._own, self._owns = column(count)
-        self._shared, self._shares = column(count)
+        # For ``locations``: the row's own part of the estimate, and the group's share in it.
+        self._own, self._owns = make_column(count)
+        self._shared, self._shares = make_column(count)
         self._shares += 1.0
         known = list(contention or [0.0] * count)
         priors = [0.0] * group_count
@@ -152,20 +153,20 @@ class Residuals:
                 for log, group in zip(known, self._groups, strict=True)
             ]
         )
-        self._own_load, self._own_loads = column(count)
+        self._own_load, self._own_loads = make_column(count)
         self._own_loads += self._load_prior
 
     def location(self, row: int, busy_neighbours: float) -> float:
-        """The log of the expected ratio of one row at a load."""
+        """Returns the log of the expected ratio of one row under a load."""
         return self.idle(row) + self.contention(row, busy_neighbours)
 
     def idle(self, row: int) -> float:
-        """``location`` on an idle host."""
+        """Returns ``location`` on an idle host."""
         weight = self._outcomes[row] / (self._outcomes[row] + self._settings.own_weight)
         return weight * self._mean[row] + (1.0 - weight) * self._group_mean(self._groups[row])
 
     def contention(self, row: int, busy_neighbours: float) -> float:
-        """The log of the row's slowdown by its busy neighbours; 0 or more."""
+        """Returns the log of the row's slowdown by its busy neighbours, 0 or more."""
         load = _bounded(busy_neighbours)
         if not load:
             return 0.0
@@ -173,7 +174,7 @@ class Residuals:
         return min(max(log, 0.0), self._most_log)
 
     def locations(self, rows: IntArray, busy_neighbours: float) -> FloatArray:
-        """``location`` of many rows, shape (n,)."""
+        """Returns ``location`` of many rows, shape (n,)."""
         groups = self._group_of_row.take(rows)
         logs: FloatArray = self._shares.take(rows)
         logs *= np.array([self._group_mean(g) for g in range(len(self._weight))]).take(groups)
@@ -190,10 +191,10 @@ class Residuals:
         """Learn from one outcome.
 
         Args:
-            row: whose.
-            ratio_log: log of seen over measured median.
+            row: the row.
+            ratio_log: log of observed latency over measured median.
             contention_log: ``contention(row, load)``.
-            load: busy neighbours, as they were meant by ``contention``.
+            load: number of busy neighbours.
         """
         settings, group = self._settings, self._groups[row]
         load = _bounded(load)
@@ -221,15 +222,15 @@ class Residuals:
         self._keep(row, mean, outcomes)
 
     def forget(self, row: int) -> None:
-        """Let the next outcomes of a row that has shifted weigh more than those before."""
+        """Let a row that has shifted weigh its next outcomes more than those before."""
         self._keep(row, self._mean[row], min(self._outcomes[row], _AFTER_SHIFT))
 
     def fade(self, keep: FloatArray, shared: FloatArray) -> None:
-        """Forget all but a share of what was learned; touches every row.
+        """Keep only a share of what was learned, for every row.
 
         Args:
-            keep: of each row, shape (rows,).
-            shared: of what each group has in common, shape (groups,).
+            keep: share of each row, shape (rows,).
+            shared: share of what each group has in common, shape (groups,).
         """
         self._outcome_counts *= keep
         weights = self._outcome_counts / (self._outcome_counts + self._settings.own_weight)
@@ -243,7 +244,7 @@ class Residuals:
             curve.fade(share)
 
     def _keep(self, row: int, mean: float, outcomes: float) -> None:
-        """Keep what is known of a row now, in its group's sums and for ``locations`` too."""
+        """Store a row's mean and outcomes, in its group's sums and for ``locations``, too."""
         group, weight = self._groups[row], self._settings.own_weight
         before = self._outcomes[row] / (self._outcomes[row] + weight)
         after = outcomes / (outcomes + weight)
@@ -261,5 +262,5 @@ def _bounded(busy_neighbours: float) -> float:
 
 
 def _saturation(load: float) -> float:
-    """How far a placement's own deviation under load has come out, 0 to 1."""
+    """Returns how far a placement's own deviation applies under a load, 0 to 1."""
     return load / (1.0 + load)

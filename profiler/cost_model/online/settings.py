@@ -1,4 +1,4 @@
-"""How corrections learn, and how change is told from noise."""
+"""Settings of the corrections and of the detection of changes."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from modelless.common.errors import InvalidInputError
 
 @dataclass(frozen=True, slots=True)
 class ShiftSettings:
-    """A two-sided CUSUM (Page, Biometrika 1954) on log residuals in units of their deviation.
+    """Settings of a two-sided CUSUM (Page, Biometrika 1954) on log residuals in standard
+    deviations.
 
-    With known mean and deviation, normal and independent residuals, Siegmund's approximation
-    (Sequential Analysis, 1985; threshold + 1.166) puts one false alarm in 10^13 outcomes. Mean and
-    deviation come from ``warm_up`` outcomes instead, and real residuals are neither normal nor
-    independent: simulated, there is none in a million normal, exponential or Student-t(3) ones, and
-    50 in a million where neighbouring ones are correlated by 0.5. A shift of two deviations is
-    found after 17 outcomes at the median, one of three after 10.
+    With known mean and deviation and normal, independent residuals, Siegmund's approximation
+    (Sequential Analysis, 1985; threshold + 1.166) gives one false alarm in 10^13 outcomes. Here
+    mean and deviation come from ``warm_up`` outcomes, and real residuals are neither normal nor
+    independent. In simulations there is no false alarm in a million normal, exponential or
+    Student-t(3) residuals, and there are 50 in a million where neighbouring residuals are
+    correlated by 0.5. A shift of two deviations is detected after 17 outcomes at the median, one of
+    three after 10.
 
     Attributes:
-        settle: a row's first outcomes, which are passed over: meanwhile it is learned what part
-            of them was contention.
-        warm_up: outcomes from which the level to compare with is taken; also after each alarm.
+        settle: number of a row's first outcomes that are skipped, while the contention is learned.
+        warm_up: number of outcomes that give the level to compare with; also after each alarm.
         slack: deviations per outcome that count as no change.
-        threshold: deviations, summed beyond the slack, at which it is an alarm.
-        clip: most deviations that one outcome counts for, so that no single one is an alarm.
-        least_deviation: of log latency, what a change is at least compared with: smaller ones are
-            not worth measuring again for.
+        threshold: sum of deviations beyond the slack that is an alarm.
+        clip: most deviations that one outcome counts, so that no single outcome is an alarm.
+        least_deviation: least standard deviation of log latency to compare with; smaller changes
+            are not worth a new measurement.
     """
 
     settle: int = 50
@@ -48,23 +49,23 @@ class ShiftSettings:
 
 @dataclass(frozen=True, slots=True)
 class ResidualSettings:
-    """How residuals learn.
+    """Settings of how residuals learn.
 
     Attributes:
         rate: weight of a new log ratio; the first few weigh more (1/n).
-        clip: most that a log ratio may surprise; more is taken as this.
-        absurd_ratio: an observation so many times longer or shorter than the measured median is
-            ignored: a stopped process, a clock that jumped, a wrong unit.
-        most: bound of a placement's factor; it stays within 1/most to most.
-        most_per_neighbour: bound of the factor for one busy neighbour, 1 to this.
-        own_weight: outcomes of a placement that weigh as much as what its class shows.
+        clip: most that a log ratio may deviate; more counts as this.
+        absurd_ratio: outcomes that take so many times longer or shorter than the measured median
+            are ignored: a stopped process, a clock that jumped, a wrong unit.
+        most: bound of a placement's factor, which stays within 1/most to most.
+        most_per_neighbour: upper bound of the factor for one busy neighbour, 1 or more.
+        own_weight: outcomes of a placement that weigh as much as its class.
         class_weight: placements that weigh as much, for their class, as the profile itself.
-        half_life: observations, of all placements together, after which half of what is not
-            refreshed is forgotten.
-        half_life_s: seconds after which the same is so.
-        shift: how change is found.
-        learns: False leaves every prediction as profiled; outcomes are only counted then, so that
-            what learning is worth can be measured.
+        half_life: observations of all placements together after which half of what is not refreshed
+            has faded.
+        half_life_s: seconds after which half of it has faded.
+        shift: settings of the detection of changes.
+        learns: if False, every prediction stays as profiled and outcomes are only counted, so that
+            the value of learning can be measured.
     """
 
     rate: float = 0.1

@@ -1,10 +1,10 @@
-"""Quantiles that keep their promise: adaptive conformal offsets around the expected latency.
+"""Calibrated quantiles: adaptive conformal offsets around the expected latency.
 
-Source: Gibbs and Candes, "Adaptive Conformal Inference Under Distribution Shift" (NeurIPS 2021):
-after a miss a quantile is moved up, after a hit a little down, in such proportion that it stands
-still exactly when it covers what it should, whatever the distribution. Here the quantile's offset
-itself is stepped, in units of the residuals' spread, as in Angelopoulos, Candes and Tibshirani,
-"Conformal PID Control for Time Series Prediction" (NeurIPS 2023), section 2.
+Source: Gibbs and Candes, "Adaptive Conformal Inference Under Distribution Shift" (NeurIPS 2021).
+After a miss a quantile moves up, after a hit it moves down a little, in such proportion that it
+stands still exactly when it covers its share, whatever the distribution. Here the quantile's offset
+is stepped in units of the residuals' spread, as in Angelopoulos, Candes and Tibshirani, "Conformal
+PID Control for Time Series Prediction" (NeurIPS 2023), section 2.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.profiler.cost_model.online.columns import FloatArray, column
+from modelless.profiler.cost_model.online.columns import FloatArray, make_column
 
 IntArray = NDArray[np.intp]
 
 LEVELS = (0.50, 0.90, 0.99)
 
 _STEPS = (0.05, 0.1, 0.3)
-"""Of a level, in deviations: rarer events need longer steps to be followed as fast."""
+"""The step of each level, in deviations: rarer events need longer steps to be followed as fast."""
 _AFTER_MISS = tuple(step * level for step, level in zip(_STEPS, LEVELS, strict=True))
 _AFTER_HIT = tuple(step * (level - 1.0) for step, level in zip(_STEPS, LEVELS, strict=True))
 _GROUP_SHARE = 0.25
-"""Of a step, what the whole group takes, and so also those of it that were never seen."""
+"""The share of a step that the whole group takes, including rows without outcomes."""
 _SCALE_RATE = 0.05
 _LEAST_SCALE = 0.005
 _MOST_ERROR = 1.0
@@ -39,30 +39,30 @@ _LEVEL_NUMBERS = range(len(LEVELS))
 
 
 class Tails:
-    """Offsets of the log of p50, p90 and p99 from where profile and residuals put them.
+    """Offsets of the log of p50, p90 and p99 from the profile with its residuals.
 
-    An upper offset reaches at most half as far again as the largest error lately seen: a burst of
-    misses while everything moved would otherwise take p99 thousands of outcomes to come back from.
+    An upper offset reaches at most half as far again as the largest recent error. Otherwise p99
+    would take thousands of outcomes to come back from a burst of misses.
 
     Args:
-        groups: for each row the index of its group.
+        groups: index of each row's group.
     """
 
     def __init__(self, groups: Sequence[int]) -> None:
         count, group_count = len(groups), max(groups, default=-1) + 1
         self._groups = list(groups)
         self._group_of_row = np.asarray(self._groups, dtype=np.intp)
-        self._own, flat = column(3 * count)  # a row's three side by side
+        self._own, flat = make_column(3 * count)  # a row's three side by side
         self._owns = flat.reshape(count, 3)
         self._group = [[0.0] * 3 for _ in range(group_count)]
-        self._scale = [0.0] * count  # 0: nothing seen
+        self._scale = [0.0] * count  # 0 without outcomes
         self._peak = [0.0] * count
 
     def quantiles(self, row: int, spread: tuple[float, float]) -> tuple[float, float, float]:
-        """Logs of p50, p90 and p99 of one row, over its expected latency, ascending.
+        """Returns the logs of p50, p90 and p99 of one row over its expected latency, ascending.
 
         Args:
-            row: whose.
+            row: the row.
             spread: the profile's logs of p90 and p99 over p50, ascending.
         """
         own, first, group = self._own, 3 * row, self._group[self._groups[row]]
@@ -71,7 +71,7 @@ class Tails:
         return p50, p90, max(spread[1] + own[first + 2] + group[2], p90)
 
     def offsets(self, rows: IntArray) -> FloatArray:
-        """Offsets of many rows, shape (3, n); the quantiles they give may still need ordering."""
+        """Returns the offsets of many rows, shape (3, n); the quantiles may need ordering."""
         groups = self._group_of_row.take(rows)
         offsets = self._owns.take(rows, axis=0)
         offsets += np.array(self._group).take(groups, axis=0)
@@ -87,12 +87,12 @@ class Tails:
         """Learn from one outcome.
 
         Args:
-            row: whose.
+            row: the row.
             spread: as for ``quantiles``.
-            error: log of seen over expected latency.
-            given: what ``quantiles`` answered, before this.
+            error: log of observed over expected latency.
+            given: the result of ``quantiles`` before this outcome.
         """
-        # Comparisons instead of min and max, here and below: this runs once a batch served.
+        # Comparisons are faster than min and max; this runs once for each batch.
         error_now = error if error < _MOST_ERROR else _MOST_ERROR
         size = error_now if error_now > 0.0 else min(-error, _MOST_ERROR)
         scale, peak = self._scale[row], self._peak[row]
@@ -108,8 +108,8 @@ class Tails:
         deviation = scale * _NORMAL_MAD
         own, first, group = self._own, 3 * row, self._group[self._groups[row]]
         bases = (0.0, spread[0], spread[1])
-        # What is beyond its reach cannot come from what was seen; below the quantile before it an
-        # offset would be without effect, and wind up.
+        # No error that was seen explains a quantile beyond its reach. An offset below the previous
+        # quantile would have no effect and wind up.
         floor, reach, highest = -deviation, deviation, _PEAK_ROOM * peak
         for level in _LEVEL_NUMBERS:
             steps = _AFTER_MISS if error > given[level] else _AFTER_HIT
@@ -130,7 +130,7 @@ class Tails:
             own[first + level] = offset if -_MOST_OFFSET < offset < _MOST_OFFSET else _clamp(offset)
 
     def fade(self, keep: FloatArray, shared: FloatArray) -> None:
-        """Forget all but a share of what was learned: of each row, and of each group."""
+        """Keep only a share of what was learned of each row and of each group."""
         self._owns *= keep[:, np.newaxis]
         self._group = [
             [share * offset for offset in offsets]

@@ -5,13 +5,21 @@ Drivers translate them once, at the edge: the API to an HTTP status, the CLI to 
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import ClassVar, Final
 
 from modelless.common.shown import shown
 
 FOREIGN_ERRORS: Final = (Exception, SystemExit)
-"""What somebody else's code may raise. A script that calls ``sys.exit`` must not end this process
-silently, with an exit code that means something else here."""
+"""Exceptions that foreign code may raise. A script that calls ``sys.exit`` must not end this
+process silently, with an exit code that means something else here."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``Did you mean 'lru'?`` with the name that is most like ``name``; empty if none is."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"Did you mean {str(near[0])!r}?" if near else ""
 
 
 class ModellessError(Exception):

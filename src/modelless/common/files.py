@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 ZIP_ERRORS: Final = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
-"""What a zip archive raises that cannot be read: absent, cut off, damaged, encrypted, or packed in
+"""Errors of reading a zip archive: it is absent, cut off, damaged, encrypted, or packed in
 a way that Python does not know."""
 
 

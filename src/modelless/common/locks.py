@@ -30,7 +30,7 @@ def held(path: Path, what: str, advice: str = _WAIT) -> Iterator[None]:
     """
     try:
         make_private_folder(path.parent)
-        # Nobody else's: who can open it, even to read, could hold it.
+        # For this user alone: a process that can open it, even to read, could hold it.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise EnvironmentUnfitError(

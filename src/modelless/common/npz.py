@@ -18,7 +18,7 @@ MOST_UNPACKED_BYTES: Final = 16 << 30
 """Of an ``.npz`` file, checked before anything is unpacked."""
 
 NPZ_ERRORS: Final = (ValueError, TypeError, AttributeError, *ZIP_ERRORS)
-"""What ``read_arrays`` raises of a file that is not what it should be."""
+"""Errors of ``read_arrays`` for a file that is damaged or of another kind."""
 
 _HEADERS: Final[Mapping[tuple[int, int], Callable[..., Any]]] = {
     (1, 0): npy.read_array_header_1_0,

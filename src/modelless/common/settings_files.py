@@ -1,14 +1,14 @@
-"""What is wrong with a settings file, in the house's words."""
+"""Messages for mistakes in settings files."""
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from modelless.common.errors import did_you_mean
 from modelless.common.shown import shown
 
 _ALLOWED: Final = "allowed: "
@@ -26,7 +26,7 @@ _WORDS: Final = {
     "finite_number": f"{_ALLOWED}a finite number",
 }
 _BRANCH: Final = re.compile(r"str|int|float|bool|\w+\[.*\]")
-"""What Pydantic puts behind a field for each type that it may be of."""
+"""Parts of a place that Pydantic adds for each type that a field may have."""
 
 
 def problems(error: ValidationError, model: type[BaseModel] | None = None) -> str:
@@ -80,9 +80,8 @@ def _joined(messages: list[str]) -> str:
 
 
 def _instead(key: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(key, known, n=1)
-    if near:
-        return f". Did you mean {near[0]!r}?"
+    if near := did_you_mean(key, known):
+        return f". {near}"
     return f"; {_ALLOWED}{', '.join(known)}" if known else ""
 
 

@@ -25,11 +25,11 @@ _MERGE: Final = "tag:yaml.org,2002:merge"
 
 
 class _Unfit(ValueError):
-    """What no YAML parser minds, and we do."""
+    """A fault that YAML parsers accept, and modelless refuses."""
 
 
 def read_yaml(field: str, path: Path) -> Any:
-    """What a YAML file holds; nothing is checked of its fields.
+    """The content of a YAML file; its fields are not checked.
 
     Args:
         field: what the file is, for errors: ``config``, ``recipe``, ``world``.
@@ -54,7 +54,7 @@ def read_yaml(field: str, path: Path) -> Any:
 
 
 def parse_yaml(source: str, text: str) -> Any:
-    """What YAML text holds; ``source`` is what it is, for errors. Raises as ``read_yaml`` does."""
+    """The content of YAML text. ``source`` begins the errors, which are those of ``read_yaml``."""
     try:
         return _document(text)
     except _Unfit as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput, InferResult
@@ -131,7 +131,6 @@ def test_arrays_of_any_layout(array: np.ndarray[Any, Any], binary: bool) -> None
     np.testing.assert_array_equal(result.as_numpy("y"), array)
 
 
-@settings(max_examples=100)
 @given(
     array=hnp.arrays(
         st.sampled_from([np.float32, np.float64, np.int8, np.uint32]),

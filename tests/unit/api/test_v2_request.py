@@ -12,12 +12,9 @@ from tritonclient.http import InferenceServerClient, InferInput, InferRequestedO
 
 from modelless.common.errors import InvalidInputError
 from modelless.controller.api.v2_errors import PayloadTooLargeError
-from modelless.controller.api.v2_request import (
-    SLO_PARAMETERS,
-    Limits,
-    RequestedOutput,
-    parse_infer,
-)
+from modelless.controller.api.v2_headers import SLO_PARAMETERS
+from modelless.controller.api.v2_limits import Limits
+from modelless.controller.api.v2_request import RequestedOutput, parse_infer
 from modelless.variants.vocabulary import SLO
 
 RNG = np.random.default_rng(7)

@@ -6,7 +6,7 @@ import json
 from contextlib import suppress
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from modelless.common.errors import ModellessError
@@ -14,8 +14,6 @@ from modelless.controller.api.v2_headers import decode_body, read_headers
 from modelless.controller.api.v2_reply import render_error
 from modelless.controller.api.v2_request import InferRequest, parse_infer
 from modelless.controller.api.v2_routes import route
-
-QUICK = settings(max_examples=300)
 
 _HEAD = {
     "id": "a",
@@ -52,19 +50,16 @@ def test_the_valid_one() -> None:
     assert request.tensors["s"].tolist() == [b"a", b"bc"]
 
 
-@QUICK
 @given(body=st.binary(max_size=200), json_length=st.none() | st.integers(-2, 220))
 def test_any_bytes(body: bytes, json_length: int | None) -> None:
     parse_or_refuse(body, json_length)
 
 
-@QUICK
 @given(cut=st.integers(0, len(VALID) - 1), known=st.booleans())
 def test_truncated(cut: int, known: bool) -> None:
     assert parse_or_refuse(VALID[:cut], len(_JSON) if known else None) is None
 
 
-@QUICK
 @given(
     changes=st.lists(
         st.tuples(st.integers(0, len(VALID) - 1), st.integers(0, 255)), min_size=1, max_size=4
@@ -121,14 +116,12 @@ _document = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150)
 @given(document=_document, payload=st.binary(max_size=12))
 def test_any_document(document: object, payload: bytes) -> None:
     text = json.dumps(document).encode()
     parse_or_refuse(text + payload, len(text))
 
 
-@QUICK
 @given(
     headers=st.lists(
         st.tuples(
@@ -153,14 +146,12 @@ def test_any_headers(headers: list[tuple[bytes, bytes]]) -> None:
         read_headers(headers)
 
 
-@QUICK
 @given(body=st.binary(max_size=60), encoding=st.sampled_from(["gzip", "deflate", "br"]))
 def test_any_compressed_body(body: bytes, encoding: str) -> None:
     with suppress(ModellessError):
         decode_body(body, encoding)
 
 
-@QUICK
 @given(
     method=st.sampled_from(["GET", "POST", "PUT"]),
     path=st.binary(max_size=40)

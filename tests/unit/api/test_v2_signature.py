@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from modelless.common.errors import InvalidInputError
-from modelless.controller.api.v2_request import InferRequest, RequestedOutput
-from modelless.controller.api.v2_signature import check_outputs
+from modelless.controller.api.v2_request import InferRequest, RequestedOutput, check_outputs
 from modelless.variants.vocabulary import SLO, Task, TensorSpec
 
 TASK = Task(

@@ -139,12 +139,11 @@ def test_the_demo_is_handed_what_was_asked_for(
 ) -> None:
     asked: list[Any] = []
 
-    def run_demo(where: Path, **settings: Any) -> int:
+    def run_demo(where: Path, **settings: Any) -> None:
         asked.append((where, settings))
-        return 3
 
-    monkeypatch.setattr("modelless.controller.demo.run_demo", run_demo)
-    assert run("demo", "--keep", "--seconds", 7, "--report", "there", "--port", 9000).code == 3
+    monkeypatch.setattr("modelless.controller.demo.run.run_demo", run_demo)
+    assert run("demo", "--keep", "--seconds", 7, "--report", "there", "--port", 9000).code == 0
     settings = {"keep": True, "report_dir": Path("there"), "seconds": 7.0, "port": 9000}
     assert asked == [(home, settings)]
     assert run("demo", "--seconds", "nan").code == 2

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from modelless.controller.cli import detached
-from modelless.controller.cli.greeting import curl_line
-from modelless.controller.cli.stopping import Stopped, StopSignals
+from modelless.controller.cli.cluster import Stopped, StopSignals, curl_line
 from modelless.controller.live.cluster.cluster import began_ticks, read_state
 from modelless.controller.live.cluster.run_folder import only_one
+from modelless.controller.replay.tape import SUFFIX
+from modelless.controller.usecases.cluster import last_error
 from modelless.variants.vocabulary import Task, TensorSpec
 
 from .conftest import Run
@@ -147,7 +147,7 @@ def test_up_measures_the_devices_where_their_rates_are_served_by(
         asked.append(wanted)
         return {}
 
-    monkeypatch.setattr("modelless.profiler.devices.device_records.describe_devices", describe)
+    monkeypatch.setattr("modelless.controller.usecases.cluster.describe_devices", describe)
     config = tmp_path / "settings.yaml"
     config.write_text(f"serve_unmeasured: {str(serve_unmeasured).lower()}\n")
     monkeypatch.setattr(cluster, "ending", Stopped())
@@ -314,6 +314,21 @@ def test_the_background_process_is_waited_for(
     assert found == {"url": server.url, **told}
 
 
+def test_a_recording_that_has_begun_is_no_obstacle_to_the_process_that_makes_it(
+    run: Run, registered: Path, home: Path, process: type[FakeProcess], tmp_path: Path
+) -> None:
+    def start(pid: int) -> None:
+        (tmp_path / f"gateway{SUFFIX}").write_bytes(b"")
+        is_up(home, "http://127.0.0.1:9", pid, awaits="a GPU")
+
+    config = tmp_path / "settings.yaml"
+    config.write_text(f"record: {{folder: {tmp_path}}}\n")
+    process.on_start = staticmethod(start)
+    assert run("up", "--detach", "--config", config).code == 0
+    (home / "run" / "up.json").unlink()
+    assert "a folder without a recording" in run("up", "--detach", "--config", config).err
+
+
 def test_a_background_process_that_awaits_nodes_goes_on(
     run: Run, registered: Path, home: Path, process: type[FakeProcess]
 ) -> None:
@@ -357,7 +372,7 @@ def test_interrupted_it_takes_the_background_process_down(
     ],
 )
 def test_the_last_error_of_a_log(log: str, error: str) -> None:
-    assert detached.last_error(log) == error
+    assert last_error(log) == error
 
 
 # -- signals ----------------------------------------------------------------------------------

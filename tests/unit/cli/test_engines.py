@@ -12,7 +12,7 @@ import pytest
 from modelless.variants.registry.registry import open_registry
 from modelless.variants.runtimes import openvino_cpu
 from modelless.variants.vocabulary import Accuracy, Engine, Precision, Provenance
-from tests.unit.variants.tiny_models import need
+from tests.builders import need
 
 from .conftest import Run
 from .tiny import MODEL, TASK, tiny_bytes

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from modelless.common.errors import InvalidInputError, NotFoundError
-from modelless.controller.cli.moments import moment_of
-from modelless.controller.control.decision_log import Entry
-from modelless.controller.history.entries import write_entries
-from modelless.controller.history.kinds import NOTED_KINDS
+from modelless.controller.cli.arguments import moment_of
+from modelless.controller.control.messages import Entry
+from modelless.controller.history.entries import NOTED_KINDS, write_entries
 from modelless.controller.history.receipts import (
     ReceiptFiles,
     receipt_document,
@@ -90,13 +89,13 @@ def test_history_knows_tasks_that_are_registered_or_have_entries(run: Run, home:
 
 
 def test_every_kind_that_is_noted_can_be_asked_for() -> None:
-    from modelless.controller.cli import register_command, zoo_adding
+    from modelless.controller.usecases import registering, zoo
     from modelless.profiler.cost_model import drift_history
     from modelless.variants.making import origins
     from modelless.variants.registry import outcomes, promotion
 
-    noted = {outcomes.REVISED, outcomes.MEASURED, origins.MADE, drift_history.KIND, zoo_adding.KIND}
-    assert noted | {register_command.REGISTERED} | set(promotion.KINDS) == set(NOTED_KINDS)
+    noted = {outcomes.REVISED, outcomes.MEASURED, origins.MADE, drift_history.KIND, zoo.KIND}
+    assert noted | {registering.REGISTERED} | set(promotion.KINDS) == set(NOTED_KINDS)
 
 
 def test_a_time_of_day_is_the_last_one() -> None:

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
-from modelless.controller.cli.photos import SHORTER_SIDE_PX, read_tensor
+from modelless.controller.usecases.inferring import SHORTER_SIDE_PX, read_tensor
 from modelless.variants.vocabulary import TensorSpec
 
 Image = pytest.importorskip("PIL.Image")

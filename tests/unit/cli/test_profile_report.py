@@ -104,5 +104,5 @@ def test_without_matplotlib_the_data_can_be_had_still(
     ran = run("profile", "report")
     assert ran.code == 7
     assert not (tmp_path / "profile-report").exists()
-    assert "pip install 'modelless[demo]'" in ran.err
+    assert "pip install 'modelless[report]'" in ran.err
     assert run("profile", "report", "--json").code == 0

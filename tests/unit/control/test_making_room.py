@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelless.controller.control.planner import leavers
+from modelless.controller.control.planner import choose_victims
 from modelless.policies.views import Instance
 
 SIZES = st.lists(st.integers(1, 100), max_size=12)
@@ -18,7 +18,7 @@ def instances(sizes: list[int]) -> list[Instance]:
 
 
 def left(sizes: list[int], lacking_bytes: int) -> list[int]:
-    return [instance.memory_bytes for instance in leavers(instances(sizes), lacking_bytes)]
+    return [instance.memory_bytes for instance in choose_victims(instances(sizes), lacking_bytes)]
 
 
 def test_down_the_ranking_until_there_is_room() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from modelless.controller.control.planned_memory import Footprints
-from modelless.controller.effects import LoadInstance, UnloadInstance
+from modelless.controller.control.planned_memory import MeasuredMemory
+from modelless.controller.device.messages import LoadInstance, UnloadInstance
 from modelless.policies.eviction.least_recently_used import LeastRecentlyUsed
 from modelless.policies.reasons import Reason
 from modelless.policies.views import ClusterView, Instance, Targets
@@ -91,28 +91,28 @@ def test_of_several_workers_the_largest_figure_counts_and_what_still_loads_says_
         worker("w1", 100, held(A, memory_bytes=14, load_s=2.0)),
         worker("w2", 100, held(A, memory_bytes=0, in_use=True)),
     )
-    (fact,) = [each for each in Footprints().applied(seen).variants if each.variant_id == A]
+    (fact,) = [each for each in MeasuredMemory().apply_to(seen).variants if each.variant_id == A]
     assert fact.memory_bytes == {"cpu-1": 14}
     assert fact.load_s == {"cpu-1": 2.0}
 
 
 def test_what_a_worker_took_before_it_was_resized_says_nothing_of_its_former_class() -> None:
-    footprints = Footprints()
-    footprints.applied(
+    measured = MeasuredMemory()
+    measured.apply_to(
         view(
             worker("w0", 100, held(A, memory_bytes=18)), worker("w1", 100, held(A, memory_bytes=12))
         )
     )
     resized = replace(worker("w0", 100, held(A, memory_bytes=20)), device_class="cpu-2")
     for _ in range(2):
-        seen = footprints.applied(view(resized, worker("w1", 100, held(A, memory_bytes=12))))
+        seen = measured.apply_to(view(resized, worker("w1", 100, held(A, memory_bytes=12))))
     (fact,) = [each for each in seen.variants if each.variant_id == A]
     assert fact.memory_bytes["cpu-1"] == 12
 
 
 def test_a_view_that_says_what_was_measured_is_left_as_it_is() -> None:
     seen = view(worker("w0", 100, held(A)))
-    assert Footprints().applied(seen) is seen
+    assert MeasuredMemory().apply_to(seen) is seen
 
 
 # -- over budget ------------------------------------------------------------------------------

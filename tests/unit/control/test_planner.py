@@ -10,14 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from modelless.controller.control.messages import PlanEffect, Planned, ScalePool
 from modelless.controller.control.planner import PlanLimits, Planner
-from modelless.controller.effects import (
-    LoadInstance,
-    PlanEffect,
-    Planned,
-    ScalePool,
-    UnloadInstance,
-)
+from modelless.controller.device.messages import LoadInstance, UnloadInstance
 from modelless.policies.eviction.least_recently_used import LeastRecentlyUsed
 from modelless.policies.forecast.last_value import LastValue
 from modelless.policies.placement.most_free_memory import MostFreeMemory

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from modelless.controller.effects import LoadInstance
+from modelless.controller.device.messages import LoadInstance
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Instance, WorkerState
 

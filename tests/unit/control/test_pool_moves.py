@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from modelless.controller.control.pool_moves import Fleet, PlanLimits
-from modelless.controller.effects import PlanEffect, ResizeWorker, ScalePool
+from modelless.controller.control.messages import PlanEffect, ScalePool
+from modelless.controller.control.pool_moves import PlanLimits, PoolPlanner
+from modelless.controller.device.messages import ResizeWorker
 from modelless.policies.reasons import Reason
 from modelless.policies.views import ClusterView, Instance, Pool, WorkerState
 from modelless.variants.vocabulary import DeviceClass
@@ -35,7 +36,7 @@ def view(*workers: WorkerState, now_s: float = 0.0) -> ClusterView:
 def effects(
     workers: tuple[WorkerState, ...], wanted: Mapping[str, int], *pools: Pool
 ) -> list[PlanEffect]:
-    return Fleet(PlanLimits.of(pools)).effects(view(*workers), wanted, WHY)
+    return PoolPlanner(PlanLimits.of(pools)).effects(view(*workers), wanted, WHY)
 
 
 def test_a_worker_too_small_becomes_the_size_that_is_missing_the_idlest_first() -> None:
@@ -57,7 +58,7 @@ def test_one_that_is_being_resized_counts_as_what_it_becomes() -> None:
 
 def test_what_no_resize_can_make_is_started_where_it_can_become_that() -> None:
     limits = PlanLimits({}, {"cpu-1": 4, "cpu-2": 0}, sizes={"cpu-1": SMALL.sizes})
-    found = Fleet(limits).effects(view(worker("a")), {"cpu-1": 0, "cpu-2": 2}, WHY)
+    found = PoolPlanner(limits).effects(view(worker("a")), {"cpu-1": 0, "cpu-2": 2}, WHY)
     assert found == [ResizeWorker("a", "cpu-2", WHY), ScalePool("cpu-1", 2, WHY)]
 
 
@@ -80,7 +81,7 @@ def test_workers_of_another_size_leave_from_the_pool_they_are_in() -> None:
 def test_gateways_are_as_many_as_they_are_but_may_be_resized() -> None:
     there = (worker("g", pool="gateways"),)
     limits = replace(PlanLimits.of([GATEWAYS]), max_workers={"cpu-1": 0, "cpu-2": 0})
-    fleet = Fleet(limits)
+    fleet = PoolPlanner(limits)
     assert fleet.effects(view(*there), {"cpu-1": 0}, WHY) == []
     assert fleet.effects(view(*there), {"cpu-1": 5}, WHY) == []
     resize = fleet.effects(view(*there), {"cpu-1": 0, "cpu-2": 1}, WHY)
@@ -88,7 +89,7 @@ def test_gateways_are_as_many_as_they_are_but_may_be_resized() -> None:
 
 
 def test_no_pool_shrinks_until_the_one_that_grows_is_ready() -> None:
-    fleet = Fleet(PlanLimits.of([SMALL, LARGE]))
+    fleet = PoolPlanner(PlanLimits.of([SMALL, LARGE]))
     wanted = {"cpu-1": 0, "cpu-4": 1}
     small = worker("a")
     assert fleet.effects(view(small, now_s=0.0), wanted, WHY) == [ScalePool("cpu-4", 1, WHY)]
@@ -100,7 +101,7 @@ def test_no_pool_shrinks_until_the_one_that_grows_is_ready() -> None:
 
 
 def test_a_pool_that_never_grows_does_not_keep_others_for_ever() -> None:
-    fleet = Fleet(PlanLimits.of([SMALL, LARGE]))
+    fleet = PoolPlanner(PlanLimits.of([SMALL, LARGE]))
     wanted = {"cpu-1": 0, "cpu-4": 1}
     for now_s in (0.0, 30.0, 59.0):
         found = fleet.effects(view(worker("a"), now_s=now_s), wanted, WHY)

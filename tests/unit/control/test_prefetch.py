@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from modelless.controller.control.messages import PlanEffect
 from modelless.controller.control.planner import Planner
-from modelless.controller.effects import LoadInstance, PlanEffect
+from modelless.controller.device.messages import LoadInstance
 from modelless.policies.forecast.last_value import LastValue
 from modelless.policies.reasons import Reason
 from modelless.policies.views import ClusterView, WorkerState

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from modelless.common.errors import NotFoundError
-from modelless.controller.control.service import Service, follow_up
-from modelless.controller.effects import LoadInstance, UnloadInstance
+from modelless.controller.control.canaries import version_effects
+from modelless.controller.control.served_versions import Service
+from modelless.controller.device.messages import LoadInstance, UnloadInstance
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Instance, VariantFacts, WorkerState
 from modelless.variants.registry.versions import Line, Trial
@@ -85,31 +88,42 @@ def test_what_cannot_be_placed_does_not_replace_what_can() -> None:
 
 
 def test_what_is_on_trial_stays_while_it_is() -> None:
-    kept = service(2, trial=TRIAL).kept(worker(*ids(2, 3)))
+    kept = service(2, trial=TRIAL).pin_versions(worker(*ids(2, 3)))
     assert [each.pinned for each in kept.instances] == [False, True]
+
+
+def test_an_earlier_version_in_a_pinned_scope_is_not_pinned() -> None:
+    held = worker(*ids(1, 2), OTHER)
+    pinned = replace(held, instances=tuple(replace(i, pinned=True) for i in held.instances))
+    kept = service(2, 1).pin_versions(pinned)
+    assert [(each.variant_id, each.pinned) for each in kept.instances] == [
+        (*ids(1), False),
+        (*ids(2), True),
+        (OTHER, True),
+    ]
 
 
 def test_it_is_loaded_beside_the_current_one_room_allowing() -> None:
     on, known = service(2, 1, trial=TRIAL), facts(*ids(1, 2, 3))
     load = LoadInstance("w", f"{NAME}@3", Reason.ON_TRIAL)
-    assert follow_up(on, [worker(*ids(2))], known, ()) == [load]
-    assert follow_up(on, [worker(*ids(2), memory_bytes=150)], known, ()) == []
-    assert follow_up(on, [worker(OTHER)], known, ()) == []  # its variant is not wanted there
-    assert follow_up(on, [worker(*ids(2, 3))], known, ()) == []
-    assert follow_up(on, [worker(*ids(2))], known, {"w"}) == []
-    assert follow_up(on, [worker(*ids(2))], facts(*ids(3), known=False), ()) == []
+    assert version_effects(on, [worker(*ids(2))], known, ()) == [load]
+    assert version_effects(on, [worker(*ids(2), memory_bytes=150)], known, ()) == []
+    assert version_effects(on, [worker(OTHER)], known, ()) == []  # its variant is not wanted there
+    assert version_effects(on, [worker(*ids(2, 3))], known, ()) == []
+    assert version_effects(on, [worker(*ids(2))], known, {"w"}) == []
+    assert version_effects(on, [worker(*ids(2))], facts(*ids(3), known=False), ()) == []
 
 
 def test_what_was_taken_back_leaves_and_the_predecessor_stays() -> None:
     on = service(4, 1, 2)
     unload = [UnloadInstance("w", each, Reason.WITHDRAWN) for each in ids(1, 3)]
-    assert follow_up(on, [worker(*ids(1, 2, 3, 4), OTHER)], {}, ()) == unload
+    assert version_effects(on, [worker(*ids(1, 2, 3, 4), OTHER)], {}, ()) == unload
     in_use = worker(*ids(1, 2, 3, 4), in_use=ids(3)[0])
-    assert follow_up(on, [in_use], {}, ()) == unload[:1]
-    assert follow_up(on, [worker(*ids(1))], {}, ()) == []  # all that the worker can serve with
+    assert version_effects(on, [in_use], {}, ()) == unload[:1]
+    assert version_effects(on, [worker(*ids(1))], {}, ()) == []  # it has no other
 
 
 def test_a_trial_that_ended_in_a_promotion_needs_no_load() -> None:
     over = service(3, 2)
     assert over.serving(ids(2, 3)) == ids(3)
-    assert follow_up(over, [worker(*ids(2, 3))], facts(*ids(2, 3)), ()) == []
+    assert version_effects(over, [worker(*ids(2, 3))], facts(*ids(2, 3)), ()) == []

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from modelless.controller.demo.answers import ClothesAnswer, Photo, PhotoAnswer
-from modelless.controller.demo.books import Books, Row
-from modelless.controller.demo.burst import BurstResult, Capacity, kinds_of
+from modelless.controller.demo.answers import ClothesAnswer, Photo, PhotoAnswer, PhotoFindings
+from modelless.controller.demo.burst import BurstResult
 from modelless.controller.demo.load_spec import KindSpec, LoadSpec, StepSpec
-from modelless.controller.demo.profiles import Profiled, Profiles
+from modelless.controller.demo.profiles import Profiles
+from modelless.controller.demo.query_log import QueryLog, Row
 from modelless.controller.demo.report import Findings
 from modelless.controller.demo.slos import NamedSlo
-from modelless.controller.demo.v2_client import InferReply
 from modelless.profiler.measure.measurement import Measurement
+from modelless.profiler.report.profiles import Device, Profile
 from modelless.variants.vocabulary import (
     SLO,
     Accuracy,
     DeviceClass,
-    Engine,
     Precision,
     Provenance,
     Task,
     TensorSpec,
-    Variant,
 )
+from tests.builders import make_variant
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 DEVICE = DeviceClass("cpu-1", "cpu", 1, 2**30, 0.05, 8.0)
@@ -46,8 +45,6 @@ CLOTHES = Task(
     "top-1",
 )
 
-Make = Callable[..., Profiled]
-
 
 def make_profiled(
     name: str,
@@ -59,24 +56,18 @@ def make_profiled(
     model: str = "efficientnet-lite0",
     batches: Sequence[int] = (1, 8),
     trusted: bool = True,
-) -> Profiled:
+) -> Profile:
     """A variant and its profile; the batch's latency grows in proportion."""
     precision, _, side = name.partition("-")
-    variant = Variant(
-        task=task,
-        model=model,
-        name=name,
-        version=1,
+    variant = make_variant(
+        f"{task}/{model}/{name}@1",
         precision=Precision(precision),
         resolution_px=int(side),
-        engine=Engine.ONNXRUNTIME_CPU,
-        artifact_sha256="0" * 64,
-        artifact_bytes=1000,
         accuracy=Accuracy(accuracy_percent, "top-1", Provenance.DERIVED, "a test"),
     )
     tail_ms = p99_ms if p99_ms is not None else 1.2 * p50_ms
-    points = {
-        batch: Measurement(
+    points = tuple(
+        Measurement(
             variant_id=variant.id,
             device_class=DEVICE.name,
             batch=batch,
@@ -97,11 +88,12 @@ def make_profiled(
             fingerprint="f",
         )
         for batch in batches
-    }
-    return Profiled(variant, points)
+    )
+    device = Device(DEVICE.name, DEVICE.name, "a processor", "f", DEVICE.price_usd_per_hour)
+    return Profile(variant, name, device, points)
 
 
-def a_family(speed: float = 1.0) -> list[Profiled]:
+def a_family(speed: float = 1.0) -> list[Profile]:
     """Eighteen variants, latencies as measured on an idle machine, divided by ``speed``."""
     rows = [
         ("lite0", (("128", 66.0, 3.3, 1.6), ("160", 70.3, 4.8, 2.3), ("224", 75.1, 9.2, 3.9))),
@@ -119,7 +111,7 @@ def a_family(speed: float = 1.0) -> list[Profiled]:
     return family
 
 
-def clothes_family() -> list[Profiled]:
+def clothes_family() -> list[Profile]:
     """Four small variants."""
     rows = (("xs", 86.4, 0.01), ("s", 90.1, 0.02), ("m", 91.2, 0.05), ("xl", 92.2, 0.15))
     return [
@@ -179,36 +171,40 @@ def rows() -> list[Row]:
 @pytest.fixture
 def findings(profiles: Profiles, spec: LoadSpec, rows: list[Row]) -> Findings:
     """A demo that ran to its end."""
-    books = Books(kinds_of(spec))
-    books.add(rows)
+    query_log = QueryLog(spec.kinds)
+    query_log.add(rows)
     photo = Photo("coffee & cup", np.zeros((4, 4, 3), np.uint8), frozenset({"espresso"}))
-    variant = "imagenet/efficientnet-lite0/int8-224@1"
-    clothes_variant = "fashion-mnist/cnn-xl/int8-28@1"
-    said = {
-        "variant": variant,
-        "accuracy": 74.4,
-        "accuracy_provenance": "derived",
-        "predicted_latency_ms": 4.0,
-        "observed_latency_ms": 5.0,
-        "cost_usd": 1e-7,
-    }
     loose = NamedSlo("loose", SLO(latency_ms=1000))
     never = NamedSlo("never", SLO(min_accuracy=99.0), is_feasible=False)
+    answer = PhotoAnswer(
+        photo=photo.name,
+        slo="loose",
+        status=200,
+        error="",
+        client_ms=6.0,
+        label="espresso",
+        score=0.9,
+        is_sane=True,
+        is_judged=True,
+        variant="imagenet/efficientnet-lite0/int8-224@1",
+        short_name="lite0 int8-224",
+        accuracy=74.4,
+        accuracy_provenance="derived",
+        predicted_ms=4.0,
+        observed_ms=5.0,
+        cost_usd=1e-7,
+    )
+    refusal = PhotoAnswer(photo.name, "never", 422, "nothing <b>can</b>", 1.0)
+    used = {"variant": "fashion-mnist/cnn-xl/int8-28@1", "short_name": "xl int8-28", "images": 100}
     return Findings(
         made_at=NOW,
-        version="0.1.0",
         profiles=profiles,
-        stages=[("up", 12.3)],
+        stages=[("up", 12.3), ("all of it", 200.0)],
         first_answer_s=11.0,
-        photos=[photo],
-        photo_answers=[
-            PhotoAnswer(
-                photo.name, loose, InferReply(200, said), "espresso", 0.9, 224, is_sane=True
-            ),
-            PhotoAnswer(photo.name, never, InferReply(422, error="nothing <b>can</b>")),
+        photos=PhotoFindings([photo], [loose, never], [answer, refusal]),
+        clothes=[
+            ClothesAnswer("loose", "latency_ms 1000", 100, 92, 0, 92.0, 85.0, 96.0, 92.2, [used])
         ],
-        clothes=[ClothesAnswer(loose, 100, 92, 85.0, 96.0, 92.2, {clothes_variant: 100}, 0)],
-        burst=BurstResult(books, spec.steps, Capacity(40.0, 0.05, 2), 10.0, 0.3, 5 << 20),
-        burst_kinds=spec.kinds,
+        burst=BurstResult(spec, query_log, 2, 0.05, 0.3, 5 << 20),
         notes=["a note & more"],
     )

@@ -10,20 +10,19 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from modelless.controller.demo import farewell, tables
+from modelless.controller.demo import summary, tables
 from modelless.controller.demo.answers import (
     Photo,
     ask_about_clothes,
     ask_about_photos,
 )
-from modelless.controller.demo.books import Books
-from modelless.controller.demo.burst import kinds_of
 from modelless.controller.demo.cluster_process import free_port
 from modelless.controller.demo.load_spec import LoadSpec
 from modelless.controller.demo.pictures import acceptable_indices, square, thumbnail
-from modelless.controller.demo.report import Findings
+from modelless.controller.demo.query_log import QueryLog
+from modelless.controller.demo.report import Findings, document_of
 from modelless.controller.demo.slos import NamedSlo
-from modelless.controller.demo.v2_client import Client, EncodedQuery, InferReply
+from modelless.controller.usecases.client import Client, EncodedQuery, InferReply
 from modelless.variants.vocabulary import SLO
 from tests.unit.demo.conftest import CLOTHES, PHOTOS
 
@@ -46,7 +45,7 @@ def client_of(replies: Sequence[InferReply]) -> Client:
         def __init__(self) -> None:
             self._left = list(replies)
 
-        def infer(self, query: EncodedQuery) -> InferReply:
+        def send(self, query: EncodedQuery) -> InferReply:
             assert query.body
             return self._left.pop(0)
 
@@ -79,8 +78,8 @@ def test_clothes_are_counted() -> None:
     assert (found.images, found.right, found.refused) == (3, 2, 2)
     assert found.measured_percent == pytest.approx(200 / 3)
     assert found.stated_percent == pytest.approx(74.4)
-    assert found.by_variant == {VARIANT: 3}
-    assert 0.0 < found.low_percent < found.measured_percent < found.high_percent < 100.0
+    assert found.variants == [{"variant": VARIANT, "short_name": "lite0 int8-224", "images": 3}]
+    assert 0.0 < found.measured_low < found.measured_percent < found.measured_high < 100.0
     nothing = ask_about_clothes(client_of([]), CLOTHES, images[:0], labels[:0], LOOSE, 2)
     assert (nothing.images, nothing.measured_percent) == (0, 0.0)
 
@@ -105,13 +104,13 @@ def shown(*what: object) -> str:
 
 def test_tables_show_answers_and_refusals(findings: Findings) -> None:
     text = shown(
-        tables.photo_table(findings.photo_answers),
+        tables.photo_table(findings.photos.answers),
         tables.clothes_table(findings.clothes),
         tables.frontier_table(findings.profiles.by_task["imagenet"]),
     )
     for word in ("espresso", "lite0 int8-224", "derived", "refused", "422", "92.0 %", "77.6 %"):
         assert word in text
-    assert tables.refusals(findings.photo_answers) == {"never": "nothing <b>can</b>"}
+    assert tables.refusals(findings.photos.answers) == {"never": "nothing <b>can</b>"}
 
 
 @pytest.mark.parametrize(
@@ -120,12 +119,11 @@ def test_tables_show_answers_and_refusals(findings: Findings) -> None:
 def test_the_live_table_is_drawn_from_the_first_second(
     findings: Findings, spec: LoadSpec, status: dict[str, object] | None
 ) -> None:
-    assert findings.burst is not None
-    for books in (Books(kinds_of(spec)), findings.burst.books):
+    for query_log in (QueryLog(spec.kinds), findings.burst.query_log):
         text = shown(
-            tables.live_table(books, 10.0, 10.0, 20.0, "imagenet", status),
-            tables.live_line(books, 10.0, 10.0, status),
-            tables.kinds_table(books),
+            tables.live_table(query_log, 10.0, spec, "imagenet", status),
+            tables.live_line(query_log, 10.0, 10.0, status),
+            tables.kinds_table(query_log),
         )
         assert "answered in time" in text
         assert ("5 MiB" in text) == bool(status)
@@ -133,15 +131,15 @@ def test_the_live_table_is_drawn_from_the_first_second(
 
 def test_the_end_is_summed_up(findings: Findings, tmp_path_factory: pytest.TempPathFactory) -> None:
     page = tmp_path_factory.mktemp("report") / "index.html"
-    text = "\n".join(farewell.summary(findings, page))
+    text = "\n".join(summary.summary(document_of(findings), page))
     assert "1 variants chosen for 1 photos under 2 limits, 1 of 1 labels sane" in text
     assert "9 queries, 22.2% in time" in text
-    lines = "\n".join(farewell.photo_summary(findings.photo_answers))
+    lines = "\n".join(summary.photo_summary(findings.photos.document()))
     assert "1 of 2 refused, as they had to be" in lines
 
 
 def test_the_snippet_is_python() -> None:
-    said = list(farewell.how_to_ask(PHOTOS, "http://127.0.0.1:8080"))
+    said = list(summary.how_to_ask(PHOTOS, "http://127.0.0.1:8080"))
     assert any(line.startswith("curl ") for line in said)
     compile(said[-1], "snippet", "exec")
     assert "127.0.0.1:8080" in said[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -14,22 +15,19 @@ from modelless.controller.demo.burst import (
     MOST_PER_S,
     SERVING_SHARE,
     STEPS,
-    clothes_mix,
-    estimate_capacity,
-    kind_spec,
-    kinds_of,
-    offered_per_s,
-    photo_mix,
+    burst_mix,
+    capacity_per_s,
+    estimate_service_s,
     plan_steps,
 )
 from modelless.controller.demo.load import (
     BROKEN,
     Reply,
-    ReplyReader,
     prepare_requests,
+    read_reply,
     row_of,
 )
-from modelless.controller.demo.load_spec import LoadSpec, Shot, StepSpec, schedule
+from modelless.controller.demo.load_spec import LoadSpec, ScheduledQuery, StepSpec, schedule
 from modelless.controller.demo.profiles import Profiles
 from modelless.controller.demo.slos import OVERHEAD_S, best_within
 from modelless.variants.vocabulary import SLO
@@ -63,27 +61,39 @@ def test_specs_survive_the_way_to_the_other_process(spec: LoadSpec) -> None:
         LoadSpec(url="http://x", kinds=[], steps=spec.steps)
 
 
+def read_all(*pieces: bytes) -> list[Reply]:
+    """The replies that a connection gives, up to its end."""
+
+    async def run() -> list[Reply]:
+        reader = asyncio.StreamReader()
+        for piece in pieces:
+            reader.feed_data(piece)
+        reader.feed_eof()
+        return [await read_reply(reader) for _ in range(2)]
+
+    return asyncio.run(run())
+
+
 def test_replies_are_cut_wherever_the_network_cuts() -> None:
     whole = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
     other = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\n\r\n"
     for cut in range(len(whole)):
-        reader = ReplyReader()
-        first = reader.feed(whole[:cut])
-        assert first is None
-        assert reader.feed(whole[cut:]) == Reply(200, b"hello")
-        assert reader.feed(other) == Reply(429, b"")
-        assert not reader.is_last
+        assert read_all(whole[:cut], whole[cut:] + other) == [
+            Reply(200, b"hello"),
+            Reply(429, b""),
+        ]
 
 
-def test_a_connection_that_the_server_closes_is_not_used_again() -> None:
-    reader = ReplyReader()
-    reader.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx")
-    assert reader.is_last
+def test_the_last_reply_of_a_connection_says_so() -> None:
+    closing = b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx"
+    assert read_all(closing) == [Reply(200, b"x", is_last=True), BROKEN]
 
 
-def test_what_is_not_http_is_an_error() -> None:
-    with pytest.raises(ValueError):
-        ReplyReader().feed(b"SSH-2.0-OpenSSH\r\n\r\n")
+@pytest.mark.parametrize(
+    "data", [b"SSH-2.0-OpenSSH\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhell"]
+)
+def test_what_is_not_a_whole_reply_is_broken(data: bytes) -> None:
+    assert read_all(data)[0] == BROKEN
 
 
 def answer(class_index: int = 7) -> Reply:
@@ -95,7 +105,7 @@ def answer(class_index: int = 7) -> Reply:
 
 
 def test_an_answer_becomes_a_row() -> None:
-    shot = Shot(1.0, 2, 0)
+    shot = ScheduledQuery(1.0, 2, 0)
     row = row_of(shot, answer(), 6.0, 0.5, [7, 8])
     assert row[:5] == (2, 1.0, 200, 6.0, 0.5)
     assert row[5:] == (4.5, "t/m/v@1", 75.0, True, "")
@@ -105,13 +115,13 @@ def test_an_answer_becomes_a_row() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"parameters":{},"outputs":[]}', b"[1]"])
 def test_an_answer_that_cannot_be_read_is_no_answer(body: bytes) -> None:
-    unreadable = row_of(Shot(1.0, 0, 0), Reply(200, body), 6.0, 0.5, [])
+    unreadable = row_of(ScheduledQuery(1.0, 0, 0), Reply(200, body), 6.0, 0.5, [])
     assert (unreadable.status, unreadable.lost) == (0, "unreadable")
 
 
 def test_refusals_and_silence_become_rows() -> None:
-    assert row_of(Shot(1.0, 0, 0), Reply(429, b"x"), 6.0, 0.5, []).status == 429
-    broken = row_of(Shot(1.0, 0, 0), BROKEN, 6.0, 0.5, [])
+    assert row_of(ScheduledQuery(1.0, 0, 0), Reply(429, b"x"), 6.0, 0.5, []).status == 429
+    broken = row_of(ScheduledQuery(1.0, 0, 0), BROKEN, 6.0, 0.5, [])
     assert (broken.status, broken.lost) == (0, "broken")
 
 
@@ -131,46 +141,34 @@ def test_requests_are_what_the_server_reads(spec: LoadSpec, tmp_path: Path) -> N
 
 
 def test_the_mix_is_feasible_on_an_idle_system(profiles: Profiles) -> None:
-    mix = photo_mix(profiles.by_task["imagenet"], DEVICE)
-    mix += clothes_mix("fashion-mnist", mix)
+    mix = burst_mix(profiles.by_task["imagenet"], DEVICE, "fashion-mnist")
     assert sum(part.weight for part in mix) == pytest.approx(1.0)
     assert len({part.named.name for part in mix}) == len(mix)
+    assert all(part.named.slo.latency_ms for part in mix)
     for part in mix:
         assert best_within(profiles.by_task[part.task], part.named.slo, DEVICE.cost_usd(1.0))
 
 
-def test_capacity_is_gateways_over_service_time(profiles: Profiles) -> None:
+def test_service_time_is_that_of_what_an_idle_system_chooses(profiles: Profiles) -> None:
     only = [make_profiled("fp32-224", 75.0, 9.0)]
-    mix = photo_mix(only, DEVICE)
-    capacity = estimate_capacity(mix, {"imagenet": only}, DEVICE, 2)
-    assert capacity.mean_service_s == pytest.approx(0.009 + OVERHEAD_S)
-    assert capacity.per_s == pytest.approx(SERVING_SHARE * 2 / (0.009 + OVERHEAD_S))
-    both = photo_mix(profiles.by_task["imagenet"], DEVICE)
-    slower = estimate_capacity(both, profiles.by_task, DEVICE, 1)
-    assert estimate_capacity(both, profiles.by_task, DEVICE, 2).per_s == 2 * slower.per_s
+    mix = burst_mix(only, DEVICE, "imagenet")
+    service_s = estimate_service_s(mix, {"imagenet": only}, DEVICE)
+    assert service_s == pytest.approx(0.009 + OVERHEAD_S)
+    both = burst_mix(profiles.by_task["imagenet"], DEVICE, "fashion-mnist")
+    slowest = max(p.points[0].mean_s for p in profiles.by_task["imagenet"])
+    assert 0.0 < estimate_service_s(both, profiles.by_task, DEVICE) < slowest + OVERHEAD_S
 
 
-def test_steps_keep_to_what_one_client_can_send() -> None:
+def test_capacity_is_gateways_over_service_time() -> None:
+    assert capacity_per_s(2, 0.01) == pytest.approx(SERVING_SHARE * 200.0)
+
+
+def test_steps_keep_to_what_one_client_can_send(spec: LoadSpec) -> None:
     steps = plan_steps(100.0, 120.0)
     assert [step.per_s for step in steps] == [pytest.approx(100.0 * share) for share in STEPS]
-    assert sum(step.seconds for step in steps) == pytest.approx(120.0)
+    load = spec.model_copy(update={"steps": steps})
+    assert load.length_s == pytest.approx(120.0)
     assert max(step.per_s for step in plan_steps(1e6, 120.0)) == pytest.approx(MOST_PER_S)
-    assert offered_per_s(steps, 0.0) == steps[0].per_s
-    assert offered_per_s(steps, 119.9) == steps[-1].per_s
-    assert offered_per_s(steps, 120.0) == 0.0
-
-
-def test_queries_without_a_deadline_get_the_servers(profiles: Profiles, tmp_path: Path) -> None:
-    part = photo_mix(profiles.by_task["imagenet"], DEVICE)[0]
-    kind = kind_spec(
-        part,
-        images=tmp_path,
-        labels=[],
-        default_deadline_ms=123.0,
-        input_name="x",
-        output_name="y",
-    )
-    assert kind.deadline_ms == part.named.slo.latency_ms
-    assert (
-        kinds_of(LoadSpec(url="x", kinds=[kind], steps=plan_steps(1.0, 1.0)))[0].task == "imagenet"
-    )
+    assert load.offered_per_s(0.0) == steps[0].per_s
+    assert load.offered_per_s(119.9) == steps[-1].per_s
+    assert load.offered_per_s(120.0) == 0.0

@@ -10,26 +10,13 @@ from dataclasses import replace
 import pytest
 
 from modelless.common.errors import EnvironmentUnfitError
+from modelless.common.pages import STYLE, table
 from modelless.controller.demo import figures
 from modelless.controller.demo.page import percent, render_page
-from modelless.controller.demo.profiles import Profiles
+from modelless.controller.demo.query_log import QueryLog
 from modelless.controller.demo.report import SCHEMA, Findings, document_of
-from modelless.profiler.report.page_parts import table
-from modelless.profiler.report.page_style import STYLE
-from tests.unit.demo.conftest import CLOTHES, DEVICE, NOW, PHOTOS
 
-
-@pytest.fixture
-def nothing() -> Findings:
-    """A demo that found nothing at all."""
-    none: Profiles = Profiles(
-        {"imagenet": PHOTOS, "fashion-mnist": CLOTHES},
-        {"imagenet": (), "fashion-mnist": ()},
-        DEVICE,
-        cores=1,
-        cpu_model="",
-    )
-    return Findings(NOW, "0", none)
+THUMBNAILS = {"coffee & cup": "data:image/jpeg;base64,AA=="}
 
 
 def test_the_document_is_json_with_a_version(findings: Findings) -> None:
@@ -54,7 +41,7 @@ def test_the_burst_adds_up(findings: Findings) -> None:
 
 
 def test_the_page_stands_alone(findings: Findings) -> None:
-    page = render_page(document_of(findings), {"coffee & cup": "data:image/jpeg;base64,AA=="})
+    page = render_page(document_of(findings), THUMBNAILS)
     assert page.startswith("<!doctype html>")
     assert "<script" not in page
     assert not re.findall(r'(?:src|href)="(?!data:|#|report\.json)', page)
@@ -64,35 +51,30 @@ def test_the_page_stands_alone(findings: Findings) -> None:
 
 
 def test_what_others_wrote_is_escaped(findings: Findings) -> None:
-    page = render_page(document_of(findings), {})
+    page = render_page(document_of(findings), THUMBNAILS)
     assert "a &lt;processor&gt;" in page
     assert "nothing &lt;b&gt;can&lt;/b&gt;" in page
     assert "coffee &amp; cup" in page
     assert "a note &amp; more" in page
 
 
-def test_nothing_found_is_a_page_too(nothing: Findings) -> None:
-    document = document_of(nothing)
+def test_refusals_and_silence_are_a_page_too(findings: Findings) -> None:
+    refused = [answer for answer in findings.photos.answers if answer.status != 200]
+    photos = replace(findings.photos, slos=findings.photos.slos[1:], answers=refused)
+    burst = replace(findings.burst, query_log=QueryLog(findings.burst.spec.kinds))
+    document = document_of(replace(findings, photos=photos, burst=burst))
     json.dumps(document, allow_nan=False)
-    page = render_page(document, {})
-    assert "How this was made" in page
-    assert "A burst" not in page
-
-
-def test_refusals_only(findings: Findings) -> None:
-    refused = [answer for answer in findings.photo_answers if not answer.reply.is_answer]
-    page = render_page(document_of(replace(findings, photo_answers=refused)), {})
+    page = render_page(document, THUMBNAILS)
     assert "no answer" in page
+    assert page.count("<svg") == 2
 
 
 def test_pictures_use_the_pages_colours(findings: Findings) -> None:
     document = document_of(findings)
     burst = document["burst"]
     for svg in (
-        figures.frontier_figure(document["variants"]),
+        figures.frontier_figure(document["variants"], "cpu-1"),
         figures.burst_figure(burst["bins"], burst["main_task_bins"]),
-        figures.burst_figure([], []),
-        figures.frontier_figure([]),
     ):
         assert svg.startswith("<svg viewBox=")
         assert "#0102" not in svg
@@ -105,7 +87,7 @@ def test_pictures_use_the_pages_colours(findings: Findings) -> None:
 
 def test_ids_of_two_pictures_do_not_meet(findings: Findings) -> None:
     document = document_of(findings)
-    one = figures.frontier_figure(document["variants"])
+    one = figures.frontier_figure(document["variants"], "cpu-1")
     other = figures.burst_figure(document["burst"]["bins"], document["burst"]["main_task_bins"])
     ids = [set(re.findall(r'\bid="([^"]+)"', svg)) for svg in (one, other)]
     assert not ids[0] & ids[1]
@@ -115,7 +97,7 @@ def test_ids_of_two_pictures_do_not_meet(findings: Findings) -> None:
 
 def test_one_picture_is_always_the_same(findings: Findings) -> None:
     variants = document_of(findings)["variants"]
-    assert figures.frontier_figure(variants) == figures.frontier_figure(variants)
+    assert figures.frontier_figure(variants, "x") == figures.frontier_figure(variants, "x")
 
 
 def test_shares_add_up_to_one() -> None:
@@ -124,9 +106,10 @@ def test_shares_add_up_to_one() -> None:
             "by_variant": [
                 {"short_name": f"v{place}", "accuracy": 60.0 + place, "answers": place + 1}
                 for place in range(15)
-            ]
+            ],
+            "answered": 120,
         },
-        {"by_variant": []},
+        {"by_variant": [], "answered": 0},
     ]
     stacked = figures.shares_by_variant(bins)
     assert len(stacked) == len(figures.SHADES)
@@ -136,17 +119,13 @@ def test_shares_add_up_to_one() -> None:
     assert sum(shares[1] for _, shares in stacked) == 0.0
 
 
-def test_shades_reach_from_end_to_end() -> None:
-    assert figures.shades(0) == []
-    assert figures.shades(1) == [figures.SHADES[0]]
-    assert figures.shades(3)[0] == figures.SHADES[0]
-    assert figures.shades(3)[-1] == figures.SHADES[-1]
-
-
-def test_without_matplotlib_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_the_way_out_is_told(
+    findings: Findings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variants = document_of(findings)["variants"]
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(EnvironmentUnfitError, match=r"modelless\[demo\]"):
-        figures.frontier_figure([])
+    with pytest.raises(EnvironmentUnfitError, match=r"modelless\[report\]"):
+        figures.frontier_figure(variants, "cpu-1")
 
 
 def test_percent_does_not_flatter() -> None:

@@ -1,4 +1,4 @@
-"""The outlook: what was shown stays as it was, however late anybody looks."""
+"""The backlogs: what was shown stays as it was, however late anybody looks."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from dataclasses import replace
 
 import numpy as np
 
-from modelless.controller.dispatch.backlog import Outlook, ReadyCandidates
+from modelless.controller.dispatch.backlog import ReadyCandidates, WorkerBacklogs
 from modelless.policies.views import Candidates
 from modelless.variants.estimates import Estimates
 from modelless.variants.vocabulary import Placement
 
 
 def test_a_snapshot_tells_when_workers_begin_and_never_changes() -> None:
-    outlook = Outlook(np.array([1.0, 7.0]))
-    outlook.put(0, 1.0, {0: 0.5})
-    shown = outlook.at(3.0)
-    outlook.put(0, 100.0, {0: 100.0})
-    outlook.put(1, 2.0, {0: 0.25})
+    backlogs = WorkerBacklogs(np.array([1.0, 7.0]))
+    backlogs.set(0, 1.0, {0: 0.5})
+    shown = backlogs.snapshot_at(3.0)
+    backlogs.set(0, 100.0, {0: 100.0})
+    backlogs.set(1, 2.0, {0: 0.25})
     assert shown.starts_s(0).tolist() == [3.5, 7.0]
-    assert outlook.at(3.0).starts_s(0).tolist() == [200.0, 3.25]
-    assert outlook.of(1) == (2.0, {0: 0.25})
+    assert backlogs.snapshot_at(3.0).starts_s(0).tolist() == [200.0, 3.25]
+    assert backlogs.get(1) == (2.0, {0: 0.25})
 
 
 def test_what_goes_behind_a_query_does_not_keep_it_waiting() -> None:
-    outlook = Outlook(np.array([1.0, 7.0]))
-    outlook.put(0, 4.0, {0: 0.5, -18: 0.25})
-    outlook.put(1, 7.0, {1: 2.0})
-    shown = outlook.at(3.0)
+    backlogs = WorkerBacklogs(np.array([1.0, 7.0]))
+    backlogs.set(0, 4.0, {0: 0.5, -18: 0.25})
+    backlogs.set(1, 7.0, {1: 2.0})
+    shown = backlogs.snapshot_at(3.0)
     assert shown.starts_s(-18).tolist() == [4.25, 7.0]
     assert shown.starts_s(0).tolist() == [4.75, 7.0]
     assert shown.starts_s(1).tolist() == [4.75, 9.0]
-    outlook.put(1, 7.0, {})  # what has gone is gone from every rank
-    assert outlook.at(3.0).starts_s(1).tolist() == [4.75, 7.0]
+    backlogs.set(1, 7.0, {})  # what has gone is gone from every rank
+    assert backlogs.snapshot_at(3.0).starts_s(1).tolist() == [4.75, 7.0]
 
 
 def test_at_one_moment_it_is_worked_out_once() -> None:
-    outlook = Outlook(np.zeros(2))
-    assert outlook.at(1.0) is outlook.at(1.0)
-    assert outlook.at(1.0) is not outlook.at(2.0)
+    backlogs = WorkerBacklogs(np.zeros(2))
+    assert backlogs.snapshot_at(1.0) is backlogs.snapshot_at(1.0)
+    assert backlogs.snapshot_at(1.0) is not backlogs.snapshot_at(2.0)
 
 
 def candidates(calls: list[int]) -> ReadyCandidates:

@@ -6,11 +6,12 @@ import math
 
 import pytest
 
-from modelless.controller.effects import Execute
+from modelless.controller.dispatch.messages import Execute, LoadChanged
 from modelless.policies.reasons import Reason
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible
 from modelless.policies.selection.most_accurate_feasible import MostAccurateFeasible
 from modelless.policies.views import Reject
+from modelless.variants.estimates import Load
 
 from .some_policies import Scripted
 from .world import LADDER, World
@@ -186,7 +187,7 @@ def test_the_wait_goes_back_to_nothing_when_the_queue_is_gone() -> None:
         world.ask(latency_ms=1000.0)
     assert world.predicted_wait_s("w0") == pytest.approx(0.240)
     world.cost_model.latency_s[LITE2] = 0.001
-    world.dispatcher.refresh(world.roster.load)
+    world.dispatcher.handle(LoadChanged(world.instances.load), world.now_s)
     assert world.predicted_wait_s("w0") == pytest.approx(0.240)
     while world.running:
         world.finish()
@@ -277,7 +278,7 @@ def test_device_classes_are_rows_of_their_own() -> None:
 def test_the_cost_model_is_told_what_was_observed() -> None:
     world = World()
     world.add_worker()
-    world.dispatcher.refresh(type(world.roster.load)(2.0))
+    world.dispatcher.handle(LoadChanged(Load(2.0)), world.now_s)
     world.ask(latency_ms=1000.0, items=2)
     world.finish(after_s=0.070)
     ((placement, batch, load, busy_s),) = world.cost_model.observed
@@ -294,7 +295,7 @@ def test_refreshed_estimates_decide() -> None:
     world.cost_model.latency_s[LITE2] = 0.200
     assert world.variant_of(world.ask(latency_ms=100.0)) == LITE2  # not asked again yet
     world.finish()
-    world.dispatcher.refresh(world.roster.load)
+    world.dispatcher.handle(LoadChanged(world.instances.load), world.now_s)
     assert world.variant_of(world.ask(latency_ms=100.0)) == FP32
 
 

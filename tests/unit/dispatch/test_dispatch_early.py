@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from modelless.controller.dispatch.limits import DispatchLimits
+from modelless.controller.dispatch.messages import BatchDone, BatchFailed
 from modelless.controller.dispatch.quarantine import Sign
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
@@ -196,7 +197,7 @@ def test_a_lost_worker_loses_two_batches_and_each_is_tried_once_more(
     world.add_worker("w1", hop_s=HOP_S, lead_s=HOP_S)
     world.fail(worker_lost=True) if is_told_by_its_batch else world.lose()
     for batch_id in batch_ids:  # what else is heard of it changes nothing
-        assert world.dispatcher.on_batch_failed(batch_id, world.now_s, worker_lost=True) == []
+        assert world.dispatcher.handle(BatchFailed(batch_id, worker_lost=True), world.now_s) == []
     assert world.running["w1"].query_ids == (queries[0],)
     world.lose("w1")
     assert world.refused[queries[0]].reason is Reason.WORKER_LOST
@@ -243,14 +244,14 @@ def test_what_waits_behind_a_batch_that_hangs_goes_elsewhere_with_it() -> None:
     world.add_worker("w1")
     world.tick(HANGS_S)
     world.tick(0.02)
-    assert world.dispatcher.quarantine.signs == {"w0": Sign.HANGING}
+    assert world.dispatcher.quarantined == {"w0": Sign.HANGING}
     assert world.running["w1"].query_ids == (first,)
     world.finish("w1")
     world.finish("w1")
     assert {first, second} <= world.completed.keys()
     for batch_id in stuck:
-        world.dispatcher.on_batch_done(batch_id, world.now_s, RUN_S)
-    assert world.dispatcher.quarantine.signs == {}
+        world.dispatcher.handle(BatchDone(batch_id, RUN_S), world.now_s)
+    assert world.dispatcher.quarantined == {}
     world.running.pop("w0")
     world.early.pop("w0")
     assert world.dispatcher.in_use("w0") == set()
@@ -264,14 +265,14 @@ def test_a_batch_hangs_from_when_it_begins_and_not_from_when_it_was_handed_over(
     assert "w0" in world.early
     world.add_worker("w1")
     world.tick(HANGS_S - RUN_S - 1e-3)  # the first is very late, and the second waits
-    assert world.dispatcher.quarantine.signs == {}
+    assert world.dispatcher.quarantined == {}
     world.finish(after_s=0.0)
     world.tick(HANGS_S - HOP_S - 0.021)
     world.tick(0.02)
-    assert world.dispatcher.quarantine.signs == {}
+    assert world.dispatcher.quarantined == {}
     world.tick(0.02)
     world.tick(0.02)
-    assert world.dispatcher.quarantine.signs == {"w0": Sign.HANGING}
+    assert world.dispatcher.quarantined == {"w0": Sign.HANGING}
     assert world.running["w1"].query_ids == (second,)
 
 
@@ -286,7 +287,7 @@ def test_nobody_hangs_who_has_what_may_not_be_tried_again() -> None:
     world.add_worker("w2")
     for _ in range(3):
         world.tick(HANGS_S)
-    assert world.dispatcher.quarantine.signs == {}
+    assert world.dispatcher.quarantined == {}
     world.drain()
     assert {first, tried} <= world.completed.keys()
 
@@ -296,7 +297,7 @@ def test_answers_may_come_in_any_order() -> None:
     first, second, third = (world.ask() for _ in range(3))
     world.tick(RUN_S + 1e-4)
     late = world.early.pop("w0")
-    world._carry_out(world.dispatcher.on_batch_done(late.batch_id, world.now_s, RUN_S))
+    world._carry_out(world.dispatcher.handle(BatchDone(late.batch_id, RUN_S), world.now_s))
     assert list(world.completed)[1:] == [second]
     world.finish(after_s=1e-3)
     assert list(world.completed)[1:] == [second, first]

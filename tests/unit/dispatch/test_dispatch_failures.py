@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from modelless.controller.dispatch.limits import DispatchLimits
+from modelless.controller.dispatch.messages import BatchDone, BatchFailed
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible
@@ -89,8 +90,8 @@ def test_an_answer_from_a_worker_that_was_given_up_is_ignored() -> None:
     batch = world.running["w0"]
     world.add_worker("w1")
     world.lose("w0")
-    assert world.dispatcher.on_batch_done(batch.batch_id, world.now_s, 0.01) == []
-    assert world.dispatcher.on_batch_failed(batch.batch_id, world.now_s, worker_lost=True) == []
+    assert world.dispatcher.handle(BatchDone(batch.batch_id, 0.01), world.now_s) == []
+    assert world.dispatcher.handle(BatchFailed(batch.batch_id, worker_lost=True), world.now_s) == []
     world.finish("w1")
     assert list(world.completed) == [query]
 
@@ -100,7 +101,7 @@ def test_a_worker_that_comes_back_serves_again() -> None:
     world.add_worker()
     world.ask()
     world.lose()
-    assert world.roster.reports == {}
+    assert world.instances.reports == {}
     world.add_worker()
     query = world.ask()
     assert world.running["w0"].query_ids == (query,)
@@ -136,7 +137,7 @@ def test_a_batch_that_hangs_is_given_up_with_its_worker(policy: type[SelectionPo
     assert set(world.running) == {"w0"}
     world.tick(0.03)
     assert world.running["w1"].query_ids == (query,)
-    assert set(world.roster.reports) == {"w1"}
+    assert set(world.instances.reports) == {"w1"}
 
 
 def test_a_cancelled_query_leaves_its_queue() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from modelless.controller.dispatch.limits import DispatchLimits
-from modelless.controller.effects import AskForLoad
+from modelless.controller.dispatch.messages import AskForLoad, QueryArrived
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.selection.best_value.best_value import BestValue
@@ -70,7 +70,7 @@ def test_the_first_query_to_wait_for_a_load_asks_for_it() -> None:
     def asked(now_s: float, **limits: object) -> list[AskForLoad]:
         query = make_query(len(world.asked) + 1, now_s, **limits)  # type: ignore[arg-type]
         world.asked[query.query_id] = query
-        effects = world.dispatcher.on_query(query, now_s)
+        effects = world.dispatcher.handle(QueryArrived(query), now_s)
         return [effect for effect in effects if isinstance(effect, AskForLoad)]
 
     now_s = world.now_s

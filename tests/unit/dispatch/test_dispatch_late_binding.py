@@ -89,7 +89,8 @@ def test_a_worker_that_waits_is_woken() -> None:
         return idle[0]
 
     late = LateBinding()
-    world = World(Scripted(arrival=lambda q, c: late.on_arrival(q, c, world.roster), idle=on_idle))  # type: ignore[arg-type]
+    rng = np.random.default_rng(0)
+    world = World(Scripted(arrival=lambda q, c: late.on_arrival(q, c, rng), idle=on_idle))
     world.add_worker()
     query = world.ask(latency_ms=900.0)
     assert world.wakes == [100.5]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from modelless.controller.dispatch.fair_shares import Tenants
 from modelless.controller.dispatch.limits import DispatchLimits
-from modelless.controller.dispatch.queues import WaitingRoom, Worker
-from modelless.controller.dispatch.tenants import Tenants
+from modelless.controller.dispatch.queues import WaitingQueries, Worker
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
-from modelless.policies.batching.urgency import urgency
+from modelless.policies.priorities import urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible
 from modelless.policies.selection.most_accurate_feasible import MostAccurateFeasible
@@ -216,27 +216,27 @@ def test_used_counts_answers_by_worker_and_variant() -> None:
     assert world.dispatcher.take_counters().used == {("w0", INT8): 4}
 
 
-class TestWaitingRoom:
+class TestWaitingQueries:
     def test_a_query_that_takes_for_ever_is_no_backlog(self) -> None:
-        room, worker = WaitingRoom(Tenants(1000)), Worker("w0", "cpu-1")
-        room.bind(make_query(1, 0.0), worker, INT8, float("inf"))
-        room.bind(make_query(2, 0.0), worker, INT8, float("nan"))
-        room.bind(make_query(3, 0.0), worker, INT8, 0.5)
+        waiting, worker = WaitingQueries(Tenants(1000)), Worker("w0", "cpu-1")
+        waiting.bind_query(make_query(1, 0.0), worker, INT8, float("inf"))
+        waiting.bind_query(make_query(2, 0.0), worker, INT8, float("nan"))
+        waiting.bind_query(make_query(3, 0.0), worker, INT8, 0.5)
         assert worker.backlog_s == {0: 0.5}
-        room.take(1)
-        assert (worker.backlog_s, len(room)) == ({0: 0.5}, 2)
+        waiting.remove_query(1)
+        assert (worker.backlog_s, len(waiting)) == ({0: 0.5}, 2)
 
     def test_rounding_leaves_no_backlog_behind(self) -> None:
-        room, worker = WaitingRoom(Tenants(1000)), Worker("w0", "cpu-1")
+        waiting, worker = WaitingQueries(Tenants(1000)), Worker("w0", "cpu-1")
         for number in range(10):
-            room.bind(make_query(number, 0.0), worker, INT8, 0.1 * (number + 1))
+            waiting.bind_query(make_query(number, 0.0), worker, INT8, 0.1 * (number + 1))
         for number in range(10):
-            room.take(number)
+            waiting.remove_query(number)
         assert worker.backlog_s == {}
         assert worker.queues == {}
 
-    def test_everyone_most_urgent_first(self) -> None:
-        room, worker = WaitingRoom(Tenants(1000)), Worker("w0", "cpu-1")
+    def test_all_queries_come_most_urgent_first(self) -> None:
+        waiting, worker = WaitingQueries(Tenants(1000)), Worker("w0", "cpu-1")
         queries = [
             make_query(1, 0.0, latency_ms=500.0),
             make_query(2, 0.0, latency_ms=100.0),
@@ -244,11 +244,11 @@ class TestWaitingRoom:
             make_query(4, 0.0),
         ]
         for query in queries[:2]:
-            room.bind(query, worker, INT8, 0.0)
+            waiting.bind_query(query, worker, INT8, 0.0)
         for query in queries[2:]:
-            room.defer(query)
-        assert [query.query_id for query in room.everyone()] == [3, 2, 1, 4]
-        assert room.everyone() == sorted(queries, key=urgency)
-        assert [query.query_id for query in room.expired(0.5)] == [2, 1]
-        assert room.place(3) is not None
-        assert room.place(5) is None
+            waiting.defer_query(query)
+        assert [query.query_id for query in waiting.all_queries()] == [3, 2, 1, 4]
+        assert waiting.all_queries() == sorted(queries, key=urgency)
+        assert [query.query_id for query in waiting.find_expired(0.5)] == [2, 1]
+        assert waiting.place(3) is not None
+        assert waiting.place(5) is None

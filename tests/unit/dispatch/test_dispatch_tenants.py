@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from modelless.controller.dispatch.fair_shares import Tenants
 from modelless.controller.dispatch.limits import DispatchLimits
-from modelless.controller.dispatch.tenants import Tenants
 from modelless.policies.reasons import Reason
 from modelless.policies.selection.best_value.best_value import BestValue
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible
@@ -20,78 +20,78 @@ def crowded(allowed_us: int = 100_000) -> Tenants:
     """Two tenants, a query refused, and so much work a second that each may have ``allowed_us``."""
     tenants = Tenants(1000)
     for tenant in ("small", "flood"):
-        tenants.on_query(make_query(1, 10.0, tenant=tenant), 10.0)
-    tenants.on_wait(make_query(2, 10.0, tenant="small", latency_ms=1000.0), 0)
-    tenants.on_done(allowed_us * 12)  # in 3 s (at the first, the window before counts, too)
-    tenants.on_refused(Reason.QUEUE_TOO_LONG)
+        tenants.count_arrival(make_query(1, 10.0, tenant=tenant), 10.0)
+    tenants.add_waiting(make_query(2, 10.0, tenant="small", latency_ms=1000.0), 0)
+    tenants.count_done(allowed_us * 12)  # in 3 s (at the first, the window before counts, too)
+    tenants.count_refusal(Reason.QUEUE_TOO_LONG)
     return tenants
 
 
 def wait(tenants: Tenants, work: int, count: int = 1, **limits: object) -> None:
     for number in range(count):
-        tenants.on_wait(make_query(100 + number, 10.0, **limits), work)  # type: ignore[arg-type]
+        tenants.add_waiting(make_query(100 + number, 10.0, **limits), work)  # type: ignore[arg-type]
 
 
 def test_who_has_more_waiting_than_its_share_is_beyond_it() -> None:
     tenants = crowded(100_000)
     flood, small = (make_query(9, 11.0, tenant=name) for name in ("flood", "small"))
     wait(tenants, 50_000, 2, tenant="flood", latency_ms=1000.0)
-    assert not tenants.is_beyond_share(flood, 11.0)
+    assert not tenants.is_over_share(flood, 11.0)
     wait(tenants, 50_000, 1, tenant="flood", latency_ms=1000.0)
-    assert tenants.is_beyond_share(flood, 11.0)
-    assert not tenants.is_beyond_share(small, 11.0)
-    assert tenants.far_beyond(tenants.share(11.0)) == []
+    assert tenants.is_over_share(flood, 11.0)
+    assert not tenants.is_over_share(small, 11.0)
+    assert tenants.find_far_over(tenants.share(11.0)) == []
     wait(tenants, 50_000, 2, tenant="flood", latency_ms=1000.0)
-    assert tenants.far_beyond(tenants.share(11.0)) == ["flood"]
+    assert tenants.find_far_over(tenants.share(11.0)) == ["flood"]
     assert tenants.share(11.0) == (pytest.approx(100_000.0), 250.0)
 
 
 def test_nobody_is_beyond_a_share_while_all_can_be_served() -> None:
     tenants = Tenants(1000)
     for tenant in ("small", "flood"):
-        tenants.on_query(make_query(1, 10.0, tenant=tenant), 10.0)
-    tenants.on_done(1_000_000)
+        tenants.count_arrival(make_query(1, 10.0, tenant=tenant), 10.0)
+    tenants.count_done(1_000_000)
     wait(tenants, 10**9, tenant="flood", latency_ms=1000.0)
-    assert not tenants.is_beyond_share(make_query(9, 11.0, tenant="flood"), 11.0)
+    assert not tenants.is_over_share(make_query(9, 11.0, tenant="flood"), 11.0)
 
 
 def test_one_tenant_alone_has_all() -> None:
     tenants = Tenants(1000)
-    tenants.on_query(make_query(1, 10.0, tenant="flood"), 10.0)
-    tenants.on_done(1_000)
-    tenants.on_refused(Reason.QUEUE_FULL)
+    tenants.count_arrival(make_query(1, 10.0, tenant="flood"), 10.0)
+    tenants.count_done(1_000)
+    tenants.count_refusal(Reason.QUEUE_FULL)
     wait(tenants, 10**9, tenant="flood", latency_ms=1000.0)
-    assert not tenants.is_beyond_share(make_query(9, 11.0, tenant="flood"), 11.0)
+    assert not tenants.is_over_share(make_query(9, 11.0, tenant="flood"), 11.0)
 
 
 def test_a_tenant_that_is_gone_has_no_share_after_two_windows() -> None:
     tenants = crowded()
     wait(tenants, 10**9, tenant="flood", latency_ms=1000.0)
-    assert tenants.is_beyond_share(make_query(9, 11.0, tenant="flood"), 11.0)
+    assert tenants.is_over_share(make_query(9, 11.0, tenant="flood"), 11.0)
     for second in (11.5, 12.6, 13.7):
-        tenants.on_query(make_query(9, second, tenant="flood"), second)
-        tenants.on_refused(Reason.QUEUE_FULL)
-        tenants.on_done(1_000)
-    assert not tenants.is_beyond_share(make_query(9, 14.0, tenant="flood"), 14.0)
+        tenants.count_arrival(make_query(9, second, tenant="flood"), second)
+        tenants.count_refusal(Reason.QUEUE_FULL)
+        tenants.count_done(1_000)
+    assert not tenants.is_over_share(make_query(9, 14.0, tenant="flood"), 14.0)
 
 
 def test_what_is_demoted_takes_nothing_of_the_share() -> None:
     tenants = crowded()
     demoted = make_query(9, 10.0, tenant="flood", latency_ms=1000.0)._replace(demoted=True)
-    tenants.on_wait(demoted, 10**9)
+    tenants.add_waiting(demoted, 10**9)
     assert "flood" not in tenants._waiting
-    assert tenants.drain_s(11.0) == pytest.approx(10**9 / 400_000 / 2.0)  # but it must be done
-    tenants.on_leave(demoted, 10**9)
-    assert tenants.drain_s(11.0) is None
+    assert tenants.half_drain_s(11.0) == pytest.approx(10**9 / 400_000 / 2.0)  # but it must be done
+    tenants.remove_waiting(demoted, 10**9)
+    assert tenants.half_drain_s(11.0) is None
 
 
 def test_names_that_wait_no_more_are_forgotten() -> None:
     tenants = Tenants(1000)
     queries = [make_query(n, 1.0, tenant=f"t{n}", latency_ms=10.0) for n in range(10_000)]
     for query in queries:
-        tenants.on_query(query, 1.0)
-        tenants.on_wait(query, 7)
-        tenants.on_leave(query, 7)
+        tenants.count_arrival(query, 1.0)
+        tenants.add_waiting(query, 7)
+        tenants.remove_waiting(query, 7)
     assert not tenants._waiting
     assert len(tenants._seen) <= 4096
 

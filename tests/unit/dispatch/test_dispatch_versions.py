@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from modelless.controller.control.service import Service
+from modelless.controller.control.served_versions import Service
+from modelless.controller.dispatch.messages import Advised
 from modelless.policies.discovery import BUILT_IN, build_policy
 from modelless.policies.scopes import arm_of
 from modelless.policies.seams import SelectionPolicy
@@ -31,7 +32,7 @@ def test_whatever_the_policy_neither_arm_is_served_by_the_others_version(policy:
         TRIED: {Placement(NEW, "cpu-1"): 1.0},
         STANDING: {Placement(OLD, "cpu-1"): 1.0},
     }
-    assert world.dispatcher.advise(shares) is None
+    assert world.dispatcher.handle(Advised(shares), world.now_s) == []
     arms: dict[int, str] = {}
     for number in range(60):
         scope = STANDING if number % 3 else TRIED

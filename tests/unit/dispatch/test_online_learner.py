@@ -1,4 +1,4 @@
-"""What outcomes teach, and how soon the roster asks what was learned."""
+"""What outcomes teach, and how soon the instances asks what was learned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def serve(world: World) -> None:
 
 def shown_s(world: World) -> float:
     """What policies are shown of LITE2 alone."""
-    return world.roster.residents("w0")[LITE2].p50_s[1]
+    return world.instances.residents("w0")[LITE2].p50_s[1]
 
 
 def test_estimates_are_new_whenever_there_have_been_twice_as_many_outcomes() -> None:
@@ -36,7 +36,7 @@ def test_another_cost_model_knows_nothing_yet() -> None:
     for _ in range(6):
         serve(world)
     newer = FakeCostModel({**world.cost_model.latency_s, LITE2: 0.050})
-    world.roster.renew(world.roster.variants, newer)
+    world.instances.replace_catalog(world.instances.variants, newer)
     assert shown_s(world) == 0.050
     newer.latency_s[LITE2] = 0.060
     serve(world)

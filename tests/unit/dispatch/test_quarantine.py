@@ -31,7 +31,7 @@ def test_a_query_on_a_worker_that_hangs_is_answered_by_another_in_time() -> None
     world, query = hanging_world()
     assert set(world.running) == {"w0"}, "one look is not enough: this process may have stood still"
     world.tick(0.02)
-    assert world.dispatcher.quarantine.signs == {"w0": Sign.HANGING}
+    assert world.dispatcher.quarantined == {"w0": Sign.HANGING}
     assert world.running["w1"].query_ids == (query,)
     world.finish("w1")
     receipt = world.dispatcher.receipt(query)
@@ -46,7 +46,7 @@ def test_a_worker_in_quarantine_gets_nothing_until_its_batch_is_back() -> None:
     queries = [world.ask() for _ in range(3)]
     assert "w0" not in {batch.worker_id for batch in world.executed[1:]}
     world.finish("w0", after_s=0.01)
-    assert world.dispatcher.quarantine.signs == {}
+    assert world.dispatcher.quarantined == {}
     (late,) = [world.ask(batch_key="another")]
     assert late in world.running["w0"].query_ids
     world.drain()
@@ -89,7 +89,7 @@ def test_the_only_worker_of_a_task_is_waited_for() -> None:
     query = world.ask()
     for _ in range(4):
         world.tick(1.0)
-    assert world.dispatcher.quarantine.signs == {}
+    assert world.dispatcher.quarantined == {}
     world.finish("w0")
     assert query in world.completed
 
@@ -102,7 +102,7 @@ def test_a_worker_whose_batch_never_returns_is_tried_later_and_later() -> None:
     lengths_s = []
     for _ in range(3):
         began_s = world.now_s
-        while world.dispatcher.quarantine.signs:
+        while world.dispatcher.quarantined:
             world.ask()
             world.tick(0.25)
             world.finish("w1")
@@ -111,7 +111,7 @@ def test_a_worker_whose_batch_never_returns_is_tried_later_and_later() -> None:
             world.ask(batch_key=world.now_s)
         world.tick(0.4)
         world.tick(0.02)
-        assert world.dispatcher.quarantine.signs == {"w0": Sign.HANGING}
+        assert world.dispatcher.quarantined == {"w0": Sign.HANGING}
         del world.running["w0"]
         while "w1" in world.running:
             world.finish("w1")
@@ -122,15 +122,15 @@ def test_a_worker_in_quarantine_may_die() -> None:
     world, _ = hanging_world()
     world.tick(0.02)
     world.fail("w0", worker_lost=True)
-    assert set(world.roster.reports) == {"w1"}
-    assert world.dispatcher.quarantine.signs == {}
+    assert set(world.instances.reports) == {"w1"}
+    assert world.dispatcher.quarantined == {}
 
 
 def test_a_batch_that_fails_after_all_ends_the_quarantine_too() -> None:
     world, query = hanging_world()
     world.tick(0.02)
     world.fail("w0")
-    assert world.dispatcher.quarantine.signs == {}
+    assert world.dispatcher.quarantined == {}
     assert query not in world.refused
 
 
@@ -141,7 +141,7 @@ def test_a_batch_that_is_turned_back_after_all_ends_the_quarantine_too() -> None
     world, query = hanging_world()
     world.tick(0.02)
     world.turn_back("w0")
-    assert world.dispatcher.quarantine.signs == {}
+    assert world.dispatcher.quarantined == {}
     world.finish("w1")
     receipt = world.dispatcher.receipt(query)
     assert receipt is not None
@@ -156,7 +156,7 @@ def test_others_batches_never_hang() -> None:
     world.finish("w0", others_s=3.0)
     for _ in range(29):
         world.tick(0.1)
-        assert world.dispatcher.quarantine.signs == {}
+        assert world.dispatcher.quarantined == {}
     world.tick(0.2)
     queries = [world.ask(batch_key=number) for number in range(2)]
     assert set(world.running) == {"w0", "w1"}
@@ -177,7 +177,7 @@ def test_a_batch_that_waits_as_long_as_it_may_behind_others_does_not_look_hangin
     assert patience_s > 0.05, "two gateways take turns with batches like this one"
     for _ in range(10):
         world.tick(patience_s * times_as_long / 10.0)
-    assert world.dispatcher.quarantine.signs == {}
+    assert world.dispatcher.quarantined == {}
     world.finish("w0")
     assert [each.worker_id for each in world.executed if query in each.query_ids] == ["w0"]
 
@@ -205,7 +205,7 @@ def test_having_waited_for_others_is_not_slowness(waited_s: float, slow: bool) -
         if "w0" in world.running:
             own_s = world.expected_s(world.running["w0"])
             world.finish("w0", after_s=own_s + 0.2 - waited_s, waited_s=waited_s)
-    assert (world.dispatcher.quarantine.signs == {"w0": Sign.SLOW}) is slow
+    assert (world.dispatcher.quarantined == {"w0": Sign.SLOW}) is slow
 
 
 # -- slow workers --------------------------------------------------------------------------------
@@ -217,13 +217,13 @@ class Slow:
     def __init__(self, count: int, limits: QuarantineLimits | None = None) -> None:
         world = World()
         self.workers = [Worker(f"w{i}", "cpu-1") for i in range(count)]
-        self.roster = world.roster
-        self.quarantine = Quarantine(self.roster, limits)
+        self.instances = world.instances
+        self.quarantine = Quarantine(self.instances, limits)
         self.now_s = 100.0
         for worker in self.workers:
             world.add_worker(worker.worker_id)
-        for report in self.roster.reports.values():
-            self.quarantine.seen_as(report)
+        for report in self.instances.reports.values():
+            self.quarantine.filter_report(report)
 
     def run(self, number: int, took_s: float, times: int = 1) -> bool:
         """The worker runs batches that take so long; whether the last one put it in quarantine."""
@@ -231,7 +231,7 @@ class Slow:
         for _ in range(times):
             begin_s, self.now_s = self.now_s, self.now_s + took_s
             batch = Batch(0, INT8, "cpu-1", (), 1, begin_s, 0.010, math.inf, math.inf)
-            found = self.quarantine.is_slow(self.workers[number], batch, self.now_s)
+            found = self.quarantine.check_slow(self.workers[number], batch, self.now_s)
         return found
 
 
@@ -243,9 +243,9 @@ def test_several_slow_batches_in_a_row_put_a_worker_into_quarantine() -> None:
     assert not slow.run(0, 0.011), "once in time, and it begins anew"
     assert slow.run(0, 0.1, 5)
     assert slow.quarantine.signs == {"w0": Sign.SLOW}
-    report = slow.roster.reports["w0"]
+    report = slow.instances.reports["w0"]
     assert report.variant_ids
-    assert slow.quarantine.seen_as(report).variant_ids == ()
+    assert slow.quarantine.filter_report(report).variant_ids == ()
 
 
 def test_what_slows_all_slows_nobody() -> None:
@@ -285,13 +285,13 @@ def test_a_trial_decides_and_each_further_quarantine_is_longer() -> None:
     slow.run(1, 0.011, 20)
     slow.run(0, 0.1, 5)
     for length_s in (1.0, 2.0, 4.0):
-        assert slow.quarantine.due(slow.now_s + 0.9 * length_s) == []
+        assert slow.quarantine.release_due(slow.now_s + 0.9 * length_s) == []
         slow.now_s += length_s
-        assert slow.quarantine.due(slow.now_s) == ["w0"]
+        assert slow.quarantine.release_due(slow.now_s) == ["w0"]
         assert slow.quarantine.signs == {}
         assert slow.run(0, 0.1), "one slow batch is enough on trial"
     slow.now_s += 8.0
-    assert slow.quarantine.due(slow.now_s) == ["w0"]
+    assert slow.quarantine.release_due(slow.now_s) == ["w0"]
     assert not slow.run(0, 0.011)
     assert not slow.run(0, 0.1, 4), "it passed: five in a row again"
 
@@ -302,8 +302,8 @@ def test_after_a_sound_while_the_next_quarantine_is_short_again() -> None:
     slow.run(1, 0.011, 20)
     slow.run(0, 0.1, 5)
     slow.now_s += 1.0
-    slow.quarantine.due(slow.now_s)
+    slow.quarantine.release_due(slow.now_s)
     slow.run(0, 0.011)
     slow.now_s += 61.0
     slow.run(0, 0.1, 5)
-    assert slow.quarantine.due(slow.now_s + 1.1) == ["w0"]
+    assert slow.quarantine.release_due(slow.now_s + 1.1) == ["w0"]

@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from modelless.controller.dispatch.fair_shares import Tenants
 from modelless.controller.dispatch.idle_workers import IdleWorkers
-from modelless.controller.dispatch.queues import Batch, Queue, WaitingRoom, Worker
-from modelless.controller.dispatch.servers import Servers
-from modelless.controller.dispatch.tenants import Tenants
-from modelless.controller.dispatch.worker_groups import Outfit
-from modelless.policies.batching.urgency import urgency
+from modelless.controller.dispatch.queues import Batch, Queue, WaitingQueries, Worker
+from modelless.controller.dispatch.worker_groups import GroupsByScope, WorkerGroup
+from modelless.policies.priorities import urgency
 from modelless.policies.views import QueryView
 
 from .world import make_query
@@ -64,94 +63,99 @@ def test_a_queue_is_sorted_and_shown_as_it_is(count: int) -> None:
 @pytest.mark.parametrize("now_s", [99.0, 100.01, 100.02, 100.025, 101.0, math.inf])
 def test_what_expired_is_found_among_all_priorities(now_s: float) -> None:
     queries = random_queries(200)
-    room = WaitingRoom(Tenants(1000))
+    waiting = WaitingQueries(Tenants(1000))
     worker = Worker("w0", "cpu-1")
     for query in queries:
         if query.query_id % 2:
-            room.defer(query)
+            waiting.defer_query(query)
         else:
-            room.bind(query, worker, "imagenet/lite0/int8@1", 0.01)
+            waiting.bind_query(query, worker, "imagenet/lite0/int8@1", 0.01)
     late = [query for query in queries if query.deadline_s <= now_s]
-    assert room.expired(now_s) == sorted(late, key=urgency)
+    assert waiting.find_expired(now_s) == sorted(late, key=urgency)
 
 
 def test_idle_workers_are_asked_once_and_only_while_something_waits() -> None:
-    room = WaitingRoom(Tenants(1000))
-    outfits = [Outfit("cpu-1", (f"{name}/lite0/int8@1",), 0.0) for name in ("imagenet", "fashion")]
-    idle = IdleWorkers(room, Servers(lambda scope: {outfits[0]: 0}, most=8))
-    workers = [Worker(f"w{number}", "cpu-1", number, outfits[0]) for number in range(3)]
-    idle.add(Worker("w3", "cpu-1", 3, outfits[1]))  # serves something else
+    waiting = WaitingQueries(Tenants(1000))
+    groups = [
+        WorkerGroup("cpu-1", (f"{name}/lite0/int8@1",), 0.0) for name in ("imagenet", "fashion")
+    ]
+    idle = IdleWorkers(waiting, GroupsByScope(lambda scope: {groups[0]: 0}, most=8))
+    workers = [Worker(f"w{number}", "cpu-1", number, groups[0]) for number in range(3)]
+    idle.add(Worker("w3", "cpu-1", 3, groups[1]))  # serves something else
     for worker in (workers[1], workers[0], workers[2]):
         idle.add(worker)
     query = make_query(1, 100.0)
     news = [("imagenet", None, None)]
-    idle.tell_servers(news)
-    assert idle.next_hungry(100.0) is None  # nothing waits
-    assert room.defer(query).key in news
-    assert idle.next_hungry(100.0) is None  # nobody was told
-    idle.tell_servers(news)
-    assert [idle.next_hungry(100.0) for _ in range(4)] == [*workers[::-1], None]
-    idle.tell_servers(news)
-    assert idle.next_hungry(100.0) is workers[2]
+    idle.notify_groups(news)
+    assert idle.next_to_ask(100.0) is None  # nothing waits
+    assert waiting.defer_query(query).key in news
+    assert idle.next_to_ask(100.0) is None  # nobody was told
+    idle.notify_groups(news)
+    assert [idle.next_to_ask(100.0) for _ in range(4)] == [*workers[::-1], None]
+    idle.notify_groups(news)
+    assert idle.next_to_ask(100.0) is workers[2]
     workers[1].running = Batch(
         1, "imagenet/lite0/int8@1", "cpu-1", (), 0, 100.0, 0.01, math.inf, math.inf
     )
     idle.remove(workers[1])
-    assert idle.next_hungry(100.0) is workers[0]  # the other one is not idle any more
-    idle.tell_servers(news)
-    idle.next_hungry(100.0)
-    room.take(query.query_id)
-    assert idle.next_hungry(100.0) is None
+    assert idle.next_to_ask(100.0) is workers[0]  # the other one is not idle any more
+    idle.notify_groups(news)
+    idle.next_to_ask(100.0)
+    waiting.remove_query(query.query_id)
+    assert idle.next_to_ask(100.0) is None
 
 
-def settled() -> tuple[WaitingRoom, Servers, IdleWorkers, Worker]:
-    """An idle worker that has answered for all alike, until 100.5, about the one queue there is."""
-    outfit = Outfit("cpu-1", ("imagenet/lite0/int8@1",), 0.0)
-    room, servers = WaitingRoom(Tenants(1000)), Servers(lambda scope: {outfit: 0}, most=8)
-    idle, worker = IdleWorkers(room, servers), Worker("w0", "cpu-1", 0, outfit)
+def paused() -> tuple[WaitingQueries, GroupsByScope, IdleWorkers, Worker]:
+    """An idle worker whose group is paused until 100.5 s for the one queue there is."""
+    group = WorkerGroup("cpu-1", ("imagenet/lite0/int8@1",), 0.0)
+    waiting = WaitingQueries(Tenants(1000))
+    groups_by_scope = GroupsByScope(lambda scope: {group: 0}, most=8)
+    idle, worker = IdleWorkers(waiting, groups_by_scope), Worker("w0", "cpu-1", 0, group)
     idle.add(worker)
-    key = room.defer(make_query(1, 100.0, latency_ms=1000.0)).key
-    idle.tell_servers([key])
-    assert idle.next_hungry(100.0) is worker
-    idle.settle(worker, 100.5)
-    idle.tell_servers([key])
-    idle.tell(worker)
-    assert idle.next_hungry(100.499) is None
-    return room, servers, idle, worker
+    key = waiting.defer_query(make_query(1, 100.0, latency_ms=1000.0)).key
+    idle.notify_groups([key])
+    assert idle.next_to_ask(100.0) is worker
+    idle.pause_group(worker, 100.5)
+    idle.notify_groups([key])
+    idle.notify_worker(worker)
+    assert idle.next_to_ask(100.499) is None
+    return waiting, groups_by_scope, idle, worker
 
 
-def test_what_is_settled_is_so_until_then() -> None:
-    room, _, idle, worker = settled()
-    idle.tell_servers(room.deferred)
-    assert idle.next_hungry(100.5) is worker
+def test_a_pause_ends_at_its_time() -> None:
+    waiting, _, idle, worker = paused()
+    idle.notify_groups(waiting.deferred)
+    assert idle.next_to_ask(100.5) is worker
 
 
-def test_what_is_settled_is_so_until_somebody_comes_first() -> None:
-    room, _, idle, worker = settled()
+def test_a_pause_ends_when_a_query_becomes_the_first() -> None:
+    waiting, _, idle, worker = paused()
     behind = make_query(2, 100.0, latency_ms=2000.0)
     first = make_query(3, 100.0, latency_ms=900.0)
-    idle.tell_joined(room.defer(behind), behind)
-    assert idle.next_hungry(100.0) is None
-    idle.tell_joined(room.defer(first), first)
-    assert idle.next_hungry(100.0) is worker
+    idle.notify_of_query(waiting.defer_query(behind), behind)
+    assert idle.next_to_ask(100.0) is None
+    idle.notify_of_query(waiting.defer_query(first), first)
+    assert idle.next_to_ask(100.0) is worker
 
 
-@pytest.mark.parametrize("forget", [Servers.clear, lambda servers: servers.__delitem__("imagenet")])
-def test_what_is_settled_is_so_while_shelves_are_what_they_were(
-    forget: Callable[[Servers], None],
+@pytest.mark.parametrize(
+    "forget", [GroupsByScope.clear, lambda groups_by_scope: groups_by_scope.__delitem__("imagenet")]
+)
+def test_a_pause_ends_when_the_groups_are_numbered_anew(
+    forget: Callable[[GroupsByScope], None],
 ) -> None:
-    room, servers, idle, worker = settled()
-    forget(servers)
-    idle.tell_servers(room.deferred)
-    assert idle.next_hungry(100.0) is worker
+    waiting, groups_by_scope, idle, worker = paused()
+    forget(groups_by_scope)
+    idle.notify_groups(waiting.deferred)
+    assert idle.next_to_ask(100.0) is worker
 
 
-def test_what_is_settled_no_more_is_forgotten() -> None:
-    room, _, idle, worker = settled()
-    assert idle.unsettle(100.4) == 100.5
-    idle.tell_servers(room.deferred)
-    assert idle.next_hungry(100.4) is None
-    assert idle.unsettle(100.5) == math.inf
-    idle.settle(worker, 101.0)
-    room.take(1)
-    assert idle.unsettle(100.6) == math.inf
+def test_a_pause_that_is_over_is_forgotten() -> None:
+    waiting, _, idle, worker = paused()
+    assert idle.resume_paused(100.4) == 100.5
+    idle.notify_groups(waiting.deferred)
+    assert idle.next_to_ask(100.4) is None
+    assert idle.resume_paused(100.5) == math.inf
+    idle.pause_group(worker, 101.0)
+    waiting.remove_query(1)
+    assert idle.resume_paused(100.6) == math.inf

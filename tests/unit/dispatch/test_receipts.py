@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from modelless.controller.dispatch.receipts import Receipt, ReceiptBook, explain_candidates
+from modelless.controller.dispatch.receipts import Receipt, RecentReceipts, explain_candidates
 from modelless.policies.reasons import Reason
 
 from .world import LADDER, World, make_query
@@ -103,7 +103,7 @@ def test_a_query_that_nobody_was_asked_about() -> None:
 def test_nan_estimates_are_unknown_too() -> None:
     world = World(variants={INT8: (math.nan, 70.0)})
     world.add_worker()
-    candidates = world.roster.candidates("imagenet", 1, world.now_s)
+    candidates = world.instances.candidates("imagenet", 1, world.now_s)
     (row,) = explain_candidates(make_query(1, world.now_s), candidates, None)
     json.dumps(row, allow_nan=False)
     assert row["misses"] == ["nothing-known"]
@@ -126,7 +126,7 @@ def test_of_a_query_that_never_came_there_is_none() -> None:
 
 
 def test_the_book_forgets_the_oldest_first() -> None:
-    book = ReceiptBook(max_rows=32 * 10)
+    book = RecentReceipts(max_rows=32 * 10)
     for number in range(20):
         book.add(Receipt(make_query(number, 0.0), reason=Reason.QUEUE_FULL))
     assert len(book) == 10
@@ -137,15 +137,15 @@ def test_the_book_forgets_the_oldest_first() -> None:
 def test_the_book_counts_candidates() -> None:
     world = World(variants={f"imagenet/m/v{i}@1": (0.01, 50.0) for i in range(68)})
     world.add_worker()
-    candidates = world.roster.candidates("imagenet", 1, world.now_s)
-    book = ReceiptBook(max_rows=1000)
+    candidates = world.instances.candidates("imagenet", 1, world.now_s)
+    book = RecentReceipts(max_rows=1000)
     for number in range(20):
         book.add(Receipt(make_query(number, 0.0), candidates))
     assert len(book) == 10
 
 
 def test_the_last_receipt_stays_whatever_its_size() -> None:
-    book = ReceiptBook(max_rows=1)
+    book = RecentReceipts(max_rows=1)
     book.add(Receipt(make_query(1, 0.0)))
     book.add(Receipt(make_query(2, 0.0)))
     assert len(book) == 1
@@ -153,7 +153,7 @@ def test_the_last_receipt_stays_whatever_its_size() -> None:
 
 
 def test_a_receipt_that_comes_twice_counts_once() -> None:
-    book = ReceiptBook(max_rows=64)
+    book = RecentReceipts(max_rows=64)
     for _ in range(5):
         book.add(Receipt(make_query(1, 0.0)))
     book.add(Receipt(make_query(2, 0.0)))

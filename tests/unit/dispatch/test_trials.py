@@ -11,7 +11,7 @@ from modelless.controller.dispatch import trials
 from modelless.controller.dispatch.receipts import Receipt
 from modelless.controller.dispatch.trials import (
     Answer,
-    TrialBook,
+    TrialArms,
     is_in_share,
     latency_step,
     step_s,
@@ -28,9 +28,9 @@ TRIAL = Trial(NAME, 2, 1, 0.25, 7, 0.0)
 OLD, NEW, OTHER = f"{NAME}@1", f"{NAME}@2", "imagenet/lite2/fp32@1"
 
 
-def book(*, ready: bool = True) -> TrialBook:
-    made = TrialBook(0, "gateway", lambda _: ready)
-    made.set([TRIAL])
+def make_arms(*, ready: bool = True) -> TrialArms:
+    made = TrialArms(0, "gateway", lambda _: ready)
+    made.set_trials([TRIAL])
     return made
 
 
@@ -41,7 +41,7 @@ def receipt(scope: str, variant_id: str, query_id: int = 1, *, items: int = 1) -
 
 def arms() -> tuple[str, str]:
     """The scopes of the two arms of the task: that of the trial and the other."""
-    dealt = {book().deal("imagenet", query_id, "") for query_id in range(100)}
+    dealt = {make_arms().assign_arm("imagenet", query_id, "") for query_id in range(100)}
     tried, standing = sorted(dealt, key=lambda scope: not in_scope(NEW, scope))
     return tried, standing
 
@@ -54,8 +54,8 @@ def test_arms_differ_in_the_version_alone() -> None:
 
 
 def test_a_share_of_all_queries_tries_it() -> None:
-    made = book()
-    dealt = Counter(made.deal("imagenet", query_id, "") for query_id in range(20_000))
+    made = make_arms()
+    dealt = Counter(made.assign_arm("imagenet", query_id, "") for query_id in range(20_000))
     tried, _ = arms()
     assert dealt[tried] == pytest.approx(5000, abs=4 * (20_000 * 0.25 * 0.75) ** 0.5)
     assert len(dealt) == 2
@@ -71,86 +71,86 @@ def test_the_same_query_is_always_dealt_alike_and_trials_differ() -> None:
     "scope", [NEW, OLD, "imagenet/lite2", "imagenet/lite0/fp32", "fashion-mnist"]
 )
 def test_others_and_who_names_a_version_are_let_be(scope: str) -> None:
-    assert book().deal(scope, 1, "") == scope
+    assert make_arms().assign_arm(scope, 1, "") == scope
 
 
 def test_until_it_is_ready_nobody_tries_it_and_nothing_counts() -> None:
-    made = book(ready=False)
+    made = make_arms(ready=False)
     _, standing = arms()
-    assert {made.deal("imagenet", query_id, "") for query_id in range(100)} == {standing}
-    made.answered(receipt(standing, OLD, 99), lambda: (3,))
-    assert made.take() == ()
+    assert {made.assign_arm("imagenet", query_id, "") for query_id in range(100)} == {standing}
+    made.count_answer(receipt(standing, OLD, 99), lambda: (3,))
+    assert made.take_counts() == ()
 
 
 def test_counts_of_both_arms() -> None:
-    made = book()
+    made = make_arms()
     tried, standing = arms()
-    made.deal("imagenet", 1, "")
-    made.answered(receipt(tried, NEW, 1), lambda: (3,))
-    made.answered(receipt(tried, OTHER, 2), lambda: (3,))  # counts, but is not the version's
-    made.answered(receipt(standing, OLD, 3, items=2), lambda: (3, 4))
+    made.assign_arm("imagenet", 1, "")
+    made.count_answer(receipt(tried, NEW, 1), lambda: (3,))
+    made.count_answer(receipt(tried, OTHER, 2), lambda: (3,))  # counts, but is not the version's
+    made.count_answer(receipt(standing, OLD, 3, items=2), lambda: (3, 4))
     failed = receipt(tried, NEW, 4)
     failed.reason = Reason.EXECUTION_FAILED
-    made.refused(failed)
+    made.count_refusal(failed)
     refused = receipt(standing, "", 5)
     refused.reason = Reason.TOO_SLOW
-    made.refused(refused)
-    (counts,) = made.take()
+    made.count_refusal(refused)
+    (counts,) = made.take_counts()
     assert (counts.tried.queries, counts.tried.answered, counts.tried.failed) == (3, 1, 1)
     assert (counts.standing.queries, counts.standing.answered, counts.standing.failed) == (2, 1, 0)
     assert counts.tried.latencies == {latency_step(0.010): 2}
-    assert made.take() == ()
+    assert made.take_counts() == ()
 
 
 def test_feedback_counts_once_and_for_the_right_arm() -> None:
-    made = book()
+    made = make_arms()
     tried, standing = arms()
-    made.deal("imagenet", 1, "")
-    made.answered(receipt(tried, NEW, 1), lambda: (3,))
-    made.answered(receipt(standing, OLD, 2, items=2), lambda: (3, 4))
-    made.take()
+    made.assign_arm("imagenet", 1, "")
+    made.count_answer(receipt(tried, NEW, 1), lambda: (3,))
+    made.count_answer(receipt(standing, OLD, 2, items=2), lambda: (3, 4))
+    made.take_counts()
 
     def right_if_3(answer: Answer) -> list[bool]:
         assert answer.classes is not None
         return [each == 3 for each in answer.classes]
 
-    assert made.feedback(1, right_if_3)
-    assert made.feedback(2, right_if_3)
-    assert not made.feedback(2, right_if_3)
-    assert not made.feedback(3, right_if_3)
-    (counts,) = made.take()
+    assert made.count_feedback(1, right_if_3)
+    assert made.count_feedback(2, right_if_3)
+    assert not made.count_feedback(2, right_if_3)
+    assert not made.count_feedback(3, right_if_3)
+    (counts,) = made.take_counts()
     assert (counts.tried.labelled, counts.tried.wrong) == (1, 0)
     assert (counts.standing.labelled, counts.standing.wrong) == (2, 1)
 
 
 def test_answers_are_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "ANSWERS_KEPT", 10)
-    made = book()
+    made = make_arms()
     tried, _ = arms()
-    made.deal("imagenet", 1, "")
+    made.assign_arm("imagenet", 1, "")
     for query_id in range(1, 13):
-        made.answered(receipt(tried, NEW, query_id), lambda: None)
-    assert not made.feedback(2, lambda _: [True])
-    assert made.feedback(3, lambda _: [True])
+        made.count_answer(receipt(tried, NEW, query_id), lambda: None)
+    assert not made.count_feedback(2, lambda _: [True])
+    assert made.count_feedback(3, lambda _: [True])
 
 
 def test_what_is_over_leaves_nothing_behind() -> None:
-    made = book()
+    made = make_arms()
     tried, _ = arms()
-    made.deal("imagenet", 1, "")
-    made.answered(receipt(tried, NEW, 1), lambda: None)
-    made.set([])
-    assert made.take() == ()
-    assert not made.feedback(1, lambda _: [True])
-    assert made.deal("imagenet", 2, "") == "imagenet"
-    made.answered(receipt(tried, NEW, 2), lambda: None)  # in flight when it ended
-    assert made.take() == ()
+    made.assign_arm("imagenet", 1, "")
+    made.count_answer(receipt(tried, NEW, 1), lambda: None)
+    made.set_trials([])
+    assert made.take_counts() == ()
+    assert not made.count_feedback(1, lambda _: [True])
+    assert made.assign_arm("imagenet", 2, "") == "imagenet"
+    made.count_answer(receipt(tried, NEW, 2), lambda: None)  # in flight when it ended
+    assert made.take_counts() == ()
 
 
 def test_a_plans_shares_are_told_for_the_arms() -> None:
     tried, standing = arms()
     shares = {"imagenet": {Placement(OLD, "cpu-1"): 0.7, Placement(OTHER, "cpu-1"): 0.3}}
-    told = book().with_arms(shares)
+    told = make_arms().add_arms(shares)
     assert told[standing] == told["imagenet"] == shares["imagenet"]
     assert told[tried] == {Placement(NEW, "cpu-1"): 0.7, Placement(OTHER, "cpu-1"): 0.3}
 

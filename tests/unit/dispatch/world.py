@@ -14,9 +14,25 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from modelless.controller.dispatch.dispatcher import Dispatcher
-from modelless.controller.dispatch.instances import Roster, WorkerReport
+from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
-from modelless.controller.effects import Complete, DispatchEffect, Execute, Refuse, WakeAt
+from modelless.controller.dispatch.messages import (
+    BatchDone,
+    BatchFailed,
+    BatchReturned,
+    Complete,
+    DispatchEffect,
+    Execute,
+    QueryArrived,
+    QueryCancelled,
+    Refuse,
+    ShutDown,
+    Tick,
+    WakeAt,
+    WorkerLost,
+    WorkerReport,
+    WorkerReported,
+)
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import base_of, in_scope, own_of
 from modelless.policies.seams import SelectionPolicy
@@ -154,9 +170,11 @@ class World:
         self.variants = {name: make_variant(name, value[1]) for name, value in ladder.items()}
         self.cost_model = FakeCostModel({name: value[0] for name, value in ladder.items()})
         self.limits = limits or DispatchLimits()
-        self.roster = Roster(self.variants, DEVICES, self.cost_model, self.limits.max_batch)
+        self.instances = ReadyInstances(
+            self.variants, DEVICES, self.cost_model, self.limits.max_batch
+        )
         self.dispatcher = Dispatcher(
-            self.roster,
+            self.instances,
             selection or MostAccurateFeasible(),
             np.random.default_rng(seed),
             self.limits,
@@ -191,7 +209,7 @@ class World:
         self.residents[worker_id] = set(held)
         self.leads_s[worker_id] = lead_s
         report = WorkerReport(worker_id, device_class, held, hop_s)
-        return self._carry_out(self.dispatcher.on_worker_report(report, self.now_s, lead_s))
+        return self._carry_out(self.dispatcher.handle(WorkerReported(report, lead_s), self.now_s))
 
     def ask(self, **limits: object) -> int:
         """A query with these limits (see ``make_query``) comes in; returns its id."""
@@ -202,7 +220,7 @@ class World:
         """This very query comes in."""
         self.asked[query.query_id] = query
         self.happened[f"arrived {query.scope}"] += 1
-        self._carry_out(self.dispatcher.on_query(query, self.now_s))
+        self._carry_out(self.dispatcher.handle(QueryArrived(query), self.now_s))
         return query.query_id
 
     def finish(
@@ -221,7 +239,9 @@ class World:
         busy_s = after_s if after_s is not None else expected_s if expected_s < math.inf else 1.0
         self.now_s += waited_s + busy_s
         return self._carry_out(
-            self.dispatcher.on_batch_done(batch.batch_id, self.now_s, busy_s, others_s, waited_s)
+            self.dispatcher.handle(
+                BatchDone(batch.batch_id, busy_s, others_s, waited_s), self.now_s
+            )
         )
 
     def turn_back(
@@ -231,7 +251,7 @@ class World:
         batch = self.early.pop(worker_id) if early else self._take(worker_id)
         self.turned_back.update(batch.query_ids)
         return self._carry_out(
-            self.dispatcher.on_batch_returned(batch.batch_id, self.now_s, others_s)
+            self.dispatcher.handle(BatchReturned(batch.batch_id, others_s), self.now_s)
         )
 
     def fail(
@@ -243,7 +263,7 @@ class World:
             del self.residents[worker_id]
             self.running.pop(worker_id, None)
         return self._carry_out(
-            self.dispatcher.on_batch_failed(batch.batch_id, self.now_s, worker_lost=worker_lost)
+            self.dispatcher.handle(BatchFailed(batch.batch_id, worker_lost), self.now_s)
         )
 
     def lose(self, worker_id: str = "w0") -> list[DispatchEffect]:
@@ -251,19 +271,19 @@ class World:
         self.running.pop(worker_id, None)
         self.early.pop(worker_id, None)
         self.residents.pop(worker_id, None)
-        return self._carry_out(self.dispatcher.on_worker_lost(worker_id, self.now_s))
+        return self._carry_out(self.dispatcher.handle(WorkerLost(worker_id), self.now_s))
 
     def cancel(self, query_id: int) -> None:
         """The client of an open query goes away."""
         if query_id in self.open_ids:
             self.cancelled.add(query_id)
-        self.dispatcher.on_cancel(query_id, self.now_s)
+        assert self.dispatcher.handle(QueryCancelled(query_id), self.now_s) == []
 
     def tick(self, after_s: float = 0.0) -> list[DispatchEffect]:
         """Time passes."""
         self.now_s += after_s
-        effects = self.dispatcher.on_tick(self.now_s)
-        alive = self.roster.reports
+        effects = self.dispatcher.handle(Tick(), self.now_s)
+        alive = self.instances.reports
         for worker_id in [name for name in self.residents if name not in alive]:  # given up
             self.running.pop(worker_id, None)
             self.early.pop(worker_id, None)
@@ -272,7 +292,7 @@ class World:
 
     def shut_down(self) -> list[DispatchEffect]:
         """The server stops."""
-        return self._carry_out(self.dispatcher.shut_down(self.now_s))
+        return self._carry_out(self.dispatcher.handle(ShutDown(), self.now_s))
 
     def drain(self) -> None:
         """Let everything that can run do so, then let deadlines pass, then shut down."""
@@ -302,8 +322,8 @@ class World:
         ready = sorted(self.residents[worker_id])
         if not ready:
             return 0.0
-        device_class = self.roster.reports[worker_id].device_class
-        candidates = self.roster.candidates(
+        device_class = self.instances.reports[worker_id].device_class
+        candidates = self.instances.candidates(
             ready[0].replace("@", "/").rpartition("/")[0], 1, self.now_s
         )
         row = candidates.placements.index(Placement(ready[0], device_class))
@@ -312,7 +332,7 @@ class World:
     def expected_s(self, batch: Execute) -> float:
         """The median of the batch, seconds."""
         items = sum(self.asked[query_id].items for query_id in batch.query_ids)
-        device_class = self.roster.reports[batch.worker_id].device_class
+        device_class = self.instances.reports[batch.worker_id].device_class
         return self.cost_model.p50_s(Placement(batch.variant_id, device_class), items)
 
     def variant_of(self, query_id: int) -> str:

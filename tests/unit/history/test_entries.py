@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from modelless.common.errors import StoreError
-from modelless.controller.control.decision_log import Entry, EntryKind
+from modelless.controller.control.messages import Entry, EntryKind
 from modelless.controller.history.entries import Wanted, loaded_at, read_entries, write_entries
 from modelless.controller.history.words import entry_text
 from modelless.controller.live.control import history_notes
@@ -128,12 +128,12 @@ def test_entries_wait_for_a_store_that_is_away_and_what_found_no_room_is_counted
         nonlocal away
         notes = HistoryNotes(tmp_path, 100, most_pending=3, clock=lambda: NOON)
         for number in range(5):
-            notes.take([entry(subject=f"t/{number}/x@1")])
+            notes.add([entry(subject=f"t/{number}/x@1")])
             await notes.finish()
         away = False
-        notes.take([])
+        notes.add([])
         await notes.finish()
-        notes.take([])
+        notes.add([])
         await notes.finish()
 
     asyncio.run(serve())
@@ -147,9 +147,9 @@ def test_entries_wait_for_a_store_that_is_away_and_what_found_no_room_is_counted
 def test_what_came_while_others_were_written_is_written_too(tmp_path: Path) -> None:
     async def serve() -> None:
         notes = HistoryNotes(tmp_path, 100, clock=lambda: NOON)
-        notes.take([entry(subject="t/0/x@1")])
+        notes.add([entry(subject="t/0/x@1")])
         await asyncio.sleep(0)  # the write is under way
-        notes.take([entry(subject="t/1/x@1")])
+        notes.add([entry(subject="t/1/x@1")])
         await notes.finish()
 
     asyncio.run(serve())

@@ -11,7 +11,7 @@ import pytest
 
 from modelless.common.errors import InvalidInputError
 from modelless.controller.config import HistorySettings
-from modelless.controller.dispatch.receipts import Receipt, ReceiptBook
+from modelless.controller.dispatch.receipts import Receipt, RecentReceipts
 from modelless.controller.history.receipts import (
     OLD_FILES_KEPT,
     ReceiptFiles,
@@ -48,7 +48,7 @@ def test_a_sample_keeps_telling_ones_and_leaves_room_for_others() -> None:
 
 
 def test_what_is_new_in_a_book() -> None:
-    book = ReceiptBook()
+    book = RecentReceipts()
     receipts = [closed(number) for number in range(5)]
     for receipt in receipts[:3]:
         book.add(receipt)
@@ -128,7 +128,7 @@ def test_a_log_writes_a_sample_and_at_the_end_the_rest(tmp_path: Path) -> None:
 
     async def serve() -> None:
         log = ReceiptLog(tmp_path, "gw", HistorySettings(receipts_per_s=1000))
-        log.take(world.dispatcher.receipts)
+        log.log_new(world.dispatcher.receipts)
         await log.finish()
         world.ask(latency_ms=0.001)
         log.close(world.dispatcher.receipts)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from modelless.controller.control.decision_log import Entry
+from modelless.controller.control.messages import Entry
 from modelless.controller.history.entries import write_entries
 from modelless.controller.history.receipts import receipt_document
 from modelless.controller.history.why import context_of, entry_lines, words

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-import modelless
-
 from .tree import FOLDERS
 
 
@@ -53,8 +51,3 @@ def test_linter_bans_bare_imports(pyproject: dict[str, Any]) -> None:
     assert {name: banned[name]["msg"] for name in FOLDERS} == {
         name: f"import modelless.{name}" for name in FOLDERS
     }
-
-
-def test_exported_names() -> None:
-    assert modelless.__all__ == ["__version__"]
-    assert modelless.__version__

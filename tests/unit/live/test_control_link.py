@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from modelless.controller.control.messages import MemberReport
 from modelless.controller.live.cluster.release import PROTOCOL
 from modelless.controller.live.control import control_link
 from modelless.controller.live.control.control_link import ControlLink
-from modelless.controller.live.messages import Orders, Report
+from modelless.controller.live.messages import Orders
 
 
 class _Actor:
@@ -25,7 +26,7 @@ class _Actor:
 def say_goodbye(answer: Callable[..., Any]) -> None:
     link = ControlLink()
     link._handle = _Actor(answer)
-    asyncio.run(link.say_goodbye(Report("g", True, None, outcomes={"completed": 3})))
+    asyncio.run(link.say_goodbye(MemberReport("g", True, None, outcomes={"completed": 3})))
 
 
 def test_the_last_report_says_that_it_is_the_last() -> None:
@@ -36,9 +37,8 @@ def test_the_last_report_says_that_it_is_the_last() -> None:
         return Orders((), (), {}, {})
 
     say_goodbye(answer)
-    ((protocol, method, report),) = heard
-    assert (protocol, method) == (PROTOCOL, "exchange")
-    assert report.is_leaving
+    ((protocol, method, report, feedback),) = heard
+    assert (protocol, method, feedback) == (PROTOCOL, "leave", ())
     assert report.outcomes == {"completed": 3}
 
 

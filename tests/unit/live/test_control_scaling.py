@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from modelless.common.errors import InvalidInputError
 from modelless.controller.config import Settings, parse_settings
-from modelless.controller.effects import LoadInstance, ResizeWorker, ScalePool
+from modelless.controller.control.machine import ControlTimes
+from modelless.controller.control.messages import MemberReport, ScalePool
+from modelless.controller.device.messages import LoadInstance, ResizeWorker
 from modelless.controller.live.control import control_loop as control
 from modelless.controller.live.control.control_loop import ControlLoop
-from modelless.controller.live.messages import Orders, Report
+from modelless.controller.live.messages import Orders
 from modelless.policies.views import WorkerState
 from tests.unit.cli.tiny import add_measurements, add_variants
+
+SETTLED = ControlTimes(settle_s=0.0)
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(control, "log_to", lambda home, name: None)
-    monkeypatch.setattr(control, "SETTLE_S", -float("inf"))  # however slow this machine is
     add_variants(tmp_path)
     add_measurements(tmp_path)
     return tmp_path
@@ -39,16 +40,18 @@ def settings(wanted: dict[str, int], **pool: Any) -> Settings:
     )
 
 
-def worker(name: str, **more: Any) -> Report:
-    return Report(name, False, WorkerState(name, "cpu-1", 1 << 30, ()), pool="cpu-1", **more)
+def worker(name: str, **more: Any) -> MemberReport:
+    return MemberReport(name, False, WorkerState(name, "cpu-1", 1 << 30, ()), pool="cpu-1", **more)
 
 
-def talk(home: Path, told: Settings, *reports: Report) -> tuple[list[Orders], list[ScalePool], Any]:
+def talk(
+    home: Path, told: Settings, *reports: MemberReport
+) -> tuple[list[Orders], list[ScalePool], Any]:
     """What each report was answered, what was asked of Serve, and the status at the end."""
     asked: list[ScalePool] = []
 
     async def exchange() -> tuple[list[Orders], Any]:
-        loop = ControlLoop(home, told, asked.append)
+        loop = ControlLoop(home, told, asked.append, times=SETTLED)
         return [await loop.exchange(report) for report in reports], loop.status()
 
     answers, status = asyncio.run(exchange())
@@ -79,49 +82,20 @@ def test_nobody_is_asked_for_a_class_without_a_pool(home: Path) -> None:
     assert asked == []
 
 
-def test_one_that_says_goodbye_is_not_counted_any_more(home: Path) -> None:
-    leaving = Report("w", False, None, is_leaving=True)
-    answers, _, status = talk(home, settings({"cpu-1": 0}), worker("w"), leaving, worker("v"))
-    assert [member["id"] for member in status["members"]] == ["v"]
-    assert [report.worker_id for report in answers[2].directory] == ["v"]
-    assert answers[0].is_at_rest
+def test_what_a_gateway_counted_last_is_not_lost_when_it_leaves(home: Path) -> None:
+    def gateway(answered: int) -> MemberReport:
+        return MemberReport("g", True, None, outcomes={"completed": answered})
 
+    async def talk() -> Any:
+        loop = ControlLoop(home, settings({"cpu-1": 0}), None, times=SETTLED)
+        await loop.exchange(gateway(5))
+        await loop.leave(gateway(2))
+        await loop.leave(worker("never heard of"))
+        return loop.status()
 
-def test_what_a_gateway_counted_last_is_not_lost_with_it(home: Path) -> None:
-    def gateway(answered: int, **more: Any) -> Report:
-        return Report("g", True, None, outcomes={"completed": answered}, **more)
-
-    told = settings({"cpu-1": 0})
-    last = gateway(2, is_leaving=True)
-    _, _, status = talk(home, told, gateway(5), last, last)
+    status = asyncio.run(talk())
     assert status["members"] == []
     assert status["outcomes"] == {"completed": 7}
-
-
-def test_who_falls_silent_is_forgotten_but_not_while_nobody_is_heard(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now_s = 0.0
-    clock = SimpleNamespace(monotonic=lambda: now_s, time=time.time)
-    monkeypatch.setattr(control, "time", clock)
-
-    async def exchange() -> None:
-        nonlocal now_s
-        loop = ControlLoop(home, settings({"cpu-1": 2}), lambda effect: None)
-        for name in ("v", "w"):
-            await loop.exchange(worker(name))
-        now_s = 60.0  # the machine stood still
-        for _ in range(2):
-            await loop.exchange(worker("w"))
-            assert [member["id"] for member in loop.status()["members"]] == ["v", "w"]
-            now_s += 1.0
-        now_s += 0.5
-        await loop.exchange(worker("w"))
-        now_s += 1.0
-        await loop.exchange(worker("w"))
-        assert [member["id"] for member in loop.status()["members"]] == ["w"]
-
-    asyncio.run(exchange())
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import hashlib
+import itertools
 import sys
 import threading
 import time
@@ -15,18 +16,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelless.common.errors import EnvironmentUnfitError, ModellessError
+from modelless.common.errors import EnvironmentUnfitError
 from modelless.controller.device import load_backoff, load_queue
-from modelless.controller.effects import LoadInstance, UnloadInstance
+from modelless.controller.device.messages import LoadInstance, UnloadInstance
+from modelless.controller.live.worker.batch_replies import TurnedBack
 from modelless.controller.live.worker.device import LocalDevice
 from modelless.policies.reasons import Reason
 from modelless.variants.runtimes.onnxruntime_session import OnnxRuntimeVariant
 from modelless.variants.vocabulary import DeviceClass, Engine, Variant
-from tests.unit.variants.tiny_models import TASK, expected_scores, need, tiny_bytes, variant_of
+from tests.builders import TASK, expected_scores, need, tiny_bytes, variant_of
 
 CPU = DeviceClass("cpu-1", "cpu", 1, 1 << 30, 0.05, 8.0)
 IMAGES = np.random.default_rng(3).integers(0, 256, (3, 8, 8, 3), dtype=np.uint8)
 WAIT_S = 30.0
+BATCH_IDS = itertools.count()
 
 
 def variant(name: str, engine: Engine) -> Variant:
@@ -42,13 +45,23 @@ def artifact(folder: Path) -> Path:
     return path
 
 
+def load(device: LocalDevice, *variants: Variant, reason: Reason = Reason.WANTED) -> None:
+    """Order the device to load these."""
+    orders = [LoadInstance("w", each.id, reason) for each in variants]
+    device.obey(orders, (), {each.id: each for each in variants})
+
+
+def unload(device: LocalDevice, variant_id: str, for_variant_id: str = "") -> None:
+    """Order the device to unload a variant, whether a batch runs on it or not."""
+    device.obey([UnloadInstance("w", variant_id, Reason.ROOM_NEEDED, for_variant_id)], (), {})
+
+
 async def load_all(folder: Path, variants: Sequence[Variant], done: int) -> LocalDevice:
     """A device that was asked to load ``variants``, once ``done`` of them are there."""
     changed = asyncio.Event()
     path = artifact(folder)
     device = LocalDevice("w", CPU, 1 << 30, lambda _: path, {TASK.name: TASK}, changed.set)
-    for each in variants:
-        device.load(each)
+    load(device, *variants)
     while len(device.report().variant_ids) < done:
         await asyncio.wait_for(changed.wait(), WAIT_S)
         changed.clear()
@@ -59,7 +72,9 @@ async def run(device: LocalDevice, variant_id: str) -> Any:
     """The outputs of two queries in one batch."""
     answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     queries = [{"image": IMAGES[:1]}, {"image": IMAGES[1:]}]
-    device.run(1, variant_id, queries, lambda _, busy_s, result: answer.set_result(result))
+    device.run(
+        next(BATCH_IDS), variant_id, queries, lambda _, busy_s, result: answer.set_result(result)
+    )
     return await asyncio.wait_for(answer, WAIT_S)
 
 
@@ -73,11 +88,11 @@ def test_both_answer_alike_side_by_side(tmp_path: Path) -> None:
             one, two = await run(device, each.id)
             np.testing.assert_allclose(one["scores"], expected_scores(IMAGES[:1]), rtol=1e-5)
             np.testing.assert_allclose(two["scores"], expected_scores(IMAGES[1:]), rtol=1e-5)
-        instances = device.state(set()).instances
+        instances = device.state().instances
         sizes = {instance.variant_id: instance.memory_bytes for instance in instances}
         assert set(sizes) == {each.id for each in variants}
         assert min(sizes.values()) >= len(tiny_bytes())
-        device.unload(variants[0].id)
+        unload(device, variants[0].id)
         assert device.report().variant_ids == (variants[1].id,)
         assert len(await run(device, variants[1].id)) == 2
         device.close()
@@ -112,7 +127,7 @@ def test_an_unload_that_fails_is_told_and_the_others_serve(
         device = await load_all(tmp_path, variants, done=2)
         with monkeypatch.context() as patch:
             patch.setattr(OnnxRuntimeVariant, "unload", fail)
-            device.unload(variants[0].id)
+            unload(device, variants[0].id)
             assert len(await run(device, variants[1].id)) == 2
         device.check_health(time.monotonic())
         device.close()
@@ -125,7 +140,7 @@ def test_a_device_is_empty_until_it_is_asked_to_load(tmp_path: Path) -> None:
     async def ask() -> None:
         device = await load_all(tmp_path, [], done=0)
         assert device.is_empty
-        device.load(variant("ort", Engine.ONNXRUNTIME_CPU))
+        load(device, variant("ort", Engine.ONNXRUNTIME_CPU))
         assert not device.is_empty
         device.close()
 
@@ -136,7 +151,7 @@ def test_fifty_cold_orders_cause_one_load(tmp_path: Path) -> None:
     async def ask() -> None:
         one = variant("ort", Engine.ONNXRUNTIME_CPU)
         device = await load_all(tmp_path, [one] * 50, done=1)
-        device.load(one)
+        load(device, one)
         changes = device.take_changes()
         assert [(c.kind, c.variant_id, c.reason) for c in changes] == [
             ("loaded", one.id, Reason.WANTED)
@@ -154,9 +169,10 @@ def test_what_waits_to_run_is_answered_before_it_is_freed(tmp_path: Path) -> Non
         device = await load_all(tmp_path, [one], done=1)
         waiting = [asyncio.create_task(run(device, one.id)) for _ in range(20)]
         await asyncio.sleep(0)  # all are handed over
-        device.unload(one.id, Reason.ROOM_NEEDED, "t/other/x@1")
+        unload(device, one.id, "t/other/x@1")
         refused = await run(device, one.id)
-        assert isinstance(refused, ModellessError)
+        assert isinstance(refused, TurnedBack)
+        assert refused.holds == device.report()
         for answer in await asyncio.gather(*waiting):
             np.testing.assert_allclose(answer[0]["scores"], expected_scores(IMAGES[:1]), rtol=1e-5)
         while not device.is_empty:
@@ -193,25 +209,6 @@ def test_a_load_says_what_it_displaced(tmp_path: Path) -> None:
     asyncio.run(ask())
 
 
-def test_nothing_leaves_for_what_could_not_be_loaded_just_now(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "tensorrt", None)
-    absent, there = variant("trt", Engine.TENSORRT), variant("ort", Engine.ONNXRUNTIME_CPU)
-
-    async def ask() -> None:
-        device = await load_all(tmp_path, [absent, there], done=1)
-        orders = [
-            UnloadInstance("w", there.id, Reason.ROOM_NEEDED, absent.id),
-            LoadInstance("w", absent.id, Reason.WANTED),
-        ]
-        device.obey(orders, set(), {absent.id: absent, there.id: there})
-        assert device.report().variant_ids == (there.id,)
-        device.close()
-
-    asyncio.run(ask())
-
-
 def test_a_load_that_fails_is_not_tried_again_at_once(tmp_path: Path) -> None:
     tries: list[str] = []
 
@@ -222,12 +219,12 @@ def test_a_load_that_fails_is_not_tried_again_at_once(tmp_path: Path) -> None:
     async def ask() -> None:
         device = LocalDevice("w", CPU, 1 << 30, fetch, {TASK.name: TASK}, lambda: None)
         wanted = variant("ort", Engine.ONNXRUNTIME_CPU)
-        device.load(wanted)
+        load(device, wanted)
         while not device.failed_loads:
             await asyncio.sleep(0)
-        device.load(wanted)
+        load(device, wanted)
         assert device.is_empty
-        assert device.state(set()).barred == {wanted.id}
+        assert device.state().barred == {wanted.id}
         assert device.failed_loads == {wanted.id: "the file is gone (next try in 1 s)"}
         device.check_health(time.monotonic())
         device.close()
@@ -253,9 +250,9 @@ def test_a_load_that_never_ends_makes_the_device_unfit_and_batches_still_run(
         device = LocalDevice(
             "w", CPU, 1 << 30, fetch, {TASK.name: TASK}, changed.set, load_s=lambda _: 0.0
         )
-        device.load(good)
+        load(device, good)
         await asyncio.wait_for(changed.wait(), WAIT_S)
-        device.load(stuck)
+        load(device, stuck)
         device.check_health(time.monotonic())
         monkeypatch.setattr(load_backoff, "LOAD_S", 0.0)
         with pytest.raises(RuntimeError, match=f"load of {stuck.id} has run for"):
@@ -279,15 +276,15 @@ def test_a_device_that_serves_rests_between_copies_and_not_before_what_is_needed
         device = await load_all(tmp_path, [first], done=1)
         await run(device, first.id)
         for each in (copy, later):
-            device.load(each, Reason.ANOTHER_COPY)
+            load(device, each, reason=Reason.ANOTHER_COPY)
         while len(device.report().variant_ids) < 2:
             await asyncio.sleep(0)
-        device.load(needed, Reason.DEMAND)
+        load(device, needed, reason=Reason.DEMAND)
         while len(device.report().variant_ids) < 3:
             await asyncio.sleep(0)
         assert device.report().variant_ids == (first.id, copy.id, needed.id)
-        assert later.id not in [one.variant_id for one in device.state(set()).instances]
-        device.load(later, Reason.DEMAND)  # clients ask for it, or who had it is gone
+        assert later.id not in [one.variant_id for one in device.state().instances]
+        load(device, later, reason=Reason.DEMAND)  # clients ask for it, or who had it is gone
         while len(device.report().variant_ids) < 4:
             await asyncio.sleep(0)
         device.close()

@@ -16,9 +16,8 @@ import pytest
 
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import Reply, render_text
-from modelless.controller.device.changes import ChangeKind
-from modelless.controller.dispatch.trials import TrialBook
-from modelless.controller.effects import LoadInstance, UnloadInstance
+from modelless.controller.device.messages import ChangeKind, LoadInstance, UnloadInstance
+from modelless.controller.dispatch.trials import TrialArms
 from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.frontend import Respond, V2Frontend
 from modelless.controller.live.servable import Servable
@@ -27,15 +26,15 @@ from modelless.controller.live.worker.device import STALLED_S, LocalDevice
 from modelless.policies.reasons import Reason
 from modelless.variants.registry.catalog import Catalog
 from modelless.variants.vocabulary import DeviceClass
+from tests.builders import TASK, tiny_bytes, variant_of
 from tests.unit.dispatch.world import FakeCostModel
-from tests.unit.variants.tiny_models import TASK, tiny_bytes, variant_of
 
 CPU = DeviceClass("cpu-1", "cpu", 1, 1 << 30, 0.05, 8.0)
 WAIT_S = 30.0
 
 
 def frontend(served: set[str], check_health: Callable[[], None] = lambda: None) -> V2Frontend:
-    roster = SimpleNamespace(is_served=lambda scope: scope in served)
+    instances = SimpleNamespace(is_served=lambda scope: scope in served)
 
     def answer_metrics(respond: Respond) -> None:
         respond(render_text("modelless_up 1\n"))
@@ -45,13 +44,13 @@ def frontend(served: set[str], check_health: Callable[[], None] = lambda: None) 
     return V2Frontend(
         catalog,
         Servable(catalog, FakeCostModel({variant.id: 0.01}), ["cpu-1"]),
-        SimpleNamespace(roster=roster),  # type: ignore[arg-type]
+        SimpleNamespace(instances=instances),  # type: ignore[arg-type]
         lambda batch: None,
         lambda: 0.0,
         Limits(),
         1.0,
         "g",
-        FeedbackDesk("g", TrialBook(0, "g", lambda scope: scope in served), {TASK.name: TASK}),
+        FeedbackDesk("g", TrialArms(0, "g", lambda scope: scope in served), {TASK.name: TASK}),
         dict,
         lambda at_s: None,
         answer_metrics,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from modelless.controller.device.changes import Change, ChangeKind
+from modelless.controller.control.messages import MemberReport
+from modelless.controller.device.messages import ChangeKind, ResidencyChange
 from modelless.controller.dispatch.counters import Meters
 from modelless.controller.live.control.metrics import FAMILIES, ClusterMetrics
-from modelless.controller.live.messages import Report
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Instance, WorkerState
 from modelless.profiler.cost_model.measured_model import Drift
@@ -31,11 +31,11 @@ def meters() -> Meters:
     return found
 
 
-def change(kind: str, variant_id: str, reason: Reason) -> Change:
-    return Change(0.0, "g", kind, variant_id, reason)
+def change(kind: str, variant_id: str, reason: Reason) -> ResidencyChange:
+    return ResidencyChange(0.0, "g", kind, variant_id, reason)
 
 
-def gateway(**more: object) -> Report:
+def gateway(**more: object) -> MemberReport:
     instances = (
         Instance("g", VARIANT, 1000, 0.1, 0.0, 2, in_use=False),
         Instance("g", "pixels/mean/arriving@1", 0, 0.0, 0.0, 0, in_use=True),
@@ -59,7 +59,7 @@ def gateway(**more: object) -> Report:
         "drifts": (Drift(Placement(VARIANT, "cpu-1"), 1.5, 1, 12.0),),
     }
     state = WorkerState("g", "cpu-1", 4000, instances, 0.25)
-    return Report("g", True, state, **{**fields, **more})
+    return MemberReport("g", True, state, **{**fields, **more})
 
 
 @pytest.fixture
@@ -67,8 +67,8 @@ def samples() -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     """Every sample of a cluster of one gateway that reported twice, as Prometheus parses it."""
     report = gateway()
     metrics = ClusterMetrics({"cpu-1": CPU}, lambda: [report])
-    metrics.take(report)
-    metrics.take(gateway(changes=(change(ChangeKind.LOAD_FAILED, "pixels/x/y@1", Reason.WANTED),)))
+    metrics.add(report)
+    metrics.add(gateway(changes=(change(ChangeKind.LOAD_FAILED, "pixels/x/y@1", Reason.WANTED),)))
     families = list(text_string_to_metric_families(metrics.render()))
     assert {family.name for family in families} == {
         name.removesuffix("_total") for name in FAMILIES
@@ -139,7 +139,7 @@ def test_what_is_not_known_or_not_loaded_is_left_out(
 def test_a_worker_that_is_gone_leaves_its_sums_and_takes_its_state_along() -> None:
     there = [gateway()]
     metrics = ClusterMetrics({"cpu-1": CPU}, lambda: there)
-    metrics.take(there[0])
+    metrics.add(there[0])
     there.clear()
     scalars = metrics.scalars()
     assert scalars["modelless_queries_total"]["pixels", "served"] == 1

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from modelless.controller.config import PoolSettings
+from modelless.common.errors import InvalidInputError
+from modelless.controller.config import PoolSettings, parse_settings
 
 
 def test_rays_own_resources_go_under_the_names_that_ray_takes() -> None:
@@ -41,3 +42,13 @@ def test_labels_are_rays_label_selector() -> None:
 def test_workers_of_one_gpu_share_its_memory(fields: dict[str, Any], budget_bytes: int) -> None:
     pool = PoolSettings(device_class="gpu-1", **fields)
     assert pool.budget_bytes(1 << 30) == budget_bytes
+
+
+def test_gateways_without_a_device_cannot_be_resized() -> None:
+    with pytest.raises(InvalidInputError, match=r"gateways\.sizes"):
+        parse_settings(
+            {
+                "gateways": {"device_class": None, "sizes": ["cpu-2"]},
+                "pools": [{"device_class": "cpu-1"}],
+            }
+        )

@@ -12,12 +12,12 @@ import pytest
 from sqlalchemy import select
 
 from modelless.controller.config import Settings
+from modelless.controller.control.messages import MemberReport
 from modelless.controller.live import knowledge
 from modelless.controller.live.control import control_loop as control
 from modelless.controller.live.control.control_loop import ControlLoop
 from modelless.controller.live.control.predictions import DriftNotes
-from modelless.controller.live.control.version_keeper import VersionKeeper
-from modelless.controller.live.messages import Report
+from modelless.controller.live.control.version_store import VersionStore
 from modelless.policies.views import WorkerState
 from modelless.profiler.cost_model.drift_history import KIND, drifted_placements
 from modelless.profiler.cost_model.measured_model import Drift
@@ -35,17 +35,19 @@ DRIFT = Drift(SMALL, 1.5, 1, 12.0)
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(control, "log_to", lambda home, name: None)
-    monkeypatch.setattr(VersionKeeper, "start", lambda keeper: None)
+    monkeypatch.setattr(VersionStore, "start", lambda store: None)
     add_variants(tmp_path)
     add_measurements(tmp_path)
     return tmp_path
 
 
-def report(name: str, busy_share: float | None = 0.0, host: str = "here", **more: Any) -> Report:
+def report(
+    name: str, busy_share: float | None = 0.0, host: str = "here", **more: Any
+) -> MemberReport:
     state = None
     if busy_share is not None:
         state = WorkerState(name, "cpu-1", 1 << 30, (), busy_share)
-    return Report(name, True, state, host=host, **more)
+    return MemberReport(name, True, state, host=host, **more)
 
 
 def test_members_learn_of_their_neighbours_and_clients_of_predictions(home: Path) -> None:
@@ -103,7 +105,7 @@ def test_a_card_is_noted_under_the_fingerprint_of_cards(
 
     async def talk() -> None:
         notes = DriftNotes(home, known.fingerprints)
-        notes.take([DRIFT, DRIFT._replace(placement=on_card)])
+        notes.add([DRIFT, DRIFT._replace(placement=on_card)])
         await notes.finish()
 
     asyncio.run(talk())
@@ -118,7 +120,7 @@ def test_a_store_that_is_away_costs_the_note_and_nothing_else(
     async def talk() -> None:
         notes = DriftNotes(home / "gone" / "store", {"cpu-1": "here"})
         for _ in range(2):
-            notes.take([DRIFT])
+            notes.add([DRIFT])
             await notes.finish()
 
     (home / "gone").write_text("a file where a folder should be")

@@ -14,7 +14,7 @@ from modelless.controller.live.front.remote_workers import (
     WorkerGoneError,
 )
 from modelless.controller.live.front.routable import RoutableWorkers
-from modelless.controller.live.worker.sharing import Ran, TurnedBack
+from modelless.controller.live.worker.batch_replies import Ran, TurnedBack
 
 
 class Handle:

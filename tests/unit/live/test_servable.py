@@ -16,7 +16,8 @@ from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import Reply
 from modelless.controller.config import Settings, parse_settings
-from modelless.controller.dispatch.trials import TrialBook
+from modelless.controller.control.messages import MemberReport
+from modelless.controller.dispatch.trials import TrialArms
 from modelless.controller.live.cluster import cluster as clusters
 from modelless.controller.live.cluster.cluster import Cluster
 from modelless.controller.live.control import control_loop as control
@@ -24,7 +25,6 @@ from modelless.controller.live.control.control_loop import ControlLoop
 from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.frontend import V2Frontend
 from modelless.controller.live.knowledge import Knowledge, read_knowledge
-from modelless.controller.live.messages import Report
 from modelless.profiler.measure.records import Records
 from modelless.variants.registry.registry import open_registry
 from modelless.variants.vocabulary import Accuracy, Engine, Model, Precision, Provenance, Task
@@ -64,18 +64,18 @@ def knowledge(home: Path) -> Knowledge:
 
 
 def frontend(knowledge: Knowledge, served: set[str]) -> V2Frontend:
-    roster = SimpleNamespace(is_served=lambda scope: scope in served)
+    instances = SimpleNamespace(is_served=lambda scope: scope in served)
     tasks = knowledge.catalog.tasks
     return V2Frontend(
         knowledge.catalog,
         knowledge.servable(),
-        SimpleNamespace(roster=roster),  # type: ignore[arg-type]
+        SimpleNamespace(instances=instances),  # type: ignore[arg-type]
         lambda batch: None,
         lambda: 0.0,
         Limits(),
         1.0,
         "g",
-        FeedbackDesk("g", TrialBook(0, "g", lambda scope: scope in served), tasks),
+        FeedbackDesk("g", TrialArms(0, "g", lambda scope: scope in served), tasks),
         dict,
         lambda at_s: None,
         lambda respond: None,
@@ -127,7 +127,7 @@ def test_the_control_loop_tells_of_it(home: Path, monkeypatch: pytest.MonkeyPatc
 
     async def status() -> Any:
         loop = ControlLoop(home, Settings(), None)
-        await loop.exchange(Report("g", True, None))
+        await loop.exchange(MemberReport("g", True, None))
         return loop.status()
 
     assert asyncio.run(status())["not_served"] == {STRAY: NO_PROFILE}

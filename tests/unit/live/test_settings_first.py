@@ -19,7 +19,7 @@ from tests.unit.cli.tiny import add_measurements, add_variants
         ({"policies": {"selection": "nosuch"}}, NotFoundError, "'nosuch' does not exist"),
         ({"policies": {"eviction": "belady"}}, InvalidInputError, "without knowing the future"),
         ({"policies": {"scaling": {"policy": "fixed", "x": 1}}}, InvalidInputError, "fixed.x"),
-        ({"policies": {"placement": "lru"}}, InvalidInputError, "of the seam EvictionPolicy"),
+        ({"policies": {"placement": "lru"}}, InvalidInputError, "derived from EvictionPolicy"),
         ({"policies": {"forecast": {"policy": "ewma", "half_life_s": 0}}}, InvalidInputError, "0"),
         (
             {"policies": {"forecast": {"policy": "ewma", "half_life_s": "long"}}},

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from modelless.controller.config import Settings, parse_settings
-from modelless.controller.control.succession import Standing
+from modelless.controller.control.messages import MemberReport, Replica
 from modelless.controller.live.cluster.release import PROTOCOL, ProtocolError, release_of
 from modelless.controller.live.control import control_loop as control
 from modelless.controller.live.control.control_loop import ControlLoop
-from modelless.controller.live.messages import Orders, Report
+from modelless.controller.live.messages import Orders
 from modelless.controller.live.successor import Successor
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Instance, WorkerState
@@ -24,19 +24,19 @@ def orders(predecessor_id: str = "", *lacking: str) -> Orders:
     return Orders((), (), {}, {}, predecessor_id=predecessor_id, lacking=lacking)
 
 
-def start(successor: Successor, most_s: float = 60.0, *, is_ready: bool = True) -> Standing:
+def start(successor: Successor, most_s: float = 60.0, *, is_ready: bool = True) -> Replica:
     """What it says of itself once its start is over."""
 
-    async def wait() -> Standing:
+    async def wait() -> Replica:
         await successor.wait(lambda: is_ready, 0.0, most_s)
-        return successor.standing
+        return successor.replica
 
     return asyncio.run(wait())
 
 
 def test_one_that_takes_nobodys_place_serves_at_once() -> None:
     successor = Successor("1", "first")
-    assert successor.standing.is_starting
+    assert successor.replica.is_starting
     successor.on_orders(orders())
     assert not start(successor, is_ready=False).is_starting
 
@@ -61,7 +61,7 @@ def test_without_a_control_loop_serving_begins_all_the_same(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     assert not start(Successor("2", "second")).is_starting
-    assert "without a word" in caplog.text
+    assert "without an answer" in caplog.text
 
 
 def test_a_failed_call_is_no_refusal() -> None:
@@ -84,19 +84,18 @@ def test_one_of_another_release_does_not_start() -> None:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(control, "log_to", lambda home, name: None)
-    monkeypatch.setattr(control, "SETTLE_S", -1.0)
     add_variants(tmp_path)
     add_measurements(tmp_path)
     return tmp_path
 
 
-def worker(name: str, standing: Standing, *variant_ids: str) -> Report:
+def worker(name: str, replica: Replica, *variant_ids: str) -> MemberReport:
     instances = tuple(Instance(name, each, 1 << 20, 0.1, 0.0, 0) for each in variant_ids)
     state = WorkerState(name, "cpu-1", 1 << 30, instances)
-    return Report(name, False, state, pool="cpu-1", standing=standing)
+    return MemberReport(name, False, state, pool="cpu-1", replica=replica)
 
 
-def exchange(home: Path, *reports: Report) -> list[Orders]:
+def exchange(home: Path, *reports: MemberReport) -> list[Orders]:
     settings = parse_settings(
         {"gateways": {"count": 1, "device_class": None}, "pools": [{"device_class": "cpu-1"}]}
     )
@@ -108,8 +107,8 @@ def exchange(home: Path, *reports: Report) -> list[Orders]:
     return asyncio.run(talk())
 
 
-def test_an_heir_is_told_what_to_load_and_then_that_it_may_serve(home: Path) -> None:
-    before, after = Standing("1", "first", 1.0), Standing("2", "second", 2.0, is_starting=True)
+def test_a_successor_is_told_what_to_load_and_then_that_it_may_serve(home: Path) -> None:
+    before, after = Replica("1", "first", 1.0), Replica("2", "second", 2.0, is_starting=True)
     held = "tiny/mean/fp32@1"
     _, first, second, last = exchange(
         home,
@@ -135,7 +134,7 @@ def test_another_protocol_is_refused_and_nothing_taken_in(
     async def talk() -> Any:
         loop = ControlLoop(home, Settings(), lambda effect: None)
         with pytest.raises(ProtocolError, match=f"protocol: {protocol} meets {PROTOCOL}"):
-            await loop.answer(protocol, method, worker("a", Standing()))
+            await loop.answer(protocol, method, worker("a", Replica()))
         return loop.status()
 
     assert asyncio.run(talk())["members"] == []

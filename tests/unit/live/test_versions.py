@@ -13,14 +13,21 @@ import pytest
 from modelless.common.errors import StoreError
 from modelless.controller.api.feedback import Feedback
 from modelless.controller.config import Settings
-from modelless.controller.control.service import Service
-from modelless.controller.dispatch.trials import ArmCounts, TrialCounts
+from modelless.controller.control.machine import ControlTimes
+from modelless.controller.control.messages import (
+    KeepEvidence,
+    MemberReport,
+    PromoteVersion,
+    RollBackVersion,
+    VersionEffect,
+    VersionsChanged,
+)
+from modelless.controller.control.served_versions import Service
 from modelless.controller.live import version_follower
 from modelless.controller.live.control import control_loop as control
 from modelless.controller.live.control.control_loop import ControlLoop
-from modelless.controller.live.control.version_keeper import KEEP_S, VersionKeeper
+from modelless.controller.live.control.version_store import VersionStore
 from modelless.controller.live.knowledge import Knowledge, Rereader, read_knowledge
-from modelless.controller.live.messages import Report
 from modelless.controller.live.version_follower import VersionFollower
 from modelless.policies.reasons import Reason
 from modelless.policies.views import Instance, WorkerState
@@ -41,13 +48,12 @@ from tests.unit.cli.tiny import (
 
 NAME = "pixels/mean/small"
 SERVED = {"pixels/mean/small": 1, "pixels/mean/medium": 1, "pixels/mean/large": 1}
-LATER_S = 1e9
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(control, "log_to", lambda home, name: None)
-    monkeypatch.setattr(VersionKeeper, "start", lambda keeper: None)  # tests look themselves
+    monkeypatch.setattr(VersionStore, "start", lambda store: None)  # tests look themselves
     add_variants(tmp_path)
     add_measurements(tmp_path)
     return tmp_path
@@ -88,88 +94,55 @@ def line(home: Path) -> Line:
         return read_lines(registry.store).by_name[NAME]
 
 
-def counts(trial: Trial, wrong: int) -> TrialCounts:
-    of_each = {"latencies": {40: 5000}, "answered": 5000, "labelled": 5000}
-    return TrialCounts(
-        trial.number,
-        ArmCounts(5000, **of_each, wrong=wrong),  # type: ignore[arg-type]
-        ArmCounts(5000, **of_each, wrong=500),  # type: ignore[arg-type]
-    )
-
-
-class TestKeeper:
-    def test_a_change_in_the_store_reaches_who_waits(self, home: Path) -> None:
+class TestStore:
+    def test_a_change_in_the_store_reaches_whoever_waits(self, home: Path) -> None:
         async def talk() -> tuple[Service, Service]:
-            keeper = VersionKeeper(home, SERVED)
-            before = await keeper.watch("")
+            seen: list[VersionsChanged] = []
+            store = VersionStore(home, SERVED, seen.append)
+            before = await store.watch("")
             version = add_version(home)
-            await keeper.look(0.0)
-            assert keeper.service == before  # registering changes nothing
-            waiting = asyncio.create_task(keeper.watch(before.token))
+            await store.look()
+            assert store.latest.service == before  # registering changes nothing
+            waiting = asyncio.create_task(store.watch(before.token))
             with opened(home) as registry:
                 promote(registry.store, version, "ann", "better")
-            await keeper.look(0.0)
-            return before, await waiting
+            await store.look()
+            assert await waiting == seen[0].service
+            return before, seen[0].service
 
         before, after = asyncio.run(talk())
         assert before.lines[NAME] == Line(NAME, 1)
         assert after.lines[NAME] == Line(NAME, 2, (1,))
         assert after.token != before.token
 
-    @pytest.mark.parametrize(("wrong", "current", "earlier"), [(900, 1, ()), (500, 2, (1,))])
-    def test_a_trial_is_ended_by_its_evidence(
-        self, home: Path, wrong: int, current: int, earlier: tuple[int, ...]
+    @pytest.mark.parametrize(
+        ("end", "current", "earlier"), [(RollBackVersion, 1, ()), (PromoteVersion, 2, (1,))]
+    )
+    def test_the_end_of_a_trial_is_written_and_published(
+        self, home: Path, end: type[VersionEffect], current: int, earlier: tuple[int, ...]
     ) -> None:
-        async def talk() -> VersionKeeper:
-            keeper = VersionKeeper(home, SERVED)
-            for _ in range(4):
-                keeper.take([counts(trial, wrong)], {})
-            await keeper.look(LATER_S)
-            return keeper
-
-        trial = try_version(home, accuracy_tolerance=0.02)
-        keeper = asyncio.run(talk())
-        assert line(home) == keeper.service.lines[NAME] == Line(NAME, current, earlier)
-        assert keeper.status() == []
-
-    def test_what_cannot_be_loaded_is_taken_back(self, home: Path) -> None:
-        async def talk() -> None:
-            keeper = VersionKeeper(home, SERVED)
-            keeper.take([], {f"{NAME}@2": "its graph is broken"})
-            await keeper.look(LATER_S)
-
-        try_version(home)
-        asyncio.run(talk())
-        assert line(home) == Line(NAME, 1)
-
-    def test_a_keeper_that_is_started_anew_goes_on_with_the_evidence(self, home: Path) -> None:
-        async def first() -> None:
-            keeper = VersionKeeper(home, SERVED)
-            keeper.take([counts(trial, 500)], {})
-            await keeper.look(LATER_S)
-            await keeper.look(LATER_S + KEEP_S)
-
-        async def second() -> list[dict[str, Any]]:
-            return VersionKeeper(home, SERVED).status()
-
-        trial = try_version(home, min_queries=10**5)
-        asyncio.run(first())
-        (status,) = asyncio.run(second())
-        assert status["queries"] == {"tried": 5000, "standing": 5000}
-        assert status["decision"] == "go-on"
-
-    def test_counts_of_a_trial_that_is_over_are_dropped(self, home: Path) -> None:
         async def talk() -> Service:
-            keeper = VersionKeeper(home, SERVED)
-            with opened(home) as registry:
-                rollback(registry.store, NAME, "ann", "enough")
-            await keeper.look(0.0)
-            keeper.take([counts(trial, 5000)], {})
-            await keeper.look(LATER_S)
-            return keeper.service
+            store = VersionStore(home, SERVED, lambda _: None)
+            for _ in range(2):  # the machine repeats it
+                store.write(end(trial, "so it is", {"share": 0.2}))
+            await store.look()
+            return store.latest.service
 
         trial = try_version(home)
-        assert asyncio.run(talk()).trials == ()
+        service = asyncio.run(talk())
+        assert line(home) == service.lines[NAME] == Line(NAME, current, earlier)
+
+    def test_evidence_is_kept_for_a_control_loop_that_starts_anew(self, home: Path) -> None:
+        async def talk() -> list[VersionsChanged]:
+            store = VersionStore(home, SERVED, lambda _: None)
+            store.write(KeepEvidence(trial, {"slow_step": 3}))
+            await store.look()
+            return [store.latest, VersionStore(home, SERVED, lambda _: None).latest]
+
+        trial = try_version(home)
+        first, second = asyncio.run(talk())
+        assert first.service.trials == second.service.trials == (trial,)
+        assert (first.evidence, second.evidence) == ({}, {trial.number: {"slow_step": 3}})
 
 
 class TestFollower:
@@ -301,19 +274,16 @@ class TestFollower:
 
 
 class TestControlLoop:
-    @pytest.fixture(autouse=True)
-    def knows_everybody(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(control, "SETTLE_S", -1.0)
-
     def talk(self, home: Path, say: Callable[[ControlLoop], Awaitable[Any]]) -> Any:
         async def talk() -> Any:
-            return await say(ControlLoop(home, Settings(), lambda effect: None))
+            settled = ControlTimes(settle_s=0.0)
+            return await say(ControlLoop(home, Settings(), lambda effect: None, times=settled))
 
         return asyncio.run(talk())
 
-    def report(self, name: str, *held: str, **more: Any) -> Report:
+    def report(self, name: str, *held: str, **more: Any) -> MemberReport:
         instances = tuple(Instance(name, each, 1 << 20, 0.1, 0.0, 0) for each in held)
-        return Report(name, True, WorkerState(name, "cpu-1", 1 << 30, instances), **more)
+        return MemberReport(name, True, WorkerState(name, "cpu-1", 1 << 30, instances), **more)
 
     def test_a_version_on_trial_is_loaded_where_its_variant_is(self, home: Path) -> None:
         trial = try_version(home)
@@ -360,7 +330,7 @@ class TestControlLoop:
 
         async def say(loop: ControlLoop) -> Any:
             await loop.exchange(self.report("b"))
-            await loop.exchange(self.report("a", feedback=(told, told._replace(gateway_id="gone"))))
+            await loop.exchange(self.report("a"), (told, told._replace(gateway_id="gone")))
             first = await loop.exchange(self.report("b"))
             return first.feedback, (await loop.exchange(self.report("b"))).feedback
 

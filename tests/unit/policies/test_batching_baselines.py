@@ -1,4 +1,4 @@
-"""What each published batching policy is about, on queues made for it."""
+"""Each published batching policy, on queues that show its idea."""
 
 from __future__ import annotations
 

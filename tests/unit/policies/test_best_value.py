@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import pickle
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from modelless.policies.selection.best_value.best_value import BestValue
 from modelless.policies.selection.best_value.classes import prices_of_classes
 from modelless.policies.selection.best_value.fleet import Fleet
 from modelless.policies.selection.best_value.left import look_again_s
+from modelless.policies.selection.best_value.market import Market
 from modelless.policies.selection.best_value.menu import Menu, make_menu
 from modelless.policies.selection.best_value.price import Devices, Rates, price_of_time
 from modelless.policies.selection.best_value.table import Chances, ValueTable
@@ -63,6 +64,14 @@ def queries(*slacks_s: float, **limits: object) -> tuple[QueryView, ...]:
 def ask(policy: BestValue, asked: tuple[QueryView, ...], at: WorkerView | None = None) -> object:
     queue = QueueView("t", None, None, asked)
     return policy.on_idle(at or worker(), [queue], NOW_S, RNG)
+
+
+def arrive(policy: BestValue, query: QueryView) -> None:
+    """Have a query come in, at the time that it bears, that the ladder can serve."""
+    rows = candidates(*((one_s, accuracy, 0.0) for one_s, accuracy in LADDER.values()))
+    at_s = query.arrival_s
+    rows = replace(rows, free_at_s=np.full(3, at_s), now_s=at_s)
+    assert isinstance(policy.on_arrival(query, rows, RNG), Defer)
 
 
 def candidates(*rows: tuple[float, float, float]) -> Candidates:
@@ -142,26 +151,29 @@ def test_the_last_idle_worker_runs_what_is_short_if_a_higher_priority_cannot_wai
     policy = BestValue()
     for number in range(200):
         at_s = NOW_S - 2.0 + number * 0.01
-        policy._market.on_query(
-            QueryView(number, "t", at_s, at_s + 0.01, 0.0, priority=priority), at_s
-        )
+        arrive(policy, QueryView(number, "t", at_s, at_s + 0.01, 0.0, priority=priority))
     for name in ("w0", "w1"):
         policy.on_idle(worker(name), [QueueView("t", None, None, queries(9.0))], NOW_S - 0.5, RNG)
     if peer_busy_s is not None:
-        policy._market.fleet.on_idle(worker("w1"), NOW_S)
-        policy._market.fleet.on_run(worker("w1"), peer_busy_s, peer_busy_s, NOW_S)
+        peer = at("w1", "cpu-1", [resident("u/m/v@1", peer_busy_s, 80.0)])
+        assert isinstance(idle(policy, peer, NOW_S, line(due(999, NOW_S + 9.0), scope="u")), Run)
     run = ask(policy, queries(0.5))
     assert isinstance(run, Run)
     assert run.variant_id == f"t/m/{expected}@1"
 
 
 def test_a_higher_priority_without_a_limit_keeps_nobody_from_a_slow_batch() -> None:
-    policy = BestValue()
-    for number in range(200):
-        at_s = NOW_S - 2.0 + number * 0.01
-        policy._market.on_query(QueryView(number, "t", at_s, math.inf, priority=3), at_s)
-    policy.on_idle(worker(), [QueueView("t", None, None, queries(9.0))], NOW_S - 0.5, RNG)
-    assert policy._market.coming("cpu-1", 0, math.inf, NOW_S) is None
+    chosen = []
+    for priority in (0, 3):
+        policy = BestValue()
+        for number in range(200):
+            at_s = NOW_S - 2.0 + number * 0.01
+            arrive(policy, QueryView(number, "t", at_s, math.inf, priority=priority))
+        policy.on_idle(worker(), [QueueView("t", None, None, queries(9.0))], NOW_S - 0.5, RNG)
+        run = ask(policy, queries(0.5))
+        assert isinstance(run, Run)
+        chosen.append(run.variant_id)
+    assert chosen == ["t/m/mid@1"] * 2
 
 
 def test_a_batch_never_holds_more_items_than_fit() -> None:
@@ -174,9 +186,9 @@ def test_a_batch_never_holds_more_items_than_fit() -> None:
 def test_a_slow_device_leaves_a_query_to_a_better_one_that_is_free() -> None:
     policy = BestValue()
     fast, slow = worker("gpu-0", 10.0, "gpu"), worker("w0")
-    for at in (fast, slow):  # both become known
-        policy.on_idle(at, [QueueView("t", None, None, queries(9.0))], NOW_S - 9.0, RNG)
-    policy._market._survey(NOW_S - 8.0)
+    for began_s in (NOW_S - 9.0, NOW_S - 8.5):
+        for view in (fast, slow):  # both become known
+            idle(policy, view, began_s, line(due(1, NOW_S + 9.0)))
     tight = queries(0.012)
     left = policy.on_idle(slow, [QueueView("t", None, None, tight)], NOW_S, RNG)
     assert isinstance(left, Wait)
@@ -187,43 +199,28 @@ def test_a_slow_device_leaves_a_query_to_a_better_one_that_is_free() -> None:
     assert run.variant_id == "t/m/slow@1"
 
 
-def test_what_was_left_is_looked_at_again_for_what_came_since(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_was_left_is_looked_at_again_for_what_came_since() -> None:
     policy = BestValue()
     gpu = at("gpu-0", "gpu", [resident("t/big/v@1", 0.002, 90.0)])
     cpu = at("cpu-0", "cpu-1", [resident("t/s/v@1", 0.01, 60.0), resident("u/s/v@1", 0.01, 60.0)])
-    for view in (gpu, cpu, gpu, cpu):  # both become known
-        idle(policy, view, NOW_S - 9.0, line(due(1, NOW_S)))
-        policy._market._survey(NOW_S - 8.5)
-    looked_at: list[str] = []
-    line_up = policy._line_up
-
-    def spy(worker: WorkerView, queue: QueueView, *rest: Any) -> Any:
-        looked_at.append(queue.scope)
-        return line_up(worker, queue, *rest)
-
-    monkeypatch.setattr(policy, "_line_up", spy)
+    for began_s in (NOW_S - 9.0, NOW_S - 8.5):
+        for view in (gpu, cpu):  # both become known
+            idle(policy, view, began_s, line(due(1, NOW_S)))
     for_gpu = line(due(2, NOW_S + 0.05))
     left = idle(policy, cpu, NOW_S, for_gpu)
     assert left == Wait(Reason.WORTH_WAITING, look_again_s(NOW_S), for_alike=True)
     assert idle(policy, cpu, NOW_S + 0.001, for_gpu) == left
-    assert looked_at == ["t"]
     came = due(3, NOW_S + 0.5)._replace(scope="u")
     run = idle(policy, cpu, NOW_S + 0.001, for_gpu, line(came, scope="u"))
     assert isinstance(run, Run)
     assert run.queries == (came,)
-    assert looked_at == ["t", "u"]
     behind = line(due(2, NOW_S + 0.05), due(4, NOW_S + 0.06))
     assert idle(policy, cpu, NOW_S + 0.001, behind) == left
     deeper = line(due(4, NOW_S + 0.06))  # it was not looked at
     assert isinstance(idle(policy, cpu, NOW_S + 0.001, deeper), Wait)
-    assert looked_at == ["t", "u", "t"]
     ahead = line(due(5, NOW_S + 0.049), due(2, NOW_S + 0.05))
     assert isinstance(idle(policy, cpu, NOW_S + 0.001, ahead), Wait)
-    assert looked_at == ["t", "u", "t", "t"]
     assert isinstance(idle(policy, cpu, NOW_S + 0.005, for_gpu), Wait)
-    assert looked_at == ["t", "u", "t", "t", "t"]
 
 
 @pytest.mark.parametrize("now_s", [0.0, 0.0013, 100.0, 123.4567, 1e6])
@@ -237,9 +234,9 @@ def test_what_one_class_leaves_another_one_that_offers_the_same_may_take() -> No
     policy = BestValue()
     gpu = at("gpu-0", "gpu", [resident("t/big/v@1", 0.002, 90.0)])
     dear, cheap = (at(f"{name}-0", name, [resident("t/s/v@1", 0.01, 60.0)]) for name in "ab")
-    for view in (gpu, dear, cheap) * 2:  # all become known
-        idle(policy, view, NOW_S - 9.0, line(due(1, NOW_S)))
-        policy._market._survey(NOW_S - 8.5)
+    for began_s in (NOW_S - 9.0, NOW_S - 8.5):
+        for view in (gpu, dear, cheap):  # all become known
+            idle(policy, view, began_s, line(due(1, NOW_S)))
     waiting = line(due(2, NOW_S + 0.1))
     assert isinstance(idle(policy, dear, NOW_S, waiting), Wait)
     assert idle(policy, dear, NOW_S + 0.001, waiting) == Wait(
@@ -255,9 +252,9 @@ def test_what_one_worker_leaves_another_one_of_its_class_may_have_something_for(
     gpu = at("gpu-0", "gpu", [resident("t/big/v@1", 0.002, 90.0)])
     slow = at("cpu-0", "cpu-1", [resident("t/s/v@1", 0.04, 60.0)])
     good = at("cpu-2", "cpu-1", [resident("t/m/v@1", 0.01, 91.0)])
-    for view in (gpu, slow, good) * 2:  # all become known
-        idle(policy, view, NOW_S - 9.0, line(due(1, NOW_S)))
-        policy._market._survey(NOW_S - 8.5)
+    for began_s in (NOW_S - 9.0, NOW_S - 8.5):
+        for view in (gpu, slow, good):  # all become known
+            idle(policy, view, began_s, line(due(1, NOW_S)))
     waiting = line(due(2, NOW_S + 0.1))
     left = idle(policy, slow, NOW_S, waiting)
     assert left == Wait(Reason.WORTH_WAITING, look_again_s(NOW_S), for_alike=True)
@@ -295,7 +292,7 @@ def test_at_a_price_who_waits_is_taken_in_even_if_another_worker_is_about_to_be_
     policy = BestValue()
     for number in range(900):  # so many a second make time dear
         now_s = NOW_S - 1.0 + number / 900
-        policy._market.on_query(QueryView(number, "t", now_s, now_s + 0.1), now_s)
+        arrive(policy, QueryView(number, "t", now_s, now_s + 0.1))
     names = [f"w{number}" for number in range(4)]
     for name in names:
         policy.on_idle(worker(name), [QueueView("t", None, None, queries(9.0))], NOW_S - 0.5, RNG)
@@ -303,7 +300,6 @@ def test_at_a_price_who_waits_is_taken_in_even_if_another_worker_is_about_to_be_
         q._replace(arrival_s=NOW_S - 0.03, deadline_s=NOW_S + 0.07) for q in queries(*[0.07] * 6)
     )
     run = ask(policy, asked)
-    assert policy._market.price_on("cpu-1") > 0.0
     assert isinstance(run, Run)
     assert len(run.queries) >= 5
 
@@ -361,14 +357,14 @@ def test_if_only_the_patient_are_there_they_run_in_whole_batches() -> None:
 def test_a_crowd_is_priced_without_those_who_can_outwait_it() -> None:
     prices = {}
     for limit_s in (1.0, 5.0):
-        policy, number = BestValue(), 0
-        policy.on_idle(worker(), [QueueView("t", None, None, queries(9.0))], 90.0, RNG)
+        market, number = Market(0.95, 0.85, 100.0, 5.0, 0.02), 0
+        market.on_idle(worker(), [QueueView("t", None, None, queries(9.0))], 90.0)
         for rate, begin_s, end_s in ((1, 90.0, 99.0), (80, 99.0, 100.0)):
             for count in range(int(rate * (end_s - begin_s))):
                 now_s, number = begin_s + count / rate, number + 1
-                policy._market.on_query(QueryView(number, "t", now_s, now_s + limit_s), now_s)
-        ask(policy, queries(9.0))
-        prices[limit_s] = policy._market.price_on("cpu-1")
+                market.on_query(QueryView(number, "t", now_s, now_s + limit_s), now_s)
+        market.on_idle(worker(), [QueueView("t", None, None, queries(9.0))], NOW_S)
+        prices[limit_s] = market.price_on("cpu-1")
     assert prices[1.0] > prices[5.0] == 0.0
 
 
@@ -445,8 +441,9 @@ def test_who_can_never_be_in_time_is_no_demand() -> None:
     for number in range(1000):
         query = QueryView(number, "t", NOW_S, NOW_S + 0.009)
         assert isinstance(policy.on_arrival(query, candidates((0.01, 70.0, 1e-6)), RNG), Reject)
-    ask(policy, queries(0.5))
-    assert policy._market.price_on("cpu-1") == 0.0
+    run = ask(policy, queries(0.5))
+    assert isinstance(run, Run)
+    assert run.variant_id == "t/m/slow@1"  # time costs nothing
 
 
 def test_who_is_indifferent_is_mixed_as_there_is_time_for() -> None:
@@ -464,17 +461,17 @@ def test_who_is_indifferent_is_mixed_as_there_is_time_for() -> None:
 
 def test_the_price_goes_up_and_down_as_often_as_that_mixes_them() -> None:
     """At 150 a second a third of the time it is below what both variants trade at, else above."""
-    policy = BestValue(target_utilisation=1.0)
+    market = Market(1.0, 0.85, 100.0, 5.0, 0.02)
     ladder = (("t/m/a@1", 0.010, 80.0), ("t/m/b@1", 0.005, 70.0))
     views = {name: resident(name, one_s, accuracy, 1) for name, one_s, accuracy in ladder}
     one = WorkerView("w0", "cpu-1", views, 1)
     is_slower = []
     for number in range(3000):
         now_s = number / 150.0
-        policy._market.on_query(QueryView(number, "t", now_s, now_s + 1.0), now_s)
-        policy._market.on_idle(one, [QueueView("t", None, None, queries(9.0))], now_s)
+        market.on_query(QueryView(number, "t", now_s, now_s + 1.0), now_s)
+        market.on_idle(one, [QueueView("t", None, None, queries(9.0))], now_s)
         if now_s > 15.0:
-            is_slower.append(policy._market.price_on("cpu-1") < 10.0 / 0.005)
+            is_slower.append(market.price_on("cpu-1") < 10.0 / 0.005)
     assert sum(is_slower) / len(is_slower) == pytest.approx(1.0 / 3.0, abs=0.15)
 
 
@@ -533,28 +530,31 @@ def test_kinds_beyond_the_most_are_taken_to_be_like_the_others() -> None:
 
 def test_each_class_has_the_price_that_lasting_demand_gives_it() -> None:
     """The example above, met query by query."""
-    policy = BestValue(target_utilisation=1.0)
+    market = Market(1.0, 0.85, 100.0, 5.0, 0.02)
     gpu = at("g", "gpu", [resident("t/m/a@1", 0.005, 80.0, 1)], 1)
     ladder = (("t/n/a@1", 0.020, 70.0), ("t/n/b@1", 0.010, 60.0))
     npu = at("n", "npu", [resident(name, p50_s, points, 1) for name, p50_s, points in ladder], 1)
     for number in range(2750):
         now_s = number / 275.0
-        policy._market.on_query(QueryView(number, "t", now_s, now_s + 1.0), now_s)
+        market.on_query(QueryView(number, "t", now_s, now_s + 1.0), now_s)
         for each in (gpu, npu):
-            policy._market.on_idle(each, [line(due(number, now_s + 9.0))], now_s)
-            policy._market.menu(each, "t")
-            policy._market.on_run(each, 1.0 / 275.0, 1.0 / 275.0, now_s)
-    assert policy._market.price_on("gpu") == pytest.approx(6000.0, rel=0.1)
-    assert policy._market.price_on("npu") == pytest.approx(1000.0, rel=0.1)
+            market.on_idle(each, [line(due(number, now_s + 9.0))], now_s)
+            market.menu(each, "t")
+            market.on_run(each, 1.0 / 275.0, 1.0 / 275.0, now_s)
+    assert market.price_on("gpu") == pytest.approx(6000.0, rel=0.1)
+    assert market.price_on("npu") == pytest.approx(1000.0, rel=0.1)
 
 
-def test_in_a_crowd_little_is_left_for_a_class_that_is_said_to_be_cheap() -> None:
+def test_in_a_crowd_little_is_left_for_a_class_that_is_said_to_be_cheap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """At 10,000 a second 2 ms cost 20 points here, which the others ask 5 for: that is in doubt."""
     gpu = at("gpu-0", "gpu", [resident("t/big/v@1", 0.002, 80.0)])
     npu = at("npu-0", "npu", [resident("t/small/v@1", 0.010, 78.0)])
     for price, expected in ((10_000.0, Run), (20_000.0, Wait)):
         policy = acquainted(gpu, npu)
-        policy._market._price_of = {"gpu": price, "npu": 500.0}
+        prices = {"gpu": price, "npu": 500.0}
+        monkeypatch.setattr(Market, "price_on", lambda market, name, prices=prices: prices[name])
         assert isinstance(idle(policy, gpu, NOW_S, line(due(8, NOW_S + 0.5))), expected)
 
 
@@ -566,23 +566,20 @@ def test_a_batch_keeps_a_worker_that_is_asked_early_for_less_than_its_latency() 
     assert early.item_s == pytest.approx([0.015])
     assert early.within(0.070, 1).item_s == pytest.approx([0.015])
     assert make_menu(views, 4).busy_s[0] == pytest.approx([0.040, 0.060, 0.080, 0.100])
-    policy = BestValue()
-    view = WorkerView("w", "gpu", {each.variant_id: each for each in views}, 4, lead_s=0.030)
-    assert isinstance(idle(policy, view, NOW_S, line(due(1, NOW_S + 1.0))), Run)
-    assert policy._market.fleet.free("gpu", NOW_S) == (1, pytest.approx(0.020))
 
 
-def test_a_class_that_is_busy_all_the_time_is_left_less() -> None:
+def test_a_class_that_is_busy_all_the_time_is_left_less(monkeypatch: pytest.MonkeyPatch) -> None:
     """More urgent ones will come first there; who would wait for long is served here."""
     kept = []
     for is_busy in (False, True):
-        policy = BestValue()
+        policy = BestValue(reprice_s=60.0)
         gpu, cpu = worker("g", speed=10.0, device_class="gpu"), worker()
         for each, ago_s in ((cpu, 1.0), (gpu, 0.9), (gpu, 0.05)):
             queue = QueueView("t", None, None, queries(9.0))
             policy.on_idle(each, [queue], NOW_S - ago_s, RNG)
-        policy._market._scarcity_of = {"gpu": 1.0 if is_busy else 0.0}
-        policy._market._priced_s = NOW_S
+        monkeypatch.setattr(
+            Market, "delay_of", lambda market, name, times=7.0 if is_busy else 1.0: times
+        )
         decision = ask(policy, queries(*[0.02] * 40), cpu)
         kept.append(len(decision.queries) if isinstance(decision, Run) else 0)
     assert kept[0] < kept[1]
@@ -809,13 +806,15 @@ def test_a_lost_worker_is_not_waited_for() -> None:
     assert served >= 9
 
 
-def test_a_little_better_elsewhere_is_waited_for_only_with_time_to_spare() -> None:
+def test_a_little_better_elsewhere_is_waited_for_only_with_time_to_spare(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Three points, and the GPU is idle in 2 ms; on a CPU whose time is dear that is too little."""
     gpu = at("gpu-0", "gpu", [resident("t/big/v@1", 0.002, 83.0)])
     cpu = at("cpu-0", "cpu-1", [resident("t/small/v@1", 0.010, 80.0)])
     for price, expected in ((0.0, Wait), (100.0, Run)):
         policy = acquainted(gpu, cpu)
-        policy._market._price_of = {"cpu-1": price, "gpu": price}
+        monkeypatch.setattr(Market, "price_on", lambda market, name, price=price: price)
         assert isinstance(idle(policy, gpu, NOW_S, line(due(7, NOW_S + 0.5))), Run)
         assert isinstance(idle(policy, cpu, NOW_S, line(due(8, NOW_S + 0.5))), expected)
 
@@ -837,15 +836,15 @@ def test_what_this_worker_cannot_serve_does_not_block_what_it_can() -> None:
 
 def test_ever_new_limits_are_priced_as_the_demand_they_are() -> None:
     """At 1,000 queries a second, each with another limit, time is dear."""
-    policy, view = BestValue(), at("cpu-0", "cpu-1", [resident("t/m/v@1", 0.01, 70.0)])
-    rows = candidates((0.01, 70.0, 1e-6))
+    market = Market(0.95, 0.85, 100.0, 5.0, 0.02)
+    view = at("cpu-0", "cpu-1", [resident("t/m/v@1", 0.01, 70.0)])
     for n in range(1000):
         now_s = NOW_S + n * 0.001
         query = QueryView(n, "t", now_s, now_s + 0.25 + n * 1e-4)
-        policy.on_arrival(query, rows, RNG)
+        market.on_query(query, now_s)
         if n % 100 == 0:
-            idle(policy, view, now_s, line(query))
-    assert policy._market.price_on("cpu-1") > 0.0
+            market.on_idle(view, [line(query)], now_s)
+    assert market.price_on("cpu-1") > 0.0
 
 
 def test_a_batching_policy_that_waits_is_waited_for() -> None:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
@@ -16,7 +16,7 @@ from modelless.policies.placement.most_free_memory import MostFreeMemory
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible
-from modelless.policies.selection.feasibility import latency_column, look, why_infeasible
+from modelless.policies.selection.feasibility import latency_column, list_options, why_infeasible
 from modelless.policies.selection.most_accurate_feasible import MostAccurateFeasible
 from modelless.policies.testing.options import (
     NOW_S,
@@ -46,7 +46,6 @@ def feasible_rows(query: QueryView, candidates: Candidates, quantile: str) -> li
     ]
 
 
-@settings(max_examples=150)
 @given(
     seed=st.integers(0, 100_000),
     rows=st.integers(0, 40),
@@ -62,7 +61,7 @@ def test_the_choice_is_the_best_there_is(
     cheapest = CheapestFeasible(quantile).on_arrival(query, candidates, rng)
     accurate = MostAccurateFeasible(quantile).on_arrival(query, candidates, rng)
     if not feasible:
-        options = look(query, candidates, quantile)
+        options = list_options(query, candidates, quantile)
         assert cheapest == accurate == Reject(why_infeasible(query, options))
         return
     assert isinstance(cheapest, Bind)
@@ -83,7 +82,6 @@ def test_the_choice_is_the_best_there_is(
     )
 
 
-@settings(max_examples=100)
 @given(seed=st.integers(0, 100_000), quantile=st.sampled_from(QUANTILES))
 def test_on_late_chooses_as_on_arrival(seed: int, quantile: str) -> None:
     rng = np.random.default_rng(seed)
@@ -161,7 +159,6 @@ def test_a_selection_policy_defers_and_rejects_what_is_late_by_default() -> None
 # -- batching ---------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(seed=st.integers(0, 100_000), queues=st.integers(1, 6), min_gain=st.floats(0.0, 0.9))
 def test_a_batch_is_the_front_of_the_most_urgent_queue(
     seed: int, queues: int, min_gain: float

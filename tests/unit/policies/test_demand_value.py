@@ -23,6 +23,7 @@ from modelless.policies.views import (
     WorkerState,
 )
 from modelless.variants.vocabulary import DeviceClass, Placement
+from tests.builders import make_cluster_view, make_facts
 
 CLASSES = {"gpu": DeviceClass("gpu", "gpu", 1, 100, 3.6, 250.0)}
 
@@ -36,14 +37,8 @@ def variant(
     latency_s: float = 0.01,
     load_s: float = 10.0,
 ) -> VariantFacts:
-    return VariantFacts(
-        f"{task}/{model}/v@1",
-        task,
-        accuracy,
-        {"gpu": size},
-        {"gpu": load_s},
-        {"gpu": latency_s},
-        {"gpu": (0.0, latency_s)},
+    return make_facts(
+        f"{task}/{model}/v@1", accuracy, {"gpu": [latency_s]}, memory_bytes=size, load_s=load_s
     )
 
 
@@ -63,10 +58,8 @@ def view(
     **more: Any,
 ) -> ClusterView:
     """A view in which each task is asked for at its rate, with five seconds' time."""
-    demands = tuple(Demand(task, 5.0, 0.0, rate) for task, rate in rates.items())
-    return ClusterView(
-        now_s, CLASSES, tuple(workers), tuple(variants), rates, {}, demands=demands, **more
-    )
+    demands = [Demand(task, 5.0, 0.0, rate) for task, rate in rates.items()]
+    return make_cluster_view(CLASSES, workers, variants, demands, now_s=now_s, **more)
 
 
 def settled(

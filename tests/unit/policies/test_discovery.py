@@ -126,7 +126,7 @@ def test_a_policy_of_another_seam_is_refused_by_name() -> None:
     with pytest.raises(InvalidInputError) as caught:
         find_policy(SelectionPolicy, "lru")
     assert "got 'lru'; allowed: a class derived from SelectionPolicy" in str(caught.value)
-    assert "It is of the seam EvictionPolicy" in str(caught.value)
+    assert "It is the class LeastRecentlyUsed, derived from EvictionPolicy" in str(caught.value)
 
 
 # -- by module and class ----------------------------------------------------------------------
@@ -166,9 +166,9 @@ def test_what_cannot_be_imported(outside: str, name: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("attribute", "told"),
     [
-        ("Outer", "It is the class Outer, of no seam"),
+        ("Outer", "It is the class Outer, derived from object"),
         ("NOT_A_CLASS", "It is 5, and no class"),
-        ("Late", "It is of the seam SelectionPolicy"),
+        ("Late", "It is the class Late, derived from SelectionPolicy"),
     ],
 )
 def test_what_is_no_policy_of_the_seam(outside: str, attribute: str, told: str) -> None:
@@ -205,7 +205,7 @@ def test_an_entry_point_that_leads_nowhere(outside: str, name: str) -> None:
 
 
 def test_an_entry_point_of_another_seam(outside: str) -> None:
-    with pytest.raises(InvalidInputError, match="of the seam SelectionPolicy"):
+    with pytest.raises(InvalidInputError, match="derived from SelectionPolicy"):
         find_policy(EvictionPolicy, "late")
 
 

@@ -12,12 +12,10 @@ import pytest
 from modelless.common.errors import InvalidInputError
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling.demand_value.offer import offer_of
-from modelless.policies.scaling.demand_value.rates import KindRates
 from modelless.policies.scaling.elastic import Elastic
-from modelless.policies.scaling.elastic_greedy import greedy_counts
-from modelless.policies.scaling.elastic_program import program_of
-from modelless.policies.scaling.elastic_terms import Prices, Terms
-from modelless.policies.scaling.mixed_integer import Effort, Found, Program
+from modelless.policies.scaling.elastic_problem import ElasticProblem, Prices
+from modelless.policies.scaling.elastic_program import greedy_counts, program_of
+from modelless.policies.scaling.mixed_integer import MixedIntegerProgram, SolverLimits, SolverResult
 from modelless.policies.views import (
     ClusterView,
     Demand,
@@ -27,6 +25,7 @@ from modelless.policies.views import (
     WorkerState,
 )
 from modelless.variants.vocabulary import DeviceClass
+from tests.builders import make_cluster_view, make_facts
 
 CLASSES = {
     name: DeviceClass(name, "cpu", threads, 1 << 30, 0.05 * threads, 8.0)
@@ -38,15 +37,7 @@ GOOD, QUICK = "t/m/good@1", "t/m/quick@1"
 def facts(name: str, accuracy: float, item_s: float) -> VariantFacts:
     """One item takes ``item_s`` on a core, and 0.6 of that on two; batches gain nothing."""
     one = {"cpu-1": item_s, "cpu-2": 0.6 * item_s}
-    return VariantFacts(
-        name,
-        "t",
-        accuracy,
-        dict.fromkeys(one, 10.0),
-        dict.fromkeys(one, 0.2),
-        one,
-        {size: (0.0, seconds, 2 * seconds) for size, seconds in one.items()},
-    )
+    return make_facts(name, accuracy, {size: (s, 2 * s) for size, s in one.items()}, load_s=0.2)
 
 
 def view(
@@ -71,18 +62,16 @@ def view(
         )
         for number, size in enumerate(sizes)
     )
-    demands = (Demand("t", latency_s, floor, rate_per_s),) if rate_per_s else ()
-    return ClusterView(
-        now_s,
+    demands = [Demand("t", latency_s, floor, rate_per_s)] if rate_per_s else []
+    return make_cluster_view(
         CLASSES,
         workers,
         variants,
-        {"t": rate_per_s},
-        {},
         demands,
-        {},
-        (pool,),
-        missed_per_s,
+        now_s=now_s,
+        arrivals_per_s={"t": rate_per_s},
+        pools=(pool,),
+        missed_per_s=missed_per_s,
     )
 
 
@@ -240,12 +229,10 @@ def test_the_greedy_plan_is_the_programs_where_there_is_one_size(
 
 
 def test_a_plan_that_is_proven_says_so_and_so_does_one_that_is_kept_for_a_while() -> None:
-    policy = Elastic(down_after_s=10.0)
+    policy = Elastic(down_after_s=1000.0)
     words = []
-    for second, rate_per_s in enumerate((60.0, 5.0)):
-        seen = view(60.0 * second, rate_per_s, "cpu-1", "cpu-1", pool=NUMBER)
-        seen = replace(seen, now_s=float(second))
-        policy._rates = KindRates(0.1)  # forgets at once
+    for now_s, rate_per_s in ((0.0, 60.0), (900.0, 5.0)):  # the first rate is forgotten by then
+        seen = view(now_s, rate_per_s, "cpu-1", "cpu-1", pool=NUMBER)
         quality = policy.targets(seen, {"t": rate_per_s}).quality
         assert quality is not None
         words.append(quality.words())
@@ -255,7 +242,7 @@ def test_a_plan_that_is_proven_says_so_and_so_does_one_that_is_kept_for_a_while(
     ]
 
 
-def some_terms(seed: int) -> Terms:
+def some_problem(seed: int) -> ElasticProblem:
     """A few kinds, variants, sizes and pools."""
     rng = np.random.default_rng(seed)
     variants = tuple(
@@ -271,21 +258,21 @@ def some_terms(seed: int) -> Terms:
     present = Counter({("cpu-1", "cpu-1"): int(rng.integers(1, 4)), ("cpu-2", "cpu-2"): 1})
     rates = rng.uniform(1.0, 150.0, 3)
     prices = Prices(float(rng.choice([1e-6, 1e-3])), 1e-5, 120.0)
-    return Terms(rates, time_s, offer, pools, present, CLASSES, 0.7, prices)
+    return ElasticProblem(rates, time_s, offer, pools, present, CLASSES, 0.7, prices)
 
 
-EFFORT = Effort(10_000, 1e-9, 60.0)
+LIMITS = SolverLimits(10_000, 1e-9, 60.0)
 
 
 def test_greedy_plans_keep_the_bounds_and_are_nearly_as_good() -> None:
     shares = []
     for seed in range(24):
-        terms = some_terms(seed)
-        program = program_of(terms)
-        best = program.best(EFFORT)
-        greedy = greedy_counts(terms)
+        problem = some_problem(seed)
+        program = program_of(problem)
+        best = program.maximise(LIMITS)
+        greedy = greedy_counts(problem)
         assert greedy is not None
-        known = program.worth_of(greedy, 60.0)  # which is impossible where bounds are broken
+        known = program.evaluate_plan(greedy, 60.0)  # which is impossible where bounds are broken
         assert known.values is not None
         assert known.worth <= best.bound + 1e-6
         shares.append(known.worth / best.worth)
@@ -296,21 +283,21 @@ def test_greedy_plans_keep_the_bounds_and_are_nearly_as_good() -> None:
 def test_a_poor_plan_of_the_solver_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = view(0.0, 100.0, "cpu-1", pool=NUMBER)
 
-    def poor(self: Program, effort: Effort) -> Found:
-        found = self.worth_of([1.0], 10.0)  # one worker, where three pay
+    def poor(self: MixedIntegerProgram, limits: SolverLimits) -> SolverResult:
+        found = self.evaluate_plan([1.0], 10.0)  # one worker, where three pay
         return found._replace(bound=1.01 * best.worth)
 
-    best = Found(None)
+    best = SolverResult(None)
 
-    def remembered(self: Program, effort: Effort) -> Found:
+    def remembered(self: MixedIntegerProgram, limits: SolverLimits) -> SolverResult:
         nonlocal best
-        best = search(self, effort)
+        best = search(self, limits)
         return best
 
-    search = Program.best
-    monkeypatch.setattr(Program, "best", remembered)
+    search = MixedIntegerProgram.maximise
+    monkeypatch.setattr(MixedIntegerProgram, "maximise", remembered)
     assert wanted(Elastic(), seen) == {"cpu-1": 3}
-    monkeypatch.setattr(Program, "best", poor)
+    monkeypatch.setattr(MixedIntegerProgram, "maximise", poor)
     targets = Elastic().targets(seen, {})
     assert dict(targets.workers) == {"cpu-1": 3}
     assert targets.quality is not None

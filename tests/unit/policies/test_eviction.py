@@ -19,10 +19,11 @@ from modelless.policies.eviction.least_recently_used import LeastRecentlyUsed
 from modelless.policies.eviction.lemonade import Lemonade
 from modelless.policies.eviction.miss_cost import MissCost
 from modelless.policies.eviction.modelmesh import ModelMesh
-from modelless.policies.eviction.popularity import Popularity
+from modelless.policies.eviction.query_rates import DecayedRates
 from modelless.policies.seams import EvictionPolicy
 from modelless.policies.views import ClusterView, Demand, Instance, VariantFacts, WorkerState
 from modelless.variants.vocabulary import DeviceClass
+from tests.builders import make_cluster_view, make_facts
 
 GPU = DeviceClass("gpu", "gpu", 1, 1 << 40, 1.0, 300.0)
 
@@ -54,10 +55,9 @@ def view(
         WorkerState(name, "gpu", 1000, tuple(i for i in instances if i.worker_id == name), busy)
         for name in sorted({"w0", *(i.worker_id for i in instances)})
     )
-    arrivals = fields.pop("arrivals", {})
-    return ClusterView(
-        now_s, {"gpu": GPU}, workers, tuple(variants), arrivals, unmet or {}, **fields
-    )
+    fields["arrivals_per_s"] = fields.pop("arrivals", {})
+    fields["unmet_per_s"] = unmet or {}
+    return make_cluster_view({"gpu": GPU}, workers, variants, now_s=now_s, **fields)
 
 
 def order(policy: EvictionPolicy, instances: Sequence[Instance], **fields: Any) -> list[str]:
@@ -308,14 +308,7 @@ HASTY = (Demand("new", 1.0, 0.0, 1.0), Demand("old", 1.0, 0.0, 1.0))
 
 def facts(name: str, accuracy: float, latency_s: float = 0.1) -> VariantFacts:
     variant_id = name if "/" in name else f"{name}/m/v@1"
-    return VariantFacts(
-        variant_id,
-        variant_id.split("/")[0],
-        accuracy,
-        {"gpu": 100.0},
-        {"gpu": 10.0},
-        {"gpu": latency_s},
-    )
+    return make_facts(variant_id, accuracy, {"gpu": [latency_s]}, memory_bytes=100.0, load_s=10.0)
 
 
 def test_miss_cost_weighs_the_rate_by_load_time_and_size() -> None:
@@ -492,38 +485,38 @@ def test_miss_costs_settings(settings: dict[str, Any], told: str) -> None:
 
 
 def test_popularity_finds_steady_rates() -> None:
-    popularity = Popularity([600.0, 7200.0])
+    popularity = DecayedRates([600.0, 7200.0])
     for _ in range(2000):
         popularity.observe(10.0, {"often": 5.0, "seldom": 0.1}, ["often", "seldom", "never"])
-    rates = popularity.per_s()
+    rates = popularity.rates_per_s()
     assert rates["often"] == pytest.approx(0.5, rel=0.1)
     assert rates["seldom"] == pytest.approx(0.01, rel=0.1)
     assert rates["never"] < 0.001
 
 
 def test_popularity_follows_a_change_sooner_than_its_longest_half_life() -> None:
-    mixed, slow = Popularity([600.0, 7200.0]), Popularity([7200.0])
+    mixed, slow = DecayedRates([600.0, 7200.0]), DecayedRates([7200.0])
     for each in (mixed, slow):
         for counts, seconds in (({"a": 1.0}, 20_000), ({"b": 1.0}, 1200)):
             for _ in range(seconds // 10):
                 each.observe(10.0, counts, ["a", "b"])
-    assert mixed.per_s()["a"] < 0.5 * slow.per_s()["a"]
-    assert mixed.per_s()["b"] > 2.0 * slow.per_s()["b"]
+    assert mixed.rates_per_s()["a"] < 0.5 * slow.rates_per_s()["a"]
+    assert mixed.rates_per_s()["b"] > 2.0 * slow.rates_per_s()["b"]
 
 
 def test_popularity_before_anything_came() -> None:
-    popularity = Popularity([600.0])
-    assert popularity.per_s() == {}
+    popularity = DecayedRates([600.0])
+    assert popularity.rates_per_s() == {}
     popularity.observe(0.0, {}, ["a", "b"])
-    rates = popularity.per_s()
+    rates = popularity.rates_per_s()
     assert rates["a"] == rates["b"]
     assert 0.0 <= rates["a"] < 1e-3
 
 
 def test_popularity_takes_in_names_that_come_later() -> None:
-    popularity = Popularity([600.0])
+    popularity = DecayedRates([600.0])
     popularity.observe(100.0, {"a": 10.0}, ["a"])
     popularity.observe(100.0, {"b": 10.0}, ["a", "b"])
     copy = pickle.loads(pickle.dumps(popularity))  # noqa: S301  (our own)
-    assert copy.per_s() == popularity.per_s()
-    assert set(popularity.per_s()) == {"a", "b"}
+    assert copy.rates_per_s() == popularity.rates_per_s()
+    assert set(popularity.rates_per_s()) == {"a", "b"}

@@ -12,8 +12,13 @@ import pytest
 from modelless.common.errors import InvalidInputError
 from modelless.policies.forecast.ewma import Ewma
 from modelless.policies.forecast.holt_winters import HoltWinters
-from modelless.policies.forecast.intake import FORGET_AFTER_S, MAX_SCOPES, Intake, newness
 from modelless.policies.forecast.lag_quantile import LagQuantile
+from modelless.policies.forecast.observed_rates import (
+    FORGET_AFTER_S,
+    MAX_SCOPES,
+    ObservedRates,
+    newness,
+)
 from modelless.policies.forecast.recurring import Recurring
 from modelless.policies.seams import Forecaster
 
@@ -160,12 +165,12 @@ def test_the_quantile_keeps_a_bounded_past() -> None:
 
 
 def test_the_intake_tells_time_and_silence() -> None:
-    intake = Intake()
-    assert intake.take(10.0, {"a": 1.0}) == (0.0, {"a": 1.0})
-    assert intake.take(12.0, {"b": -4.0}) == (2.0, {"a": 0.0, "b": 0.0})
-    assert intake.take(12.0, {"a": math.nan}) == (0.0, {"b": 0.0})
-    assert intake.take(5.0, {}) == (0.0, {"a": 0.0, "b": 0.0})
-    assert intake.take(6.0, {}) == (1.0, {"a": 0.0, "b": 0.0})
+    intake = ObservedRates()
+    assert intake.record(10.0, {"a": 1.0}) == (0.0, {"a": 1.0})
+    assert intake.record(12.0, {"b": -4.0}) == (2.0, {"a": 0.0, "b": 0.0})
+    assert intake.record(12.0, {"a": math.nan}) == (0.0, {"b": 0.0})
+    assert intake.record(5.0, {}) == (0.0, {"a": 0.0, "b": 0.0})
+    assert intake.record(6.0, {}) == (1.0, {"a": 0.0, "b": 0.0})
 
 
 def test_newness_is_half_after_the_half_life() -> None:

@@ -19,18 +19,17 @@ from modelless.policies.views import (
     Bind,
     Candidates,
     Choice,
-    ClusterView,
     Demand,
     Instance,
     QueryView,
     Reject,
     ResidentView,
     VariantFacts,
-    WorkerState,
     WorkerView,
 )
 from modelless.variants.estimates import Estimates
 from modelless.variants.vocabulary import DeviceClass, Placement
+from tests.builders import make_cluster_view, make_facts, make_workers
 
 CPU, GPU = "cpu-1", "gpu-1"
 CLASSES = {
@@ -209,30 +208,18 @@ def variant(
     name: str, accuracy: float, latency_s: Mapping[str, float], load_s: float = 1.0
 ) -> VariantFacts:
     """Of 100 bytes; a batch of b items takes b times as long on a CPU, and no longer on a GPU."""
-    return VariantFacts(
-        f"t/{name}@1",
-        "t",
-        accuracy,
-        dict.fromkeys(latency_s, 100.0),
-        dict.fromkeys(latency_s, load_s),
-        dict(latency_s),
-        {
-            device: (0.0, *(s * (b if device == CPU else 1) for b in (1, 2, 3, 4)))
-            for device, s in latency_s.items()
-        },
-    )
+    batch_s = {
+        device: [s * (b if device == CPU else 1) for b in (1, 2, 3, 4)]
+        for device, s in latency_s.items()
+    }
+    return make_facts(f"t/{name}@1", accuracy, batch_s, memory_bytes=100.0, load_s=load_s)
 
 
 class Cluster:
     """Workers that hold what was wanted, a view a second."""
 
     def __init__(self, variants: Sequence[VariantFacts], workers: Mapping[str, int]) -> None:
-        states = [
-            WorkerState(f"{name}/{n}", name, 1000, ())
-            for name, count in workers.items()
-            for n in range(count)
-        ]
-        self.view = ClusterView(0.0, CLASSES, tuple(states), tuple(variants), {}, {})
+        self.view = make_cluster_view(CLASSES, make_workers(workers), variants)
 
     def step(
         self, policy: InfaasScaling, demands: Sequence[Demand], seconds: int = 1

@@ -12,8 +12,9 @@ import pytest
 from modelless.common.errors import InvalidInputError
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling.infadapter import InfAdapter
-from modelless.policies.views import ClusterView, Demand, Instance, VariantFacts, WorkerState
+from modelless.policies.views import ClusterView, Demand
 from modelless.variants.vocabulary import DeviceClass, Placement
+from tests.builders import make_cluster_view, make_facts, make_workers
 
 LADDER = {"small": (60.0, 0.01, 1.0), "mid": (70.0, 0.02, 2.0), "large": (80.0, 0.05, 4.0)}
 
@@ -31,37 +32,20 @@ def make_view(
     """
     cpu = DeviceClass("cpu", "cpu", 1, 1000, 0.5, 10.0)
     facts = [
-        VariantFacts(
+        make_facts(
             f"{task}/{name}/v@1",
-            task,
             accuracy,
-            {"cpu": 10.0},
-            {"cpu": load_s},
-            {"cpu": one_s},
-            {"cpu": (0.0, *(one_s * (1.0 + 0.5 * extra) for extra in range(8)))},
+            {"cpu": [one_s * (1.0 + 0.5 * extra) for extra in range(8)]},
+            load_s=load_s,
         )
         for task in rates_per_s
         for name, (accuracy, one_s, load_s) in LADDER.items()
     ]
-    held = [name for name, count in (loaded or {}).items() for _ in range(count)]
-    states = [
-        WorkerState(
-            f"w{number}",
-            "cpu",
-            1000,
-            tuple(
-                Instance(f"w{number}", place("t", name).variant_id, 10, 1.0, 0.0, 0)
-                for name in held[number : number + 1]
-            ),
-        )
-        for number in range(workers)
+    held = [
+        place("t", name).variant_id for name, count in (loaded or {}).items() for _ in range(count)
     ]
-    demands = tuple(
-        Demand(task, 10.0, min_accuracy_percent, rate) for task, rate in rates_per_s.items()
-    )
-    return ClusterView(
-        0.0, {"cpu": cpu}, tuple(states), tuple(facts), dict(rates_per_s), {}, demands
-    )
+    demands = [Demand(task, 10.0, min_accuracy_percent, rate) for task, rate in rates_per_s.items()]
+    return make_cluster_view({"cpu": cpu}, make_workers({"cpu": workers}, *held), facts, demands)
 
 
 def place(task: str, name: str) -> Placement:

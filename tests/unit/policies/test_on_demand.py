@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from modelless.common.errors import InvalidInputError
 from modelless.controller.control.planner import PlanLimits, Planner
-from modelless.controller.effects import LoadInstance, UnloadInstance
+from modelless.controller.device.messages import LoadInstance, UnloadInstance
 from modelless.policies.eviction.least_frequently_used import LeastFrequentlyUsed
 from modelless.policies.eviction.least_recently_used import LeastRecentlyUsed
 from modelless.policies.forecast.last_value import LastValue
@@ -20,6 +21,7 @@ from modelless.policies.scaling.on_demand import OnDemand
 from modelless.policies.seams import EvictionPolicy
 from modelless.policies.views import ClusterView, Demand, Instance, VariantFacts, WorkerState
 from modelless.variants.vocabulary import DeviceClass
+from tests.builders import make_cluster_view, make_facts
 
 GPU = DeviceClass("gpu", "gpu", 1, 1 << 40, 1.0, 300.0)
 SMALL, MIDDLE, LARGE = "t/small/v@1", "t/middle/v@1", "t/large/v@1"
@@ -27,8 +29,7 @@ OTHER = "u/m/v@1"
 
 
 def facts(variant_id: str, accuracy: float, latency_s: float) -> VariantFacts:
-    task = variant_id.split("/")[0]
-    return VariantFacts(variant_id, task, accuracy, {"gpu": 1e6}, {"gpu": 10.0}, {"gpu": latency_s})
+    return make_facts(variant_id, accuracy, {"gpu": [latency_s]}, memory_bytes=1e6, load_s=10.0)
 
 
 VARIANTS = (
@@ -50,12 +51,11 @@ def view(
         WorkerState(f"w{number}", "gpu", 1 << 30, tuple(held) if number == 0 else ())
         for number in range(workers)
     )
-    arrivals: dict[str, float] = {}
-    for demand in demands:
-        arrivals[demand.scope] = arrivals.get(demand.scope, 0.0) + demand.rate_per_s
-    unmet = fields.pop("unmet", {})
-    arrivals |= fields.pop("arrivals", {})
-    return ClusterView(0.0, {"gpu": GPU}, states, VARIANTS, arrivals, unmet, demands, **fields)
+    arrivals = fields.pop("arrivals", {})
+    seen = make_cluster_view(
+        {"gpu": GPU}, states, VARIANTS, demands, unmet_per_s=fields.pop("unmet", {})
+    )
+    return replace(seen, arrivals_per_s={**seen.arrivals_per_s, **arrivals}, **fields)
 
 
 def wanted(seen: ClusterView, **settings: Any) -> list[str]:

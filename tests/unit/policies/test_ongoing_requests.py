@@ -13,17 +13,15 @@ from modelless.policies.reasons import Reason
 from modelless.policies.scaling.fixed import Fixed
 from modelless.policies.scaling.ongoing_requests import OngoingRequests
 from modelless.policies.testing.options import DEVICE_CLASSES, make_cluster
-from modelless.policies.views import ClusterView, WorkerState
+from modelless.policies.views import ClusterView
+from tests.builders import make_cluster_view, make_workers
 
 
 def cluster(now_s: float, open_queries: int, workers: Mapping[str, int]) -> ClusterView:
-    states = tuple(
-        WorkerState(f"{name}/{number}", name, 1 << 30, ())
-        for name, count in workers.items()
-        for number in range(count)
-    )
     queries = {"t": open_queries - open_queries // 3, "t/m": open_queries // 3}
-    return ClusterView(now_s, DEVICE_CLASSES, states, (), {}, {}, (), queries)
+    return make_cluster_view(
+        DEVICE_CLASSES, make_workers(workers), now_s=now_s, open_queries=queries
+    )
 
 
 def prompt(**settings: float) -> OngoingRequests:

@@ -12,23 +12,16 @@ from modelless.common.errors import InvalidInputError
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling.predictive import Predictive
 from modelless.policies.testing.options import DEVICE_CLASSES
-from modelless.policies.views import ClusterView, Demand, VariantFacts, WorkerState
+from modelless.policies.views import ClusterView, Demand, VariantFacts
 from modelless.variants.vocabulary import Placement
+from tests.builders import make_cluster_view, make_facts, make_workers
 
 SMALL, LARGE = Placement("t/small/v@1", "cpu-1"), Placement("t/large/v@1", "cpu-1")
 
 
 def facts(name: str, accuracy: float, batch_s: Sequence[float]) -> VariantFacts:
     """A variant on cpu-1, from the latencies of batches of 1, 2, ... items."""
-    return VariantFacts(
-        f"t/{name}/v@1",
-        "t",
-        accuracy,
-        {"cpu-1": 1e6},
-        {"cpu-1": 1.0},
-        {"cpu-1": batch_s[0]},
-        {"cpu-1": (0.0, *batch_s)},
-    )
+    return make_facts(f"t/{name}/v@1", accuracy, {"cpu-1": batch_s})
 
 
 VARIANTS = (facts("small", 60, (0.01, 0.015, 0.02, 0.025)), facts("large", 80, (0.1, 0.16)))
@@ -37,11 +30,7 @@ VARIANTS = (facts("small", 60, (0.01, 0.015, 0.02, 0.025)), facts("large", 80, (
 def cluster(
     demands: Sequence[Demand] = (), workers: int = 2, variants: Sequence[VariantFacts] = VARIANTS
 ) -> ClusterView:
-    states = tuple(WorkerState(f"w{n}", "cpu-1", 1 << 30, ()) for n in range(workers))
-    rates: dict[str, float] = {}
-    for demand in demands:
-        rates[demand.scope] = rates.get(demand.scope, 0.0) + demand.rate_per_s
-    return ClusterView(0.0, DEVICE_CLASSES, states, tuple(variants), rates, {}, tuple(demands))
+    return make_cluster_view(DEVICE_CLASSES, make_workers({"cpu-1": workers}), variants, demands)
 
 
 def workers_for(

@@ -17,14 +17,15 @@ from modelless.policies.plan_quality import PlanSource
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling import proteus
 from modelless.policies.scaling.demand_mix import DemandKind
-from modelless.policies.scaling.mixed_integer import Effort
+from modelless.policies.scaling.mixed_integer import SolverLimits
 from modelless.policies.scaling.proteus import BETAS, Proteus
-from modelless.policies.scaling.proteus_program import ProteusProgram, Search
+from modelless.policies.scaling.proteus_program import ProteusProgram, SearchResult
 from modelless.policies.scaling.worker_options import WorkerOption, worker_options
-from modelless.policies.views import ClusterView, Demand, Targets, VariantFacts, WorkerState
+from modelless.policies.views import ClusterView, Demand, Targets, WorkerState
 from modelless.variants.vocabulary import DeviceClass, Placement
+from tests.builders import make_cluster_view, make_facts, make_workers
 
-EFFORT = Effort(10_000, 1e-6, 60.0)
+LIMITS = SolverLimits(10_000, 1e-6, 60.0)
 
 
 def make_view(
@@ -40,22 +41,12 @@ def make_view(
     """
     cpu = DeviceClass("cpu", "cpu", 1, 1000, 1.0, 10.0)
     facts = [
-        VariantFacts(
-            f"t/{name}/v@1",
-            "t",
-            accuracy,
-            {"cpu": 10.0},
-            {"cpu": 1.0},
-            {"cpu": one_s},
-            {"cpu": (0.0, *(one_s * (1.0 + 0.5 * extra) for extra in range(8)))},
-        )
+        make_facts(f"t/{name}/v@1", accuracy, {"cpu": [one_s * (1.0 + 0.5 * n) for n in range(8)]})
         for name, (accuracy, one_s) in variants.items()
     ]
-    states = tuple(WorkerState(f"w{number}", "cpu", 1000, ()) for number in range(workers))
-    rates: dict[str, float] = {}
-    for demand in demands:
-        rates[demand.scope] = rates.get(demand.scope, 0.0) + demand.rate_per_s
-    return ClusterView(now_s, {"cpu": cpu}, states, tuple(facts), rates, {}, tuple(demands))
+    return make_cluster_view(
+        {"cpu": cpu}, make_workers({"cpu": workers}), facts, demands, now_s=now_s
+    )
 
 
 def cpu(name: str) -> Placement:
@@ -139,7 +130,7 @@ def as_published(
 def test_the_linear_program_in_sums_is_the_published_one(seed: int, beta: float) -> None:
     kinds, options, workers = some_case(seed)
     expected = as_published(kinds, options, workers, beta)
-    found = ProteusProgram(kinds, options, workers).most_accurate(beta, EFFORT).solution
+    found = ProteusProgram(kinds, options, workers).most_accurate(beta, LIMITS).solution
     if expected is None:
         assert found is None
         return
@@ -158,7 +149,7 @@ def test_these_cases_are_of_both_kinds() -> None:
 def test_capacity_is_kept(seed: int) -> None:
     kinds, options, workers = some_case(seed)
     kinds = [replace(kind, items_per_s=kind.items_per_s / 4) for kind in kinds]
-    found = ProteusProgram(kinds, options, workers).most_accurate(1.05, EFFORT).solution
+    found = ProteusProgram(kinds, options, workers).most_accurate(1.05, LIMITS).solution
     assert found is not None
     demand = sum(kind.items_per_s for kind in kinds)
     used = Counter[str]()
@@ -330,16 +321,16 @@ def test_a_plan_tells_how_good_it_is_known_to_be() -> None:
         assert greedy.words() == "greedy, how far from the best is not known"
 
 
-def poor(bound: float) -> Callable[..., Search]:
+def poor(bound: float) -> Callable[..., SearchResult]:
     """A search that ends with a plan of the quickest variant alone, and a bound."""
 
-    def most_accurate(self: ProteusProgram, beta: float, effort: Effort) -> Search:
+    def most_accurate(self: ProteusProgram, beta: float, limits: SolverLimits) -> SearchResult:
         quickest = max(range(len(self._capacities)), key=lambda o: self._capacities[o])
         plan = [0.0] * len(self._capacities)
         plan[quickest] = 4.0
         solution = self.accuracy_of(plan, beta, 10.0)
         assert solution is not None
-        return Search(replace(solution, bound=bound), is_impossible=False, by_clock=True)
+        return SearchResult(replace(solution, bound=bound), is_impossible=False, by_clock=True)
 
     return most_accurate
 
@@ -376,10 +367,12 @@ def test_the_last_plan_is_kept_if_nothing_better_is_found(monkeypatch: pytest.Mo
 
 def test_of_equal_plans_the_searchs_is_taken_and_never_one_that_is_worse() -> None:
     twins = {"one": (70.0, 0.02), "other": (70.01, 0.0201)}
-    view = make_view(twins, 2, [Demand("t", 1.0, 0.0, 20.0)])
-    policy = Proteus(interval_s=0.0, gap=0.01)
+    asked = [Demand("t", 1.0, 0.0, 20.0)]
+    view = make_view(twins, 2, asked)
     for held in ("one", "other"):
-        policy._held = {cpu(held): 2}
+        policy = Proteus(interval_s=0.0, gap=0.01)
+        only = policy.targets(make_view({held: twins[held]}, 2, asked), {"t": 20.0})
+        assert dict(only.instances) == {cpu(held): 2}
         targets = policy.targets(view, {"t": 20.0})
         assert dict(targets.instances) == {cpu("other"): 2}
         assert targets.quality is not None

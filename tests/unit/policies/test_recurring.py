@@ -1,4 +1,4 @@
-"""What wakes at regular intervals is foreseen; what does not, or no more, is not."""
+"""Awakenings at regular intervals are forecast; others are not."""
 
 from __future__ import annotations
 

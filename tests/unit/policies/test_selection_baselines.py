@@ -1,4 +1,4 @@
-"""What each published selection policy is about, on choices made for it."""
+"""Each published selection policy, on choices that show its idea."""
 
 from __future__ import annotations
 

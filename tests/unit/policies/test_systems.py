@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from modelless.common.errors import InvalidInputError, ModellessError, NotFoundError
+from modelless.common.errors import InvalidInputError, ModellessError
 from modelless.policies.discovery import BUILT_IN
 from modelless.policies.seams import SelectionPolicy
-from modelless.policies.systems import find_system, parse_suite, parse_systems, systems
+from modelless.policies.systems import parse_suite, parse_systems, systems
 
 FIELDS: dict[str, Any] = {
     "description": "One line.",
@@ -39,12 +39,6 @@ def test_every_selection_policy_is_in_a_system() -> None:
         said = system.policies["selection"]
         used.add(said if isinstance(said, str) else said["policy"])
     assert used == BUILT_IN[SelectionPolicy].keys()
-
-
-def test_a_system_is_found_by_name() -> None:
-    assert find_system("infaas").policies["scaling"] == "infaas-autoscaler"
-    with pytest.raises(NotFoundError, match=r"'infas' does not exist.*Did you mean 'infaas'"):
-        find_system("infas")
 
 
 @pytest.mark.parametrize(

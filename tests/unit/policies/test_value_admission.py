@@ -16,6 +16,7 @@ from modelless.policies.selection.best_value.admission import (
 )
 from modelless.policies.selection.best_value.best_value import BestValue
 from modelless.policies.selection.best_value.crowd import Crowd
+from modelless.policies.selection.best_value.market import Market
 from modelless.policies.selection.best_value.menu import make_menu
 from modelless.policies.selection.best_value.price import (
     Devices,
@@ -25,7 +26,17 @@ from modelless.policies.selection.best_value.price import (
     kind_of,
     price_of_time,
 )
-from modelless.policies.views import QueryView, QueueView, ResidentView, Run, WorkerView
+from modelless.policies.views import (
+    Candidates,
+    Defer,
+    QueryView,
+    QueueView,
+    ResidentView,
+    Run,
+    WorkerView,
+)
+from modelless.variants.estimates import Estimates
+from modelless.variants.vocabulary import Placement
 
 RNG = np.random.default_rng(0)
 
@@ -164,6 +175,18 @@ def test_a_crowd_holds_enough_of_each_sort_at_a_price_and_of_the_most_urgent_wit
         assert len(served) <= 64
 
 
+def arrive(policy: BestValue, asked: QueryView, at_s: float) -> None:
+    """Have a query come in that what ``WORKER`` holds can serve."""
+    p50_s = np.array([view.p50_s[1] for view in VIEWS])
+    estimates = Estimates(p50_s, 1.05 * p50_s, 1.1 * p50_s, np.ones(2), np.ones(2))
+    placements = tuple(Placement(view.variant_id, "cpu") for view in VIEWS)
+    accuracy = np.array([view.accuracy_percent for view in VIEWS])
+    idle_s = np.full(2, at_s)
+    rows = Candidates(placements, accuracy, np.zeros(2), estimates, idle_s, at_s)
+    asked = asked._replace(arrival_s=at_s, deadline_s=at_s + asked.deadline_s - asked.arrival_s)
+    assert isinstance(policy.on_arrival(asked, rows, RNG), Defer)
+
+
 def crowded(per_s: float, strict_part: float = 0.0, **limits: Any) -> BestValue:
     """A policy that has seen so much come for two seconds, up to now (2.0)."""
     policy = BestValue()
@@ -171,7 +194,7 @@ def crowded(per_s: float, strict_part: float = 0.0, **limits: Any) -> BestValue:
     for number in range(int(2 * per_s)):
         is_strict = number % 100 < 100.0 * strict_part
         asked = query(number, 78.0 if is_strict else 0.0, **limits)
-        policy._market.on_query(asked, number / per_s)
+        arrive(policy, asked, number / per_s)
     return policy
 
 
@@ -218,7 +241,7 @@ def test_a_higher_priority_is_served_though_time_is_worth_more() -> None:
     policy = crowded(2000.0)
     for number in range(4):
         asked = query(50_000 + number, 78.0)._replace(priority=9)
-        policy._market.on_query(asked, 1.0 + number / 4.0)
+        arrive(policy, asked, 1.0 + number / 4.0)
     urgent = [each._replace(priority=9) for each in waiting(*range(4), min_accuracy=78.0)]
     run = run_of(policy, (*urgent, *waiting(*range(10, 60))))
     assert {each.priority for each in run.queries} == {9}
@@ -232,7 +255,7 @@ def test_a_higher_priority_is_served_though_it_can_outwait_the_crowd() -> None:
     ]
     for number, each in enumerate(urgent):
         asked = each._replace(query_id=50_000 + number)
-        policy._market.on_query(asked, 1.0 + number / 4.0)
+        arrive(policy, asked, 1.0 + number / 4.0)
     run = run_of(policy, (*urgent, *waiting(*range(10, 60))))
     assert {each.priority for each in run.queries} == {9}
 
@@ -255,20 +278,20 @@ def test_who_cannot_be_served_here_hides_nobody() -> None:
 
 
 def test_a_query_of_many_items_is_no_crowd() -> None:
-    policy = BestValue()
-    policy.on_idle(WORKER, [], 0.0, RNG)
+    market = Market(0.95, 0.85, 100.0, 5.0, 0.02)
+    market.on_idle(WORKER, [], 0.0)
     for number in range(5):
-        policy._market.on_query(query(number)._replace(items=8), 4.0 * number)
-    run_of(
-        policy, tuple(each._replace(arrival_s=16.0, deadline_s=18.0) for each in waiting(1)), 16.0
-    )
-    assert policy._market.price_on("cpu") == 0.0
+        market.on_query(query(number)._replace(items=8), 4.0 * number)
+    (alone,) = waiting(1)
+    queue = QueueView("t", None, None, (alone._replace(arrival_s=16.0, deadline_s=18.0),))
+    market.on_idle(WORKER, [queue], 16.0)
+    assert market.price_on("cpu") == 0.0
 
 
 def test_a_tenant_that_floods_the_queue_crowds_out_only_itself() -> None:
     policy = crowded(2000.0, tenant="flood")
     for number in range(8):
-        policy._market.on_query(query(9000 + number, tenant="small"), 1.0 + number / 8.0)
+        arrive(policy, query(9000 + number, tenant="small"), 1.0 + number / 8.0)
     small = waiting(900, 901, tenant="small")
     run = run_of(policy, (*waiting(*range(200), tenant="flood"), *small))
     flood = [each for each in run.queries if each.tenant == "flood"]
@@ -278,11 +301,17 @@ def test_a_tenant_that_floods_the_queue_crowds_out_only_itself() -> None:
 
 
 def test_who_is_asked_about_again_does_not_count_again() -> None:
-    policy = crowded(100.0)
-    before = policy._market._rates.per_s(2.0)
-    for _ in range(500):
-        policy._market.on_query(query(5), 2.0)
-    assert policy._market._rates.per_s(2.0) == before
+    prices = []
+    for times in (1, 500):
+        market = Market(0.95, 0.85, 100.0, 5.0, 0.02)
+        market.on_idle(WORKER, [], 0.0)
+        for number in range(1000):
+            market.on_query(query(number), number / 500.0)
+        for _ in range(times):
+            market.on_query(query(500), 2.0)
+        market.on_idle(WORKER, [QueueView("t", None, None, waiting(1))], 2.0)
+        prices.append(market.price_on("cpu"))
+    assert prices[0] == prices[1] > 0.0
 
 
 def test_a_long_queue_is_not_gone_through_to_its_end() -> None:

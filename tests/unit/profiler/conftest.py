@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 
 from modelless.profiler.devices.device import DeviceFacts
-from modelless.profiler.measure.jobs import Job, World
+from modelless.profiler.measure.jobs import MeasurementJob, MeasuringEnvironment
 from modelless.profiler.measure.measurement import Measurement
-from modelless.profiler.measure.noise import QUIET, Noise
+from modelless.profiler.measure.noise import Noise
 from modelless.variants.runtimes.base import Tensors
 from modelless.variants.vocabulary import (
     Accuracy,
     DeviceClass,
-    Engine,
     Precision,
     Provenance,
     Variant,
 )
+from tests import builders
 
 
 @dataclass
@@ -70,8 +70,8 @@ class FakeLoaded:
 class FakeGauge:
     """Noise as the test sets it: for the first probe, before a placement, during a point."""
 
-    first: Noise = QUIET
-    during: Noise = QUIET
+    first: Noise = field(default_factory=Noise)
+    during: Noise = field(default_factory=Noise)
     probes: int = 0
     queued: list[Noise] = field(default_factory=list)
 
@@ -101,15 +101,10 @@ class MemorySink:
 
 
 def make_variant(name: str = "int8-224", model: str = "lite0", version: int = 1) -> Variant:
-    return Variant(
-        task="imagenet",
-        model=model,
-        name=name,
-        version=version,
+    return builders.make_variant(
+        f"imagenet/{model}/{name}@{version}",
         precision=Precision.INT8,
         resolution_px=224,
-        engine=Engine.ONNXRUNTIME_CPU,
-        artifact_sha256="0" * 64,
         artifact_bytes=500,
         accuracy=Accuracy(74.4, "top-1", Provenance.PUBLISHED, "a page"),
         parameter_count=4_650_000,
@@ -159,7 +154,7 @@ def make_measurement(**changes: Any) -> Measurement:
 
 @dataclass
 class Bench:
-    """A campaign's world in the hand of a test.
+    """A campaign's environment in the hand of a test.
 
     ``latency_s`` maps (variant id, batch) to the seconds of each run, which then varies by +-1 %.
     """
@@ -172,7 +167,7 @@ class Bench:
     fail_at_batch: int | None = None
     loaded: list[FakeLoaded] = field(default_factory=list)
 
-    def load(self, job: Job) -> FakeLoaded:
+    def load(self, job: MeasurementJob) -> FakeLoaded:
         if job.variant.id == self.fail_load:
             raise RuntimeError("cannot be loaded")
         self.clock.now_s += self.load_s
@@ -191,8 +186,8 @@ class Bench:
         return one
 
     @property
-    def world(self) -> World:
-        return World(
+    def environment(self) -> MeasuringEnvironment:
+        return MeasuringEnvironment(
             clock=self.clock,
             now=lambda: datetime(2025, 1, 1, tzinfo=UTC),
             load=self.load,
@@ -205,9 +200,9 @@ class Bench:
         return [batch for one in self.loaded for batch in one.runs]
 
 
-def make_jobs(count: int = 3, threads: int = 1) -> list[Job]:
+def make_jobs(count: int = 3, threads: int = 1) -> list[MeasurementJob]:
     return [
-        Job(
+        MeasurementJob(
             make_variant(f"v{number}"),
             make_device(threads),
             Path("none.onnx"),

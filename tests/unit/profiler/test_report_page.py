@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from modelless.common.drawing import SERIES, css_variable, render_png, render_svg, spread
 from modelless.common.errors import EnvironmentUnfitError
+from modelless.common.pages import STYLE, count_of, table
 from modelless.profiler.report.document import Report, report_of
 from modelless.profiler.report.page import file_name, render
-from modelless.profiler.report.page_parts import count_of, table
-from modelless.profiler.report.page_style import STYLE
-from modelless.profiler.report.plotting import SERIES, css_variable, render_png, render_svg, spread
 from modelless.profiler.report.profiles import profiles_of
 from tests.unit.balanced import Balanced
 
@@ -207,5 +206,5 @@ def test_a_colour_is_the_variable_in_svg_and_its_light_value_in_png() -> None:
 def test_without_matplotlib_the_way_out_is_told(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     report = report_of(profiles(make, (variant(make, "a", 70.0), {1: 1.0})))
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(EnvironmentUnfitError, match=r"modelless\[demo\]"):
+    with pytest.raises(EnvironmentUnfitError, match=r"modelless\[report\]"):
         render(report, made="modelless")

@@ -15,11 +15,11 @@ from modelless.controller.replay.as_world import write_world
 from modelless.controller.replay.queries import Arrival, arrivals_in, outcomes_in
 from modelless.controller.sim.run import simulate
 from modelless.controller.sim.worlds import world as world_module
-from modelless.controller.sim.worlds.arrivals import queries
 from modelless.controller.sim.worlds.profiles import build_fleet
+from modelless.controller.sim.worlds.query_streams import queries
 from modelless.controller.sim.worlds.world import load_world
 
-from .session import CLOCK, START_S, record_control, record_gateway, snapshot
+from .session import CLOCK, START_S, record_device, record_gateway, snapshot
 
 SETTINGS = {
     "gateways": {"device_class": "cpu-1"},
@@ -32,7 +32,7 @@ SETTINGS = {
 def recording(tmp_path: Path) -> Path:
     known = snapshot(**SETTINGS)
     record_gateway(tmp_path, known, queries=300)
-    record_control(tmp_path, known.settings, ticks=3)
+    record_device(tmp_path)
     return tmp_path
 
 

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
 import pytest
 
+from modelless import __version__
 from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.controller.config import parse_settings
-from modelless.controller.dispatch.dispatcher import Dispatcher
-from modelless.controller.replay.recorded import QUESTIONS, RecordedDispatcher
+from modelless.controller.control.messages import ControlEvent
+from modelless.controller.device.messages import Event as DeviceEvent
+from modelless.controller.dispatch.messages import DispatchEvent
+from modelless.controller.replay.codec import decode
+from modelless.controller.replay.recorded import Recorded
 from modelless.controller.replay.replay import replay, tapes_in
+from modelless.controller.replay.tape import TapeReader
 from modelless.policies.discovery import BUILT_IN
 from modelless.policies.seams import ScalingPolicy, SelectionPolicy
 
-from .session import record_control, record_gateway, snapshot
+from .session import open_tape, record_control, record_device, record_gateway, snapshot
 
 NEEDS_SETTINGS = {"static": {"policy": "static", "variant": "imagenet/lite0/int8@1"}}
 SELECTION = [NEEDS_SETTINGS.get(name, name) for name in BUILT_IN[SelectionPolicy]]
@@ -47,7 +54,19 @@ def test_every_scaling_policy_replays_to_identical_effects(scaling: str, tmp_pat
     done = replay(tape)
     assert done.difference is None
     assert done.what == "control"
-    assert done.inputs == 41  # a tick each, and once what may be loaded
+    assert done.inputs > 200
+    assert done.effects > 100
+
+
+def test_a_device_replays_to_identical_effects(tmp_path: Path) -> None:
+    for seed in range(5):
+        folder = tmp_path / str(seed)
+        record_device(folder, seed=seed)
+        (tape,) = tapes_in(folder)
+        done = replay(tape)
+        assert (done.what, done.name, done.difference, done.ending) == ("device", "w", None, "end")
+        assert done.inputs == 600
+        assert done.effects > 300
 
 
 def test_another_process_with_other_hashes_gives_the_same(tmp_path: Path) -> None:
@@ -56,12 +75,13 @@ def test_another_process_with_other_hashes_gives_the_same(tmp_path: Path) -> Non
         record_gateway(tmp_path, known, queries=120, name=str(number))
     for scaling in SCALING:
         settings = parse_settings({"policies": {"scaling": scaling}})
-        record_control(tmp_path, settings, ticks=10, name=scaling)
+        record_control(tmp_path, settings, ticks=10)
+    record_device(tmp_path)
     command = [sys.executable, "-m", "modelless.controller.cli", "replay", str(tmp_path), "--json"]
     environment = {**os.environ, "PYTHONHASHSEED": "4711"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     told = json.loads(done.stdout)
-    assert [tape["difference"] for tape in told["tapes"]] == [None] * len(SELECTION + SCALING)
+    assert [tape["difference"] for tape in told["tapes"]] == [None] * len(SELECTION + SCALING + [1])
     assert done.returncode == 0
 
 
@@ -82,9 +102,51 @@ def test_what_a_policy_s_module_prints_is_no_part_of_the_answer(
     assert "imported" in done.stderr
 
 
-def test_every_input_of_a_dispatcher_is_recorded() -> None:
-    public = {name for name in dir(Dispatcher) if not name.startswith("_")}
-    assert public - QUESTIONS == {name for name in vars(RecordedDispatcher) if name in public}
+class Counter:
+    """A machine of another kind: events and effects that no dispatcher has."""
+
+    total = 0
+
+    def handle(self, event: Added, _: float) -> list[Total]:
+        self.total += sum(event.counts.values())
+        return [Total(self.total)]
+
+
+class Added(NamedTuple):
+    """An event whose mapping has keys other than text."""
+
+    counts: Mapping[tuple[str, float], int]
+
+
+class Total(NamedTuple):
+    """The counter's effect."""
+
+    total: int
+
+
+def test_any_machine_is_recorded(tmp_path: Path) -> None:
+    tape = open_tape(tmp_path, "counter", {})
+    recorded = Recorded(Counter(), tape)
+    events = [Added({("a", 0.1): 2, ("b", math.inf): 3}), Added({}), Added({("c", 1.0): 1})]
+    effects = [recorded.handle(event, 0.5 * number) for number, event in enumerate(events)]
+    tape.close()
+    assert effects == [[Total(5)], [Total(5)], [Total(6)]]
+    assert recorded.total == 6
+    items = list(TapeReader(tape.path).items())
+    assert [now_s for now_s, _, _ in items] == [0.0, 0.5, 1.0]
+    assert [event[0] for _, event, _ in items] == ["Added"] * 3
+    assert [decode(Added, event[1:]) for _, event, _ in items] == events
+    assert [told for _, _, told in items] == [[["Total", 5]], [["Total", 5]], [["Total", 6]]]
+
+
+def test_a_session_has_every_event_that_can_be_recorded(tmp_path: Path) -> None:
+    record_gateway(tmp_path, snapshot())
+    record_control(tmp_path, parse_settings({}))
+    record_device(tmp_path)
+    kinds = (ControlEvent, DeviceEvent, DispatchEvent)
+    for tape, event_type in zip(tapes_in(tmp_path), kinds, strict=True):
+        names = {event[0] for _, event, _ in TapeReader(tape).items()}
+        assert names == {kind.__name__ for kind in get_args(event_type)} - {"CatalogChanged"}
 
 
 def test_the_first_difference_is_found_and_shown(tmp_path: Path) -> None:
@@ -93,7 +155,7 @@ def test_the_first_difference_is_found_and_shown(tmp_path: Path) -> None:
     lines = gzip.decompress(tape.read_bytes()).decode().splitlines()
     place = next(n for n, line in enumerate(lines) if n > 40 and '"Execute"' in line)
     item = json.loads(lines[place])
-    name, _, effects = item
+    _, (name, *_), effects = item
     run = next(effect for effect in effects if effect[0] == "Execute")
     run[2] = "w9"
     lines[place] = json.dumps(item)
@@ -127,7 +189,17 @@ def test_another_seed_or_format_is_no_silent_success(tmp_path: Path) -> None:
     assert replay(tape).difference is not None
     header["format"] = 99
     tape.write_bytes(gzip.compress((json.dumps(header) + "\n").encode()))
-    with pytest.raises(InvalidInputError, match="format 1"):
+    with pytest.raises(InvalidInputError, match=f"format 99 by modelless {__version__}"):
+        replay(tape)
+    old = json.dumps({"format": 1, "modelless": "0.1.0", "what": "gateway"})
+    tape.write_bytes(gzip.compress((old + "\n").encode()))
+    with pytest.raises(InvalidInputError, match=r"modelless 0\.1\.0") as raised:
+        replay(tape)
+    assert f"modelless {__version__}" in str(raised.value)
+    unknown = json.dumps([1.0, ["QueryLeft", 1], []])
+    lines[1] = unknown
+    tape.write_bytes(gzip.compress("\n".join([*lines[:2], ""]).encode()))
+    with pytest.raises(InvalidInputError, match="QueryLeft"):
         replay(tape)
     tape.write_bytes(b"not a tape")
     with pytest.raises(InvalidInputError, match="readable tape"):

@@ -6,17 +6,24 @@ import json
 import math
 from pathlib import Path
 
-from modelless.controller.dispatch.instances import WorkerReport
+from modelless.controller.dispatch.messages import (
+    Advised,
+    Complete,
+    QueryCancelled,
+    Tick,
+    WorkerReport,
+)
 from modelless.controller.replay.codec import decode, encode, encode_item
 from modelless.controller.replay.snapshot import read_snapshot
 from modelless.controller.replay.tape import Tape, TapeReader
 from modelless.policies.views import QueryView
+from modelless.variants.vocabulary import Placement
 from tests.unit.dispatch.world import make_query
 
 from .session import snapshot
 
 
-def read(path: Path) -> tuple[list[list[object]], str]:
+def read(path: Path) -> tuple[list[tuple[float, list[object], list[object]]], str]:
     reader = TapeReader(path)
     return list(reader.items()), reader.ending
 
@@ -24,27 +31,27 @@ def read(path: Path) -> tuple[list[list[object]], str]:
 def test_a_tape_reads_back_and_says_how_it_ended(tmp_path: Path) -> None:
     tape = Tape(tmp_path / "new" / "a.tape.gz", {"what": "gateway"}, 1 << 20)
     for number in range(1000):
-        tape.put(("on_tick", (number / 3,), []))
+        tape.put((number / 3, Tick(), []))
     tape.close()
     items, ending = read(tape.path)
     assert ending == "end"
-    assert [item[1] for item in items] == [[number / 3] for number in range(1000)]
+    assert items == [(number / 3, ["Tick"], []) for number in range(1000)]
 
 
 def test_a_full_queue_cuts_the_tape_and_says_so(tmp_path: Path) -> None:
     tape = Tape(tmp_path / "a.tape.gz", {}, 1 << 20, most_queued=10)
     for number in range(5000):
-        tape.put(("on_tick", (number,), []))
+        tape.put((float(number), Tick(), []))
     tape.close()
     items, ending = read(tape.path)
     assert ending == "10 items waited to be written"
-    assert [item[1] for item in items] == [[number] for number in range(len(items))]
+    assert items == [(number, ["Tick"], []) for number in range(len(items))]
 
 
 def test_a_full_file_cuts_the_tape(tmp_path: Path) -> None:
     tape = Tape(tmp_path / "a.tape.gz", {}, 1 << 16, most_queued=60_000)
     for number in range(60_000):
-        tape.put(("on_tick", (math.sin(number),), []))
+        tape.put((math.sin(number), Tick(), []))
     tape.close()
     assert tape.path.stat().st_size <= 1 << 16
     items, ending = read(tape.path)
@@ -59,7 +66,10 @@ def test_values_read_back_bit_for_bit() -> None:
         assert decode(QueryView, json.loads(encode(each))) == each
     report = WorkerReport("w0", "cpu-1", ("a", "b"), 0.1 / 3)
     assert decode(WorkerReport, json.loads(encode(report))) == report
-    assert encode_item("on_cancel", (1, 2.0), None) == '["on_cancel",[1,2.0],null]'
+    told = encode_item(2.0, QueryCancelled(1), [Complete(1, 3)])
+    assert told == '[2.0,["QueryCancelled",1],[["Complete",1,3]]]'
+    shares = Advised({"a": {Placement("a/b/c@1", "cpu-1"): 0.1}, "b": {}})
+    assert decode(Advised, json.loads(encode(shares))) == shares
 
 
 def test_a_snapshot_makes_the_same_cost_model() -> None:
@@ -69,13 +79,13 @@ def test_a_snapshot_makes_the_same_cost_model() -> None:
     assert again.variants == known.variants
     assert again.device_classes == known.device_classes
     assert list(again.cost_inputs.measurements) == list(known.cost_inputs.measurements)
-    assert list(again.cost_inputs.supposed) == list(known.cost_inputs.supposed)
+    assert list(again.cost_inputs.predicted) == list(known.cost_inputs.predicted)
 
 
 def test_nothing_is_kept_after_the_end(tmp_path: Path) -> None:
     tape = Tape(tmp_path / "a.tape.gz", {}, 1 << 20)
-    tape.put(("on_tick", (1.0,), []))
+    tape.put((1.0, Tick(), []))
     tape.close()
-    tape.put(("on_tick", (2.0,), []))
-    assert read(tape.path) == ([["on_tick", [1.0], []]], "end")
+    tape.put((2.0, Tick(), []))
+    assert read(tape.path) == ([(1.0, ["Tick"], [])], "end")
     assert not tape._queue

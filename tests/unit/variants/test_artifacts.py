@@ -7,6 +7,7 @@ import hashlib
 import os
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from modelless.common.errors import IntegrityError, InvalidInputError, StoreError
@@ -151,8 +152,12 @@ class TestRemote:
         rewrite(store.fetch(SHA256), DATA[:-1])
         assert store.read(SHA256) == DATA
 
-    def test_a_damaged_original_is_refused_and_mended(self, store: ArtifactStore) -> None:
-        store._fs.pipe_file(store._remote(SHA256), DATA[:-1])
+    def test_a_damaged_original_is_refused_and_mended(
+        self, store: ArtifactStore, tmp_path: Path
+    ) -> None:
+        files = fsspec.filesystem("memory")
+        (path,) = (each for each in files.find(str(tmp_path)) if SHA256 in each)
+        files.pipe_file(path, DATA[:-1])
         with pytest.raises(IntegrityError, match="corrupted or swapped"):
             store.fetch(SHA256)
         store.put(DATA)

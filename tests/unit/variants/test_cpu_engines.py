@@ -15,8 +15,7 @@ from modelless.variants.runtimes import LoadedVariant, Runtime, find_runtime
 from modelless.variants.runtimes.engines import ENGINES
 from modelless.variants.runtimes.resident_memory import resident_bytes
 from modelless.variants.vocabulary import Engine
-
-from .tiny_models import (
+from tests.builders import (
     expected_scores,
     make_model,
     need,

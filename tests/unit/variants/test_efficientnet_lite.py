@@ -16,6 +16,7 @@ from onnx import shape_inference
 from PIL import Image
 
 from modelless.common.errors import EnvironmentUnfitError, IntegrityError
+from modelless.variants.graphs.canonical import write_model
 from modelless.variants.making.session import Session
 from modelless.variants.zoo.efficientnet_lite import (
     ARCHITECTURES,
@@ -27,15 +28,11 @@ from modelless.variants.zoo.efficientnet_lite import (
     scaled_channels,
 )
 from modelless.variants.zoo.graph import (
-    FLOAT_LAYERS,
     OUTPUT,
-    Range,
-    quantise_weight,
     write_graph,
 )
-from modelless.variants.zoo.imagenet import class_names
+from modelless.variants.zoo.imagenet import FLOAT_LAYERS, class_names, quantised
 from modelless.variants.zoo.photos import LABELLED, UNLABELLED, crops
-from modelless.variants.zoo.quantise import Calibration, calibrate, correct_biases
 
 LITE0 = ARCHITECTURES[0]
 PHOTOS = {photo.name: photo for photo in LABELLED}
@@ -48,19 +45,13 @@ def network() -> Network:
 
 
 @pytest.fixture(scope="module")
-def calibration(network: Network) -> Calibration:
-    return calibrate(network, _calibration_pixels())
-
-
-@pytest.fixture(scope="module")
 def fp32(network: Network) -> bytes:
     return write_graph(network, 224).SerializeToString()
 
 
 @pytest.fixture(scope="module")
-def int8(network: Network, calibration: Calibration) -> bytes:
-    corrected = correct_biases(network, calibration.means)
-    return write_graph(corrected, 224, calibration.ranges).SerializeToString()
+def int8(network: Network) -> bytes:
+    return write_model(quantised(network, _calibration_pixels()))
 
 
 def _calibration_pixels() -> list[NDArray[np.uint8]]:
@@ -244,30 +235,6 @@ def test_onnxruntime_fuses_int8_into_integer_kernels(
     assert (kinds["DequantizeLinear"], kinds["QuantizeLinear"]) == (1, 1)  # pixels; block 0 ends
 
 
-def test_the_same_bytes_every_time(
-    network: Network, calibration: Calibration, fp32: bytes, int8: bytes
-) -> None:
+def test_the_same_bytes_every_time(network: Network, fp32: bytes, int8: bytes) -> None:
     assert write_graph(network, 224).SerializeToString() == fp32
-    again = calibrate(network, _calibration_pixels())
-    corrected = correct_biases(network, again.means)
-    assert write_graph(corrected, 224, again.ranges).SerializeToString() == int8
-
-
-def test_ranges_hold_zero_exactly() -> None:
-    assert Range.of(0.5, 6.0) == Range(scale=float(np.float32(6 / 255)), zero_point=0)
-    assert Range.of(-1.0, -0.5).zero_point == 255
-    for low, high in ((-50.9, 54.7), (-1e-3, 7.0), (-3.0, 1e-4), (0.0, 0.0)):
-        numbers = Range.of(low, high)
-        assert 0 <= numbers.zero_point <= 255
-        assert -numbers.zero_point * numbers.scale <= low + numbers.scale / 2
-        assert (255 - numbers.zero_point) * numbers.scale >= high - numbers.scale / 2
-
-
-def test_a_pruned_channel_keeps_its_bias_and_no_denormal_scale() -> None:
-    weight = np.array([[0.0, 0.0], [1e-38, 0.0], [0.5, -1.0]], np.float32)
-    bias = np.array([0.8, -0.3, 0.1])
-    codes, scale = quantise_weight(weight, at_least=np.abs(bias) / 2**30)
-    np.testing.assert_array_equal(codes, [[0, 0], [0, 0], [64, -127]])
-    assert scale.dtype == np.float32
-    assert (np.abs(bias / scale) <= 2**30 * (1 + 1e-6)).all()
-    assert (quantise_weight(weight)[1] >= 1e-10).all()
+    assert write_model(quantised(network, _calibration_pixels())) == int8

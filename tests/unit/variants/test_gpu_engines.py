@@ -12,8 +12,7 @@ from modelless.common.errors import InvalidInputError, ModellessError
 from modelless.variants.runtimes import LoadedVariant, Runtime, find_runtime
 from modelless.variants.runtimes.engines import ENGINES
 from modelless.variants.zoo.fashion_mnist import FashionMnist
-
-from .tiny_models import expected_scores, need, tiny_bytes, variant_of
+from tests.builders import expected_scores, need, tiny_bytes, variant_of
 
 pytestmark = pytest.mark.gpu
 

@@ -15,8 +15,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from modelless.common.errors import IntegrityError, InvalidInputError
 from modelless.variants.graphs.inspection import check_signature, inspect_onnx, read_onnx
 from modelless.variants.vocabulary import TensorSpec
-
-from .tiny_models import (
+from tests.builders import (
     TASK,
     make_model,
     tiny_bytes,
@@ -47,13 +46,9 @@ class TestFacts:
         path.write_bytes(tiny_bytes())
         facts = inspect_onnx(path)
         assert facts == inspect_onnx(str(path)) == inspect_onnx(tiny_bytes())
-        assert facts.opset == 17
-        assert facts.operators == {"Cast": 1, "MatMul": 1, "ReduceMean": 1}
         assert facts.inputs == TASK.inputs
         assert facts.outputs == TASK.outputs
         assert (facts.parameter_count, facts.multiply_adds, facts.weight_bytes) == (12, 12, 48)
-        assert facts.file_bytes == path.stat().st_size
-        assert facts.external_files == ()
 
     def test_convolutions_after_a_resize_are_counted_an_item(self) -> None:
         nodes = [
@@ -117,7 +112,7 @@ class TestFacts:
         model.graph.node[-1].CopyFrom(
             helper.make_node("Gelu", ["scores"], ["seen"], domain="com.microsoft")
         )
-        assert inspect_onnx(model.SerializeToString()).operators["Gelu (com.microsoft)"] == 1
+        assert inspect_onnx(model.SerializeToString()).weight_bytes == 48
 
 
 class TestRefusals:
@@ -180,7 +175,6 @@ class TestRefusals:
         model.graph.node.append(helper.make_node("Wrap", ["scores"], ["seen"], domain="local"))
         model.opset_import.append(helper.make_opsetid("local", 1))
         facts = inspect_onnx(model.SerializeToString())
-        assert facts.operators["Wrap (local)"] == 1
         assert facts.multiply_adds == 12
 
     @pytest.mark.parametrize("operator", ["EPContext", "PythonOp"])
@@ -251,11 +245,9 @@ class TestExternalData:
     )
     def test_beside_the_model(self, folder: Path, location: str, entries: dict[str, str]) -> None:
         path = self.save(folder, location, **entries)
-        facts = inspect_onnx(path)
-        assert facts.external_files == (location,)
-        assert facts.weight_bytes == 48
+        assert inspect_onnx(path).weight_bytes == 48
         whole = read_onnx(path)
-        assert inspect_onnx(whole).external_files == ()
+        assert inspect_onnx(whole).weight_bytes == 48
         weight = onnx.load_model_from_string(whole).graph.initializer[0]
         np.testing.assert_array_equal(numpy_helper.to_array(weight).ravel(), np.arange(12))
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from modelless.variants.runtimes.loading import load_measured
-from tests.unit.variants.tiny_models import variant_of
+from tests.builders import variant_of
 
 BATCHES: list[Any] = [{"image": items} for items in (1, 2, 4, 8)]
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import f1_score, top_k_accuracy_score
 
 from modelless.common.errors import InvalidInputError, NotFoundError
-from modelless.common.intervals import recommended_sample_size, wilson, wilson_percent
+from modelless.common.intervals import recommended_sample_size, wilson_percent
 from modelless.variants.metrics import Metric, find_metric, score
 from modelless.variants.metrics.detection import match, overlaps
 from modelless.variants.metrics.metric import standard_error
@@ -266,9 +266,11 @@ def test_few_perfect_items_are_no_certainty() -> None:
 @pytest.mark.parametrize(("half_width", "expected"), [(1.0, 90.0), (0.5, 75.0), (5.0, 50.0)])
 def test_the_recommended_sample_is_the_smallest(half_width: float, expected: float) -> None:
     count = recommended_sample_size(half_width, expected)
-    ends = [wilson(expected / 100, n) for n in (count - 1, count)]
-    widths = [100 * (high - low) / 2 for low, high in ends]
-    assert widths[1] <= half_width < widths[0]
+    fewer = count - count // 50
+    ends = [wilson_percent(round(expected / 100 * n), n) for n in (fewer, count)]
+    widths = [(high - low) / 2 for low, high in ends]
+    assert widths[0] > half_width
+    assert widths[1] == pytest.approx(half_width, rel=2e-3)
 
 
 def test_the_recommended_sample_is_the_textbooks() -> None:

@@ -14,8 +14,7 @@ from modelless.variants.runtimes import find_runtime, onnxruntime_cpu
 from modelless.variants.runtimes.onnxruntime_cpu import OnnxRuntimeCpu, session_options
 from modelless.variants.runtimes.onnxruntime_session import OnnxRuntimeVariant
 from modelless.variants.vocabulary import Engine
-
-from .tiny_models import (
+from tests.builders import (
     expected_scores,
     make_model,
     tiny_bytes,
@@ -42,7 +41,7 @@ def test_it_is_found_by_its_engine() -> None:
 
 def test_the_files_bytes_do_not_stay_beside_the_weights(tmp_path: Path) -> None:
     loaded = load(tmp_path, tiny_bytes())
-    assert [name for name, value in vars(loaded._session).items() if isinstance(value, bytes)] == []
+    assert [name for name, value in vars(loaded.session).items() if isinstance(value, bytes)] == []
 
 
 class TestArtifact:

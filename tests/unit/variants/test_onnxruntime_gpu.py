@@ -19,9 +19,9 @@ from modelless.variants.runtimes.onnxruntime_gpu import (
     OnnxRuntimeTensorRt,
 )
 from modelless.variants.vocabulary import Engine, Precision
+from tests.builders import expected_scores, tiny_bytes, variant_of, with_custom_operator
 
 from .fake_nvidia import FakeCuda, install_cuda
-from .tiny_models import expected_scores, tiny_bytes, variant_of, with_custom_operator
 
 IMAGES = np.random.default_rng(3).integers(0, 256, (5, 7, 6, 3), dtype=np.uint8)
 EVERY = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]

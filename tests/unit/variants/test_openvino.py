@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from modelless.common.errors import EnvironmentUnfitError
+from modelless.variants.graphs.canonical import write_model
 from modelless.variants.runtimes import LoadedVariant, find_runtime, openvino_cpu
 from modelless.variants.runtimes.engine_cache import EngineCache
 from modelless.variants.runtimes.openvino_cpu import OpenVinoCpu
@@ -21,10 +22,9 @@ from modelless.variants.vocabulary import Engine, Precision
 from modelless.variants.zoo.efficientnet_lite import ARCHITECTURES, Network, load_network
 from modelless.variants.zoo.fashion_mnist import FashionMnist
 from modelless.variants.zoo.graph import write_graph
+from modelless.variants.zoo.imagenet import quantised
 from modelless.variants.zoo.photos import LABELLED, UNLABELLED, crops
-from modelless.variants.zoo.quantise import Calibration, calibrate, correct_biases
-
-from .tiny_models import make_model, need, tiny_bytes, tiny_model, variant_of
+from tests.builders import make_model, need, tiny_bytes, tiny_model, variant_of
 
 need(Engine.OPENVINO)
 
@@ -55,12 +55,6 @@ def network() -> Network:
     return load_network(ARCHITECTURES[0])
 
 
-@pytest.fixture(scope="module")
-def calibration(network: Network) -> Calibration:
-    others = crops(np.random.default_rng(0), 1, UNLABELLED)
-    return calibrate(network, (crop.pixels for crop in list(others)[:4]))
-
-
 def photos(side: int | None = None) -> list[NDArray[np.uint8]]:
     """Some photos, whole; or their corners of so many pixels, in one batch."""
     pixels = [np.ascontiguousarray(photo.load()) for photo in LABELLED[:4]]
@@ -85,11 +79,9 @@ class TestAnswers:
             one, other = answers(tmp_path, data, {"image": batch})
             np.testing.assert_allclose(other, one, atol=2e-5)
 
-    def test_efficientnet_lite0_in_int8(
-        self, tmp_path: Path, network: Network, calibration: Calibration
-    ) -> None:
-        corrected = correct_biases(network, calibration.means)
-        data = write_graph(corrected, 224, calibration.ranges).SerializeToString()
+    def test_efficientnet_lite0_in_int8(self, tmp_path: Path, network: Network) -> None:
+        others = crops(np.random.default_rng(0), 1, UNLABELLED)
+        data = write_model(quantised(network, [crop.pixels for crop in others]))
         for batch in photos(side=224):
             one, other = answers(tmp_path, data, {"image": batch})
             np.testing.assert_allclose(other, one, atol=0.08)
@@ -141,7 +133,7 @@ class TestOptions:
     @pytest.mark.parametrize("threads", [1, 2])
     def test_the_compiled_model_has_them(self, tmp_path: Path, threads: int) -> None:
         loaded = load(tmp_path, tiny_bytes(), Engine.OPENVINO, threads)
-        compiled = loaded._request.get_compiled_model()  # type: ignore[attr-defined]
+        compiled = loaded.request.get_compiled_model()  # type: ignore[attr-defined]
         found = {
             name: str(compiled.get_property(name))
             for name in ("INFERENCE_NUM_THREADS", "NUM_STREAMS", "ENABLE_CPU_PINNING")
@@ -183,7 +175,7 @@ class TestCompiledModels:
         def refuse(*_: object) -> None:
             raise AssertionError("compiled again")
 
-        monkeypatch.setattr(openvino_cpu, "_compile", refuse)
+        monkeypatch.setattr(openvino_cpu, "compile_graph", refuse)
 
     def test_they_say_the_same_to_the_bit(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -223,7 +215,7 @@ class TestCompiledModels:
         before = self.scores(self.load(tmp_path))
         variant = variant_of(tiny_bytes())
         runtime = OpenVinoCpu(EngineCache(tmp_path / "cache"))
-        EngineCache(tmp_path / "cache").write(runtime._key(variant, 1), b"of another world")
+        EngineCache(tmp_path / "cache").write(runtime.cache_key(variant, 1), b"of another world")
         np.testing.assert_array_equal(self.scores(self.load(tmp_path)), before)
         assert "not taken from the cache" in caplog.text
 

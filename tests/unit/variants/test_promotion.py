@@ -26,8 +26,7 @@ from modelless.variants.registry.registry import Registry
 from modelless.variants.registry.versions import Line, Trial, TrialRules
 from modelless.variants.store import HistoryRow, open_store
 from modelless.variants.vocabulary import Engine, Precision
-
-from .tiny_models import ACCURACY, MODEL, TASK, tiny_bytes
+from tests.builders import ACCURACY, MODEL, TASK, tiny_bytes
 
 NAME = "pixels/mean/fp32"
 RULES = TrialRules(alpha=0.01, max_s=60.0)

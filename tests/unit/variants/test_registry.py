@@ -24,8 +24,7 @@ from modelless.variants.paths import parse_path
 from modelless.variants.registry.registry import Registry, open_registry
 from modelless.variants.store import HistoryRow, VariantRow, open_store
 from modelless.variants.vocabulary import Accuracy, Engine, Precision, Provenance, Variant
-
-from .tiny_models import (
+from tests.builders import (
     ACCURACY,
     MODEL,
     TASK,

@@ -11,8 +11,7 @@ import pytest
 from modelless.common.errors import InvalidInputError
 from modelless.variants.signature import DATATYPES, DTYPES, check_inputs, dtype_of
 from modelless.variants.vocabulary import Task, TensorSpec
-
-from .tiny_models import TASK
+from tests.builders import TASK
 
 TWO = Task(
     name="two",

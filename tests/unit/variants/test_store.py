@@ -44,8 +44,7 @@ from modelless.variants.store import (
     schema,
 )
 from modelless.variants.vocabulary import Engine, Precision
-
-from .tiny_models import ACCURACY, MODEL, TASK
+from tests.builders import ACCURACY, MODEL, TASK
 
 POSTGRESQL = os.environ.get("MODELLESS_TEST_POSTGRESQL_URL", "")
 

@@ -18,18 +18,24 @@ from modelless.common.errors import (
 )
 from modelless.variants.runtimes import find_runtime
 from modelless.variants.runtimes.engine_cache import EngineCache
-from modelless.variants.runtimes.tensorrt_build import MAX_BATCH, MAX_SIDE, shape_profiles
-from modelless.variants.runtimes.tensorrt_gpu import MAX_GRAPHS, TensorRt, TensorRtVariant
+from modelless.variants.runtimes.tensorrt_gpu import (
+    MAX_BATCH,
+    MAX_GRAPHS,
+    MAX_SIDE,
+    TensorRt,
+    TensorRtVariant,
+    shape_profiles,
+)
 from modelless.variants.vocabulary import Engine, Precision, TensorSpec
-
-from .fake_nvidia import FakeCuda, fake_tensorrt, install_cuda
-from .tiny_models import (
+from tests.builders import (
     expected_scores,
     tiny_bytes,
     variant_of,
     with_custom_operator,
     with_external_weight,
 )
+
+from .fake_nvidia import FakeCuda, fake_tensorrt, install_cuda
 
 IMAGES = np.random.default_rng(3).integers(0, 256, (5, 7, 6, 3), dtype=np.uint8)
 

@@ -14,9 +14,8 @@ from typing import ClassVar, Final
 import ml_dtypes
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from modelless.common.errors import InvalidInputError
 from modelless.variants.graphs.opsets import at_least_opset
-from modelless.variants.graphs.weights import replace, weights
+from modelless.variants.graphs.weights import replace, require_weights
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.maker import Made, Maker
 from modelless.variants.vocabulary import Precision
@@ -38,13 +37,7 @@ class Bf16(Maker):
         del calibration
         model = at_least_opset(model, 13)  # the first whose Cast takes bfloat16
         graph = model.graph
-        names = {weight.name for weight in weights(model)}
-        if not names:
-            raise InvalidInputError.of(
-                "bf16: model",
-                "no float32 weights",
-                "a convolution or a matrix product of constants",
-            )
+        names = {weight.name for weight in require_weights(model, self.name)}
         casts = []
         for tensor in graph.initializer:
             if tensor.name not in names:

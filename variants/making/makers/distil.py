@@ -24,9 +24,8 @@ from modelless.common.errors import InvalidInputError
 from modelless.variants.graphs.canonical import write_model
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.learning import deterministic, log_probabilities, soft_loss
-from modelless.variants.making.maker import Made, Maker
+from modelless.variants.making.maker import Made, Maker, send_message
 from modelless.variants.making.session import Session
-from modelless.variants.making.telling import tell
 from modelless.variants.vocabulary import Precision
 
 
@@ -124,7 +123,7 @@ class _Learning:
         optimiser = torch.optim.Adam(student.parameters(), lr=learning_rate)
         student.train()
         for epoch in range(epochs):
-            tell(f"learning, {epoch} of {epochs} epochs done")
+            send_message(f"learning, {epoch} of {epochs} epochs done")
             for place in torch.randperm(len(calls)).tolist():
                 optimiser.zero_grad()
                 loss = self._loss(self._answer(calls[place], place), self._targets[place])

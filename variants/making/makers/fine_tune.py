@@ -24,9 +24,8 @@ from modelless.variants.graphs.weights import attribute, constants, replace
 from modelless.variants.making.calibration import CalibrationData, Feed
 from modelless.variants.making.fidelity import Fidelity, compare
 from modelless.variants.making.learning import deterministic, log_probabilities, soft_loss
-from modelless.variants.making.maker import Made, Maker
+from modelless.variants.making.maker import Made, Maker, send_message
 from modelless.variants.making.session import Session
-from modelless.variants.making.telling import tell
 
 if TYPE_CHECKING:
     from modelless.variants.making.torch_graph import TorchGraph
@@ -95,7 +94,7 @@ class FineTune(Maker):
         order: list[int] = []
         for step in range(self.steps):
             if step % _TELL_EVERY == 0:
-                tell(f"{step} of {self.steps} steps done")
+                send_message(f"{step} of {self.steps} steps done")
             order = order or torch.randperm(len(seen)).tolist()
             optimiser.zero_grad()
             goal.loss(graph, seen[order.pop()], self.temperature).backward()
@@ -104,7 +103,7 @@ class FineTune(Maker):
 
 
 class _Goal:
-    """What is to be learned: the source's answers to the calibration data.
+    """The targets of training: the source's answers to the calibration data.
 
     Attributes:
         target: the tensor to learn by: the model's output, or what its Softmax reads.
@@ -164,7 +163,7 @@ class _Goal:
 
 
 def _split(calls: int) -> tuple[list[int], list[int]]:
-    """Which calls to learn from, and which to judge by."""
+    """The calls to learn from, and those to judge by."""
     if calls < 2:
         raise InvalidInputError.of(
             "fine-tune: calibration data", f"{calls} call of up to 32 items", "33 items or more"

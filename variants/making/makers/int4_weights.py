@@ -9,6 +9,9 @@ Frantar et al., "GPTQ", ICLR 2023, https://arxiv.org/abs/2210.17323, section 1.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -19,7 +22,6 @@ from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
 from modelless.variants.graphs.weights import add_constant, attribute, constants, weights
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.maker import Made, Maker
-from modelless.variants.making.quiet import logging_kept
 from modelless.variants.making.session import import_onnxruntime
 from modelless.variants.vocabulary import Precision
 
@@ -64,7 +66,7 @@ class Int4Weights(Maker):
 def _quantizer() -> type:
     import_onnxruntime()
     try:
-        with logging_kept():  # its import sets up logging for the whole process
+        with _logging_kept():  # its import sets up logging for the whole process
             from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
     except ImportError as error:
         raise EnvironmentUnfitError(
@@ -72,6 +74,18 @@ def _quantizer() -> type:
         ) from error
     found: type = MatMulNBitsQuantizer
     return found
+
+
+@contextmanager
+def _logging_kept() -> Iterator[None]:
+    """The root logger's handlers and level as they were, whatever an import sets up meanwhile."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        root.handlers[:] = handlers
 
 
 def _gemm_to_matmul(model: ModelProto) -> None:

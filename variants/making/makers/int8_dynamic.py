@@ -8,7 +8,10 @@ convolutions quantised in this way (``ConvInteger``) have no fast kernels on CPU
 
 from __future__ import annotations
 
+import logging
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -20,11 +23,10 @@ from modelless.common.errors import InvalidInputError
 from modelless.variants.graphs.weights import weights
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.maker import Made, Maker
-from modelless.variants.making.quiet import without_message
 from modelless.variants.making.session import import_onnxruntime
 from modelless.variants.vocabulary import Precision
 
-# What ONNX Runtime logs on seeing a DequantizeLinear, though it only restores pixels.
+# A message that ONNX Runtime logs on seeing a DequantizeLinear, though it only restores pixels.
 _GUESS: Final = "Please check if the model is already quantized"
 _OPERATORS: Final = ("Gemm", "MatMul", "LSTM", "Attention")
 
@@ -58,7 +60,7 @@ class Int8Dynamic(Maker):
                 "int8-static takes convolutions.",
             )
         add_pre_process_metadata(model)  # else it logs advice, which recipes follow by `optimise`
-        with tempfile.TemporaryDirectory() as folder, without_message(_GUESS):
+        with tempfile.TemporaryDirectory() as folder, _without_message(_GUESS):
             path = Path(folder) / "int8.onnx"
             quantize_dynamic(
                 model,
@@ -72,3 +74,18 @@ class Int8Dynamic(Maker):
         total = sum(weight.array.size for weight in found)
         share = sum(weight.array.size for weight in taken) / total if total else 1.0
         return Made(result, (f"{share:.0%} of the weights are 8-bit; the rest stays as it was",))
+
+
+@contextmanager
+def _without_message(part: str) -> Iterator[None]:
+    """Messages of the root logger that contain ``part`` are dropped."""
+
+    def wanted(record: logging.LogRecord) -> bool:
+        return part not in record.getMessage()
+
+    root = logging.getLogger()
+    root.addFilter(wanted)
+    try:
+        yield
+    finally:
+        root.removeFilter(wanted)

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 from pydantic import Field
 
-from modelless.common.errors import InvalidInputError
-from modelless.variants.graphs.weights import constants, replace, weights
+from modelless.variants.graphs.weights import constants, replace, require_weights
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.maker import Made, Maker
 
@@ -32,14 +31,8 @@ class PruneMagnitude(Maker):
     def make(self, model: ModelProto, calibration: CalibrationData) -> Made:
         """See ``Maker.make``."""
         del calibration
-        found = {weight.name: weight.array for weight in weights(model)}
-        if not found:
-            raise InvalidInputError.of(
-                "prune-magnitude: model",
-                "no float32 weights",
-                "a convolution or a matrix product of constants",
-                "Prune before quantising.",
-            )
+        layers = require_weights(model, self.name, "Prune before quantising.")
+        found = {weight.name: weight.array for weight in layers}
         scores = {name: lamp_scores(array) for name, array in found.items()}
         pooled = np.concatenate([score.ravel() for score in scores.values()])
         last = max(round(self.sparsity * pooled.size), 1) - 1

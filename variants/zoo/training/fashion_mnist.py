@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, ModellessError
 from modelless.common.intervals import wilson_percent
+from modelless.variants.making.session import Session
 from modelless.variants.vocabulary import Precision
 from modelless.variants.zoo import fashion_mnist as shipped
 from modelless.variants.zoo.training import fashion_mnist_graph as graph
@@ -140,12 +141,9 @@ def load_data(folder: Path) -> Data:
 
 def predict(onnx_bytes: bytes, images: Images) -> NDArray[np.float32]:
     """Probabilities FP32 [count, 10] of ``images`` UINT8 [count, 28, 28], on one thread."""
-    ort = import_module("onnxruntime")
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = ort.InferenceSession(onnx_bytes, options, providers=["CPUExecutionProvider"])
+    session = Session(onnx_bytes)
     parts = [
-        session.run(None, {"image": images[start : start + 250]})[0]
+        session.run({"image": images[start : start + 250]})["probabilities"]
         for start in range(0, len(images), 250)
     ]
     return np.concatenate(parts)

@@ -2,10 +2,11 @@
 
     python -m modelless.profiler.cost_model.learned.training.make_prior TABLE.csv...
 
-Three steps, all by seed: the roofline's constants of each device kind, by robust least squares with
-a level for each device; the variances, by the marginal likelihood of samples of every source (once
-with and once without what is known of items elsewhere: their mean leans on neither alone); then
-groups of variances, by how well a device that is left out is predicted from ten measurements.
+It takes three steps, each determined by the seed. Robust least squares with a level for each device
+fits the roofline's constants of each device kind. The marginal likelihood of samples of every
+source fits the variances, once with and once without item effects, and their mean is taken. Then
+groups of variances are scaled by how well a left-out device is predicted from ten of its
+measurements.
 """
 
 from __future__ import annotations
@@ -22,19 +23,22 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_solve, cholesky
 from scipy.optimize import least_squares, minimize
 
-from modelless.profiler.cost_model.learned.elsewhere import Elsewhere
-from modelless.profiler.cost_model.learned.kernel import TERMS, Kernel, weighted_terms
-from modelless.profiler.cost_model.learned.points import (
+from modelless.profiler.cost_model.learned.features import (
     LEVELS,
+    NameCodes,
     Points,
-    Vocabulary,
     encode,
-    latency_log,
+    item_latency_log,
 )
+from modelless.profiler.cost_model.learned.gaussian_process import (
+    ConditionedProcess,
+    GaussianProcess,
+)
+from modelless.profiler.cost_model.learned.item_effects import ItemEffects
+from modelless.profiler.cost_model.learned.kernel import TERMS, Kernel, weighted_terms
 from modelless.profiler.cost_model.learned.prior import FORMAT, KINDS, digest_of
-from modelless.profiler.cost_model.learned.process import Adapted, Process
 from modelless.profiler.cost_model.learned.roofline import COMPONENTS, Roofline
-from modelless.profiler.measure.table import Duplicates, TableRow, read_table
+from modelless.profiler.measure.table import TableRow, read_table
 from modelless.variants.estimates import FloatArray
 
 IntArray = NDArray[np.intp]
@@ -48,14 +52,14 @@ _MANY = 2000
 _ROWS_OF_MODEL = 16
 _ITERATIONS = 40
 _LEAST_VARIANCE, _MOST_VARIANCE = 1e-4, 4.0
-# Of where levels lie beside the roofline, for devices of which nothing is measured: in the tables
-# the standard deviation is 1.4 among sources, 0.7 among the kinds of one, 1.0 among their devices.
+# Variances of the levels beside the roofline, for devices that are not measured: in the tables the
+# standard deviation is 1.4 among sources, 0.7 among the kinds of one, 1.0 among their devices.
 _LEVEL_VARIANCES = {"all": 1.0, "kind": 0.5, "source": 2.0, "device": 1.0}
-_WANTED, _KNOWN, _RELATED = 150, 550, 450  # rows of a trial
+_WANTED, _KNOWN, _RELATED = 150, 550, 450  # rows of a left-out device
 _DEVICES = 4  # of a source, at most
 _DRAWS = 3
 _LEAST_GAIN = 2e-4
-_FAR = 1.5  # errors in log latency beyond this count as this
+_FAR = 1.5  # larger errors in log latency count as this one
 
 _LOW, _MIDDLE, _HIGH = ("device", "setting"), ("kind", "precision", "engine"), ("all", "source")
 GROUPS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = tuple(
@@ -70,8 +74,8 @@ GROUPS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = tuple(
         ("elsewhere_linear", "elsewhere_smooth"),
     )
 )
-"""Variances that are scaled together: levels and terms. Constants are left as they are: how far
-apart devices lie, ten measurements of each cannot tell."""
+"""The levels and terms whose variances are scaled together. Constants are not scaled, because ten
+measurements of each device do not show how far apart devices lie."""
 
 
 def main(
@@ -82,18 +86,20 @@ def main(
     seed: Annotated[int, typer.Option(help="Of all samples.")] = 0,
 ) -> None:
     """Make a prior."""
-    by_table = {path.name: read_table(path, duplicates=Duplicates.KEEP) for path in tables}
+    by_table = {path.name: read_table(path) for path in tables}
     rows = [row for some in by_table.values() for row in some]
     rng = np.random.default_rng(seed)
     roofline = fit_roofline(rows)
     samples = [_sampled(some, roofline) for some in _samples(rows, rng)]
     with_all, without = (fit_variances(samples, use) for use in (True, False))
     variances = 0.5 * (with_all[0] + without[0])
-    # Where a level lies is for measurements to say: whatever is supposed of it must not count.
+    # Measurements determine the levels: the prior of a level must not influence this step.
     variances = _with_levels(variances, dict.fromkeys(("all", "kind", "source"), _MOST_VARIANCE))
     kernel = Kernel(variances, 0.5 * (with_all[1] + without[1]))
-    trials = [_trial(some, device, roofline, rng) for some, device in _left_out(rows, rng)]
-    kernel = refine(kernel, trials, rounds)
+    devices = [
+        _left_out_device(some, device, roofline, rng) for some, device in _left_out(rows, rng)
+    ]
+    kernel = refine(kernel, devices, rounds)
     kernel = replace(kernel, variances=_with_levels(kernel.variances, _LEVEL_VARIANCES))
     document: dict[str, Any] = {
         "format": FORMAT,
@@ -118,7 +124,7 @@ def main(
 
 
 def _with_levels(variances: FloatArray, constants: Mapping[str, float]) -> FloatArray:
-    """The variances with these of the constant term, by level."""
+    """Returns the variances with these variances of the constant term by level."""
     changed = variances.copy()
     for level, variance in constants.items():
         changed[LEVELS.index(level), TERMS.index("constant")] = variance
@@ -126,17 +132,17 @@ def _with_levels(variances: FloatArray, constants: Mapping[str, float]) -> Float
 
 
 def fit_roofline(rows: Sequence[TableRow]) -> Roofline:
-    """Constants by device kind, from the rows whose sizes are known."""
+    """Returns the constants by device kind, fitted to the rows with known sizes."""
     constants = {}
     plain = Roofline({kind: np.ones(len(COMPONENTS)) for kind in KINDS})
     for kind in KINDS:
         some = [row for row in rows if row.device_kind == kind and row.params_m and row.gmacs]
-        points = encode(some, Vocabulary(), plain)
+        points = encode(some, NameCodes(), plain)
         work = points.shares * np.exp(points.roofline_log)[:, None]
         usual = np.median(work, axis=0)
-        is_told = usual > 0.0  # no table tells an NPU's activations: they are left out
-        usual[~is_told] = 1.0
-        target = latency_log(some)
+        is_known = usual > 0.0  # no table contains an NPU's activations: they are left out
+        usual[~is_known] = 1.0
+        target = item_latency_log(some)
         _, group = np.unique(points.level("setting"), return_inverse=True)
         group = group.reshape(-1)
         levels = np.bincount(group, target) / np.bincount(group)
@@ -156,22 +162,22 @@ def fit_roofline(rows: Sequence[TableRow]) -> Roofline:
         found = least_squares(misfit, start, loss="soft_l1", f_scale=0.3).x
         balance, level = found[: len(COMPONENTS)], found[len(COMPONENTS) :]
         scale = np.exp(balance + float(np.median(level))) / usual
-        constants[kind] = np.where(is_told, scale, 0.0)
+        constants[kind] = np.where(is_known, scale, 0.0)
     return Roofline(constants)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Points and what is to be explained of them."""
+    """Points and their values: log latency less the roofline's."""
 
     points: Points
     values: FloatArray
 
 
-def fit_variances(samples: Sequence[Sample], use_elsewhere: bool) -> tuple[FloatArray, float]:
-    """Variances, shape (7, 10), and the noise's, of the largest marginal likelihood."""
+def fit_variances(samples: Sequence[Sample], use_item_effects: bool) -> tuple[FloatArray, float]:
+    """Returns the variances, shape (7, 10), and the noise variance of the largest likelihood."""
     absent = np.zeros((len(LEVELS), len(TERMS)), dtype=bool)
-    if not use_elsewhere:
+    if not use_item_effects:
         absent[:, [TERMS.index("elsewhere_linear"), TERMS.index("elsewhere_smooth")]] = True
     usual = np.append(np.where(absent, _ABSENT_LOG, _START_LOG).ravel(), _START_LOG)
     bounds = [(low, low) if low == _ABSENT_LOG else (-12.0, 4.0) for low in usual]
@@ -195,7 +201,7 @@ def fit_variances(samples: Sequence[Sample], use_elsewhere: bool) -> tuple[Float
             pull = (inverse - np.outer(solved, solved)).astype(np.float32)
             slope[:-1] += 0.5 * (each.reshape(len(each), -1) @ pull.ravel()) * variances[:-1]
             slope[-1] += 0.5 * float(np.trace(pull)) * variances[-1]
-        # A weak preference for small variances: what the data do not speak of stays out.
+        # A weak preference for small variances: terms without evidence stay out.
         apart = logs - usual
         return total + 0.02 * float(apart @ apart), slope + 0.04 * apart
 
@@ -207,23 +213,23 @@ def fit_variances(samples: Sequence[Sample], use_elsewhere: bool) -> tuple[Float
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """A device to be predicted from ten of its points and from others."""
+class LeftOutDevice:
+    """The points of a device to predict, and those of other devices to train on."""
 
     known: Sample
     wanted: Sample
 
 
-def refine(kernel: Kernel, trials: Sequence[Trial], rounds: int) -> Kernel:
-    """Scale groups of variances for as long as devices left out are predicted better."""
-    best, least = kernel, _error(kernel, trials)
+def refine(kernel: Kernel, devices: Sequence[LeftOutDevice], rounds: int) -> Kernel:
+    """Returns the kernel with groups of variances scaled while left-out devices improve."""
+    best, least = kernel, _error(kernel, devices)
     steps = [np.log(4.0)] * (len(GROUPS) + 1)
     for _ in range(rounds):
         for number in range(len(steps)):
             for sign in (1.0, -1.0):
                 factor = float(np.exp(sign * steps[number]))
                 changed = _scaled(best, number, factor)
-                error = _error(changed, trials)
+                error = _error(changed, devices)
                 if error < least - _LEAST_GAIN:
                     best, least = changed, error
                     typer.echo(f"mean log of the mean error: {least:.4f}", err=True)
@@ -243,25 +249,26 @@ def _scaled(kernel: Kernel, number: int, factor: float) -> Kernel:
     return replace(kernel, variances=np.where(variances <= _LEAST_VARIANCE, 0.0, variances))
 
 
-def _error(kernel: Kernel, trials: Sequence[Trial]) -> float:
-    """Mean over devices of the log of their mean absolute error in log latency."""
+def _error(kernel: Kernel, devices: Sequence[LeftOutDevice]) -> float:
+    """Returns the mean over devices of the log of their mean absolute error in log latency."""
     errors = []
-    for trial in trials:
-        process = Process(kernel, trial.known.points, trial.known.values)
-        belief = process.believe(trial.wanted.points)
-        values = trial.wanted.values
+    for device in devices:
+        process = GaussianProcess(kernel, device.known.points, device.known.values)
+        posterior = process.posterior_at(device.wanted.points)
+        values = device.wanted.values
         drawn = []
         for seed in range(_DRAWS):
             order = np.random.default_rng(seed).permutation(len(values))
             shots, rest = np.sort(order[:SHOTS]), np.sort(order[SHOTS:])
-            mean, _ = Adapted(process, belief.take(shots), values[shots]).predict(belief.take(rest))
+            conditioned = ConditionedProcess(process, posterior.select(shots), values[shots])
+            mean, _ = conditioned.predict(posterior.select(rest))
             drawn.append(np.minimum(np.abs(mean - values[rest]), _FAR).mean())
         errors.append(np.mean(drawn))
     return float(np.mean(np.log(errors)))
 
 
 def _parts(points: Points) -> Iterator[NDArray[np.float32]]:
-    """Each level's and term's covariance at unit variance, shape (n, n) each."""
+    """Yields the covariance of each level and term at unit variance, shape (n, n) each."""
     terms = [weighted_terms(points, points, unit) for unit in np.eye(len(TERMS))]
     for level in range(len(LEVELS)):
         codes = points.levels[:, level]
@@ -271,7 +278,7 @@ def _parts(points: Points) -> Iterator[NDArray[np.float32]]:
 
 
 def _samples(rows: Sequence[TableRow], rng: np.random.Generator) -> Iterator[list[TableRow]]:
-    """Rows of each source, whole models at a time; and some of all sources together."""
+    """Yields rows of each source, whole models at a time, and then some of all sources together."""
     mixed: list[TableRow] = []
     for source in dict.fromkeys(row.source for row in rows):
         mine = [row for row in rows if row.source == source]
@@ -292,15 +299,15 @@ def _samples(rows: Sequence[TableRow], rng: np.random.Generator) -> Iterator[lis
 
 
 def _sampled(rows: Sequence[TableRow], roofline: Roofline) -> Sample:
-    points = encode(rows, Vocabulary(), roofline)
-    values = latency_log(rows) - points.roofline_log
-    return Sample(Elsewhere(points, values).mark(points), values)
+    points = encode(rows, NameCodes(), roofline)
+    values = item_latency_log(rows) - points.roofline_log
+    return Sample(ItemEffects(points, values).add_to(points), values)
 
 
 def _left_out(
     rows: Sequence[TableRow], rng: np.random.Generator
 ) -> Iterator[tuple[list[TableRow], str]]:
-    """Each source's rows with some of its devices, where it has several."""
+    """Yields the rows of each source that has several devices, with some of the devices."""
     for source in dict.fromkeys(row.source for row in rows):
         mine = [row for row in rows if row.source == source]
         devices = rng.permutation(sorted({row.device for row in mine})).tolist()
@@ -308,26 +315,28 @@ def _left_out(
             yield from ((mine, device) for device in devices[:_DEVICES])
 
 
-def _trial(
+def _left_out_device(
     rows: Sequence[TableRow], device: str, roofline: Roofline, rng: np.random.Generator
-) -> Trial:
+) -> LeftOutDevice:
     def some(of: Sequence[TableRow], count: int) -> list[TableRow]:
         return [of[number] for number in rng.permutation(len(of))[:count]]
 
     wanted = some([row for row in rows if row.device == device], _WANTED)
     items = {(row.task, row.model, row.resolution_px) for row in wanted}
     others = [row for row in rows if row.device != device]
-    is_related = [(row.task, row.model, row.resolution_px) in items for row in others]
-    known = some([row for row, is_it in zip(others, is_related, strict=True) if is_it], _RELATED)
-    unrelated = [row for row, is_it in zip(others, is_related, strict=True) if not is_it]
+    related = [row for row in others if (row.task, row.model, row.resolution_px) in items]
+    unrelated = [row for row in others if (row.task, row.model, row.resolution_px) not in items]
+    known = some(related, _RELATED)
     known += some(unrelated, _KNOWN - len(known))
-    vocabulary = Vocabulary()
-    known_points, wanted_points = (encode(each, vocabulary, roofline) for each in (known, wanted))
-    known_values = latency_log(known) - known_points.roofline_log
-    elsewhere = Elsewhere(known_points, known_values)
-    return Trial(
-        Sample(elsewhere.mark(known_points), known_values),
-        Sample(elsewhere.mark(wanted_points), latency_log(wanted) - wanted_points.roofline_log),
+    names = NameCodes()
+    known_points, wanted_points = (encode(each, names, roofline) for each in (known, wanted))
+    known_values = item_latency_log(known) - known_points.roofline_log
+    effects = ItemEffects(known_points, known_values)
+    return LeftOutDevice(
+        Sample(effects.add_to(known_points), known_values),
+        Sample(
+            effects.add_to(wanted_points), item_latency_log(wanted) - wanted_points.roofline_log
+        ),
     )
 
 

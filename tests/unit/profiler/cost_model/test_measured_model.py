@@ -73,7 +73,6 @@ def test_the_unknown_is_infinitely_slow(model: MeasuredCostModel) -> None:
     estimates = model.estimate([UNKNOWN, A, Placement("nothing", "cpu-1")], 1, BUSY)
     for column in (estimates.p50_s, estimates.p99_s, estimates.memory_bytes, estimates.load_s):
         assert np.isinf(column).tolist() == [True, False, True]
-    assert estimates.deadline_probability(1.0).tolist() == [0.0, 1.0, 0.0]
     model.observe(UNKNOWN, 1, IDLE, 0.1)
     assert model.correction(UNKNOWN) == 1.0
     assert model.ignored_count == 1

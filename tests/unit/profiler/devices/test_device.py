@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from modelless.common.errors import InvalidInputError
 from modelless.profiler.devices.device import DeviceFacts, GpuFacts, default_device_classes
 from modelless.profiler.devices.host import parse_gpus, read_facts
 
@@ -184,23 +183,6 @@ def test_a_card_is_a_class_of_its_own(make: Any) -> None:
     assert card.power_w == 700.0
     *_, other = default_device_classes(dataclasses.replace(make.facts, gpus=cards[1:]))
     assert other.power_w == 300.0
-
-
-def test_default_classes_can_be_priced(make: Any) -> None:
-    device = default_device_classes(
-        make.facts, usd_per_core_hour=0.2, watts_per_core=5.0, memory_share=1.0
-    )[1]
-    assert (device.price_usd_per_hour, device.power_w) == (0.4, 10.0)
-    assert device.memory_bytes == make.facts.memory_bytes
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("usd_per_core_hour", -1.0), ("watts_per_core", float("nan")), ("memory_share", 0.0)],
-)
-def test_nonsense_prices_are_refused(make: Any, name: str, value: float) -> None:
-    with pytest.raises(InvalidInputError, match=name):
-        default_device_classes(make.facts, **{name: value})
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ from modelless.common.errors import EnvironmentUnfitError
 from modelless.profiler.devices.microbenchmark import (
     MEMORY_BYTES,
     SAMPLES,
-    Bench,
+    BenchmarkEnvironment,
     DeviceRates,
     Probe,
     Quantity,
-    host_bench,
+    host_environment,
     measure_rates,
     probes,
 )
@@ -64,8 +64,8 @@ class FakeDevice:
         return run
 
     @property
-    def bench(self) -> Bench:
-        return Bench(
+    def environment(self) -> BenchmarkEnvironment:
+        return BenchmarkEnvironment(
             self.open_probe, self.clock, self.gauge, lambda: datetime(2025, 1, 1, tzinfo=UTC)
         )
 
@@ -76,7 +76,7 @@ def fake(make: Any) -> FakeDevice:
 
 
 def test_rates_are_work_over_time(fake: FakeDevice, make: Any) -> None:
-    rates = measure_rates(make.device(2), make.facts, bench=fake.bench)
+    rates = measure_rates(make.device(2), make.facts, environment=fake.environment)
     assert fake.threads == {2}
     assert rates.threads == 2
     assert rates.engine == "onnxruntime-cpu-1.20.1"
@@ -93,7 +93,7 @@ def test_rates_are_work_over_time(fake: FakeDevice, make: Any) -> None:
 
 def test_what_a_run_costs_is_not_put_on_the_operators(fake: FakeDevice, make: Any) -> None:
     fake.run_s = 1e-5
-    rates = measure_rates(make.device(), make.facts, bench=fake.bench)
+    rates = measure_rates(make.device(), make.facts, environment=fake.environment)
     assert rates.run_s == pytest.approx(1.1e-5)
     assert rates.operator_s == pytest.approx(1e-6)
 
@@ -101,7 +101,7 @@ def test_what_a_run_costs_is_not_put_on_the_operators(fake: FakeDevice, make: An
 def test_bursts_spoil_no_median_and_show_in_the_spread(fake: FakeDevice, make: Any) -> None:
     wanted = [probe for probe in probes({}) if probe.name == "copy memory"]
     fake.slow_each = 4  # of the nine timed runs, which follow two others, two or three
-    rates = measure_rates(make.device(), make.facts, bench=fake.bench, wanted=wanted)
+    rates = measure_rates(make.device(), make.facts, environment=fake.environment, wanted=wanted)
     assert len(fake.runs) == SAMPLES + 2
     assert rates.copy_bytes_per_s == pytest.approx({"memory": 10e9})
     assert rates.spread["copy memory"] == pytest.approx(9.0)
@@ -110,33 +110,35 @@ def test_bursts_spoil_no_median_and_show_in_the_spread(fake: FakeDevice, make: A
 
 def test_probes_take_turns(fake: FakeDevice, make: Any) -> None:
     wanted = [probe for probe in probes({}) if probe.name in ("copy memory", "copy L3")]
-    measure_rates(make.device(), make.facts, bench=fake.bench, wanted=wanted)
+    measure_rates(make.device(), make.facts, environment=fake.environment, wanted=wanted)
     changes = sum(a != b for a, b in zip(fake.runs, fake.runs[1:], strict=False))
     assert changes == 2 * SAMPLES + 1
 
 
 def test_a_noisy_machine_is_not_trusted(fake: FakeDevice, make: Any) -> None:
     fake.gauge.during = Noise(contention=0.5)
-    rates = measure_rates(make.device(), make.facts, bench=fake.bench)
+    rates = measure_rates(make.device(), make.facts, environment=fake.environment)
     assert (rates.trusted, rates.noise) == (False, pytest.approx(2.0))
 
 
 def test_what_the_engine_has_not_is_left_out(fake: FakeDevice, make: Any) -> None:
     fake.absent = {"product fp16", "depthwise int8", "chain"}
-    rates = measure_rates(make.device(), make.facts, bench=fake.bench)
+    rates = measure_rates(make.device(), make.facts, environment=fake.environment)
     assert set(rates.product_multiply_adds_per_s) == {"fp32", "int8"}
     assert set(rates.depthwise_multiply_adds_per_s) == {"fp32"}
     assert (rates.operator_s, rates.run_s) == (None, None)
 
 
 def test_without_an_engine_there_are_no_rates(make: Any) -> None:
-    bench = Bench(None, make.clock(), make.gauge(), lambda: datetime(2025, 1, 1, tzinfo=UTC))
-    rates = measure_rates(make.device(), make.facts, bench=bench)
+    environment = BenchmarkEnvironment(
+        None, make.clock(), make.gauge(), lambda: datetime(2025, 1, 1, tzinfo=UTC)
+    )
+    rates = measure_rates(make.device(), make.facts, environment=environment)
     assert (rates.engine, rates.copy_bytes_per_s, rates.spread) == ("", {}, {})
 
 
 def test_through_json_and_back(fake: FakeDevice, make: Any) -> None:
-    rates = measure_rates(make.device(), make.facts, bench=fake.bench)
+    rates = measure_rates(make.device(), make.facts, environment=fake.environment)
     document = json.loads(json.dumps(rates.document()))
     assert DeviceRates.of_document(document) == rates
     assert DeviceRates.of_document(document | {"benchmark": 99}) is None
@@ -166,7 +168,7 @@ def test_copies_fit_the_caches_they_are_named_after() -> None:
 def test_for_real(make: Any) -> None:
     pytest.importorskip("onnxruntime")
     wanted = [probe for probe in probes({}) if probe.quantity is not Quantity.COPY]
-    rates = measure_rates(make.device(), make.facts, bench=host_bench(), wanted=wanted)
+    rates = measure_rates(make.device(), make.facts, environment=host_environment(), wanted=wanted)
     assert rates.engine
     # Wide enough for any machine of today, busy or not; a unit's mistake is far outside.
     assert 1e8 < rates.product_multiply_adds_per_s["fp32"] < 1e13

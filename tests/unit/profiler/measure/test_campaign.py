@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from modelless.common.errors import InvalidInputError, NoisyMachineError
@@ -14,7 +14,7 @@ from modelless.profiler.measure.campaign import CampaignSettings, run_campaign
 from modelless.profiler.measure.jobs import used_bytes
 from modelless.profiler.measure.noise import Noise
 from modelless.profiler.measure.progress import EventKind, ProgressEvent, SkipReason, TimeLeft
-from modelless.profiler.measure.timing import Effort
+from modelless.profiler.measure.timing import MeasurementEffort
 from tests.unit.variants.fake_nvidia import FakeCuda, install_cuda
 
 LOUD = Noise(contention=0.9)
@@ -25,7 +25,7 @@ def keys(rows: Any) -> set[tuple[str, int]]:
 
 
 def test_every_placement_is_measured_at_every_batch(bench: Any, sink: Any, make: Any) -> None:
-    result = run_campaign(make.jobs(3), sink, make.facts, world=bench.world)
+    result = run_campaign(make.jobs(3), sink, make.facts, environment=bench.environment)
     assert len(result.measured) == len(sink.rows) == 12
     assert result.skipped == {}
     assert result.failed == {}
@@ -40,10 +40,10 @@ def test_every_placement_is_measured_at_every_batch(bench: Any, sink: Any, make:
 
 
 def test_memory_that_grows_with_the_batch_is_seen(bench: Any, sink: Any, make: Any) -> None:
-    world = bench.world
+    environment = bench.environment
     sizes = iter([10_000, 10_500, 10_400, 12_000, 15_000])
-    object.__setattr__(world, "used_bytes", lambda kind: next(sizes))
-    run_campaign(make.jobs(1), sink, make.facts, world=world)
+    object.__setattr__(environment, "used_bytes", lambda kind: next(sizes))
+    run_campaign(make.jobs(1), sink, make.facts, environment=environment)
     assert [row.memory_bytes for row in sink.rows] == [1500, 1400, 3000, 6000]
 
 
@@ -59,27 +59,26 @@ def test_a_cards_memory_is_looked_at_on_the_card(
         kinds.append(kind)
         return 10_000
 
-    world = replace(bench.world, used_bytes=used)
+    environment = replace(bench.environment, used_bytes=used)
     (job,) = make.jobs(1)
     card = replace(job, device=replace(job.device, kind="gpu"))
-    run_campaign([card], sink, make.facts, world=world)
+    run_campaign([card], sink, make.facts, environment=environment)
     assert set(kinds) == {"gpu"}
 
 
-@settings(max_examples=30)
 @given(done=st.sets(st.integers(0, 11)), untrusted=st.sets(st.integers(0, 11)))
 def test_resuming_skips_exactly_what_is_done_and_trusted(
     make: Any, done: set[int], untrusted: set[int]
 ) -> None:
     full, jobs = make.sink(), make.jobs(3)
-    run_campaign(jobs, full, make.facts, world=make.bench().world)
+    run_campaign(jobs, full, make.facts, environment=make.bench().environment)
     points = [
         make.measurement(variant_id=row.variant_id, batch=row.batch, trusted=i not in untrusted)
         for i, row in enumerate(full.rows)
     ]
     sink = make.sink([points[i] for i in sorted(done)])
     again = make.bench()
-    result = run_campaign(jobs, sink, make.facts, world=again.world)
+    result = run_campaign(jobs, sink, make.facts, environment=again.environment)
     known = keys(points[i] for i in done - untrusted)
     assert keys(result.measured) == keys(points) - known
     assert {(p.variant_id, b) for p, b in result.skipped} == known
@@ -91,16 +90,19 @@ def test_what_another_machine_measured_does_not_count(bench: Any, sink: Any, mak
         make.measurement(variant_id="imagenet/lite0/v0@1", batch=batch, fingerprint="another")
         for batch in (1, 2, 4, 8)
     ]
-    assert len(run_campaign(make.jobs(1), sink, make.facts, world=bench.world).measured) == 4
+    assert (
+        len(run_campaign(make.jobs(1), sink, make.facts, environment=bench.environment).measured)
+        == 4
+    )
 
 
 def test_a_campaign_with_nothing_to_do_loads_and_probes_nothing(
     bench: Any, sink: Any, make: Any
 ) -> None:
-    run_campaign(make.jobs(2), sink, make.facts, world=bench.world)
+    run_campaign(make.jobs(2), sink, make.facts, environment=bench.environment)
     loads, probes = len(bench.loaded), bench.gauge.probes
     bench.gauge.first = LOUD
-    result = run_campaign(make.jobs(2), sink, make.facts, world=bench.world)
+    result = run_campaign(make.jobs(2), sink, make.facts, environment=bench.environment)
     assert result.measured == ()
     assert (len(bench.loaded), bench.gauge.probes) == (loads, probes)
 
@@ -111,21 +113,21 @@ def test_an_interruption_loses_one_point_at_most(bench: Any, sink: Any, make: An
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_campaign(make.jobs(3), sink, make.facts, None, interrupt, bench.world)
+        run_campaign(make.jobs(3), sink, make.facts, None, interrupt, bench.environment)
     assert len(sink.rows) == 5
     assert all(one.unloaded for one in bench.loaded)
-    result = run_campaign(make.jobs(3), sink, make.facts, world=bench.world)
+    result = run_campaign(make.jobs(3), sink, make.facts, environment=bench.environment)
     assert len(result.measured) == 7
     assert len(keys(sink.rows)) == 12
 
 
 def test_beyond_the_latency_cap_the_batch_does_not_grow(bench: Any, sink: Any, make: Any) -> None:
     bench.latency_s = lambda _variant, batch: 0.4 * batch
-    result = run_campaign(make.jobs(1), sink, make.facts, world=bench.world)
+    result = run_campaign(make.jobs(1), sink, make.facts, environment=bench.environment)
     assert [row.batch for row in sink.rows] == [1, 2, 4]
     assert list(result.skipped.values()) == [SkipReason.LATENCY_CAP]
     loads = len(bench.loaded)
-    again = run_campaign(make.jobs(1), sink, make.facts, world=bench.world)
+    again = run_campaign(make.jobs(1), sink, make.facts, environment=bench.environment)
     assert again.measured == ()
     assert len(bench.loaded) == loads
     assert SkipReason.LATENCY_CAP in again.skipped.values()
@@ -133,7 +135,7 @@ def test_beyond_the_latency_cap_the_batch_does_not_grow(bench: Any, sink: Any, m
 
 def test_slow_points_are_trusted_though_few_repeats_fit(bench: Any, sink: Any, make: Any) -> None:
     bench.latency_s = lambda _variant, batch: 0.9 * batch
-    run_campaign(make.jobs(1), sink, make.facts, world=bench.world)
+    run_campaign(make.jobs(1), sink, make.facts, environment=bench.environment)
     assert sink.rows[0].repeats == 3
     assert sink.rows[0].trusted
 
@@ -143,7 +145,7 @@ def test_a_noisy_machine_is_refused_before_anything_is_measured(
 ) -> None:
     bench.gauge.first = LOUD
     with pytest.raises(NoisyMachineError, match="90% of the wanted cores"):
-        run_campaign(make.jobs(1), sink, make.facts, world=bench.world)
+        run_campaign(make.jobs(1), sink, make.facts, environment=bench.environment)
     assert bench.loaded == []
     assert sink.rows == []
 
@@ -151,19 +153,26 @@ def test_a_noisy_machine_is_refused_before_anything_is_measured(
 def test_accepted_noise_is_measured_and_not_trusted(bench: Any, sink: Any, make: Any) -> None:
     bench.gauge.first = bench.gauge.during = LOUD
     result = run_campaign(
-        make.jobs(1), sink, make.facts, CampaignSettings(accept_noise=True), world=bench.world
+        make.jobs(1),
+        sink,
+        make.facts,
+        CampaignSettings(accept_noise=True),
+        environment=bench.environment,
     )
     assert len(result.untrusted) == 4
     assert all(row.noise == pytest.approx(0.9 / 0.25) for row in sink.rows)
     bench.gauge.first = bench.gauge.during = Noise()
-    assert len(run_campaign(make.jobs(1), sink, make.facts, world=bench.world).measured) == 4
+    assert (
+        len(run_campaign(make.jobs(1), sink, make.facts, environment=bench.environment).measured)
+        == 4
+    )
 
 
 def test_noise_that_comes_later_marks_what_it_touched(bench: Any, sink: Any, make: Any) -> None:
     def disturb(event: ProgressEvent) -> None:
         bench.gauge.during = LOUD if event.batch == 4 else Noise()
 
-    result = run_campaign(make.jobs(1), sink, make.facts, None, disturb, bench.world)
+    result = run_campaign(make.jobs(1), sink, make.facts, None, disturb, bench.environment)
     assert keys(result.untrusted) == {("imagenet/lite0/v0@1", 4)}
 
 
@@ -172,19 +181,21 @@ def test_a_fixed_computation_that_keeps_varying_is_not_trusted(
 ) -> None:
     passing, lasting = [Noise(spread=0.9), Noise()], [Noise(spread=0.9)] * 3
     bench.gauge.queued = [Noise(), *passing, *lasting]
-    result = run_campaign(make.jobs(2), sink, make.facts, world=bench.world)
+    result = run_campaign(make.jobs(2), sink, make.facts, environment=bench.environment)
     assert {row.variant_id for row in result.untrusted} == {"imagenet/lite0/v1@1"}
     assert [row.noise for row in result.untrusted] == pytest.approx([3.0] * 4)
 
 
 def test_a_budget_is_kept_and_shared_fairly(bench: Any, sink: Any, make: Any) -> None:
-    effort = Effort(relative_width=0.001, max_time_s=100.0)  # never satisfied: takes all it gets
+    effort = MeasurementEffort(
+        relative_width=0.001, max_time_s=100.0
+    )  # never satisfied: takes all it gets
     result = run_campaign(
         make.jobs(5),
         sink,
         make.facts,
         CampaignSettings(budget_s=20.0, effort=effort),
-        world=bench.world,
+        environment=bench.environment,
     )
     assert len(result.measured) == 20
     assert 17.0 <= result.elapsed_s <= 20.5
@@ -193,14 +204,14 @@ def test_a_budget_is_kept_and_shared_fairly(bench: Any, sink: Any, make: Any) ->
 
 
 def test_what_a_quick_placement_leaves_goes_to_the_next(bench: Any, sink: Any, make: Any) -> None:
-    effort = Effort(relative_width=0.001, max_time_s=100.0, max_repeats=50)
+    effort = MeasurementEffort(relative_width=0.001, max_time_s=100.0, max_repeats=50)
     bench.latency_s = lambda variant, batch: (0.05 if "v2" in variant else 1e-4) * batch
     run_campaign(
         make.jobs(3),
         sink,
         make.facts,
         CampaignSettings(budget_s=30.0, effort=effort),
-        world=bench.world,
+        environment=bench.environment,
     )
     assert sum(bench.loaded[2].runs) * 0.05 > 20.0
 
@@ -209,7 +220,11 @@ def test_a_tiny_budget_measures_the_smallest_batch_of_each(
     bench: Any, sink: Any, make: Any
 ) -> None:
     result = run_campaign(
-        make.jobs(4), sink, make.facts, CampaignSettings(budget_s=0.01), world=bench.world
+        make.jobs(4),
+        sink,
+        make.facts,
+        CampaignSettings(budget_s=0.01),
+        environment=bench.environment,
     )
     assert {row.batch for row in result.measured} == {1}
     assert len(result.measured) == 4
@@ -221,7 +236,7 @@ def test_a_placement_that_cannot_be_loaded_does_not_stop_the_others(
 ) -> None:
     bench.fail_load = "imagenet/lite0/v1@1"
     events: list[ProgressEvent] = []
-    result = run_campaign(make.jobs(3), sink, make.facts, None, events.append, bench.world)
+    result = run_campaign(make.jobs(3), sink, make.facts, None, events.append, bench.environment)
     assert len(result.measured) == 8
     (placement, message), *rest = result.failed.items()
     assert rest == []
@@ -233,7 +248,7 @@ def test_a_placement_that_cannot_be_loaded_does_not_stop_the_others(
 
 def test_a_batch_that_fails_keeps_the_smaller_ones(bench: Any, sink: Any, make: Any) -> None:
     bench.fail_at_batch = 4
-    result = run_campaign(make.jobs(1), sink, make.facts, world=bench.world)
+    result = run_campaign(make.jobs(1), sink, make.facts, environment=bench.environment)
     assert [row.batch for row in result.measured] == [1, 2]
     assert "no such batch" in next(iter(result.failed.values()))
     assert bench.loaded[0].unloaded
@@ -247,7 +262,7 @@ def test_progress_tells_of_every_point_and_the_time_left(bench: Any, sink: Any, 
         make.facts,
         None,
         lambda event: events.append((event, bench.clock.now_s)),
-        bench.world,
+        bench.environment,
     )
     end_s = bench.clock.now_s
     first, last = events[0][0], events[-1][0]
@@ -262,14 +277,14 @@ def test_progress_tells_of_every_point_and_the_time_left(bench: Any, sink: Any, 
 def test_time_left_is_never_more_than_the_budget() -> None:
     left = TimeLeft(weight=10.0, budget_s=5.0)
     assert left.eta_s(1.0) == 4.0
-    left.ended(1, measured=True)
+    left.end_point(1, measured=True)
     assert left.eta_s(2.0) == 3.0
     assert left.eta_s(9.0) == 0.0
 
 
 def test_a_placement_twice_is_refused(bench: Any, sink: Any, make: Any) -> None:
     with pytest.raises(InvalidInputError, match="each placement once"):
-        run_campaign(make.jobs(1) * 2, sink, make.facts, world=bench.world)
+        run_campaign(make.jobs(1) * 2, sink, make.facts, environment=bench.environment)
 
 
 @pytest.mark.parametrize(

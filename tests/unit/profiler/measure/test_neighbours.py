@@ -21,27 +21,29 @@ from modelless.common.errors import (
     StoreError,
 )
 from modelless.profiler.cost_model.measured_model import MeasuredCostModel, best_points
-from modelless.profiler.cost_model.slowdowns import Kind, PairRun, Slowdowns
+from modelless.profiler.cost_model.slowdowns import Bottleneck, PairRun
 from modelless.profiler.measure.inputs import sample_inputs
-from modelless.profiler.measure.jobs import Job
+from modelless.profiler.measure.jobs import MeasurementJob
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.neighbours import (
-    Example,
+    Representative,
+    choose_representatives,
     neighbour_process,
-    pick_examples,
     run_pairs,
 )
 from modelless.profiler.measure.noise import Noise
-from modelless.profiler.measure.pair_records import PairRecords
+from modelless.profiler.measure.records import PairRecords
 from modelless.variants.estimates import Load
 from modelless.variants.store import PairRunRow, open_store
 from modelless.variants.vocabulary import Placement, TensorSpec
 from tests.unit.cli.tiny import tiny_bytes
 
-CPU, MEM = Kind.COMPUTE_BOUND, Kind.MEMORY_BOUND
+CPU, MEM = Bottleneck.COMPUTE_BOUND, Bottleneck.MEMORY_BOUND
 
 
-def rows(make: Any, jobs: Sequence[Job], rates: Sequence[float], p50_s: float) -> list[Measurement]:
+def rows(
+    make: Any, jobs: Sequence[MeasurementJob], rates: Sequence[float], p50_s: float
+) -> list[Measurement]:
     """A measurement a job, with so many bytes a second."""
     return [
         make.measurement(
@@ -55,7 +57,9 @@ def rows(make: Any, jobs: Sequence[Job], rates: Sequence[float], p50_s: float) -
     ]
 
 
-def pair(own: str, kind: Kind, other: str, other_kind: Kind, slowdown: float) -> PairRun:
+def pair(
+    own: str, kind: Bottleneck, other: str, other_kind: Bottleneck, slowdown: float
+) -> PairRun:
     return PairRun(
         placement=Placement(own, "cpu-1"),
         kind=kind,
@@ -93,18 +97,24 @@ def cpu(name: str) -> Placement:
 def test_the_extremes_stand_for_all(make: Any) -> None:
     jobs = make.jobs(4)
     points = best_points(rows(make, jobs, [5e9, 1e9, 9e9, 3e9], 0.010))
-    assert pick_examples(jobs, points) == [Example(jobs[1], CPU), Example(jobs[2], MEM)]
-    assert pick_examples(jobs[:1], points) == [Example(jobs[0], CPU)]
-    assert pick_examples([], points) == []
-    assert pick_examples(jobs, {}) == []
+    assert choose_representatives(jobs, points) == [
+        Representative(jobs[1], CPU),
+        Representative(jobs[2], MEM),
+    ]
+    assert choose_representatives(jobs[:1], points) == [Representative(jobs[0], CPU)]
+    assert choose_representatives([], points) == []
+    assert choose_representatives(jobs, {}) == []
 
 
 def test_what_is_over_at_once_stands_for_nothing_else(make: Any) -> None:
     jobs = make.jobs(3)
     quick = rows(make, jobs[:1], [99e9], 1e-5)
     points = best_points([*quick, *rows(make, jobs[1:], [1e9, 2e9], 0.010)])
-    assert pick_examples(jobs, points) == [Example(jobs[1], CPU), Example(jobs[2], MEM)]
-    assert pick_examples(jobs[:1], points) == [Example(jobs[0], CPU)]
+    assert choose_representatives(jobs, points) == [
+        Representative(jobs[1], CPU),
+        Representative(jobs[2], MEM),
+    ]
+    assert choose_representatives(jobs[:1], points) == [Representative(jobs[0], CPU)]
 
 
 def test_each_runs_alone_and_beside_each(make: Any) -> None:
@@ -119,7 +129,7 @@ def test_each_runs_alone_and_beside_each(make: Any) -> None:
         return 0.010 * (cost[own][busy[-1]] if busy else 1.0)
 
     @contextmanager
-    def beside(job: Job) -> Iterator[None]:
+    def beside(job: MeasurementJob) -> Iterator[None]:
         busy.append(job.variant.name)
         yield
         busy.pop()
@@ -127,15 +137,15 @@ def test_each_runs_alone_and_beside_each(make: Any) -> None:
     bench.latency_s = latency_s
     load = bench.load
 
-    def fresh(job: Job) -> Any:
+    def fresh(job: MeasurementJob) -> Any:
         loaded = load(job)
         streams = loaded.latencies_s
         loaded.latencies_s = lambda batch: (next(streams(batch)) for _ in iter(int, 1))
         return loaded
 
-    world = replace(bench.world, load=fresh)
-    examples = [Example(jobs[0], CPU), Example(jobs[1], MEM)]
-    runs = list(run_pairs(examples, make.facts, world=world, beside=beside))
+    environment = replace(bench.environment, load=fresh)
+    representatives = [Representative(jobs[0], CPU), Representative(jobs[1], MEM)]
+    runs = list(run_pairs(representatives, make.facts, environment=environment, beside=beside))
     assert [(run.kind, run.neighbour_kind) for run in runs] == [
         (CPU, CPU),
         (CPU, MEM),
@@ -152,14 +162,19 @@ def test_the_neighbour_is_no_noise_but_others_are(make: Any) -> None:
     bench, jobs = make.bench(), make.jobs(1)
 
     @contextmanager
-    def beside(job: Job) -> Iterator[None]:
+    def beside(job: MeasurementJob) -> Iterator[None]:
         bench.gauge.during = Noise(contention=1.0)
         yield
         bench.gauge.during = Noise()
 
     def run() -> list[PairRun]:
         return list(
-            run_pairs([Example(jobs[0], CPU)], make.facts, world=bench.world, beside=beside)
+            run_pairs(
+                [Representative(jobs[0], CPU)],
+                make.facts,
+                environment=bench.environment,
+                beside=beside,
+            )
         )
 
     (found,) = run()
@@ -174,7 +189,7 @@ def test_the_neighbour_is_no_noise_but_others_are(make: Any) -> None:
 
 
 def test_kinds_are_told_by_what_is_streamed(make: Any) -> None:
-    costs = model(make)
+    costs = model(make).slowdowns
     assert costs.slowdown(cpu("thirsty too"), cpu("thirsty")) == pytest.approx(1.60)
     assert costs.slowdown(cpu("thirsty too"), cpu("calmer")) == pytest.approx(1.10)
     assert costs.slowdown(cpu("calmer"), cpu("thirsty too")) == pytest.approx(1.05)
@@ -193,18 +208,19 @@ def test_they_are_what_is_expected_before_anything_was_seen(make: Any) -> None:
 def test_what_is_not_trusted_counts_where_there_is_nothing_else(make: Any) -> None:
     doubtful = [replace(pair, beside_s=9 * pair.alone_s, trusted=False) for pair in PAIRS]
     calm, thirsty = cpu("calm"), cpu("thirsty")
-    assert model(make, [*doubtful, *PAIRS]).slowdown(calm, thirsty) == pytest.approx(1.05)
-    assert model(make, doubtful).slowdown(calm, thirsty) == pytest.approx(9.0)
+    assert model(make, [*doubtful, *PAIRS]).slowdowns.slowdown(calm, thirsty) == pytest.approx(1.05)
+    assert model(make, doubtful).slowdowns.slowdown(calm, thirsty) == pytest.approx(9.0)
 
 
 def test_without_pairs_nothing_is_expected(make: Any) -> None:
     costs = model(make, [])
-    assert costs.slowdown(cpu("calm"), cpu("thirsty")) == 1.0
+    assert not costs.slowdowns.is_known
+    assert costs.slowdowns.slowdown(cpu("calm"), cpu("thirsty")) == 1.0
     for _ in range(200):
         costs.observe(cpu("calm"), 1, Load(), 0.010)
         costs.observe(cpu("calm"), 1, Load(1.0), 0.014)
-    assert costs.slowdown(cpu("calm"), cpu("thirsty")) == pytest.approx(1.4, rel=0.03)
-    assert Slowdowns([], {}).log_by_any(cpu("calm")) == 0.0
+    busy, idle = (costs.estimate((cpu("calm"),), 1, load).p50_s[0] for load in (Load(1.0), Load()))
+    assert busy / idle == pytest.approx(1.4, rel=0.03)
 
 
 @pytest.mark.parametrize("beside_s", [0.0, -1.0, math.nan, math.inf])
@@ -234,20 +250,20 @@ def test_runs_are_kept_by_machine_and_the_newest_counts(tmp_path: Path) -> None:
             records.current("here")
 
 
-def real_job(make: Any, path: Path) -> Job:
+def real_job(make: Any, path: Path) -> MeasurementJob:
     content = tiny_bytes()
     path.write_bytes(content)
     variant = replace(
         make.variant(), artifact_sha256=sha256(content).hexdigest(), artifact_bytes=len(content)
     )
     spec = TensorSpec("image", "UINT8", (-1, -1, -1, 3))
-    return Job(variant, make.device(), path, partial(sample_inputs, (spec,)))
+    return MeasurementJob(variant, make.device(), path, partial(sample_inputs, (spec,)))
 
 
 def test_a_real_neighbour_runs_in_a_process_of_its_own(make: Any, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     job = real_job(make, tmp_path / "tiny.onnx")
-    (run,) = run_pairs([Example(job, CPU)], make.facts, accept_noise=True)
+    (run,) = run_pairs([Representative(job, CPU)], make.facts, accept_noise=True)
     assert run.placement == run.neighbour == job.placement
     assert run.slowdown >= 1.0
     assert run.repeats >= 9

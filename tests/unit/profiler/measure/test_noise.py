@@ -12,15 +12,12 @@ from hypothesis import strategies as st
 
 from modelless.common.errors import NoisyMachineError
 from modelless.profiler.measure.noise import (
-    QUIET,
     CpuCounters,
     HostNoise,
     Noise,
     NoiseLimits,
-    NoiseWatch,
     noise_between,
     parse_stat,
-    probe,
     read_counters,
     require_quiet,
     spread_of,
@@ -51,7 +48,7 @@ def test_a_system_without_counters_is_not_called_noisy(tmp_path: Path) -> None:
 
 def test_our_own_work_is_not_noise() -> None:
     noise = noise_between(counters(0, 0, 0), counters(1, 2.0, 2.0), threads=2)
-    assert noise == QUIET
+    assert noise == Noise()
 
 
 def test_a_neighbour_leaves_a_single_thread_its_core_but_not_two() -> None:
@@ -85,9 +82,8 @@ def test_the_probe_sees_work_that_varies() -> None:
         nonlocal now_s
         now_s += next(steps)
 
-    noise = probe(
-        threads=1, counters=lambda: counters(now_s, 0, 0), runs=40, work=work, clock=lambda: now_s
-    )
+    gauge = HostNoise(lambda: counters(now_s, 0, 0), work=work, clock=lambda: now_s)
+    noise = gauge.probe(threads=1, runs=40)
     assert noise.spread == pytest.approx(2.0)
 
 
@@ -103,23 +99,23 @@ def test_a_noisy_machine_is_refused_with_reason_and_next_step() -> None:
 
 
 def test_noise_that_passes_is_waited_for() -> None:
-    probes = iter([Noise(steal=0.5), QUIET])
-    assert require_quiet(lambda: next(probes), LIMITS) is QUIET
+    probes = iter([Noise(steal=0.5), Noise()])
+    assert require_quiet(lambda: next(probes), LIMITS) == Noise()
 
 
-def test_the_watch_joins_short_windows() -> None:
+def test_the_gauge_joins_short_windows() -> None:
     readings = iter([counters(t, 2 * t, t) for t in (0.0, 0.1, 0.2, 1.0, 1.1)])
-    watch = NoiseWatch(lambda: next(readings), window_s=0.5)
+    gauge = HostNoise(lambda: next(readings), window_s=0.5)
     for since_s in (0.05, 0.15, 0.9):
         # On two cores one neighbour is busy throughout: one of two wanted.
-        assert watch.check(since_s=since_s, threads=2).contention == pytest.approx(0.5)
+        assert gauge.since(since_s, threads=2, spread=0.0).contention == pytest.approx(0.5)
 
 
-def test_the_watch_forgets_what_is_long_past() -> None:
+def test_the_gauge_forgets_what_is_long_past() -> None:
     readings = iter([counters(0, 0, 0), counters(10, 20, 0), counters(11, 21, 1)])
-    watch = NoiseWatch(lambda: next(readings), window_s=0.5)
-    assert watch.check(since_s=9.0, threads=1).contention == pytest.approx(1.0)
-    assert watch.check(since_s=10.0, threads=1).contention == 0.0
+    gauge = HostNoise(lambda: next(readings), window_s=0.5)
+    assert gauge.since(9.0, threads=1, spread=0.0).contention == pytest.approx(1.0)
+    assert gauge.since(10.0, threads=1, spread=0.0).contention == 0.0
 
 
 def test_this_host_can_be_asked() -> None:

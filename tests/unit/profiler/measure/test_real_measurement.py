@@ -16,8 +16,8 @@ from modelless.profiler.cost_model.measured_model import MeasuredCostModel
 from modelless.profiler.devices.host import read_facts
 from modelless.profiler.measure.campaign import CampaignSettings, run_campaign
 from modelless.profiler.measure.inputs import sample_inputs
-from modelless.profiler.measure.jobs import Job
-from modelless.profiler.measure.timing import Effort
+from modelless.profiler.measure.jobs import MeasurementJob
+from modelless.profiler.measure.timing import MeasurementEffort
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import TensorSpec
 
@@ -51,11 +51,11 @@ def test_a_tiny_model_is_measured_and_predicted(tmp_path: Path, make: Any, sink:
         artifact_bytes=len(content),
     )
     specs = [TensorSpec("image", "UINT8", (-1, 16))]
-    job = Job(variant, make.device(), path, lambda batch: sample_inputs(specs, batch))
+    job = MeasurementJob(variant, make.device(), path, lambda batch: sample_inputs(specs, batch))
     settings = CampaignSettings(
         batches=(1, 2),
         accept_noise=True,
-        effort=Effort(tail_repeats=20, max_repeats=50, max_time_s=0.5),
+        effort=MeasurementEffort(tail_repeats=20, max_repeats=50, max_time_s=0.5),
     )
     facts = read_facts(query_gpus=lambda: "")
     result = run_campaign([job], sink, facts, settings)

@@ -79,9 +79,12 @@ def test_measurements_can_be_forgotten(store: Store, make: Any) -> None:
 
 def test_a_campaign_resumes_from_the_store(store: Store, bench: Any, make: Any) -> None:
     records = Records(store)
-    first = run_campaign(make.jobs(2), records, make.facts, world=bench.world)
+    first = run_campaign(make.jobs(2), records, make.facts, environment=bench.environment)
     assert len(first.measured) == 8
-    assert run_campaign(make.jobs(2), records, make.facts, world=bench.world).measured == ()
+    assert (
+        run_campaign(make.jobs(2), records, make.facts, environment=bench.environment).measured
+        == ()
+    )
 
 
 def test_a_row_that_cannot_be_true_is_named(store: Store, make: Any) -> None:

@@ -11,7 +11,6 @@ import pytest
 from modelless.common.errors import InvalidInputError
 from modelless.profiler.measure.table import (
     COLUMNS,
-    Duplicates,
     TableRow,
     read_table,
     rows_of,
@@ -157,11 +156,9 @@ def test_queueing_under_concurrency_is_no_unit_error(path: Path) -> None:
     assert len(read_table(table(path, change))) == 1
 
 
-def test_duplicates_are_refused_unless_asked_for(path: Path) -> None:
+def test_a_point_may_occur_several_times(path: Path) -> None:
     table(path, {}, {"batch": 8, "latency_ms": 42.0}, {"latency_ms": 43.0})
-    with pytest.raises(InvalidInputError, match=r"duplicates on line 4.*repeats line 2"):
-        read_table(path)
-    assert len(read_table(path, duplicates=Duplicates.KEEP)) == 3
+    assert len(read_table(path)) == 3
 
 
 @pytest.mark.parametrize(

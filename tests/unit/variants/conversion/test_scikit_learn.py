@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from modelless.common.errors import InvalidInputError, NotFoundError
-from modelless.variants.conversion.converted import Converted, convert
-from modelless.variants.graphs.inspection import inspect_onnx
+from modelless.variants.conversion.converted import Source, convert
+from modelless.variants.graphs.graph_facts import count_operators
+from modelless.variants.graphs.inspection import inspect_onnx, parse_onnx
 from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.session import Session
 from modelless.variants.making.verification import Tolerance
@@ -23,7 +24,7 @@ HERE = f"{models.__name__}:"
 DATA = CalibrationData.of({"pixels": models.digits()[0][600:900]}, 100)
 
 
-def converted(name: str, tolerance: Tolerance | None = None) -> Converted:
+def converted(name: str, tolerance: Tolerance | None = None) -> Source:
     return convert("scikit-learn", HERE + name, DATA, tolerance or Tolerance())
 
 
@@ -35,7 +36,7 @@ def test_a_classifier_answers_as_before(name: str) -> None:
         ("pixels", "FP32", (-1, 64))
     ]
     assert [each.name for each in facts.outputs] == ["label", "probabilities"]
-    assert result.calls == 3
+    assert result.framework == "scikit-learn"
     assert result.tools.keys() == {"modelless", "onnx", "skl2onnx", "sklearn"}
     x, y = models.digits()
     found = Session(result.onnx_bytes).run({"pixels": x[900:]})["probabilities"]
@@ -44,7 +45,7 @@ def test_a_classifier_answers_as_before(name: str) -> None:
 
 def test_labels_are_looked_up_by_a_standard_operator() -> None:
     x, y = (each[:300] for each in models.digits())
-    kinds = inspect_onnx(converted("network").onnx_bytes).operators
+    kinds = count_operators(parse_onnx(converted("network").onnx_bytes))
     assert kinds["Gather"] == 1
     assert not [kind for kind in kinds if kind.startswith("ArrayFeatureExtractor")]
     found = Session(converted("network").onnx_bytes).run({"pixels": x})["label"]

@@ -256,6 +256,7 @@ class TestRebuilding:
             Lineage.from_json('{"steps": [{}]}')
 
 
+@pytest.mark.slow
 def test_a_family_of_efficientnet_lite0(tmp_path: Path) -> None:
     source = write_graph(load_network(ARCHITECTURES[0]), 224).SerializeToString()
     photos = crops(np.random.default_rng(1), 4, UNLABELLED)

@@ -10,8 +10,8 @@ import pytest
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
 from modelless.variants.making.calibration import CalibrationData
-from modelless.variants.making.catalog import build_maker
 from modelless.variants.making.fidelity import compare, run_all
+from modelless.variants.making.maker import build_maker
 from modelless.variants.making.session import Session
 
 from . import students

@@ -21,10 +21,9 @@ from modelless.variants.making.builder import (
     with_answers,
 )
 from modelless.variants.making.calibration import CalibrationData
-from modelless.variants.making.catalog import build_maker
+from modelless.variants.making.maker import build_maker, receive_messages, send_message
 from modelless.variants.making.recipe import parse_recipe, parse_step
 from modelless.variants.making.session import Session
-from modelless.variants.making.telling import tell, telling
 from modelless.variants.zoo.fashion_mnist import FashionMnist
 
 from .networks import FASHION, Arrays, made, node, pictures, random_weights, run, write
@@ -275,9 +274,9 @@ def test_settings_are_checked(settings: dict[str, object]) -> None:
 
 
 def test_nobody_needs_to_listen() -> None:
-    tell("into the void")
+    send_message("into the void")
     heard: list[str] = []
-    with telling(heard.append):
-        tell("now")
-    tell("and no more")
+    with receive_messages(heard.append):
+        send_message("now")
+    send_message("and no more")
     assert heard == ["now"]

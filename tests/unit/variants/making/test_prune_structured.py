@@ -14,7 +14,7 @@ from modelless.variants.graphs.canonical import read_model
 from modelless.variants.graphs.inspection import inspect_onnx
 from modelless.variants.graphs.weights import weights
 from modelless.variants.making.calibration import CalibrationData
-from modelless.variants.making.chains import find_chains
+from modelless.variants.making.makers.prune_structured import find_chains
 
 from .networks import Arrays, made, node, random_weights, run, write
 

@@ -8,9 +8,16 @@ from functools import cache
 import numpy as np
 import pytest
 
-from modelless.profiler.cost_model.learned.calibration import Scores, family_scores_of, scores_of
+from modelless.profiler.cost_model.learned.calibration import (
+    ErrorScores,
+    score_devices,
+    score_families,
+)
+from modelless.profiler.cost_model.learned.gaussian_process import (
+    ConditionedProcess,
+    GaussianProcess,
+)
 from modelless.profiler.cost_model.learned.prior import shipped_prior
-from modelless.profiler.cost_model.learned.process import Adapted, Process
 from modelless.profiler.measure.table import TableRow
 
 from .worlds import band_width, drawn, encoded, predict, row
@@ -55,17 +62,20 @@ def inside_bands(shots: int, seed: int) -> tuple[float, float]:
     return float(np.mean(inside)), float(np.median(widths))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shots", [5, 10])
 def test_bands_hold_nine_in_ten_where_the_model_is_true(shots: int) -> None:
     share = np.mean([inside_bands(shots, seed)[0] for seed in range(2)])
     assert 0.85 <= share <= 0.95
 
 
+@pytest.mark.slow
 def test_bands_without_shots_hold_about_nine_in_ten_too() -> None:
     share = np.mean([inside_bands(0, seed)[0] for seed in range(2)])
     assert 0.80 <= share <= 0.98
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_bands_narrow_as_shots_are_added(seed: int) -> None:
     none, five, ten = (inside_bands(shots, seed)[1] for shots in (0, 5, 10))
@@ -73,6 +83,7 @@ def test_bands_narrow_as_shots_are_added(seed: int) -> None:
     assert five > ten
 
 
+@pytest.mark.slow
 def test_bands_follow_from_the_process_alone() -> None:
     """The same without ``elsewhere``, which the draw above does not know of."""
     inside = []
@@ -84,20 +95,20 @@ def test_bands_follow_from_the_process_alone() -> None:
         for device in np.unique(devices):
             own = np.flatnonzero(devices == device)
             other = np.flatnonzero(devices != device)
-            process = Process(KERNEL, points.take(other), values[other])
-            scores = scores_of(process, np.random.default_rng(0))
-            belief = process.believe(points.take(own))
+            process = GaussianProcess(KERNEL, points.select(other), values[other])
+            scores = score_devices(process, np.random.default_rng(0))
+            belief = process.posterior_at(points.select(own))
             given, rest = drawn(10, len(own))
-            adapted = Adapted(process, belief.take(given), values[own][given])
-            mean, variance = adapted.predict(belief.take(rest))
-            error, error_variance = adapted.left_out()
+            adapted = ConditionedProcess(process, belief.select(given), values[own][given])
+            mean, variance = adapted.predict(belief.select(rest))
+            error, error_variance = adapted.leave_one_out()
             width = scores.quantile(0.9, error / np.sqrt(error_variance)) * np.sqrt(variance)
             inside += (np.abs(values[own][rest] - mean) <= width).tolist()
     assert 0.85 <= np.mean(inside) <= 0.95
 
 
-def scores(values: list[float]) -> Scores:
-    return Scores(np.array(values), np.ones(len(values)), 0.0)
+def scores(values: list[float]) -> ErrorScores:
+    return ErrorScores(np.array(values), np.ones(len(values)), 0.0)
 
 
 def test_quantiles_ascend() -> None:
@@ -133,8 +144,8 @@ def test_one_far_error_counts_as_less_far() -> None:
 @pytest.mark.parametrize("count", [0, 1, 19, 30])
 def test_where_no_device_can_be_left_out_a_heavy_tail_is_supposed(count: int) -> None:
     points = encoded([row(model=f"net{number}") for number in range(count)])
-    process = Process(KERNEL, points, np.zeros(count))
-    found = scores_of(process, np.random.default_rng(0))
+    process = GaussianProcess(KERNEL, points, np.zeros(count))
+    found = score_devices(process, np.random.default_rng(0))
     assert found.quantile(0.9, np.empty(0)) > 1.6449  # a Gaussian's
 
 
@@ -144,7 +155,7 @@ def test_a_device_that_is_badly_predicted_makes_wider_bands() -> None:
     values = np.log([one.latency_ms for one in rows]) - points.roofline_log
     noisy = values + np.random.default_rng(1).normal(0.0, 0.8, len(values))
     calm, wild = (
-        scores_of(Process(KERNEL, points, each), np.random.default_rng(0)).quantile(
+        score_devices(GaussianProcess(KERNEL, points, each), np.random.default_rng(0)).quantile(
             0.9, np.empty(0)
         )
         for each in (values, noisy)
@@ -156,6 +167,8 @@ def test_models_new_to_a_known_device_have_narrower_bands_than_a_new_device() ->
     rows = rows_as_supposed(0)[: 6 * MODELS]
     points = encoded(rows)
     values = np.log([one.latency_ms for one in rows]) - points.roofline_log
-    found = family_scores_of(Process(KERNEL, points, 0.3 * values))
-    new_device = scores_of(Process(KERNEL, points, 0.3 * values), np.random.default_rng(0))
+    found = score_families(GaussianProcess(KERNEL, points, 0.3 * values))
+    new_device = score_devices(
+        GaussianProcess(KERNEL, points, 0.3 * values), np.random.default_rng(0)
+    )
     assert found.quantile(0.9, np.empty(0)) < new_device.quantile(0.9, np.empty(0))

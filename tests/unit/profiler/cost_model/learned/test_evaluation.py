@@ -19,12 +19,12 @@ from modelless.profiler.cost_model.learned.baselines import BASELINES
 from modelless.profiler.cost_model.learned.evaluation import (
     MODELLESS,
     Holdout,
-    Score,
-    Trial,
+    HoldoutCase,
+    MethodScore,
     evaluate,
-    plan_trials,
+    plan_cases,
 )
-from modelless.profiler.cost_model.learned.points import in_order
+from modelless.profiler.cost_model.learned.features import sort_rows
 from modelless.profiler.cost_model.learned.predictor import Prediction
 from modelless.profiler.cost_model.learned.prior import shipped_prior
 from modelless.profiler.measure.table import TableRow
@@ -40,12 +40,12 @@ def scores_of(
     holdout: Sequence[str] = (),
     shots: Sequence[int] = (0, 5),
     seeds: int = 1,
-) -> list[Score]:
-    trials = plan_trials(rows, training, [Holdout.of(text) for text in holdout])
+) -> list[MethodScore]:
+    trials = plan_cases(rows, training, [Holdout.of(text) for text in holdout])
     return [score for trial in trials for score in evaluate(trial, shipped_prior(), shots, seeds)]
 
 
-def figures(scores: Sequence[Score]) -> dict[tuple[str, str, int, str], list[float]]:
+def figures(scores: Sequence[MethodScore]) -> dict[tuple[str, str, int, str], list[float]]:
     """All that was found out, by what it is about; NaN for None."""
     return {
         (one.source, one.device, one.shots, one.method): [
@@ -57,7 +57,7 @@ def figures(scores: Sequence[Score]) -> dict[tuple[str, str, int, str], list[flo
     }
 
 
-def assert_alike(first: Sequence[Score], second: Sequence[Score], rel: float) -> None:
+def assert_alike(first: Sequence[MethodScore], second: Sequence[MethodScore], rel: float) -> None:
     here, there = figures(first), figures(second)
     assert here.keys() == there.keys()
     for key, values in here.items():
@@ -109,7 +109,7 @@ def test_shots_are_the_same_for_all_and_never_judged(spies: list[Any]) -> None:
     rows = varied(devices=2, models=15)
     scores_of(rows, shots=(0, 1, 5, 14), seeds=3)
     assert len(spies) == 2 * 4 * 3 * 3
-    ordered = in_order(rows)
+    ordered = sort_rows(rows)
     wanted = {device: [one for one in ordered if one.device == device] for device in ("d0", "d1")}
     for number in range(0, len(spies), 3):
         drawn = [call[1:] for call in spies[number : number + 3]]
@@ -125,7 +125,7 @@ def test_shots_are_those_of_the_sampler(spies: list[Any]) -> None:
         assert isinstance(learner, Oracle)
         return np.arange(len(latency_ms))[::-1][seed : seed + count]
 
-    (trial,) = plan_trials(varied(devices=1, models=15), None, [])
+    (trial,) = plan_cases(varied(devices=1, models=15), None, [])
     evaluate(trial, PRIOR, (3,), 2, sampler=last)
     assert [call[1] for call in spies] == [[12, 13, 14]] * 3 + [[11, 12, 13]] * 3
     assert [call[3] for call in spies[::3]] == [[*range(12)], [*range(11), 14]]
@@ -213,7 +213,7 @@ def test_another_process_finds_the_same(pytestconfig: pytest.Config) -> None:
         timeout=120,
         check=True,
     )
-    there = [Score(**document) for document in json.loads(done.stdout)]
+    there = [MethodScore(**document) for document in json.loads(done.stdout)]
     assert_alike(scores_of(varied(devices=2, models=12)), there, 1e-9)
 
 
@@ -244,7 +244,7 @@ def test_the_same_rows_twice_are_the_same_rows() -> None:
 
 def test_what_is_judged_is_never_in_training() -> None:
     rows = varied(devices=3, models=20)
-    (first, *_) = plan_trials(rows, list(rows), [])
+    (first, *_) = plan_cases(rows, list(rows), [])
     assert not set(first.wanted) & set(first.training)
 
 
@@ -262,7 +262,7 @@ def test_what_is_judged_is_never_in_training() -> None:
 def test_what_is_held_out_is_in_no_training(holdout: list[str], devices: list[str]) -> None:
     rows = multiples({"a": 1.0, "b": 2.0, "c": 3.0})
     parts = [Holdout.of(text) for text in holdout]
-    trials = plan_trials(rows, None, parts)
+    trials = plan_cases(rows, None, parts)
     assert [trial.wanted[0].device for trial in trials] == devices
     for trial in trials:
         assert not set(trial.wanted) & set(trial.training)
@@ -278,7 +278,7 @@ def test_what_is_held_out_is_in_no_training(holdout: list[str], devices: list[st
 
 def test_a_device_of_two_sources_is_two_devices() -> None:
     rows = [*multiples({"a": 1.0}), *multiples({"a": 2.0}, source="other")]
-    trials = plan_trials(rows, None, [])
+    trials = plan_cases(rows, None, [])
     assert [(one.wanted[0].source, len(one.wanted), len(one.training)) for one in trials] == [
         ("lab", 20, 20),
         ("other", 20, 20),
@@ -288,13 +288,13 @@ def test_a_device_of_two_sources_is_two_devices() -> None:
 def test_with_training_nothing_of_the_tables_is_learned_from() -> None:
     rows = multiples({"new": 2.0})
     known = multiples({"a": 1.0, "b": 3.0}, seed=5)
-    (trial,) = plan_trials(rows, known, [])
+    (trial,) = plan_cases(rows, known, [])
     assert set(trial.training) == set(known)
     assert set(trial.wanted) == set(rows)
 
 
 def test_a_holdout_holds_for_training_tables_too() -> None:
-    (trial,) = plan_trials(
+    (trial,) = plan_cases(
         multiples({"x": 1.0}), multiples({"x": 1.0, "y": 2.0}), [Holdout.of("device=x")]
     )
     assert {one.device for one in trial.training} == {"y"}
@@ -307,7 +307,7 @@ def test_values_of_holdouts_are_taken_as_they_are(value: str) -> None:
     holdout = Holdout.of(f"device={value}")
     assert (holdout.part, holdout.value) == ("device", value)
     rows = [row(), row(device=value)]
-    (trial,) = plan_trials(rows, None, [holdout])
+    (trial,) = plan_cases(rows, None, [holdout])
     assert (trial.wanted, trial.training) == ([rows[1]], [rows[0]])
 
 
@@ -321,12 +321,12 @@ def test_what_is_no_holdout_is_refused(text: str) -> None:
 
 def test_a_holdout_of_nothing_tells_what_there_is() -> None:
     with pytest.raises(InvalidInputError, match=r"'d9'; allowed: one of d0, d1"):
-        plan_trials(varied(devices=2), None, [Holdout.of("device=d9")])
+        plan_cases(varied(devices=2), None, [Holdout.of("device=d9")])
 
 
 def test_latencies_that_are_judged_change_only_the_judging() -> None:
     rows = varied(devices=3, models=20)
-    trial = plan_trials(rows, None, [])[0]
+    trial = plan_cases(rows, None, [])[0]
     seen: list[FloatArray] = []
     for factor in (1.0, 3.0):
         order = np.random.default_rng([0, 5]).permutation(20)  # as the evaluation draws them
@@ -336,21 +336,21 @@ def test_latencies_that_are_judged_change_only_the_judging() -> None:
             for number, one in enumerate(trial.wanted)
         ]
         with pytest.MonkeyPatch.context() as patch:
-            judge = evaluation._judge
+            judge = evaluation.judge
 
             def note(predicted_ms: FloatArray, *rest: Any) -> Any:
                 seen[-1:] = [np.concatenate([seen[-1], predicted_ms])]
                 return judge(predicted_ms, *rest)  # noqa: B023
 
-            patch.setattr(evaluation, "_judge", note)
+            patch.setattr(evaluation, "judge", note)
             seen.append(np.empty(0))
-            evaluate(Trial(trial.training, wanted), PRIOR, (5,), 1)
+            evaluate(HoldoutCase(trial.training, wanted), PRIOR, (5,), 1)
     assert len(seen[0]) == 15 * len(METHODS)
     np.testing.assert_array_equal(seen[0], seen[1])
 
 
 def test_progress_is_told() -> None:
     told: list[tuple[int, int]] = []
-    trial = plan_trials(varied(devices=2), None, [])[0]
+    trial = plan_cases(varied(devices=2), None, [])[0]
     evaluate(trial, PRIOR, (0, 3), 2, lambda done, total: told.append((done, total)))
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]

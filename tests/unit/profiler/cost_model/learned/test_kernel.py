@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from modelless.profiler.cost_model.learned.features import LEVELS, Points
 from modelless.profiler.cost_model.learned.kernel import TERMS, Kernel
-from modelless.profiler.cost_model.learned.points import LEVELS, Points
 from modelless.profiler.cost_model.learned.prior import shipped_prior
 
 from .worlds import BLANK_SIZES, encoded, row, varied
@@ -34,9 +34,9 @@ def worlds() -> list[Points]:
         row(source="elsewhere"),
     ]
     return [
-        encoded(varied(), elsewhere_seed=1),
-        encoded(varied(devices=7, models=20, seed=2), elsewhere_seed=3),
-        encoded([*strange, *strange, *varied(devices=1)], elsewhere_seed=4),
+        encoded(varied(), item_effect_seed=1),
+        encoded(varied(devices=7, models=20, seed=2), item_effect_seed=3),
+        encoded([*strange, *strange, *varied(devices=1)], item_effect_seed=4),
         encoded([row()] * 5),
     ]
 
@@ -59,12 +59,12 @@ def test_variance_is_the_diagonal_of_covariance(kernel: Kernel, points: Points) 
 
 @pytest.mark.parametrize("kernel", [KERNEL, ALL_TERMS])
 def test_between_two_sets_it_is_the_transpose_and_a_part_of_the_whole(kernel: Kernel) -> None:
-    points = encoded(varied(), elsewhere_seed=5)
+    points = encoded(varied(), item_effect_seed=5)
     whole = kernel.covariance(points, points)
     left, right = np.array([3, 40, 11, 11]), np.array([0, 47, 5])
-    part = kernel.covariance(points.take(left), points.take(right))
+    part = kernel.covariance(points.select(left), points.select(right))
     np.testing.assert_allclose(part, whole[np.ix_(left, right)], rtol=1e-9)
-    back = kernel.covariance(points.take(right), points.take(left))
+    back = kernel.covariance(points.select(right), points.select(left))
     np.testing.assert_allclose(part, back.T, rtol=1e-9)
 
 
@@ -87,9 +87,7 @@ def test_nothing_is_compared_with_nothing() -> None:
 
 def test_what_is_not_known_elsewhere_tells_nothing_of_what_is() -> None:
     points = encoded([row(device="a"), row(device="b")])
-    points = replace(
-        points, elsewhere=np.array([0.0, 0.0]), is_known_elsewhere=np.array([0.0, 1.0])
-    )
+    points = replace(points, item_effect=np.array([0.0, 0.0]), has_item_effect=np.array([0.0, 1.0]))
     variances = np.zeros((len(LEVELS), len(TERMS)))
     variances[:, [TERMS.index("elsewhere_smooth"), TERMS.index("elsewhere_linear")]] = 1.0
     assert Kernel(variances, 0.1).covariance(points, points)[0, 1] == 0.0

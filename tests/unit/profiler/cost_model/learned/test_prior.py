@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from modelless.common.errors import InvalidInputError
+from modelless.profiler.cost_model.learned.features import LEVELS
 from modelless.profiler.cost_model.learned.kernel import TERMS
-from modelless.profiler.cost_model.learned.points import LEVELS
 from modelless.profiler.cost_model.learned.prior import (
     digest_of,
     parse_prior,

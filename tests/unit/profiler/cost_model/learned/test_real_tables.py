@@ -12,13 +12,13 @@ from modelless.profiler.cost_model.learned.baselines import BASELINES
 from modelless.profiler.cost_model.learned.evaluation import (
     MODELLESS,
     Holdout,
-    Score,
+    MethodScore,
     evaluate,
-    plan_trials,
+    plan_cases,
 )
 from modelless.profiler.cost_model.learned.predictor import Predictor
 from modelless.profiler.cost_model.learned.prior import shipped_prior
-from modelless.profiler.measure.table import Duplicates, TableRow, read_table
+from modelless.profiler.measure.table import TableRow, read_table
 
 from .worlds import latencies_ms, parted
 
@@ -28,15 +28,17 @@ pytestmark = pytest.mark.shared_data
 
 def some_of(table: str, models: int, seed: int = 0) -> list[TableRow]:
     """The rows of some of a table's models, on all its devices."""
-    rows = read_table(PROFILES / f"{table}.csv", duplicates=Duplicates.KEEP)
+    rows = read_table(PROFILES / f"{table}.csv")
     names = np.random.default_rng(seed).permutation(sorted({one.model for one in rows}))[:models]
     kept = set(names.tolist())
     return [one for one in rows if one.model in kept]
 
 
-def scores_of(rows: list[TableRow], device: str, shots: int, seeds: int) -> Mapping[str, Score]:
+def scores_of(
+    rows: list[TableRow], device: str, shots: int, seeds: int
+) -> Mapping[str, MethodScore]:
     """By method."""
-    (trial,) = plan_trials(rows, None, [Holdout("device", device)])
+    (trial,) = plan_cases(rows, None, [Holdout("device", device)])
     return {one.method: one for one in evaluate(trial, shipped_prior(), (shots,), seeds)}
 
 

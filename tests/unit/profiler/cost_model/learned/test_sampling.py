@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from modelless.profiler.cost_model.learned.predictor import Predictor
-from modelless.profiler.cost_model.learned.prior import shipped_prior
-from modelless.profiler.cost_model.learned.sampling import (
+from modelless.profiler.cost_model.learned.evaluation import (
     SAMPLERS,
     sample_at_random,
     sample_by_choice,
 )
+from modelless.profiler.cost_model.learned.predictor import Predictor
+from modelless.profiler.cost_model.learned.prior import shipped_prior
 from modelless.profiler.measure.table import TableRow
 
 from .worlds import FloatArray, IntArray, latencies_ms, multiples, parted
@@ -29,7 +29,7 @@ class Grouped:
         self.latency_ms = latency_ms
         self.most_rows = 0
 
-    def unknown(
+    def covariance(
         self, shots: IntArray, latency_ms: FloatArray, rows: IntArray
     ) -> tuple[FloatArray, float]:
         np.testing.assert_array_equal(latency_ms, self.latency_ms[shots])

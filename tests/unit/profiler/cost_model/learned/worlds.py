@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.profiler.cost_model.learned.points import Points, Vocabulary, encode
+from modelless.profiler.cost_model.learned.features import NameCodes, Points, encode
 from modelless.profiler.cost_model.learned.predictor import Prediction, Predictor
 from modelless.profiler.cost_model.learned.prior import shipped_prior
 from modelless.profiler.measure.table import TableRow
@@ -103,14 +103,14 @@ def varied(devices: int = 4, models: int = 12, seed: int = 0) -> list[TableRow]:
     ]
 
 
-def encoded(rows: Sequence[TableRow], elsewhere_seed: int | None = None) -> Points:
+def encoded(rows: Sequence[TableRow], item_effect_seed: int | None = None) -> Points:
     """The rows as points; how they fare elsewhere drawn at random, or not known."""
-    points = encode(rows, Vocabulary(), shipped_prior().roofline)
-    if elsewhere_seed is None:
+    points = encode(rows, NameCodes(), shipped_prior().roofline)
+    if item_effect_seed is None:
         return points
-    rng = np.random.default_rng(elsewhere_seed)
+    rng = np.random.default_rng(item_effect_seed)
     known = (rng.random(len(points)) < 0.7).astype(np.float64)
-    return replace(points, elsewhere=known * rng.normal(size=len(points)), is_known_elsewhere=known)
+    return replace(points, item_effect=known * rng.normal(size=len(points)), has_item_effect=known)
 
 
 def parted(rows: Sequence[TableRow], device: str) -> tuple[list[TableRow], list[TableRow]]:

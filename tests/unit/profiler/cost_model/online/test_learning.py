@@ -1,4 +1,4 @@
-"""What corrections learn: contention, what a class shares, and what is forgotten."""
+"""Corrections learn contention and what a class shares, and forget."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from modelless.profiler.cost_model.measured_model import MeasuredCostModel
@@ -84,7 +84,6 @@ def test_after_a_storm_all_is_well_within_200_outcomes(make: Any) -> None:
     assert quantiles(model)[0] == pytest.approx(one_s(0), rel=0.1)
 
 
-@settings(max_examples=200)
 @given(
     outcomes=st.lists(
         st.tuples(

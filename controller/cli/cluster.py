@@ -1,0 +1,373 @@
+"""``modelless up``, ``down``, ``status``, ``upgrade`` and ``demo``."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from typer import Option
+
+from modelless.common.errors import InvalidInputError
+from modelless.controller.cli.arguments import ConfigFile, Url
+from modelless.controller.cli.screen import (
+    Json,
+    duration,
+    emit,
+    mebibytes,
+    say,
+    show_progress,
+    show_table,
+)
+from modelless.variants.vocabulary import Task
+
+if TYPE_CHECKING:
+    from modelless.controller.config import Settings
+    from modelless.controller.usecases.cluster import Up
+
+
+_STOP: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_MOST_ELEMENTS: Final = 64
+"""Of the tensors of a request that is shown on one line."""
+
+_FREE_AXIS: Final = 2
+"""Length of an axis of any length in such a request."""
+
+
+def up(
+    ctx: typer.Context,
+    config: ConfigFile = None,
+    host: Annotated[str | None, Option(help="Address to listen on; loopback by default.")] = None,
+    port: Annotated[int | None, Option(help="Port to listen on.")] = None,
+    gateways: Annotated[int | None, Option(help="Gateways; default: one a CPU core.")] = None,
+    record: Annotated[
+        Path | None,
+        Option(metavar="DIR", help="Record all decisions there, for 'modelless replay'."),
+    ] = None,
+    address: Annotated[
+        str | None,
+        Option(
+            help="A Ray cluster to join: auto, HOST:PORT or ray://HOST:PORT; default: one of its "
+            "own on this machine."
+        ),
+    ] = None,
+    detach: Annotated[
+        bool, Option("--detach", "-d", help="Go on in the background once it is ready.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Start serving on this machine, or on an existing Ray cluster.
+
+    Stays in the foreground until Ctrl-C or 'modelless down', and then takes everything down; with
+    --detach it goes on in the background.
+
+    Example: modelless up --port 8080 --detach
+    """
+    from modelless.controller.usecases import cluster
+
+    home = ctx.obj
+    settings = cluster.read_settings(config, host=host, port=port, gateways=gateways, record=record)
+    if detach:
+        with show_progress() as progress:
+            running = cluster.up(
+                config=config, host=host, port=port, gateways=gateways, record=record,
+                address=address, home=home, on_progress=progress,
+            )  # fmt: skip
+        _announce(home, settings, running, as_json=as_json)
+        say(
+            f"process {running.pid} in the background; 'modelless down' ends it; log: {running.log}"
+        )
+        return
+    with StopSignals() as signals:
+
+        def on_stage(stage: str) -> None:
+            signals.arm()  # Ray puts a handler of its own in place as it starts
+            say(f"{stage} ...")
+
+        def on_up(running: Up) -> None:
+            _announce(home, settings, running, as_json=as_json)
+
+        try:
+            cluster.serve(settings, address, on_stage, on_up, signals.wait, home=home)
+        except Stopped:
+            pass
+        except SystemExit as end:
+            if end.code != signal.SIGTERM:  # Ray's own handler, for a moment in place of ours
+                raise
+    say("down")
+
+
+def down(ctx: typer.Context, as_json: Json = False) -> None:
+    """Stop the running modelless, and wait until it has stopped.
+
+    Example: modelless down
+    """
+    from modelless.controller.usecases.cluster import down as take_down
+
+    found = take_down(home=ctx.obj)
+    if as_json:
+        emit(asdict(found))
+    else:
+        typer.echo(f"{found.url} is down" if found.was_up and found.url else "nothing was up")
+
+
+def status(ctx: typer.Context, url: Url = None, as_json: Json = False) -> None:
+    """Show gateways and workers, their loaded variants, memory and load.
+
+    Also shows waiting queries, how good the predictions of latency were, and the outcomes of
+    queries. Exit code 1 if nothing is up.
+
+    Example: modelless status --json
+    """
+    from modelless.controller.usecases.cluster import status as read_status
+
+    found = read_status(url, home=ctx.obj)
+    if as_json:
+        emit(found)
+    else:
+        _show_status(found)
+
+
+def upgrade(
+    ctx: typer.Context,
+    config: ConfigFile = None,
+    restart: Annotated[
+        bool, Option("--restart", help="Replace processes that run this release already, too.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Move the running cluster to the installed release while it serves.
+
+    Replaces the control loop, the workers and the gateways one after the other. Each new process
+    loads what the old one holds before the old one is drained; no query is lost. --config changes
+    the settings too, except those that HAProxy and Ray Serve were started with. Processes that run
+    the release already are left alone, so the command may be interrupted and run again.
+
+    Examples: modelless upgrade; modelless upgrade --config settings.yaml
+    """
+    from modelless.controller.usecases.cluster import upgrade_cluster
+
+    with show_progress() as progress:
+        done = upgrade_cluster(config=config, restart=restart, home=ctx.obj, on_progress=progress)
+    if as_json:
+        emit(asdict(done))
+        return
+    if not done.replaced:
+        typer.echo(f"{done.url} runs {done.release} already")
+        return
+    before = ", ".join(name for name in done.before if name != done.release)
+    typer.echo(
+        f"{done.url} runs {done.release}{f', before {before}' if before else ''}: "
+        f"{done.replaced} gateways and workers replaced in {duration(done.took_s)}"
+    )
+
+
+def demo(
+    ctx: typer.Context,
+    keep: Annotated[
+        bool, Option("--keep", help="Stay up afterwards, and say how to ask it more.")
+    ] = False,
+    report: Annotated[Path, Option(metavar="DIR", help="Where the report goes.")] = Path(
+        "demo-report"
+    ),
+    seconds: Annotated[float, Option(help="How long the burst of queries lasts.")] = 120.0,
+    port: Annotated[int, Option(help="Port to listen on; another one if it is taken.")] = 8080,
+) -> None:
+    """Add, profile and serve real photos under many limits and load, and write a report.
+
+    The models are the zoo's EfficientNet-Lite. Everything is taken down again, unless you give
+    --keep.
+
+    Example: modelless demo --seconds 60 --report demo-report
+    """
+    if not 1.0 <= seconds <= 3600.0:
+        raise InvalidInputError.of("seconds", seconds, "1 to 3600")
+    if not 1 <= port <= 65_535:
+        raise InvalidInputError.of("port", port, "1 to 65535")
+    from modelless.controller.demo.run import run_demo
+
+    run_demo(ctx.obj, keep=keep, report_dir=report, seconds=seconds, port=port)
+
+
+class Stopped(BaseException):
+    """A signal asks to stop. It is not an error, so ``except Exception`` does not catch it."""
+
+
+class StopSignals:
+    """Turns the first of the signals into an exception in the main thread, and ignores the rest.
+
+    A second Ctrl-C while everything is being taken down would leave half of it behind.
+    SIGINT raises KeyboardInterrupt, SIGTERM and SIGHUP raise Stopped. What was ignored before stays
+    so, as ``nohup`` requires. Use as a context manager, in the main thread.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[signal.Signals, Any] = {}
+        self._is_told = False
+
+    def __enter__(self) -> StopSignals:
+        self._before = {number: signal.getsignal(number) for number in _STOP}
+        self.arm()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def arm(self) -> None:
+        """Put the handlers in place, again if a library has put its own there."""
+        if not self._is_told:
+            for number, before in self._before.items():
+                if before is not signal.SIG_IGN:
+                    signal.signal(number, self._on_signal)
+
+    def wait(self) -> None:
+        """Wait for a signal. Never returns: it raises."""
+        threading.Event().wait()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self._is_told = True
+        for each in _STOP:
+            signal.signal(each, signal.SIG_IGN)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise Stopped
+
+
+def curl_line(url: str, task: Task) -> str:
+    """A ``curl`` command that sends a query; for a large input, one that reads the signature."""
+    where = f"{url}/v2/models/{task.name}"
+    request = _tiny_request(task)
+    if request is None:
+        return f"curl -s {where}"
+    return f"curl -s {where}/infer -d '{json.dumps(request, separators=(',', ':'))}'"
+
+
+def _announce(home: Path, settings: Settings, running: Up, *, as_json: bool) -> None:
+    """Say, as JSON or for people, that the server is up, with a command for each task."""
+    if as_json:
+        told = asdict(running)
+        emit({name: told[name] for name in ("url", "pid", "ready", "not_served")})
+        return
+    from modelless.controller.usecases.cluster import served_tasks
+
+    tasks = served_tasks(settings, running, home=home)
+    tasks.sort(key=lambda task: _tiny_request(task) is None)
+    typer.echo(f"ready: {running.url}")
+    for task in tasks:
+        typer.echo(curl_line(running.url, task))
+    if tasks:
+        typer.echo(f"modelless infer PHOTO --task {tasks[0].name} --latency-ms 40")
+    _say_not_served(running.not_served)
+
+
+def _tiny_request(task: Task) -> Mapping[str, Any] | None:
+    inputs = []
+    for spec in task.inputs:
+        shape = [1, *(_FREE_AXIS if size == -1 else size for size in spec.shape[1:])]
+        count = math.prod(shape)
+        if count > _MOST_ELEMENTS or spec.datatype in ("BOOL", "BYTES"):
+            return None
+        inputs.append(
+            {"name": spec.name, "shape": shape, "datatype": spec.datatype, "data": [0] * count}
+        )
+    wanted = [
+        {"name": spec.name, "parameters": {"classification": 3}}
+        for spec in task.outputs
+        if len(spec.shape) == 2
+    ]
+    request: dict[str, Any] = {"inputs": inputs, "parameters": {"latency_ms": 1000}}
+    return {**request, "outputs": wanted} if wanted else request
+
+
+def _say_not_served(not_served: Mapping[str, str]) -> None:
+    for reason in not_served.values():
+        say(f"not served: {reason}")
+
+
+def _show_status(found: Mapping[str, Any]) -> None:
+    members = found.get("members", [])
+    queued = sum(member["queued"] for member in members if member["role"] == "gateway")
+    arrivals = sum(member["arrivals_per_s"] for member in members)
+    up_for = f", up for {duration(found['up_s'])}" if "up_s" in found else ""
+    typer.echo(f"{found['url']}{up_for}: {arrivals:.1f} queries/s, {queued} waiting")
+    show_table(
+        ["member", "role", "device", "loaded", "loading", "MiB used / may", "process MiB",
+         "waiting", "queries/s"],
+        [
+            (
+                member["id"],
+                member["role"] + (", starting" if member.get("is_starting") else ""),
+                " to ".join(filter(None, [member["device_class"], member.get("resizing_to")])),
+                str(len(member["loaded"])),
+                str(len(member["loading"])),
+                f"{mebibytes(member['memory_bytes'])} / {mebibytes(member['memory_budget_bytes'])}",
+                mebibytes(member["resident_bytes"]),
+                str(member["queued"]),
+                f"{member['arrivals_per_s']:.1f}",
+            )
+            for member in members
+        ],
+        right=range(3, 9),
+    )  # fmt: skip
+    for pool in found.get("pools", []):
+        typer.echo(
+            f"pool {pool['pool']}: {pool['asked']} workers asked for, "
+            f"of {pool['min_workers']} to {pool['max_workers']}"
+        )
+    served = found.get("served_by_variant", {})
+    holders = Counter(variant for member in members for variant in member["loaded"])
+    if names := sorted({*served, *holders}):
+        show_table(
+            ["variant", "loaded in", "queries served"],
+            [(name, str(holders[name]), str(served.get(name, 0))) for name in names],
+            right=[1, 2],
+            whole=0,
+        )
+    if predictions := found.get("predictions", []):
+        show_table(
+            ["device", "outcomes", "within p90", "within p99", "median error", "ignored"],
+            [
+                (
+                    row["device_class"],
+                    str(row["outcomes"]),
+                    _percent(row["within_p90_percent"]),
+                    _percent(row["within_p99_percent"]),
+                    _percent(row["median_error_percent"]),
+                    str(row["ignored"]),
+                )
+                for row in predictions
+            ],
+            title="predictions",
+            caption="lately; the goals are 90 % within p90 and 99 % within p99; ignored is what "
+            "cannot be true by the profile",
+            right=range(1, 6),
+        )
+    if outcomes := found.get("outcomes", {}):
+        told = ", ".join(f"{count} {name}" for name, count in sorted(outcomes.items()))
+        typer.echo(f"queries: {told}")
+    for member in members:
+        for variant, reason in member.get("failed_loads", {}).items():
+            say(f"{member['id']} could not load {variant}: {reason}")
+        if member.get("quarantine"):
+            say(f"{member['id']} is in quarantine: {member['quarantine']}")
+    _say_not_served(found.get("not_served", {}))
+    drifted = found.get("drifted", [])
+    for row in drifted:
+        where = f"{row['variant']} on {row['device_class']}"
+        say(f"{where} takes {row['factor']:.2f} times what was measured")
+    if drifted:
+        say("to measure just that again: modelless profile --drifted")
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f} %"

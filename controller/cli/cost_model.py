@@ -1,0 +1,135 @@
+"""``modelless costmodel``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
+from typer.core import TyperCommand
+
+from modelless.controller.cli.arguments import counts_of
+from modelless.controller.cli.screen import (
+    Json,
+    emit,
+    number_text,
+    say,
+    show_progress,
+    show_table,
+)
+
+if TYPE_CHECKING:
+    from modelless.profiler.cost_model.learned.evaluation import MethodScore
+
+
+_MOST_SHOTS = 100_000
+
+
+class TablesAfterTrain(TyperCommand):
+    """Takes every word from ``--train`` to the next option as a training table."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        spread: list[str] = []
+        is_training = False
+        for word in args:
+            if word.startswith("-"):
+                is_training = word.split("=")[0] == "--train"
+            elif is_training and spread[-1] != "--train":
+                spread.append("--train")
+            spread.append(word)
+        return super().parse_args(ctx, spread)
+
+
+def evaluate(
+    tables: Annotated[list[Path], Argument(metavar="TABLE.csv...", help="Profiles to predict.")],
+    train: Annotated[
+        list[Path] | None,
+        Option(
+            metavar="TABLE.csv",
+            help="Learn from this alone; then the tables are unseen but for the shots. Several may "
+            "follow, up to the next option.",
+        ),
+    ] = None,
+    holdout: Annotated[
+        list[str] | None,
+        Option(
+            metavar="PART=VALUE",
+            help="Leave this out of training and predict it: device=, family=, source=, model=, "
+            "task=, engine= or precision=; repeatable. Default: each device in turn.",
+        ),
+    ] = None,
+    shots: Annotated[
+        str, Option(metavar="N,...", help="Measurements given of each device.")
+    ] = "0,10,50",
+    seeds: Annotated[int, Option(metavar="N", min=1, max=1000, help="Draws of the shots.")] = 3,
+    draw: Annotated[
+        str,
+        Option(
+            metavar="random|chosen",
+            help="How shots are drawn: at random, or chosen one after the other by what each is "
+            "expected to tell of all the rest, as `modelless profile --budget` chooses.",
+        ),
+    ] = "random",
+    prior: Annotated[
+        Path | None, Option(metavar="FILE", help="A prior of one's own; see the docs.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Predict profiles from other profiles and a few measurements, and compare with baselines.
+
+    Every method gets the same training rows and the same shots; shots are not judged. Repeated
+    points of a table with other latencies are kept: the tables do not say what differed.
+
+    Examples: modelless costmodel evaluate profiles.csv; modelless costmodel evaluate a.csv b.csv
+    --holdout device=rtx4090 --shots 0,10 --json; modelless costmodel evaluate new.csv --train
+    known.csv --seeds 5
+    """
+    allowed = f"whole numbers from 0 to {_MOST_SHOTS}, with commas between them"
+    counts = counts_of("--shots", shots, 0, _MOST_SHOTS, allowed)
+    from modelless.controller.usecases.cost_model import evaluate_cost_model
+
+    with show_progress() as progress:
+        found = evaluate_cost_model(
+            tables, train=train, holdout=holdout or (), shots=counts, seeds=seeds, draw=draw,
+            prior=prior, on_progress=progress,
+        )  # fmt: skip
+    if not as_json:
+        _show(found.scores, draw)
+        return
+    emit(
+        {
+            "tables": [str(path) for path in tables],
+            "train": [str(path) for path in train or ()],
+            "holdout": list(holdout or ()),
+            "shots": counts,
+            "seeds": seeds,
+            "draw": draw,
+            **found.document(),
+        }
+    )
+
+
+def _show(scores: Sequence[MethodScore], draw: str) -> None:
+    groups: dict[tuple[str, str, int], list[MethodScore]] = {}
+    for score in scores:
+        groups.setdefault((score.source, score.device, score.shots), []).append(score)
+    for (source, device, shots), mine in groups.items():
+        show_table(
+            ["method", "MAPE", "median error", "within 10 %", "rank", "in the 90 % band"],
+            [
+                [
+                    one.method,
+                    f"{one.mape_percent:.1f} % ({one.mape_low_percent:.1f} to "
+                    f"{one.mape_high_percent:.1f})",
+                    f"{one.median_error_percent:.1f} %",
+                    f"{one.within_10_percent:.0f} %",
+                    number_text(one.rank_correlation, "{:.3f}"),
+                    number_text(one.band_coverage_percent, "{:.0f} %"),
+                ]
+                for one in mine
+            ],
+            title=f"{device} ({source}), {shots} {draw} measurements given, "
+            f"{mine[0].points} points predicted",
+        )
+    say("Errors are relative to what was measured; MAPE is their mean, over all draws.")

@@ -1,0 +1,224 @@
+"""``modelless history`` and ``why``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from typer import Argument, Option
+
+from modelless.common.errors import InvalidInputError
+from modelless.controller.cli.arguments import moment_of, seconds_of
+from modelless.controller.cli.screen import (
+    Json,
+    clock_text,
+    emit,
+    number_text,
+    say,
+    show_progress,
+    show_table,
+)
+
+if TYPE_CHECKING:
+    from modelless.controller.history.entries import Told
+
+
+_AROUND: Final = "60s"
+_LATELY: Final = "1h"
+_SHOWN: Final = 12
+
+
+def history(
+    ctx: typer.Context,
+    since: Annotated[
+        str | None, Option(metavar="TIME", help="How far back: 90s, 10m, 2h; default: 1h.")
+    ] = None,
+    kind: Annotated[
+        list[str] | None,
+        Option(help="load, loaded, load-failed, unload, scale, worker-up, ...; repeatable."),
+    ] = None,
+    task: Annotated[
+        str | None, Option("--task", "-t", help="Task, task/model or task/model/variant.")
+    ] = None,
+    at: Annotated[
+        str | None,
+        Option(metavar="TIME", help="Up to then, 18:30:05 or a date and time; the last 60s."),
+    ] = None,
+    follow: Annotated[
+        bool, Option("--follow", "-f", help="Go on as more happens, until Ctrl-C.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """List the control plane's decisions and their results, newest last.
+
+    Reads the store, so it works whether anything is up or not. --at also lists what was loaded at
+    that time. --follow --json prints one JSON document a line.
+
+    Examples: modelless history --since 10m --kind unload; modelless history --task imagenet --at
+    18:30:05; modelless history --follow
+    """
+    if follow and at is not None:
+        raise InvalidInputError.of("follow", at, "--follow or --at, not both")
+    from modelless.controller.usecases import decisions
+
+    now = datetime.now(UTC)
+    until = moment_of("at", at, now) if at is not None else None
+    back_s = seconds_of("since", since or (_LATELY if at is None else _AROUND))
+    kinds, home = tuple(kind or ()), ctx.obj
+    if follow:
+        try:
+            for told in decisions.follow_history(back_s=back_s, kinds=kinds, task=task, home=home):
+                typer.echo(json.dumps(told.document()) if as_json else _line(told))
+        except KeyboardInterrupt:
+            return
+    found = decisions.read_history(back_s=back_s, until=until, kinds=kinds, task=task, home=home)
+    loaded = found.loaded or {}
+    if as_json:
+        document: dict[str, object] = {"entries": [told.document() for told in found.entries]}
+        emit(document if found.loaded is None else {**document, "loaded": loaded})
+    else:
+        if found.entries:
+            _show_entries(found.entries)
+        else:
+            typer.echo(f"nothing in the {back_s:g} s up to {clock_text(until or now, day=True)}")
+        for worker, variants in loaded.items():
+            typer.echo(f"loaded in {worker}: {', '.join(variants) or 'nothing'}")
+    if len(found.entries) == decisions.MOST_ENTRIES:
+        say(
+            f"only the newest {decisions.MOST_ENTRIES} are shown; --since, --at, --kind or --task "
+            "narrow it"
+        )
+
+
+def why(
+    ctx: typer.Context,
+    receipt_id: Annotated[
+        str | None,
+        Argument(
+            metavar="RECEIPT",
+            help="A reply's receipt_id, also of a refusal; default: list the last that were kept.",
+        ),
+    ] = None,
+    at: Annotated[
+        str | None,
+        Option(
+            metavar="TIME",
+            help="List the last that arrived up to then: 18:30:05, or a date and time.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Explain why a query got its answer, or why it was refused.
+
+    Shows its limits, the candidates, the choice with its reason, the result, and what the control
+    plane loaded and evicted around that time. Asks a running gateway first, then reads the
+    receipts on disk: see history.receipts_per_s in the settings.
+
+    Examples: modelless why k2j5h8-17; modelless why; modelless why --at 18:30:05
+    """
+    from modelless.controller.usecases import decisions
+
+    home = ctx.obj
+    if at is not None and receipt_id is not None:
+        raise InvalidInputError.of("at", at, "a receipt or --at, not both")
+    if receipt_id is None:
+        until = moment_of("at", at, datetime.now(UTC)) if at is not None else None
+        _list(decisions.list_receipts(until=until, home=home), as_json=as_json)
+        return
+    with show_progress() as progress:
+        found = decisions.why(receipt_id, home=home, on_progress=progress)
+    if as_json:
+        emit(found.document())
+        return
+    from modelless.controller.history.why import entry_lines, words
+
+    arrived = datetime.fromisoformat(found.receipt["arrived_at"])
+    typer.echo(f"query {receipt_id}, {clock_text(arrived, day=True)}")
+    for line in words(found.receipt):
+        typer.echo(f"  {line}")
+    if found.receipt.get("candidates"):
+        _show_candidates(found.receipt["candidates"])
+    for line in found.not_ready:
+        typer.echo(line)
+    if found.entries:
+        typer.echo("what the control plane had done:")
+        if len(found.entries) > _SHOWN:
+            when = clock_text(arrived, day=True).replace(" ", "T")
+            more = len(found.entries) - _SHOWN
+            typer.echo(f"  {more} entries more: modelless history --at {when}")
+        for line in entry_lines(found.entries[-_SHOWN:], arrived):
+            typer.echo(f"  {line}")
+
+
+def _show_entries(entries: Sequence[Told]) -> None:
+    from modelless.controller.history.words import entry_text
+
+    show_table(
+        ["when", "what", "which", "why"],
+        [
+            (clock_text(told.at), told.entry.kind, told.entry.subject, entry_text(told.entry))
+            for told in entries
+        ],
+        title=f"from {clock_text(entries[0].at, day=True)}",
+        whole=0,
+    )
+
+
+def _line(told: Told) -> str:
+    from modelless.controller.history.words import entry_text
+
+    entry = told.entry
+    return f"{clock_text(told.at)}  {entry.kind:<12} {entry.subject}: {entry_text(entry)}"
+
+
+def _show_candidates(candidates: Sequence[Mapping[str, Any]]) -> None:
+    show_table(
+        ["candidate", "device", "accuracy", "p50 ms", "p99 ms", "wait ms", "USD", "it"],
+        [
+            (
+                row["variant"],
+                row["device_class"],
+                f"{row['accuracy']:.1f}",
+                number_text(row["p50_ms"]),
+                number_text(row["p99_ms"]),
+                number_text(row["wait_ms"]),
+                number_text(row["cost_usd"], "{:.3g}"),
+                "was chosen" if row["chosen"] else ", ".join(row["misses"]) or "would do",
+            )
+            for row in candidates
+        ],
+        title="what there was to choose from, as it was estimated then",
+        right=range(2, 7),
+        whole=0,
+    )
+
+
+def _list(receipts: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        emit({"receipts": list(receipts)})
+        return
+    if not receipts:
+        typer.echo("no receipts were kept yet, or none so old")
+        return
+    from modelless.controller.history.words import reason_text
+
+    show_table(
+        ["receipt", "asked at", "for", "outcome", "variant", "ms", "why"],
+        [
+            (
+                row["receipt_id"],
+                clock_text(datetime.fromisoformat(row["arrived_at"])),
+                row["scope"],
+                row["outcome"],
+                row["variant"] or "",
+                number_text(row["observed_latency_ms"]),
+                reason_text(row["reason"]),
+            )
+            for row in receipts
+        ],
+        right=[5],
+        whole=0,
+    )

@@ -1,0 +1,187 @@
+"""``modelless select`` and ``infer``: one query, as a dry run and for real."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from modelless.controller.cli.arguments import (
+    ConfigFile,
+    DeviceClasses,
+    LatencyMs,
+    MaxCostUsd,
+    MinAccuracy,
+    TaskName,
+    Url,
+    names_of,
+    policy_of,
+)
+from modelless.controller.cli.failures import Failed
+from modelless.controller.cli.screen import (
+    Json,
+    accuracy_text,
+    emit,
+    others_print_to_stderr,
+    say,
+    show_table,
+)
+from modelless.variants.vocabulary import SLO
+
+if TYPE_CHECKING:
+    from modelless.controller.usecases.selecting import Selection
+
+
+def select(
+    ctx: typer.Context,
+    task: TaskName,
+    latency_ms: LatencyMs = None,
+    min_accuracy: MinAccuracy = None,
+    max_cost_usd: MaxCostUsd = None,
+    batch: Annotated[int, Option(help="Items in the query.")] = 1,
+    policy: Annotated[
+        str | None,
+        Option(metavar="NAME|YAML", help="Selection policy; default: the settings' own."),
+    ] = None,
+    device_class: DeviceClasses = "cpu-1",
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Show which variant would serve a query, and why.
+
+    Every candidate is accounted for. The same dispatcher and policy as in 'modelless up' decide, on
+    one idle device of each class that holds everything profiled for it. Nothing is started. Exit
+    code 4 if nothing can serve it.
+
+    Example: modelless select --task imagenet --latency-ms 40 --min-accuracy 74
+    """
+    names = names_of("device-class", device_class)
+    from modelless.controller.usecases.selecting import select as choose
+
+    specification = None if policy is None else policy_of(policy)
+    with others_print_to_stderr():
+        found = choose(
+            task, latency_ms=latency_ms, min_accuracy=min_accuracy, max_cost_usd=max_cost_usd,
+            batch=batch, policy=specification, device_classes=names, config=config,
+            home=ctx.obj,
+        )  # fmt: skip
+    if not as_json:
+        _show_selection(found)
+    for name, why in found.dominated.items():
+        say(f"note: {name} is not served: {why}")
+    for name in found.without_profile:
+        say(f"note: {name} has no profile here, so it cannot be chosen: run 'modelless profile'")
+    if found.refusal is not None:
+        raise Failed(found.refusal, found.document())
+    if as_json:
+        emit(found.document())
+    elif found.chosen is not None and found.reason is not None:
+        placement = found.chosen
+        typer.echo(
+            f"chosen: {placement.variant_id} on {placement.device_class} ({found.reason.value})"
+        )
+
+
+def infer(
+    ctx: typer.Context,
+    photo: Annotated[Path, Argument(metavar="PHOTO", help="An image file, or a .npy array.")],
+    task: TaskName,
+    latency_ms: LatencyMs = None,
+    min_accuracy: MinAccuracy = None,
+    max_cost_usd: MaxCostUsd = None,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Classify a photo with the running modelless, within limits.
+
+    The photo is turned upright and scaled down until its shorter side is 320 pixels: the variants
+    resize to 260 at most, so more pixels would only make the request larger.
+
+    Example: modelless infer cat.jpg --task imagenet --latency-ms 40 --min-accuracy 74
+    """
+    slo = SLO(latency_ms, min_accuracy, max_cost_usd)
+    from modelless.controller.usecases.inferring import infer_photo
+
+    reply = infer_photo(photo, task, slo, url=url, home=ctx.obj)
+    if not reply.is_answer:
+        _say_why(reply.parameters)
+        reply.raise_for_status()
+    items = next(iter(reply.classes.values()), ())
+    if as_json:
+        emit(
+            {
+                "task": task,
+                "photo": str(photo),
+                "top": [
+                    [{"label": label, "index": i, "score": s} for s, i, label in item]
+                    for item in items
+                ],
+                "served_by": dict(reply.parameters),
+                "round_trip_ms": reply.latency_ms,
+            }
+        )
+        return
+    is_share = all(0.0 <= score <= 1.0 for item in items for score, _, _ in item)
+    for number, item in enumerate(items):
+        show_table(
+            ["label", "probability" if is_share else "score"],
+            [
+                (label or str(index), f"{score:.1%}" if is_share else f"{score:g}")
+                for score, index, label in item
+            ],
+            title=f"item {number}" if len(items) > 1 else "",
+            right=[1],
+        )
+    typer.echo(_served_by(reply.parameters, reply.latency_ms))
+    _say_why(reply.parameters)
+
+
+def _show_selection(found: Selection) -> None:
+    slo = found.slo
+    default = " (the default)" if slo.latency_ms is None else ""
+    limits = [f"latency_ms {found.latency_ms:g}{default}"]
+    for name, limit in (("min_accuracy", slo.min_accuracy), ("max_cost_usd", slo.max_cost_usd)):
+        limits += [f"{name} {limit:g}"] if limit is not None else []
+    show_table(
+        ["", "variant", "device", "accuracy", "p50 ms", "p99 ms", "USD a million", "why"],
+        [
+            (
+                ">" if entry["chosen"] else "",
+                entry["variant"],
+                entry["device_class"],
+                accuracy_text(found.accuracies[entry["variant"]]),
+                f"{entry['p50_ms']:.2f}",
+                f"{entry['p99_ms']:.2f}",
+                f"{entry['cost_usd'] * 1e6:.3g}",
+                entry["why"],
+            )
+            for entry in found.candidates
+        ],
+        title="limits: " + ", ".join(limits),
+        right=[4, 5, 6],
+        whole=1,
+    )
+
+
+def _say_why(parameters: Any) -> None:
+    if "receipt_id" in parameters:
+        say(f"why: modelless why {parameters['receipt_id']}")
+
+
+def _served_by(parameters: Any, round_trip_ms: float) -> str:
+    words = [f"served by {parameters.get('variant')} on {parameters.get('device')}"]
+    if "accuracy" in parameters:
+        provenance = parameters.get("accuracy_provenance", "")
+        words.append(f"accuracy {parameters['accuracy']:.1f} % {provenance}".rstrip())
+    observed, predicted = (
+        parameters.get(f"{kind}_latency_ms") for kind in ("observed", "predicted")
+    )
+    if observed is not None:
+        known = f" (predicted {predicted:.1f})" if predicted is not None else ""
+        words.append(f"{observed:.1f} ms{known}")
+    words.append(f"{round_trip_ms:.1f} ms seen from here")
+    if parameters.get("cost_usd") is not None:
+        words.append(f"{parameters['cost_usd']:.3g} USD")
+    return ", ".join(words)

@@ -1,0 +1,309 @@
+"""``modelless simulate``, ``compare`` and ``replay``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from modelless.common.errors import InvalidInputError, ModellessError
+from modelless.controller.cli.arguments import names_of
+from modelless.controller.cli.screen import (
+    Json,
+    emit,
+    number_text,
+    others_print_to_stderr,
+    say,
+    show_progress,
+    show_table,
+)
+
+if TYPE_CHECKING:
+    from modelless.controller.replay.replay import Replayed
+
+
+SHORT_LIST = "modelless,infaas,proteus,ray-serve,cheapest-feasible,most-accurate-feasible"
+
+
+class ReplayDiffersError(ModellessError):
+    """The replayed effects differ from the recorded ones."""
+
+
+def simulate(
+    ctx: typer.Context,
+    world: Annotated[Path, Argument(metavar="WORLD.yaml", help="The world to run.")],
+    seed: Annotated[
+        int | None, Option(min=0, help="Of everything random; default: the world's.")
+    ] = None,
+    log: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="One row a query into FILE.parquet or FILE.csv, one row a control decision "
+            "into FILE.control.parquet or .csv in the same folder.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Simulate a world with the dispatcher, planner and policies that serve, on a virtual clock.
+
+    A world names devices, tasks, queries, network delays, faults and policies. Latencies are drawn
+    from profiles. The same seed gives the same run. Interrupted or failed, the log keeps what
+    happened so far.
+
+    Examples: modelless simulate benchmarks/worlds/steady.yaml; modelless simulate world.yaml
+    --seed 3 --log run.parquet --json
+    """
+    from modelless.controller.usecases.simulating import simulate as run
+
+    with show_progress() as progress, others_print_to_stderr():
+        figures = run(world, seed=seed, log=log, home=ctx.obj, on_progress=progress)
+    if as_json:
+        emit(figures)
+        return
+    _show_figures(figures)
+    if not figures["queries"]:
+        say(f"note: no query came within {figures['span_s']:g} s: see 'queries' in {world}")
+    for problem, count in figures["policy_problems"].items():
+        say(f"note: {problem} ({count} times)")
+    if log is not None:
+        say(f"log: {log}")
+
+
+def compare(
+    ctx: typer.Context,
+    worlds: Annotated[list[Path], Argument(metavar="WORLD.yaml...", help="Worlds to run.")],
+    policies: Annotated[
+        str,
+        Option(
+            metavar="A,B,...",
+            help="Contenders, the reference first: systems such as infaas, selection "
+            "policies, NAME=FILE.yaml with policies by seam, or all for every system.",
+        ),
+    ] = SHORT_LIST,
+    seeds: Annotated[int, Option(metavar="N", min=1, max=1000, help="Run seeds 1 to N.")] = 5,
+    load: Annotated[
+        str, Option(metavar="X,...", help="Repeat each world at these multiples.")
+    ] = "1",
+    report: Annotated[
+        Path | None,
+        Option(
+            metavar="DIR",
+            help="Write report.html and report.json there, keep finished runs, and go on from "
+            "those that are there.",
+        ),
+    ] = None,
+    processes: Annotated[
+        int | None, Option(min=1, max=1024, help="Runs at once; default: one a CPU.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare systems and policies on simulated worlds, paired by seed.
+
+    All contenders meet the very same queries, faults and device noise. The table has means with 95
+    % intervals, paired differences to the first contender, and shares of a clairvoyant bound that
+    no policy can beat in expectation. A contender that fails is shown as failed and does not stop
+    the others.
+
+    Examples: modelless compare benchmarks/worlds/steady.yaml; modelless compare world.yaml
+    --policies modelless,infaas,mine=suite.yaml --seeds 10 --load 0.5,1,1.5 --report comparison
+    """
+    contenders, loads = names_of("policies", policies), _loads_of(load)
+    from modelless.controller.usecases.comparing import compare as run
+
+    with show_progress() as progress, others_print_to_stderr():
+        found = run(
+            *worlds, policies=contenders, seeds=seeds, loads=loads, report=report,
+            processes=processes or os.cpu_count() or 1, home=ctx.obj, on_progress=progress,
+        )  # fmt: skip
+    if as_json:
+        emit(found.document)
+    else:
+        for scenario in found.scenarios:
+            _show_scenario(scenario, seeds)
+        if report is not None:
+            say(f"report: {report / 'report.html'}")
+    if not any(row["runs"] for each in found.scenarios for row in each["rows"]):
+        raise typer.Exit(1)
+
+
+def replay(
+    folder: Annotated[Path, Argument(metavar="DIR", help="What 'up --record' wrote.")],
+    as_world: Annotated[
+        Path | None,
+        Option(
+            metavar="WORLD.yaml",
+            help="Do not replay: write the recorded arrivals, devices and profiles as a world.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Feed a recording's inputs to the same policies, and compare every effect.
+
+    Exit code 0 if all are what they were, 1 with the first difference if not.
+
+    Examples: modelless up --record run-1; modelless replay run-1; modelless replay run-1
+    --as-world world.yaml && modelless simulate world.yaml
+    """
+    from modelless.controller.usecases.simulating import replay as replay_tapes
+    from modelless.controller.usecases.simulating import world_of_recording
+
+    if as_world is not None:
+        with others_print_to_stderr():
+            told = world_of_recording(folder, as_world)
+        if as_json:
+            emit(told)
+        else:
+            typer.echo(
+                f"{told['queries']} queries in {told['span_s']:.1f} s: {as_world}, {told['trace']}"
+            )
+            if told["too_large"]:
+                say(f"note: {told['too_large']} queries are left out: more items than max_batch")
+        return
+    with others_print_to_stderr():
+        found = replay_tapes(folder)
+    different = [one for one in found if one.difference is not None]
+    if as_json:
+        emit({"identical": not different, "tapes": [_document(one) for one in found]})
+    else:
+        _show_tapes(found)
+    if different and as_json:  # the document has said it
+        raise typer.Exit(ReplayDiffersError.exit_code)
+    if different:
+        raise ReplayDiffersError(
+            f"{len(different)} of {len(found)} tapes differ: another version, another policy or "
+            "another machine's arithmetic; if none of these, it is a bug"
+        )
+
+
+def _loads_of(text: str) -> list[float]:
+    """``0.5,1`` as numbers; InvalidInputError if it is no such list."""
+    try:
+        loads = [float(word) for word in names_of("load", text)]
+    except ValueError:
+        loads = [0.0]
+    if not all(0.0 < each <= 1e4 for each in loads):
+        raise InvalidInputError.of("load", text, "numbers above 0 and up to 10000, with commas")
+    return loads
+
+
+def _show_figures(figures: Mapping[str, Any]) -> None:
+    rows = [(name, tally) for name, tally in figures["tasks"].items()]
+    rows += [(f"tenant {name}", tally) for name, tally in figures["tenants"].items()]
+    shown = rows if len(rows) <= 20 else sorted(rows, key=lambda row: -row[1]["violated"])[:20]
+    from modelless.controller.usecases.comparison.figures import plans_text
+
+    left_out, latency = len(rows) - len(shown), figures["latency_ms"]
+    busy = ", ".join(f"{name} {share:.0%}" for name, share in figures["utilisation"].items())
+    remarks = (
+        f"{left_out} rows without most violations are left out" if left_out else "",
+        "latency ms: "
+        + ", ".join(f"{p} {number_text(latency[p], '{:.4g}')}" for p in ("p50", "p90", "p99")),
+        f"busy: {busy}",
+        f"loads {figures['loads']}, evictions {figures['evictions']}, "
+        f"cold-start seconds {figures['cold_start_s']:.1f}",
+        f"rent {figures['rent_usd']:.4g} USD",
+        plans_text(figures["plans"]),
+    )
+    show_table(
+        ["", "queries", "attained", "goodput/s", "accuracy", "USD a million", "violations"],
+        [_row(name, tally) for name, tally in [("all", figures), *shown]],
+        title=f"{figures['world']}, seed {figures['seed']}: {figures['span_s']:g} s of arrivals",
+        caption="; ".join(filter(None, remarks)),
+        right=range(1, 6),
+    )
+
+
+def _row(name: str, tally: Mapping[str, Any]) -> list[str]:
+    attainment, queries = tally["attainment"], tally["queries"]
+    return [
+        name,
+        str(queries),
+        number_text(attainment, "{:.2%}"),
+        number_text(tally["goodput_per_s"], "{:.4g}"),
+        number_text(tally["mean_accuracy"], "{:.4g}"),
+        number_text(tally["cost_usd"] / queries * 1e6 if queries else None, "{:.4g}"),
+        ", ".join(f"{kind} {count}" for kind, count in tally["violations"].items()),
+    ]
+
+
+def _show_scenario(scenario: Mapping[str, Any], seeds: int) -> None:
+    """A scenario's table on stdout; failures and what policies did wrong on stderr."""
+    from rich.text import Text
+
+    from modelless.controller.usecases.comparison.figures import (
+        COLUMNS,
+        best_of,
+        bound_words,
+        cell_of,
+        name_of,
+        notes_of,
+    )
+
+    rows = scenario["rows"]
+    best = best_of(rows)
+    cells: list[list[str | Text]] = []
+    for place, row in enumerate(rows):
+        told = [Text("failed", style="bold red"), *(Text("-") for _ in COLUMNS[1:])]
+        if row["runs"]:
+            told = [
+                Text(cell_of(column, row), style="bold" if place in best[column.key] else "")
+                for column in COLUMNS
+            ]
+        cells.append([name_of(row), *told])
+    show_table(
+        ["contender", *(column.head for column in COLUMNS)],
+        cells,
+        title=f"{scenario['label']}, {seeds} seed{'' if seeds == 1 else 's'}",
+        caption=bound_words(scenario),
+        right=range(1, len(COLUMNS) + 1),
+        whole=0,
+    )
+    for row in rows:
+        if not row["runs"]:
+            say(f"{row['contender']} failed: {row['error']}")
+    for note in notes_of(scenario):
+        say(f"note: {note}")
+
+
+def _document(one: Replayed) -> dict[str, object]:
+    difference = one.difference
+    return {
+        "tape": str(one.tape), "core": one.what, "name": one.name, "inputs": one.inputs,
+        "effects": one.effects, "ending": one.ending,
+        "difference": difference and {
+            "input": difference.number, "asked": difference.asked,
+            "recorded": difference.recorded, "replayed": difference.replayed,
+        },
+    }  # fmt: skip
+
+
+def _show_tapes(found: Sequence[Replayed]) -> None:
+    show_table(
+        ["core", "name", "inputs", "effects", "result"],
+        [
+            (
+                one.what,
+                one.name,
+                str(one.inputs),
+                str(one.effects),
+                "identical" if one.difference is None else f"differs at {one.difference.number}",
+            )
+            for one in found
+        ],
+        right=[2, 3],
+        whole=1,
+    )
+    for one in found:
+        if one.difference is not None:
+            typer.echo(f"{one.tape}, input {one.difference.number}: {one.difference.asked:.2000}")
+            typer.echo(f"  recorded: {one.difference.recorded:.2000}")
+            typer.echo(f"  replayed: {one.difference.replayed:.2000}")
+        elif one.ending == "unfinished":
+            say(f"note: {one.tape} breaks off after {one.inputs} inputs: its process was ended")
+        elif one.ending != "end":
+            say(f"note: {one.tape} was cut after {one.inputs} inputs: {one.ending}")

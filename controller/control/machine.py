@@ -1,0 +1,355 @@
+"""The control machine: decides what is loaded where, how many workers there are, and what serves.
+
+Members report to it, and at each tick it asks the planner. Killed and started anew, it knows all
+members again within seconds, and until then it decides nothing that it might regret.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any, NamedTuple
+
+from modelless.controller.control.canaries import Canaries, version_effects
+from modelless.controller.control.decision_log import DecisionLog
+from modelless.controller.control.messages import (
+    CallMember,
+    ControlEffect,
+    ControlEvent,
+    FactsChanged,
+    ForgetMember,
+    MemberLeft,
+    MemberReport,
+    MemberReported,
+    NoteHistory,
+    PlanEffect,
+    ScalePool,
+    Tick,
+    VersionsChanged,
+    WakeAt,
+)
+from modelless.controller.control.neighbours import NeighbourSlowdowns, busy_neighbours
+from modelless.controller.control.planner import Planner
+from modelless.controller.control.pools import PoolTracker
+from modelless.controller.control.rates import RateWindow
+from modelless.controller.control.served_versions import Service
+from modelless.controller.control.succession import (
+    RolloutWatch,
+    lacking,
+    predecessors,
+    successor_loads,
+)
+from modelless.controller.device.messages import (
+    LoadInstance,
+    ResidencyChange,
+    ResizeWorker,
+    UnloadInstance,
+)
+from modelless.controller.dispatch.counters import demands_of, missed
+from modelless.controller.dispatch.messages import WorkerReport
+from modelless.policies.views import ClusterView, Demand, Pool, VariantFacts
+from modelless.profiler.cost_model.slowdowns import Slowdowns
+from modelless.variants.vocabulary import DeviceClass
+
+
+class ControlTimes(NamedTuple):
+    """Times that the control machine keeps to, seconds.
+
+    Attributes:
+        tick_s: between two ticks, and between two reports of a member that nothing is urgent for.
+        early_tick_s: least time between two ticks when a query waits for a load.
+        forget_s: a member that is silent for longer is gone.
+        grace_s: members may report for so long after no member was heard at all.
+        settle_s: every member has reported so long after the machine began; until then it decides
+            nothing that it might regret.
+        cooldown_s: see ``PoolTracker``.
+        keep_evidence_s: see ``Canaries``.
+    """
+
+    tick_s: float = 1.0
+    early_tick_s: float = 0.05
+    forget_s: float = 5.0
+    grace_s: float = 2.0
+    settle_s: float = 5.0
+    cooldown_s: float = 15.0
+    keep_evidence_s: float = 5.0
+
+
+DEFAULT_TIMES = ControlTimes()
+
+
+@dataclass(slots=True)
+class _Member:
+    report: MemberReport
+    heard_s: float
+    rates: RateWindow
+
+
+class Control:
+    """The decisions of one cluster's control plane. Begins with ``FactsChanged``.
+
+    Args:
+        planner: decides on loads and on the number of workers.
+        pools: that the cluster has.
+        workers: at the beginning, by name, of the pools that may be scaled.
+        began_s: the time now, seconds.
+        times: that it keeps to.
+        start_weight: see ``PoolTracker``.
+    """
+
+    def __init__(
+        self,
+        planner: Planner,
+        pools: Iterable[Pool],
+        workers: Mapping[str, int],
+        began_s: float,
+        times: ControlTimes = DEFAULT_TIMES,
+        start_weight: float = 0.5,
+    ) -> None:
+        self._planner = planner
+        self._times = times
+        self._began_s = began_s
+        self._ticked_s = -inf
+        self._members: dict[str, _Member] = {}
+        self._facts: dict[str, VariantFacts] = {}
+        self._device_classes: Mapping[str, DeviceClass] = {}
+        self._current: tuple[VariantFacts, ...] = ()
+        self._service = Service()
+        self._epoch_offset_s = 0.0
+        self._slowdowns = NeighbourSlowdowns(Slowdowns(), ())
+        self._pools = PoolTracker(pools, workers, times.cooldown_s, start_weight)
+        self._canaries = Canaries(times.tick_s, times.keep_evidence_s)
+        self._rollout = RolloutWatch()
+        self._log = DecisionLog()
+        self._changes: list[ResidencyChange] = []
+        self._handlers: dict[type, Callable[[Any, float], list[ControlEffect]]] = {
+            MemberReported: self._on_report,
+            MemberLeft: self._on_goodbye,
+            FactsChanged: self._on_facts,
+            VersionsChanged: self._on_versions,
+            Tick: self._on_tick,
+        }
+
+    def handle(self, event: ControlEvent, now_s: float) -> list[ControlEffect]:
+        """Take the event in, and return what is to be done, in order.
+
+        Args:
+            event: see ``messages``.
+            now_s: seconds; never less than with the event before.
+        """
+        return self._handlers[type(event)](event, now_s)
+
+    # -- what it knows ------------------------------------------------------------------------
+
+    @property
+    def reports(self) -> list[MemberReport]:
+        """The latest report of each member, with the counts of its ``RateWindow``."""
+        return [member.report for member in self._members.values()]
+
+    @property
+    def directory(self) -> tuple[WorkerReport, ...]:
+        """The workers of pools that gateways may send batches to."""
+        told = (report.worker_report for report in self.reports)
+        return tuple(each for each in told if each is not None)
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """The mistakes of policies at the last tick."""
+        return self._planner.problems
+
+    @property
+    def declined(self) -> Sequence[str]:
+        """The variants that the last tick found not worth what they would displace."""
+        return self._planner.declined
+
+    @property
+    def starting_s(self) -> dict[str, float]:
+        """How soon a worker can be there, by device class, where scaling starts workers."""
+        return self._pools.starting_s(self._planner.scaled)
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether no worker of any pool is wanted now, but scaling would start one on demand."""
+        return self._pools.is_at_rest(self._planner.scaled)
+
+    def is_settled(self, now_s: float) -> bool:
+        """Whether every member had the time to report since the machine began."""
+        return now_s - self._began_s >= self._times.settle_s
+
+    def succession(self, member_id: str) -> tuple[str, tuple[str, ...]]:
+        """The member that this one succeeds, and the variants that it lacks for that.
+
+        The name is empty if it succeeds none, as it serves already or is none's successor.
+        """
+        report, reports = self._members[member_id].report, self.reports
+        predecessor = predecessors(reports).get(member_id)
+        if predecessor is None:
+            return "", ()
+        return predecessor.member_id, lacking(report, predecessor, reports)
+
+    def busy_neighbours(self, member_id: str) -> float:
+        """The mean number of the other devices of the member's host that were busy lately."""
+        return busy_neighbours(self._members[member_id].report, self.reports)
+
+    def pools_status(self) -> list[dict[str, object]]:
+        """The pools that can be scaled, as plain data."""
+        return self._pools.status()
+
+    def trials_status(self, now_s: float) -> list[dict[str, Any]]:
+        """The trials that are on, as plain data."""
+        return self._canaries.status(now_s + self._epoch_offset_s)
+
+    # -- events -------------------------------------------------------------------------------
+
+    def _on_report(self, event: MemberReported, now_s: float) -> list[ControlEffect]:
+        report = event.report
+        effects: list[ControlEffect] = []
+        member = self._members.get(report.member_id)
+        is_new = member is None
+        if member is None:
+            member = _Member(report, now_s, RateWindow(0.9 * self._times.tick_s))
+            self._members[report.member_id] = member
+            self._pools.note_worker(report.pool, now_s)
+        ready_before = member.report.ready_bytes.keys()
+        member.report, member.heard_s = member.rates.add(report), now_s
+        self._count(report)
+        if not report.is_gateway and report.ready_bytes.keys() != ready_before:
+            waiting = (each for each in self.reports if each.is_gateway and each.queued)
+            effects += [CallMember(each.member_id) for each in waiting]
+        if is_new or now_s - self._ticked_s >= self._times.tick_s:
+            effects.append(WakeAt(now_s))
+        elif report.is_urgent:
+            effects.append(WakeAt(max(now_s, self._ticked_s + self._times.early_tick_s)))
+        return effects
+
+    def _on_goodbye(self, event: MemberLeft, now_s: float) -> list[ControlEffect]:
+        del now_s
+        self._members.pop(event.report.member_id, None)
+        self._log.note_goodbye(event.report.member_id)
+        self._count(event.report)
+        return []
+
+    def _count(self, report: MemberReport) -> None:
+        self._canaries.add(report)
+        self._changes += report.changes
+
+    def _on_facts(self, event: FactsChanged, now_s: float) -> list[ControlEffect]:
+        del now_s
+        self._facts = {each.variant_id: each for each in event.variants}
+        self._device_classes = event.device_classes
+        self._slowdowns = NeighbourSlowdowns(event.slowdowns, tuple(self._facts))
+        self._current = self._service.current_of(self._facts)
+        return []
+
+    def _on_versions(self, event: VersionsChanged, now_s: float) -> list[ControlEffect]:
+        self._service = event.service
+        self._epoch_offset_s = event.epoch_s - now_s
+        self._canaries.follow(event)
+        self._current = self._service.current_of(self._facts)
+        return []
+
+    def _on_tick(self, event: Tick, now_s: float) -> list[ControlEffect]:
+        del event
+        effects: list[ControlEffect] = [*self._forget_silent(now_s)]
+        self._ticked_s = now_s
+        view = self._view(now_s)
+        plan = self._planner.tick(view)
+        placing = (LoadInstance, UnloadInstance)
+        busy = {effect.worker_id for effect in plan if isinstance(effect, placing)}
+        plan += version_effects(self._service, view.workers, self._facts, busy)
+        reports = self.reports
+        plan += successor_loads(reports)
+        present = Counter(report.pool for report in reports)
+        is_settled = self.is_settled(now_s)
+        if is_settled:
+            self._pools.note_plan(plan, present)
+        if not is_settled or self._rollout.is_under_way(reports, now_s):
+            plan = _without_regrets(plan)
+        entries = self._log.entries(view, plan, self._changes, self._planner.problems)
+        self._changes = []
+        effects += [
+            each
+            for each in plan
+            if not isinstance(each, ScalePool)
+            or self._pools.request(each, present[each.device_class], now_s)
+        ]
+        if entries:
+            effects.append(NoteHistory(tuple(entries)))
+        effects += self._canaries.judge(now_s, now_s + self._epoch_offset_s)
+        return effects
+
+    def _forget_silent(self, now_s: float) -> list[ForgetMember]:
+        """Part with the members that were silent for too long.
+
+        If no member at all was heard, the driver may have been deaf, as its processor was taken or
+        the network was slow: every member is given the time to be heard again.
+        """
+        was_deaf = now_s - self._ticked_s > 2.0 * self._times.tick_s
+        silent = []
+        for name, member in self._members.items():
+            if was_deaf:
+                heard_s = now_s + self._times.grace_s - self._times.forget_s
+                member.heard_s = max(member.heard_s, heard_s)
+            if now_s - member.heard_s > self._times.forget_s:
+                silent.append(ForgetMember(name))
+        for each in silent:
+            del self._members[each.member_id]
+        return silent
+
+    def _view(self, now_s: float) -> ClusterView:
+        arrivals: dict[str, float] = {}
+        unmet: dict[str, float] = {}
+        demands: list[Demand] = []
+        open_queries: Counter[str] = Counter()
+        missed_per_s = 0.0
+        workers = []
+        reports = self.reports
+        for report in reports:
+            if report.state is not None:
+                state = replace(
+                    report.state,
+                    slowdowns=self._slowdowns.slowdowns(report, reports),
+                    pool=report.pool,
+                    unmet=report.unmet_accuracy_percent,
+                )
+                workers.append(self._service.pin_versions(state))
+            demands += demands_of(report.kinds, report.interval_s)
+            open_queries.update(report.open_queries)
+            missed_per_s += missed(report.outcomes) / report.interval_s
+            for rates, counts in ((arrivals, report.arrivals), (unmet, report.unmet)):
+                for scope, count in counts.items():
+                    rates[scope] = rates.get(scope, 0.0) + count / report.interval_s
+        return ClusterView(
+            now_s,
+            self._device_classes,
+            tuple(workers),
+            self._current,
+            arrivals,
+            unmet,
+            tuple(demands),
+            open_queries,
+            self._pools.pools,
+            missed_per_s,
+        )
+
+
+def _without_regrets(effects: Sequence[PlanEffect]) -> list[PlanEffect]:
+    """The effects that cannot be regretted: without unloads, what needs their room, and scaling.
+
+    A machine that has just begun does not know every member yet. A member that has not reported is
+    not gone: it may want what seems unwanted, and hold what seems missing.
+    """
+    kept: list[PlanEffect] = []
+    without_room: set[tuple[str, str]] = set()
+    for effect in effects:
+        if isinstance(effect, UnloadInstance):
+            without_room.add((effect.worker_id, effect.for_variant_id))
+        elif isinstance(effect, (ScalePool, ResizeWorker)):
+            continue
+        elif not isinstance(effect, LoadInstance) or (
+            (effect.worker_id, effect.variant_id) not in without_room
+        ):
+            kept.append(effect)
+    return kept

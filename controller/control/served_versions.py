@@ -1,0 +1,103 @@
+"""The versions in service, which the control loop publishes and every process follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from modelless.common.errors import NotFoundError
+from modelless.policies.views import Instance, VariantFacts, WorkerState
+from modelless.variants.registry.versions import Line, Trial, name_of
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The lines of all variants that are served.
+
+    Attributes:
+        token: differs from that of every other one that a control loop published.
+        lines: by ``task/model/variant``; variants without one are served in any version.
+    """
+
+    token: str = ""
+    lines: Mapping[str, Line] = field(default_factory=dict)
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """The trials that are on."""
+        return tuple(line.trial for line in self.lines.values() if line.trial is not None)
+
+    @property
+    def in_service(self) -> frozenset[str]:
+        """The ids of all versions that are current or on trial."""
+        return frozenset(each for line in self.lines.values() for each in line.in_service)
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """The ids of the versions that somebody asked for: on trial, or promoted."""
+        promoted = {line.current_id for line in self.lines.values() if line.earlier}
+        return frozenset(promoted | {trial.variant_id for trial in self.trials})
+
+    def check(self, variant_id: str) -> None:
+        """Whether that version is in service; NotFoundError says which are."""
+        line = self.lines.get(name_of(variant_id))
+        if line is not None and variant_id not in line.in_service:
+            raise NotFoundError(
+                f"{variant_id} is registered but not in service; in service: "
+                f"{', '.join(line.in_service)}. To serve it: modelless promote {variant_id}, or on "
+                f"a share of the queries: modelless canary {variant_id} --share 5%"
+            )
+
+    def serving(self, held: Sequence[str]) -> tuple[str, ...]:
+        """Return the variants that a worker serves, of those that it holds ready, in their order.
+
+        A version that was rolled back is not among them from the moment that this is known: another
+        choice is made for the queries that wait for it, and a batch that runs on it ends there.
+        """
+        served: set[str] = set()
+        for name in {name_of(each) for each in held}:
+            line = self.lines.get(name)
+            mine = [each for each in held if name_of(each) == name]
+            served.update(mine if line is None else line.serving(mine))
+        return tuple(each for each in held if each in served)
+
+    def current_of(self, facts: Mapping[str, VariantFacts]) -> tuple[VariantFacts, ...]:
+        """Return the facts of the versions to plan for: of each variant the current one.
+
+        A version without a profile cannot be placed: until it has one, the version before it stays.
+
+        Args:
+            facts: of all versions, by id, in the order of the answer.
+        """
+        wanted = set()
+        for line in self.lines.values():
+            ids = [f"{line.name}@{each}" for each in (line.current, *reversed(line.earlier))]
+            wanted.add(next((each for each in ids if _is_placeable(facts.get(each))), ids[0]))
+        return tuple(
+            each for each in facts.values()
+            if each.variant_id in wanted or name_of(each.variant_id) not in self.lines
+        )  # fmt: skip
+
+    def pin_versions(self, worker: WorkerState) -> WorkerState:
+        """Return the worker with its versions on trial pinned, and with its earlier ones not.
+
+        So no trial ends for want of room; and where an operator pinned the scope, an earlier
+        version does not keep the room that the current one needs.
+        """
+        instances = tuple(
+            each if pinned == each.pinned else replace(each, pinned=pinned)
+            for each in worker.instances
+            for pinned in [self._is_pinned(each)]
+        )
+        return worker if instances == worker.instances else replace(worker, instances=instances)
+
+    def _is_pinned(self, instance: Instance) -> bool:
+        line = self.lines.get(name_of(instance.variant_id))
+        if line is None:
+            return instance.pinned
+        is_tried = line.trial is not None and instance.variant_id == line.trial.variant_id
+        return is_tried or (instance.pinned and instance.variant_id == line.current_id)
+
+
+def _is_placeable(facts: VariantFacts | None) -> bool:
+    return facts is not None and bool(facts.latency_s)

@@ -1,0 +1,155 @@
+"""Comparing systems and policies on the same simulated queries, and with a clairvoyant bound."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+from modelless import __version__
+from modelless.common.errors import EnvironmentUnfitError
+from modelless.common.files import write_whole
+from modelless.controller.sim.compare import compare as comparing
+from modelless.controller.sim.compare.comparison import document_of
+from modelless.controller.sim.compare.contenders import contenders_of
+from modelless.controller.sim.compare.jobs import Run
+from modelless.controller.usecases.comparison.page import render_page
+from modelless.controller.usecases.home import AnyPath, Home, home_folder, path_or_none
+from modelless.controller.usecases.progress import Note, Progress, Step, ignore
+from modelless.controller.usecases.simulating import World, read_world
+
+SHORT_LIST = (
+    "modelless",
+    "infaas",
+    "proteus",
+    "ray-serve",
+    "cheapest-feasible",
+    "most-accurate-feasible",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The results of contenders on scenarios.
+
+    Attributes:
+        document: all of it as plain data; ``report.json`` holds the same.
+    """
+
+    document: dict[str, Any]
+
+    @property
+    def scenarios(self) -> list[dict[str, Any]]:
+        """Each world at each load: its bound, and a row for each contender."""
+        found: list[dict[str, Any]] = self.document["scenarios"]
+        return found
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A flat row for each contender in each scenario: the means, fit for a data frame."""
+        return [
+            {
+                "scenario": scenario["label"],
+                **{
+                    name: value["mean"] if isinstance(value, dict) and "mean" in value else value
+                    for name, value in row.items()
+                    if name not in ("policy_problems", "plans")
+                },
+            }
+            for scenario in self.scenarios
+            for row in scenario["rows"]
+        ]
+
+
+def compare(
+    *worlds: World,
+    policies: Sequence[str] = SHORT_LIST,
+    seeds: int = 5,
+    loads: Sequence[float] = (1.0,),
+    report: AnyPath | None = None,
+    processes: int = 1,
+    home: Home = None,
+    on_progress: Progress = ignore,
+) -> Comparison:
+    """Compare systems and policies on simulated worlds, paired by seed.
+
+    All contenders meet the same queries, faults and device noise. A contender that fails has an
+    error in its row and does not stop the others.
+
+    Args:
+        worlds: world files, or their contents.
+        policies: the contenders, the reference first: systems such as ``infaas``, selection
+            policies, ``NAME=FILE.yaml`` with policies by seam, or ``all`` for every system.
+        seeds: run the seeds 1 to this number.
+        loads: repeat each world at these multiples of its load.
+        report: write ``report.html`` and ``report.json`` to this folder, keep finished runs there,
+            and go on from those that are there.
+        processes: runs at once. A script that asks for several needs the usual guard,
+            ``if __name__ == "__main__":``, because each process imports the script.
+        home: of the store, for worlds with tasks from there; see ``home_folder``.
+        on_progress: receives the progress.
+
+    Raises:
+        InvalidInputError: a world or a contender does not fit.
+        EnvironmentUnfitError: the report's folder cannot be written.
+
+    Examples:
+        >>> comparison = modelless.compare(
+        ...     "benchmarks/worlds/steady.yaml", policies=["modelless", "infaas"]
+        ... )  # doctest: +SKIP
+        >>> [(row["contender"], row["value_per_query"]) for row in comparison.rows()]
+        ... # doctest: +SKIP
+        [('modelless', 0.771), ('infaas', 0.702)]
+    """
+    contenders = contenders_of(list(policies))
+    scenarios = comparing.scenarios_of([read_world(world) for world in worlds], list(loads))
+    report = path_or_none(report)
+    if report is not None:
+        _check_folder(report)
+    numbers = range(1, seeds + 1)
+    finished = 0
+
+    def show(done: int, total: int, last: Run | None) -> None:
+        nonlocal finished
+        finished = done
+        if last is not None:
+            now = f"{last.contender}, {last.scenario}, seed {last.seed}"
+            on_progress(Step("comparing, runs", done, total, now))
+        elif done:
+            on_progress(Note(f"{done} of {total} runs were kept in {report}"))
+
+    try:
+        runs = comparing.compare(
+            scenarios, contenders, numbers, folder=report, processes=processes,
+            home=home_folder(home), progress=show,
+        )  # fmt: skip
+    except KeyboardInterrupt as stopped:
+        for jobs in getattr(stopped, "__notes__", []):
+            on_progress(Note(f"under way were: {jobs}"))
+        if report is not None and finished:
+            kept = f"{finished} runs are kept in {report}; the same command goes on there"
+            on_progress(Note(kept))
+        raise
+    document = {"modelless": __version__, **document_of(scenarios, contenders, numbers, runs)}
+    if report is not None:
+        text = json.dumps(document, indent=1, allow_nan=False)
+        write_whole(report / "report.json", text.encode(), mode=0o644)
+        write_whole(report / "report.html", render_page(document).encode(), mode=0o644)
+    return Comparison(document)
+
+
+def _check_folder(report: Path) -> None:
+    """Check, before anything runs, that the report can be drawn and written."""
+    from modelless.common.drawing import check_matplotlib
+
+    check_matplotlib()
+    try:
+        report.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=report):
+            pass
+    except OSError as error:
+        allowed = "a folder that can be written, or a new name"
+        why = error.strerror or str(error)
+        raise EnvironmentUnfitError(f"--report {report}: allowed: {allowed}: {why}") from None

@@ -1,0 +1,189 @@
+"""A comparison's report as one HTML file that needs nothing else: no scripts, fonts or network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any, Final
+
+from modelless.common.pages import count_of, details, figure, page, section, table
+from modelless.controller.sim.compare.pictures import (
+    HALF_WIDTH_IN,
+    STYLE,
+    Mark,
+    courses_chart,
+    frontier_chart,
+    interval_chart,
+)
+from modelless.controller.usecases.comparison.figures import (
+    COLUMNS,
+    best_of,
+    bound_words,
+    cell_of,
+    name_of,
+    notes_of,
+    unavoidable_percent,
+)
+
+_READING: Final = (
+    "Every contender meets the very same queries, faults and device noise at each seed. "
+    "So differences to the first contender are taken seed by seed, and are better known than "
+    "either figure.",
+    "A query is good if its answer came by its deadline with at least its minimum accuracy. "
+    "Value per query is the sum of the good queries' accuracies (0 to 1) over all queries; every "
+    "query that is not good is a violation.",
+    "Intervals are 95 %, by Student's t over the seeds; there are none for a single seed.",
+    "The clairvoyant bound knows all arrivals beforehand. No policy can beat it in expectation; a "
+    "single run may by chance, and none needs to reach it. Attainment has such a bound of its own: "
+    "where it is below 1, some violations are unavoidable, whatever the policy.",
+    "Cost is the price of the device time that answered queries took; rent is that of all devices "
+    "for as long as they are there, busy or not. Published systems are "
+    "rebuilt from their papers on one control plane: their decisions are compared, not their code.",
+)
+
+
+def render_page(document: Mapping[str, Any]) -> str:
+    """The page of a document that ``comparison.document_of`` made, with modelless's version."""
+    scenarios, contenders = document["scenarios"], document["contenders"]
+    seeds = document["seeds"]
+    counted = (
+        f"{count_of(len(contenders), 'contender')}, {count_of(len(scenarios), 'scenario')}, "
+        f"{count_of(len(seeds), 'seed')}"
+    )
+    sections = [
+        _overview(scenarios) if len(scenarios) > 1 else "",
+        *(_scenario(number, each) for number, each in enumerate(scenarios)),
+        _who(contenders),
+        section("How to read this", "", f"<ul>{''.join(f'<li>{t}</li>' for t in _READING)}</ul>"),
+    ]
+    return page(
+        "".join(sections),
+        title="modelless: policies compared",
+        heading="Policies compared",
+        lead=counted + ", paired by seed.",
+        subtitle=f"modelless {document['modelless']}, simulated",
+        style=STYLE,
+    )
+
+
+def _overview(scenarios: Sequence[Mapping[str, Any]]) -> str:
+    """Value per query of everybody everywhere; the best of a row is bold."""
+    names = [row["contender"] for row in scenarios[0]["rows"]]
+    rows = []
+    for number, scenario in enumerate(scenarios):
+        best = best_of(scenario["rows"])["value_per_query"]
+        cells = [f'<a href="#scenario-{number}">{escape(scenario["label"])}</a>']
+        for place, row in enumerate(scenario["rows"]):
+            mean = row["value_per_query"]["mean"]
+            text = '<span class="refused">failed</span>' if mean is None else f"{mean:.4f}"
+            cells.append(f"<b>{text}</b>" if place in best else text)
+        bound = scenario["bound"]["value_per_query"]["mean"]
+        cells.append("–" if bound is None else f"{bound:.4f}")
+        rows.append(cells)
+    heads = ["scenario", *names, "bound"]
+    return section("Value per query", "The best of each row is bold.", table(heads, rows))
+
+
+def _scenario(number: int, scenario: Mapping[str, Any]) -> str:
+    rows = scenario["rows"]
+    bound = scenario["bound"]["value_per_query"]["mean"]
+    line = escape(bound_words(scenario))
+    line = line[0].upper() + line[1:] if bound is None else f"The line is the {line}"
+    values = interval_chart(
+        _marks(rows, "value_per_query"), "Value per query", bound=bound, number="{:.4f}".format
+    )
+    points = [
+        (row["contender"], row["violations_percent"]["mean"], row["mean_accuracy"]["mean"])
+        for row in rows
+        if row["violations_percent"]["mean"] is not None
+        and row["mean_accuracy"]["mean"] is not None
+    ]
+    cost = interval_chart(
+        _marks(rows, "cost_usd_per_million"),
+        "Cost, USD a million queries",
+        width_in=HALF_WIDTH_IN,
+        from_zero=True,
+    )
+    best = best_of(rows)
+    least = unavoidable_percent(scenario)
+    cells = []
+    for place, row in enumerate(rows):
+        told = [f'<span class="refused">failed</span> {escape(row["error"])}']
+        if row["runs"]:
+            shown = {column.key: escape(cell_of(column, row)) for column in COLUMNS}
+            told = [f"<b>{v}</b>" if place in best[key] else v for key, v in shown.items()]
+        cells.append([escape(name_of(row)), *told])
+    heads = ["contender", *(column.head for column in COLUMNS)]
+    notes = "".join(f"<li>{escape(note)}</li>" for note in notes_of(scenario))
+    content = (
+        figure(
+            values.svg(f"value-{number}"),
+            f"<b>Value per query</b>, with 95 % intervals. {line}",
+        )
+        + table(heads, cells)
+        + (f"<ul>{notes}</ul>" if notes else "")
+        + '<div class="pair">'
+        + figure(
+            frontier_chart(points, unavoidable=least).svg(f"frontier-{number}"),
+            "<b>Accuracy bought with violations</b>: up and left wins."
+            + (" Nobody is left of the line." if least is not None else ""),
+        )
+        + figure(cost.svg(f"cost-{number}"), "<b>Cost</b>, USD a million queries.")
+        + f"</div>{_courses(number, scenario['series'])}"
+    )
+    text = escape(scenario["description"])
+    return f'<div id="scenario-{number}">{section(scenario["label"], text, content)}</div>'
+
+
+def _courses(number: int, series: Mapping[str, Any]) -> str:
+    """What happened over time, if anything did."""
+    known = {
+        name: course
+        for name, course in series["contenders"].items()
+        if course is not None and course["queries"]
+    }
+    if not known:
+        return ""
+    most = max(max(course["queries"]) / course["step_s"] for course in known.values())
+    words = (
+        "By the queries' time of arrival. Teal: attainment, left axis. Orange: mean "
+        "accuracy of the answers, per cent, right axis. Grey: load, "
+        f"up to {most:.4g} queries a second. Below: USD an hour; teal: device time of answered "
+        "queries, by their arrival too, so that a crowd served later on may exceed the rent; "
+        "dashed: rent of all devices."
+    )
+    pictures = figure(courses_chart(known).svg(f"courses-{number}"), words)
+    return details(f"Over time, seed {series['seed']}", pictures)
+
+
+def _who(contenders: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        [
+            escape(each["name"]),
+            f'<span class="words">{escape(each["description"])}</span>',
+            f'<span class="words">{escape(each["source"])}</span>',
+            "<br>".join(
+                f"{escape(seam)}: <code>{escape(_said(told))}</code>"
+                for seam, told in each["policies"].items()
+            ),
+        ]
+        for each in contenders
+    ]
+    style = "What is not named stays as the world has it."
+    return section("Who was compared", style, table(["name", "idea", "source", "policies"], rows))
+
+
+def _marks(rows: Sequence[Mapping[str, Any]], name: str) -> list[Mark]:
+    return [
+        Mark(row["contender"], row[name]["mean"], row[name]["low"], row[name]["high"])
+        for row in rows
+        if row[name]["mean"] is not None
+    ]
+
+
+def _said(specification: Any) -> str:
+    """A policy's specification in one line."""
+    if not isinstance(specification, Mapping):
+        return str(specification)
+    settings = [f"{k}={_said(v)}" for k, v in specification.items() if k != "policy"]
+    return f"{specification.get('policy', '')}({', '.join(settings)})"

@@ -1,0 +1,174 @@
+"""Decisions: the history of the control plane, and the receipts of queries."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from modelless.common.errors import NotFoundError, StoreError
+from modelless.controller.history.entries import Told, Wanted, check_kinds, loaded_at, read_entries
+from modelless.controller.history.receipts import (
+    find_receipt,
+    gateway_of,
+    newest_receipts,
+    receipts_folder,
+    receipts_until,
+)
+from modelless.controller.history.why import context_of
+from modelless.controller.usecases.home import Home, home_folder, open_home
+from modelless.controller.usecases.progress import Note, Progress, ignore
+
+MOST_ENTRIES: Final = 1000
+LISTED: Final = 20
+"""Receipts in a list."""
+
+_TIMEOUT_S: Final = 5.0
+_POLL_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Decisions of the control plane and their results.
+
+    Attributes:
+        entries: the newest last, at most ``MOST_ENTRIES``.
+        loaded: the variants that each worker held at ``until``; None without a time.
+    """
+
+    entries: Sequence[Told]
+    loaded: Mapping[str, Sequence[str]] | None
+
+
+def read_history(
+    *,
+    back_s: float = 3600.0,
+    until: datetime | None = None,
+    kinds: Sequence[str] = (),
+    task: str | None = None,
+    home: Home = None,
+) -> History:
+    """The control plane's decisions and their results, from the store.
+
+    Args:
+        back_s: how far back from ``until``, seconds.
+        until: the end; default: now. With it, the variants loaded at that time are listed, too.
+        kinds: of entries, such as ``load`` and ``scale``; none is all.
+        task: ``task``, ``task/model`` or ``task/model/variant``.
+        home: see ``home_folder``.
+
+    Raises:
+        InvalidInputError: an unknown kind.
+        NotFoundError: an unknown task of which there is no entry.
+    """
+    begin = (until or datetime.now(UTC)) - timedelta(seconds=back_s)
+    wanted = Wanted(begin, until, tuple(kinds), task, None, MOST_ENTRIES)
+    with open_home(home) as registry:
+        check_kinds(registry.store, wanted.kinds)
+        if task is not None and not read_entries(registry.store, Wanted(task=task, most=1)):
+            registry.resolve(task)  # there may be entries of variants that are gone
+        entries = read_entries(registry.store, wanted)
+        return History(entries, None if until is None else loaded_at(registry.store, until))
+
+
+def follow_history(
+    *, back_s: float = 3600.0, kinds: Sequence[str] = (), task: str | None = None, home: Home = None
+) -> Iterator[Told]:
+    """Entries as they happen, those of the last ``back_s`` seconds first; see ``read_history``."""
+    entries, last = read_history(back_s=back_s, kinds=kinds, task=task, home=home).entries, 0
+    begin = datetime.now(UTC) - timedelta(seconds=back_s)
+    with open_home(home) as registry:
+        while True:
+            for told in entries:
+                last = max(last, told.number)
+                yield told
+            time.sleep(_POLL_S)
+            new = Wanted(begin, None, tuple(kinds), task, last, MOST_ENTRIES)
+            entries = read_entries(registry.store, new)
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One query's decision, and what the control plane had done before.
+
+    Attributes:
+        receipt: the record of the decision.
+        entries: of the history, the newest last.
+        not_ready: variants that were not ready, and why, as sentences.
+    """
+
+    receipt: Mapping[str, Any]
+    entries: Sequence[Told]
+    not_ready: Sequence[str]
+
+    def document(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        return {
+            **self.receipt,
+            "not_ready": list(self.not_ready),
+            "before": [told.document() for told in self.entries],
+        }
+
+
+def why(receipt_id: str, *, home: Home = None, on_progress: Progress = ignore) -> Explanation:
+    """Why a query got its answer, or why it was refused.
+
+    A running gateway is asked first, then the receipts on disk.
+
+    Args:
+        receipt_id: a reply's ``receipt_id``.
+        home: see ``home_folder``.
+        on_progress: receives a note if the history cannot be read.
+
+    Raises:
+        NotFoundError: the receipt was not kept.
+        InvalidInputError: it is no receipt's id.
+    """
+    folder = home_folder(home)
+    door = folder / "run" / "doors" / f"{gateway_of(receipt_id)}.door"
+    found = _ask_gateway(door, receipt_id) or find_receipt(receipts_folder(folder), receipt_id)
+    if found is None:
+        raise NotFoundError(
+            f"no receipt {receipt_id!r} was kept: of many queries a sample is "
+            "(history.receipts_per_s), and the oldest go (history.receipts_max_bytes); "
+            "'modelless why' lists the last ones"
+        )
+    try:
+        with open_home(home) as registry:
+            entries, absent = context_of(registry.store, found)
+    except StoreError as error:
+        on_progress(Note(f"without history: {error}"))
+        entries, absent = [], []
+    return Explanation(found, entries, absent)
+
+
+def list_receipts(
+    *, until: datetime | None = None, home: Home = None
+) -> Sequence[Mapping[str, Any]]:
+    """The last receipts that were kept, up to a time if one is given; a row each."""
+    folder = receipts_folder(home_folder(home))
+    if until is None:
+        return newest_receipts(folder, LISTED)
+    return receipts_until(folder, until, LISTED)
+
+
+def _ask_gateway(door: Path, receipt_id: str) -> dict[str, Any] | None:
+    """The receipt that the gateway itself holds; None if it is gone or has none."""
+    connection = http.client.HTTPConnection("localhost", timeout=_TIMEOUT_S)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+            link.settimeout(_TIMEOUT_S)
+            link.connect(str(door))
+            connection.sock = link
+            connection.request("GET", f"/modelless/receipts/{receipt_id}")
+            reply = connection.getresponse()
+            found = json.loads(reply.read())
+    except (OSError, ValueError, http.client.HTTPException):
+        return None
+    return found if reply.status == 200 else None

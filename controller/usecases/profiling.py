@@ -1,0 +1,418 @@
+"""Profiling: what variants cost on this machine, alone and beside each other."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from modelless.common.errors import (
+    IntegrityError,
+    InvalidInputError,
+    ModellessError,
+    NoisyMachineError,
+)
+from modelless.controller.usecases.home import (
+    AnyPath,
+    Home,
+    accuracy_fields,
+    find_variants,
+    open_home,
+    path_or_none,
+    pick_device_classes,
+)
+from modelless.controller.usecases.progress import Note, Progress, Step, ignore
+from modelless.profiler.cost_model.drift_history import drifted_placements
+from modelless.profiler.cost_model.measured_model import best_points
+from modelless.profiler.cost_model.slowdowns import PairRun
+from modelless.profiler.devices.device import DeviceFacts, default_device_classes
+from modelless.profiler.devices.device_records import DeviceRecords, describe_devices
+from modelless.profiler.devices.host import read_facts
+from modelless.profiler.devices.microbenchmark import TYPICAL_S, DeviceRates
+from modelless.profiler.measure.campaign import (
+    BATCHES,
+    CampaignResult,
+    CampaignSettings,
+    MeasurementStrategy,
+    run_campaign,
+)
+from modelless.profiler.measure.inputs import sample_inputs
+from modelless.profiler.measure.jobs import MeasurementJob, MeasurementSink
+from modelless.profiler.measure.measurement import Measurement
+from modelless.profiler.measure.neighbours import choose_representatives, run_pairs
+from modelless.profiler.measure.progress import ProgressEvent
+from modelless.profiler.measure.records import PairRecords, Records
+from modelless.profiler.measure.table import rows_of, write_table
+from modelless.variants.registry.catalog import Catalog
+from modelless.variants.registry.registry import Registry
+from modelless.variants.runtimes.engines import ENGINES, runs_on
+from modelless.variants.vocabulary import DeviceClass, Placement, Variant
+
+DEVICE_SHARE = 0.1
+"""The part of a budget that measuring the device itself may take."""
+
+
+@dataclass(frozen=True)
+class Profiles:
+    """What is known of some placements on this machine.
+
+    Attributes:
+        variants, devices: by id and name.
+        families: of models, by ``task/model``.
+        measurements: all of the placements on this machine, a row a batch.
+        campaign: what was measured now, what was skipped, and why.
+        failed: what went wrong, by placement.
+        rates: what the device classes compute in a second, as far as it is known, by name.
+        pairs: runs of two placements side by side.
+    """
+
+    variants: Mapping[str, Variant]
+    devices: Mapping[str, DeviceClass]
+    families: Mapping[str, str]
+    measurements: Sequence[Measurement]
+    campaign: CampaignResult
+    failed: Mapping[Placement, str]
+    rates: Mapping[str, DeviceRates]
+    pairs: Sequence[PairRun] = ()
+
+    def by_placement(self) -> Iterator[tuple[Placement, dict[int, Measurement]]]:
+        """Each placement with its measurements by batch."""
+        found: dict[Placement, dict[int, Measurement]] = {}
+        for row in self.measurements:
+            found.setdefault(row.placement, {})[row.batch] = row
+        for placement in (Placement(v, device) for v in self.variants for device in self.devices):
+            if placement in found:
+                yield placement, found[placement]
+
+    def document(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        measured = {(row.placement, row.batch) for row in self.campaign.measured}
+        first = self.measurements[0] if self.measurements else None
+        return {
+            "device": first and first.device_name,
+            "fingerprint": first and first.fingerprint,
+            "rates": {name: rates_document(each) for name, each in self.rates.items()},
+            "elapsed_s": self.campaign.elapsed_s,
+            "measured": len(self.campaign.measured),
+            "placements": [
+                {
+                    **_placement_fields(placement),
+                    **accuracy_fields(self.variants[placement.variant_id].accuracy),
+                    "batches": [
+                        {**_point(row), "measured_now": (placement, row.batch) in measured}
+                        for row in by_batch.values()
+                    ],
+                }
+                for placement, by_batch in self.by_placement()
+            ],
+            "skipped": [
+                {**_placement_fields(placement), "batch": batch, "reason": reason.value}
+                for (placement, batch), reason in self.campaign.skipped.items()
+            ],
+            "failed": [
+                {**_placement_fields(placement), "error": message}
+                for placement, message in self.failed.items()
+            ],
+            "neighbours": [_pair(run) for run in self.pairs],
+        }
+
+    def write_csv(self, path: Path) -> None:
+        """Write the measurements in the schema that all profiles share.
+
+        Raises:
+            InvalidInputError: the file cannot be written.
+        """
+        rows = rows_of(self.measurements, self.variants, self.devices, self.families)
+        try:
+            write_table(path, rows)
+        except OSError as error:
+            raise InvalidInputError.of(
+                "--csv", str(path), f"a file that can be written ({error.strerror})"
+            ) from None
+
+
+def profile(
+    *scopes: str,
+    device_classes: Sequence[str] = ("cpu-1",),
+    batches: Sequence[int] = BATCHES,
+    budget_s: float | None = None,
+    target_error: float | None = None,
+    accept_noise: bool = False,
+    again: bool = False,
+    drifted: bool = False,
+    neighbours: bool = False,
+    csv: AnyPath | None = None,
+    home: Home = None,
+    on_progress: Progress = ignore,
+) -> Profiles:
+    """Measure what variants cost on this machine: latency by batch, throughput, memory, load time.
+
+    Trusted measurements of this machine are not repeated, so an interrupted run goes on where it
+    stopped.
+
+    Args:
+        scopes: ``task``, ``task/model`` or ``task/model/variant``; none is everything.
+        device_classes: names, such as ``cpu-1``.
+        batches: sizes to measure, ascending.
+        budget_s: time for all of it, spent on the measurements that improve predictions most.
+        target_error: stop when the rest is predicted this well: median relative error, 0.05 is 5 %.
+        accept_noise: measure on a noisy machine too; such measurements are not trusted.
+        again: measure again what is measured already.
+        drifted: measure again only what was slower or quicker in service than its profile.
+        neighbours: also run a few placements in pairs.
+        csv: write the measurements to this file.
+        home: see ``home_folder``.
+        on_progress: receives the progress.
+
+    Raises:
+        NotFoundError: an unknown scope, or nothing is registered.
+        InvalidInputError: an unknown device class, or a file that cannot be written.
+        NoisyMachineError: the machine is too noisy, and noise is not accepted.
+
+    Examples:
+        >>> profiles = modelless.profile("imagenet", budget_s=90)  # doctest: +SKIP
+        >>> [(row.variant_id, row.batch, row.p50_s) for row in profiles.measurements]
+        ... # doctest: +SKIP
+    """
+    csv_file = path_or_none(csv)
+    if csv_file is not None:  # checked before anything is measured
+        folder = csv_file.parent
+        if csv_file.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+            allowed = "a file in a folder that can be written"
+            raise InvalidInputError.of("--csv", str(csv_file), allowed)
+    facts = read_facts()
+    devices = pick_device_classes(device_classes, default_device_classes(facts))
+    kinds = sorted({device.kind for device in devices})
+    with open_home(home) as registry:
+        catalog = registry.catalog()
+        variants = find_variants(catalog, scopes)
+        records = Records(registry.store)
+        jobs, damaged = find_jobs(registry, catalog, variants, devices, on_progress)
+        device_records = DeviceRecords(registry.store)
+        device_records.note(devices)
+        rates, spent_s = _describe(devices, facts, device_records, budget_s)
+        if budget_s is not None:
+            budget_s -= spent_s
+        settings = CampaignSettings(
+            batches=tuple(batches), budget_s=budget_s, accept_noise=accept_noise
+        )
+        chosen = jobs
+        if drifted:
+            changed = {p for kind in kinds for p in drifted_placements(registry.store, facts, kind)}
+            chosen = [job for job in jobs if job.placement in changed]
+            if not chosen:
+                on_progress(Note("nothing was slower or quicker in service than its profile"))
+        strategy = None
+        if target_error is not None or budget_s is not None:
+            strategy = _strategy(registry, catalog, chosen, facts, batches, target_error, rates)
+        sink = _Anew(records) if again or drifted else records
+        result = measure_jobs(chosen, sink, facts, settings, strategy, on_progress)
+        wanted = {Placement(v.id, device.name) for v in variants for device in devices}
+        rows = [
+            row for kind in kinds for row in records.current(facts, kind) if row.placement in wanted
+        ]
+        pairs: list[PairRun] = []
+        if neighbours:
+            kept = PairRecords(registry.store)
+            pairs = _measure_pairs(jobs, rows, kept, facts, accept_noise, on_progress)
+    profiles = Profiles(
+        {variant.id: variant for variant in variants},
+        {device.name: device for device in devices},
+        {f"{model.task}/{model.name}": model.family for model in catalog.models.values()},
+        rows,
+        result,
+        {**damaged, **result.failed},
+        rates,
+        pairs,
+    )
+    if csv_file is not None:
+        profiles.write_csv(csv_file)
+        on_progress(Note(f"wrote {len(rows)} rows to {csv_file}"))
+    return profiles
+
+
+def find_jobs(
+    registry: Registry,
+    catalog: Catalog,
+    variants: Sequence[Variant],
+    devices: Sequence[DeviceClass],
+    on_progress: Progress,
+) -> tuple[list[MeasurementJob], Mapping[Placement, str]]:
+    """The placements to measure, and the errors of those whose file is damaged.
+
+    Raises:
+        IntegrityError: every file is damaged.
+    """
+    jobs: list[MeasurementJob] = []
+    damaged: dict[Placement, str] = {}
+    error: ModellessError | None = None
+    for variant in variants:
+        fit = [device for device in devices if runs_on(variant.engine, device)]
+        if not fit:
+            only = f"{variant.engine.value} runs on a {ENGINES[variant.engine].device_kind}"
+            on_progress(Note(f"note: {variant.id} is left out: {only}"))
+            continue
+        try:
+            artifact = registry.artifacts.fetch(variant.artifact_sha256)
+        except IntegrityError as damage:
+            error = damage
+            damaged.update({Placement(variant.id, d.name): str(damage) for d in fit})
+            continue
+        inputs = partial(sample_inputs, catalog.tasks[variant.task].inputs)
+        jobs += [MeasurementJob(variant, device, artifact, inputs) for device in fit]
+    if error is not None and not jobs:
+        raise error
+    return jobs, damaged
+
+
+def measure_jobs(
+    jobs: Sequence[MeasurementJob],
+    records: MeasurementSink,
+    facts: DeviceFacts,
+    settings: CampaignSettings,
+    strategy: MeasurementStrategy | None,
+    on_progress: Progress,
+) -> CampaignResult:
+    """Run a campaign and report its progress.
+
+    Raises:
+        NoisyMachineError: see ``run_campaign``.
+    """
+
+    def show(event: ProgressEvent) -> None:
+        now = ""
+        if event.placement is not None:
+            now = f"{event.placement.variant_id} on {event.placement.device_class}"
+            if event.batch is not None:
+                now += f", batch {event.batch}"
+            if event.measurement is not None:
+                now += f": {event.measurement.p50_s * 1e3:.2f} ms"
+        if event.message:
+            on_progress(Note(f"failed: {now}: {event.message}"))
+        on_progress(Step("profiling", event.done, event.total, now, event.eta_s))
+
+    try:
+        return run_campaign(jobs, records, facts, settings, show, None, strategy)
+    except NoisyMachineError as error:
+        raise NoisyMachineError(f"{error} (--accept-noise)") from None
+    except KeyboardInterrupt:
+        on_progress(Note("what was measured so far is kept; the same command goes on from here"))
+        raise
+
+
+def rates_document(rates: DeviceRates) -> dict[str, Any]:
+    """Rates as plain data."""
+    return {name: value for name, value in rates.document().items() if name != "benchmark"}
+
+
+def _measure_pairs(
+    jobs: Sequence[MeasurementJob],
+    rows: Sequence[Measurement],
+    records: PairRecords,
+    facts: DeviceFacts,
+    accept_noise: bool,
+    on_progress: Progress,
+) -> list[PairRun]:
+    """Run a few placements in pairs; each run is kept as soon as it ends."""
+    representatives = choose_representatives(jobs, best_points(rows))
+    total = sum(o.job.device == e.job.device for o in representatives for e in representatives)
+    runs: list[PairRun] = []
+    try:
+        for run in run_pairs(representatives, facts, accept_noise=accept_noise):
+            records.add(run)
+            runs.append(run)
+            on_progress(Step("running pairs", len(runs), total, run.placement.variant_id))
+    except NoisyMachineError as error:
+        raise NoisyMachineError(f"{error} (--accept-noise)") from None
+    return runs
+
+
+@dataclass(frozen=True, slots=True)
+class _Anew:
+    """Records that seem empty, so that everything is measured; old rows stay until then."""
+
+    records: MeasurementSink
+
+    def current(self, facts: DeviceFacts, kind: str = "cpu") -> Sequence[Measurement]:
+        """Nothing."""
+        del facts, kind
+        return ()
+
+    def add(self, measurement: Measurement) -> object:
+        """See ``Records.add``."""
+        return self.records.add(measurement)
+
+
+def _describe(
+    devices: Sequence[DeviceClass],
+    facts: DeviceFacts,
+    records: DeviceRecords,
+    budget_s: float | None,
+) -> tuple[Mapping[str, DeviceRates], float]:
+    """The rates of the devices, and the seconds that measuring them took.
+
+    A tight budget goes to the variants: the rates are then those that are known already.
+    """
+    if budget_s is not None and budget_s < TYPICAL_S * len(devices) / DEVICE_SHARE:
+        return records.current(devices, facts), 0.0
+    started_s = time.perf_counter()
+    return describe_devices(devices, facts, records), time.perf_counter() - started_s
+
+
+def _strategy(
+    registry: Registry,
+    catalog: Catalog,
+    jobs: Sequence[MeasurementJob],
+    facts: DeviceFacts,
+    batches: Sequence[int],
+    target_error: float | None,
+    rates: Mapping[str, DeviceRates],
+) -> MeasurementStrategy:
+    """A strategy that measures first what improves the predictions of all jobs most."""
+    from modelless.profiler.cost_model.learned.experiment_design import BayesianDesign
+    from modelless.profiler.cost_model.learned.prior import shipped_prior
+    from modelless.profiler.cost_model.placement_facts import describe_placements
+
+    variants = {job.variant.id: job.variant for job in jobs}.values()
+    devices = {job.device.name: job.device for job in jobs}.values()
+    models = catalog.models.values()
+    subjects = describe_placements(variants, devices, facts, models, registry.graph_facts, rates)
+    return BayesianDesign(shipped_prior(), subjects, batches, target_error)
+
+
+def _placement_fields(placement: Placement) -> dict[str, Any]:
+    return {"variant": placement.variant_id, "device_class": placement.device_class}
+
+
+def _point(row: Measurement) -> dict[str, Any]:
+    return {
+        "batch": row.batch,
+        "p50_ms": row.p50_s * 1e3,
+        "p90_ms": row.p90_s * 1e3,
+        "p99_ms": row.p99_s * 1e3,
+        "throughput_per_s": row.throughput_per_s,
+        "memory_bytes": row.memory_bytes,
+        "load_s": row.load_s,
+        "repeats": row.repeats,
+        "trusted": row.trusted,
+        "noise": row.noise,
+        "measured_at": row.measured_at.isoformat(),
+    }
+
+
+def _pair(run: PairRun) -> dict[str, Any]:
+    return {
+        **_placement_fields(run.placement),
+        "kind": run.kind.value,
+        "neighbour": run.neighbour.variant_id,
+        "neighbour_kind": run.neighbour_kind.value,
+        "alone_ms": run.alone_s * 1e3,
+        "beside_ms": run.beside_s * 1e3,
+        "slowdown": run.slowdown,
+        "repeats": run.repeats,
+        "trusted": run.trusted,
+    }

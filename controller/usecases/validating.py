@@ -1,0 +1,378 @@
+"""Validating: how accurate variants are on a validation set."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from modelless.common.errors import (
+    EnvironmentUnfitError,
+    IntegrityError,
+    InvalidInputError,
+    ModellessError,
+)
+from modelless.common.intervals import FINEST_PERCENT, recommended_sample_size
+from modelless.controller.usecases.home import (
+    Home,
+    accuracy_fields,
+    find_variants,
+    group_names,
+    open_home,
+)
+from modelless.controller.usecases.progress import Note, Progress, Step, ignore
+from modelless.profiler.devices.host import read_facts
+from modelless.variants.metrics import AGREEMENT, Metric, Score, find_metric
+from modelless.variants.metrics.outputs import is_scores
+from modelless.variants.metrics.paired import PairedDifference, compare_paired
+from modelless.variants.registry.catalog import Catalog
+from modelless.variants.registry.outcomes import details_of, note_measured
+from modelless.variants.registry.registry import Registry
+from modelless.variants.runtimes.base import LoadedVariant
+from modelless.variants.runtimes.engines import find_runtime
+from modelless.variants.validation import ValidationSet, open_validation_set
+from modelless.variants.validation.expected import Expects
+from modelless.variants.validation.measuring import (
+    AnsweredBy,
+    MeasuredAccuracy,
+    OnProgress,
+    measure_accuracy,
+)
+from modelless.variants.vocabulary import Accuracy, Provenance, Task, Variant
+
+COARSE_PERCENT: Final = 5.0
+"""Half-width of an interval, in points, beyond which it hardly tells variants apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """The accuracy of one variant.
+
+    Attributes:
+        variant: as it is registered.
+        found: its accuracy with the evidence.
+        elapsed_s: seconds that loading and running took.
+        not_stored: why this is not the variant's accuracy now; empty if it is.
+        against_best: the paired difference to the best variant; None for the best itself.
+    """
+
+    variant: Variant
+    found: MeasuredAccuracy
+    elapsed_s: float
+    not_stored: str
+    against_best: PairedDifference | None = None
+
+    def document(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        against = self.against_best
+        return {
+            "variant": self.variant.id,
+            **accuracy_fields(self.found.accuracy),
+            "items": self.found.score.count,
+            "figure": self.found.score.figure,
+            "elapsed_s": round(self.elapsed_s, 3),
+            "stored": not self.not_stored,
+            "against_best": against and {
+                "percent": against.percent, "low": against.low_percent,
+                "high": against.high_percent, "p_value": against.p_value, "items": against.count,
+            },
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """The accuracies of variants on one validation set.
+
+    Attributes:
+        task: of the variants.
+        metric: its name.
+        set_name, set_sha256, set_items: the validation set.
+        results: the best first.
+        failed: what went wrong, by variant id.
+        remarks: what a reader of the results must know.
+    """
+
+    task: str
+    metric: str
+    set_name: str
+    set_sha256: str
+    set_items: int
+    results: Sequence[Validated]
+    failed: Mapping[str, str]
+    remarks: Sequence[str]
+
+    def document(self) -> dict[str, Any]:
+        """All of it but the remarks as plain data."""
+        return {
+            "task": self.task,
+            "metric": self.metric,
+            "validation_set": {
+                "name": self.set_name, "sha256": self.set_sha256, "items": self.set_items
+            },
+            "variants": [result.document() for result in self.results],
+            "failed": dict(self.failed),
+        }  # fmt: skip
+
+
+def validate(
+    scope: str,
+    data: str | Path,
+    *,
+    metric: str | None = None,
+    sample: int | None = None,
+    precision_percent: float | None = None,
+    reference: str | None = None,
+    home: Home = None,
+    on_progress: Progress = ignore,
+) -> Validation:
+    """Measure how accurate variants are on a validation set, and store their accuracies.
+
+    Every variant runs on the same items. What was measured before an interruption is kept.
+
+    Args:
+        scope: ``task``, ``task/model`` or ``task/model/variant``.
+        data: folder of pictures, saved dataset, ``.npz`` or ``.csv``.
+        metric: name; default: the task's own.
+        sample: use so many random items at most.
+        precision_percent: stop once the 95 % interval reaches at most so many points to either
+            side.
+        reference: for the metric ``agreement``, the variant whose answers are the labels.
+        home: see ``home_folder``.
+        on_progress: receives the progress.
+
+    Raises:
+        NotFoundError: an unknown scope.
+        InvalidInputError: the validation set, the metric or an option does not fit.
+        ModellessError: what is wrong with a variant, if it is wrong with all of them.
+
+    Examples:
+        >>> validation = modelless.validate("imagenet", "photos")  # doctest: +SKIP
+        >>> validation.results[0].found.accuracy.percent  # doctest: +SKIP
+        77.6
+    """
+    with open_home(home) as registry, ExitStack() as loaded:
+        catalog = registry.catalog()
+        variants = find_variants(catalog, [scope])
+        task = catalog.tasks[variants[0].task]
+        judge = find_metric(metric or task.accuracy_metric, task)
+        items = _open_items(registry, catalog, task, Path(data), judge, reference, loaded)
+        results, failed = _measure(
+            registry, task, variants, items, judge, sample, precision_percent, on_progress
+        )
+    found = {each.variant.id: each for each in results}
+    told = (
+        {name: remark_on_precision(v.found, judge, precision_percent) for name, v in found.items()},
+        {name: remark_on_guessing(v.found.accuracy, task) for name, v in found.items()},
+        {name: v.not_stored and f"not stored, as {v.not_stored}" for name, v in found.items()},
+    )
+    remarks = [f"{why}: {names}" for each in told for why, names in group_names(each).items()]
+    return Validation(
+        task.name, judge.name, items.name, items.sha256, len(items), results, failed, remarks
+    )
+
+
+def load_to_measure(variant: Variant, artifact: Path) -> LoadedVariant:
+    """Load a variant with all cores of the machine: only its answers count, not their time.
+
+    Raises:
+        IntegrityError: the file is damaged or not allowed.
+        EnvironmentUnfitError: the engine is not installed, or cannot run it.
+    """
+    runtime = find_runtime(variant.engine)
+    return runtime.load(variant, artifact, threads=read_facts().cores)
+
+
+def measure_variant(
+    variant: Variant,
+    artifact: Path,
+    items: ValidationSet,
+    metric: Metric,
+    on_progress: OnProgress,
+    *,
+    sample: int | None = None,
+    precision_percent: float | None = None,
+) -> MeasuredAccuracy:
+    """The accuracy of a variant, registered or not.
+
+    Raises:
+        ModellessError: as ``load_to_measure`` and ``measure_accuracy`` do.
+    """
+    loaded = load_to_measure(variant, artifact)
+    try:
+        return measure_accuracy(
+            loaded, items, metric, sample=sample, precision_percent=precision_percent,
+            on_progress=on_progress,
+        )  # fmt: skip
+    finally:
+        loaded.unload()
+
+
+def measure_file(
+    variant: Variant, data: bytes, task: Task, validation: Path, on_progress: Progress
+) -> tuple[MeasuredAccuracy, Metric]:
+    """The accuracy of a file that is not registered yet, on all of a validation set, and the
+    task's metric, which judges. ``variant`` is what the file becomes; its accuracy is ignored.
+    """
+    metric = find_metric(task.accuracy_metric, task)
+    items = open_validation_set(validation, task, metric.expects)
+    with TemporaryDirectory(prefix="modelless-") as folder:
+        artifact = Path(folder) / "model.onnx"
+        artifact.write_bytes(data)
+        show = _report_items(on_progress, variant)
+        return measure_variant(variant, artifact, items, metric, show), metric
+
+
+def keep_measured(
+    registry: Registry, variant: Variant, found: MeasuredAccuracy, metric: Metric, task_metric: str
+) -> str:
+    """Store a measured accuracy; returns why it does not become the variant's own, or nothing.
+
+    Accuracies of a task are compared, so they are all in the task's metric. Fewer items of the same
+    set do not replace more of them. The history keeps every measurement.
+    """
+    now, before = found.accuracy, registry.variant(variant.id).accuracy
+    refusal = ""
+    if metric.name != task_metric:
+        refusal = f"the task's metric is {task_metric}"
+    elif (
+        before.provenance is Provenance.MEASURED
+        and (before.source, before.metric) == (now.source, now.metric)
+        and (before.sample_count or 0) > (now.sample_count or 0)
+    ):
+        refusal = f"{before.sample_count} items of the same set were measured before"
+    if refusal:
+        note_measured(registry.store, variant.id, found, metric, refusal)
+    else:
+        reason = f"measured on {now.source}"
+        registry.revise_accuracy(variant.id, now, reason, details_of(found, metric))
+    return refusal
+
+
+def remark_on_precision(
+    found: MeasuredAccuracy, metric: Metric, wanted_percent: float | None
+) -> str:
+    """A remark that there were too few items, and how many are enough; empty if there were enough.
+
+    ``wanted_percent`` is the half-width asked for; with None only coarse intervals get a remark.
+    """
+    score = found.score
+    wanted_percent = COARSE_PERCENT if wanted_percent is None else wanted_percent
+    if score.half_width_percent <= wanted_percent:
+        return ""
+    few = f"{score.count} items leave +-{score.half_width_percent:.1f} points"
+    if not metric.is_proportion or wanted_percent < FINEST_PERCENT:
+        return few
+    count = recommended_sample_size(wanted_percent, score.percent)
+    return f"{few}; +-{wanted_percent:g} take about {count}"
+
+
+def remark_on_guessing(accuracy: Accuracy, task: Task) -> str:
+    """A remark that a classifier is no better than a guess, or nothing; labels may be reordered."""
+    scores = next((spec for spec in task.outputs if is_scores(spec)), None)
+    if scores is None or accuracy.metric != "top-1" or accuracy.low_percent is None:
+        return ""
+    classes = scores.shape[1]
+    if classes < 2 or accuracy.low_percent > 100.0 / classes:
+        return ""
+    return (
+        f"{accuracy.percent:.1f} % is no better than guessing one of {classes} classes: are the "
+        "labels indices from 0 on, in the order of the model's outputs?"
+    )
+
+
+def _open_items(
+    registry: Registry,
+    catalog: Catalog,
+    task: Task,
+    data: Path,
+    metric: Metric,
+    reference: str | None,
+    loaded: ExitStack,
+) -> ValidationSet:
+    """The validation set; for the metric ``agreement`` the labels are a reference's answers."""
+    if (metric.name == AGREEMENT) != (reference is not None):
+        raise InvalidInputError.of(
+            "--reference", reference, f"a variant with --metric {AGREEMENT}, and none without"
+        )
+    if reference is None:
+        return open_validation_set(data, task, metric.expects)
+    scope = catalog.resolve(reference)
+    if len(scope.variants) != 1 or scope.task != task:
+        raise InvalidInputError.of("--reference", reference, f"one variant of task {task.name!r}")
+    (variant,) = scope.variants
+    session = load_to_measure(variant, registry.artifacts.fetch(variant.artifact_sha256))
+    loaded.callback(session.unload)
+    items = open_validation_set(data, task, Expects.NOTHING)
+    return AnsweredBy(items, session, task, variant.id)
+
+
+def _measure(
+    registry: Registry,
+    task: Task,
+    variants: Sequence[Variant],
+    items: ValidationSet,
+    metric: Metric,
+    sample: int | None,
+    precision_percent: float | None,
+    on_progress: Progress,
+) -> tuple[list[Validated], Mapping[str, str]]:
+    """Measure variant by variant and store each at once; the best first, and the errors by id."""
+    each = min(len(items), sample or len(items))
+    total = len(variants) * each
+    results: list[Validated] = []
+    failed: dict[str, str] = {}
+    error: ModellessError | None = None
+    try:
+        for number, variant in enumerate(variants):
+            show = _report_items(on_progress, variant, number * each, total)
+            try:
+                artifact = registry.artifacts.fetch(variant.artifact_sha256)
+                started_s = time.perf_counter()
+                found = measure_variant(
+                    variant, artifact, items, metric, show, sample=sample,
+                    precision_percent=precision_percent,
+                )  # fmt: skip
+            except (IntegrityError, EnvironmentUnfitError) as damage:
+                error = damage
+                failed[variant.id] = str(damage)
+                continue
+            elapsed_s = time.perf_counter() - started_s
+            refusal = keep_measured(registry, variant, found, metric, task.accuracy_metric)
+            results.append(Validated(variant, found, elapsed_s, refusal))
+        on_progress(Step("validating", total, total))
+    except KeyboardInterrupt:
+        kept = f"{len(results)} of {len(variants)} variants were measured; that is kept"
+        on_progress(Note(kept))
+        raise
+    if error is not None and not results:
+        raise error
+    return _rank(results, metric), failed
+
+
+def _rank(results: Sequence[Validated], metric: Metric) -> list[Validated]:
+    """The results, best first; the others compared with the best item by item."""
+    ranked = sorted(results, key=lambda result: -result.found.score.percent)
+    for place, result in enumerate(ranked[1:], 1):
+        best, mine = ranked[0].found.evidence, result.found.evidence
+        count = min(len(best), len(mine))
+        difference = compare_paired(metric, mine[:count], best[:count])
+        ranked[place] = replace(result, against_best=difference)
+    return ranked
+
+
+def _report_items(
+    on_progress: Progress, variant: Variant, done_before: int = 0, total: int | None = None
+) -> OnProgress:
+    """A callback that reports the items of one variant as steps of all variants' items."""
+
+    def show(done: int, most: int, score: Score | None) -> None:
+        now = f"{variant.model}/{variant.name}"
+        if score is not None:
+            now += f": {score.percent:.1f} +- {score.half_width_percent:.2f} %"
+        on_progress(Step("validating", done_before + done, total or most, now))
+
+    return show

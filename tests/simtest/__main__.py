@@ -1,0 +1,109 @@
+"""Run seeds: ``python -m tests.simtest --seeds 300``; see ``docs/simtest.md``."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+import traceback
+from collections import Counter
+from typing import NamedTuple
+
+from tests.simtest.cluster import Cluster
+from tests.simtest.schedule import Schedule, draw
+from tests.simtest.shrink import shrink
+from tests.simtest.world import Violation
+
+
+class Outcome(NamedTuple):
+    """A run's result; ``name`` of the invariant is empty if all hold."""
+
+    seed: int
+    name: str
+    message: str
+    trace: str
+    virtual_s: float
+    took_s: float
+    injected: Counter[str]
+    effects: Counter[str]
+    lines: tuple[str, ...] = ()
+
+
+def run(schedule: Schedule, keep: int = 0) -> Outcome:
+    """Run a schedule. An exception in a machine or a driver is a violation, too."""
+    began_s = time.process_time()
+    name = message = ""
+    cluster = Cluster(schedule, keep)
+    try:
+        cluster.run()
+    except Violation as violation:
+        name, message = violation.name, str(violation)
+    except Exception as error:  # noqa: BLE001  (whatever is raised is what is looked for)
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        name = f"{type(error).__name__} in {where.name}"
+        message = "".join(traceback.format_exception(error)[-6:])
+    world = cluster.world
+    took_s = time.process_time() - began_s
+    return Outcome(
+        schedule.seed, name, message, world.trace, world.now_s, took_s, world.injected,
+        world.effects, tuple(world.lines),
+    )  # fmt: skip
+
+
+def run_seed(seed: int) -> Outcome:
+    """Run the schedule of a seed."""
+    return run(draw(seed))
+
+
+def main() -> int:
+    """Run what the command line says; returns 1 if an invariant does not hold."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simtest", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=100, help="number of seeds")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--seed", type=int, help="run this seed alone")
+    parser.add_argument("--verbose", action="store_true", help="print the end of the trace")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--most", type=int, default=3, help="failing seeds that are shrunken")
+    given = parser.parse_args()
+    if given.seed is not None:
+        outcome = run(draw(given.seed), keep=400 if given.verbose else 0)
+        print("\n".join(outcome.lines))
+        print(draw(given.seed).words())
+        print(outcome.message or f"all invariants hold; trace {outcome.trace}")
+        return int(bool(outcome.name))
+    seeds = range(given.first, given.first + given.seeds)
+    began_s = time.monotonic()
+    outcomes: list[Outcome] = []
+    with multiprocessing.Pool(given.jobs) as pool:
+        for outcome in pool.imap_unordered(run_seed, seeds):
+            outcomes.append(outcome)
+            if outcome.name:
+                print(f"\nseed {outcome.seed}: {outcome.message}")
+            if sys.stderr.isatty() or len(outcomes) % 50 == 0:
+                print(f"{len(outcomes)} of {len(seeds)} seeds", file=sys.stderr)
+    failed = sorted(outcome for outcome in outcomes if outcome.name)
+    for name in sorted({outcome.name for outcome in failed}):
+        print(f"{name}: seeds {[each.seed for each in failed if each.name == name]}")
+    for outcome in failed[: given.most]:
+        print(f"\n{outcome.name}, shrunken:")
+        print(shrink(draw(outcome.seed), lambda tried, name=outcome.name: run(tried).name == name)
+              .words())  # fmt: skip
+    injected: Counter[str] = Counter()
+    effects: Counter[str] = Counter()
+    for outcome in outcomes:
+        injected.update(outcome.injected)
+        effects.update(outcome.effects)
+    hours = sum(outcome.virtual_s for outcome in outcomes) / 3600.0
+    each_s = sum(outcome.took_s for outcome in outcomes) / max(len(outcomes), 1)
+    print(
+        f"{len(outcomes)} seeds, {len(failed)} failed, {hours:.2f} virtual hours, "
+        f"{each_s:.2f} CPU seconds a seed, {time.monotonic() - began_s:.0f} s"
+    )
+    for title, counts in (("injected", injected), ("effects", effects)):
+        print(f"{title}: " + ", ".join(f"{kind} {n}" for kind, n in sorted(counts.items())))
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

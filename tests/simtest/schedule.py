@@ -1,0 +1,205 @@
+"""What a run consists of: a world of drawn features, and a list of drawn things that happen.
+
+Swarm testing (Groce et al., "Swarm Testing", ISSTA 2012): each seed switches a random subset of
+faults and features on, so that rare ones are not drowned by frequent ones.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from tests.simtest import fleet
+
+
+class Item(NamedTuple):
+    """Something that happens.
+
+    Attributes:
+        at_s: when, seconds since the start.
+        kind: what; see ``Faults`` in ``cluster``.
+        target: to whom or what; a process is named by its role and a number.
+        length_s: for how long.
+        value: how much.
+    """
+
+    at_s: float
+    kind: str
+    target: str = ""
+    length_s: float = 0.0
+    value: float = 0.0
+
+    def __str__(self) -> str:
+        parts = [f"{self.at_s:6.2f} s  {self.kind}"]
+        parts += [self.target] if self.target else []
+        parts += [f"for {self.length_s:.2f} s"] if self.length_s else []
+        parts += [f"({self.value:.3g})"] if self.value else []
+        return " ".join(parts)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The world of a run; the defaults are the plainest one. ``shrink`` goes back to them.
+
+    Attributes:
+        gateways, workers: how many at the start.
+        own_device: whether gateways own a device.
+        min_workers, max_workers: of the pool; the same where nothing scales.
+        memory_mib: of each device.
+        sizes: device classes that devices may be resized to.
+        knows_sizes: whether devices are told what loads will take.
+        selection, scaling, eviction: policies.
+        pinned, preload: scopes.
+        hop_s: price of a hop to a worker.
+        clocks_differ: whether each process has clocks of its own.
+        limits: which limits queries may have, of ``LIMITS``.
+        end_s: when load and faults end.
+    """
+
+    gateways: int = 1
+    workers: int = 1
+    own_device: bool = False
+    min_workers: int = 1
+    max_workers: int = 1
+    memory_mib: int = 1000
+    sizes: tuple[str, ...] = ()
+    knows_sizes: bool = True
+    selection: str = "best-value"
+    scaling: str = "fixed"
+    eviction: str = "lru"
+    pinned: tuple[str, ...] = ()
+    preload: tuple[str, ...] = ()
+    hop_s: float = 0.002
+    clocks_differ: bool = False
+    limits: tuple[str, ...] = ()
+    end_s: float = 20.0
+
+
+class Schedule(NamedTuple):
+    """A run: its seed, its world, and what happens in it."""
+
+    seed: int
+    setup: Setup
+    items: tuple[Item, ...]
+
+    def words(self) -> str:
+        """Describe it for people: what differs from the plainest world, and what happens when."""
+        plain = Setup()
+        features = [
+            f"  {name} = {value!r}"
+            for name, value in vars(self.setup).items()
+            if value != getattr(plain, name)
+        ]
+        happens = [f"  {item}" for item in sorted(self.items)]
+        return "\n".join([f"seed {self.seed}", *features, *happens])
+
+
+LIMITS = (
+    "accuracy", "cost", "deadline", "late", "tenants", "priority", "cancel", "items", "scope",
+)  # fmt: skip
+"""The features of queries."""
+
+RESTLESS = "tests.simtest.restless:Restless"
+SELECTIONS = (
+    "cheapest-feasible", "most-accurate-feasible", "slack-fit", "clockwork", "round-robin",
+    "planned-shares", "infaas", "model-switching", "random",
+)  # fmt: skip
+SCALINGS = (
+    "on-demand", "demand-value", "unserved-demand", "ongoing-requests", "infaas-autoscaler",
+    "predictive",
+)  # fmt: skip
+EVICTIONS = ("lfu", "gdsf", "miss-cost", "demand-driven", "lemonade", "modelmesh")
+
+FAULTS = (
+    "crash gateway", "crash worker", "crash control", "crash loading", "crash resizing",
+    "crash starting", "crash leaving", "hang gateway", "hang worker", "hang control", "slow", "cut",
+    "second control", "store away", "bad loads", "bad batches", "lossy", "repeats",
+    "late messages", "upgrade", "canary", "promote", "roll back", "register",
+)  # fmt: skip
+
+
+def draw(seed: int) -> Schedule:
+    """Return the schedule of a seed."""
+    rng = random.Random(f"{seed}/schedule")
+    setup = _draw_setup(rng)
+    items = _draw_load(rng, setup)
+    density = rng.choice((0.1, 0.3, 0.6))
+    on = [kind for kind in FAULTS if rng.random() < density]
+    for kind in on:
+        for _ in range(rng.choice((1, 1, 2, 4))):
+            items.append(_draw_item(rng, kind, setup))
+    if "canary" in on:  # a verdict takes some hundred queries
+        task = rng.choice(("alpha", "beta"))
+        items.append(
+            Item(0.5, "canary", next(n for n in fleet.TRIED if n.startswith(task)), value=2)
+        )
+        items.append(Item(3.0, "load", task, max(setup.end_s - 3.0, 1.0), 50.0))
+    return Schedule(seed, setup, tuple(sorted(items)))
+
+
+def _draw_setup(rng: random.Random) -> Setup:
+    workers = rng.choice((0, 1, 2, 3))
+    own_device = workers == 0 or rng.random() < 0.5
+    scaling = rng.choice(("fixed", "fixed", "fixed", RESTLESS, RESTLESS, rng.choice(SCALINGS)))
+    is_scaled = rng.random() < (0.3 if scaling == "fixed" else 0.8)
+    setup = Setup(
+        gateways=rng.choice((1, 2, 2, 3)),
+        workers=workers,
+        own_device=own_device,
+        min_workers=0 if is_scaled and rng.random() < 0.5 else min(workers, 1),
+        max_workers=workers + 2 if is_scaled else workers,
+        memory_mib=rng.choice((600, 1000, 1000, 1500, 2500, 2500)),
+        sizes=("cpu-2",) if rng.random() < (0.8 if scaling == RESTLESS else 0.2) else (),
+        knows_sizes=rng.random() < 0.5,
+        selection=rng.choice(SELECTIONS) if rng.random() < 0.3 else "best-value",
+        scaling=scaling,
+        eviction=rng.choice(EVICTIONS) if rng.random() < 0.3 else "lru",
+        pinned=("beta/one",) if rng.random() < 0.2 else (),
+        preload=("alpha", "beta") if rng.random() < 0.3 else (),
+        hop_s=rng.choice((0.0005, 0.002, 0.01)),
+        clocks_differ=rng.random() < 0.7,
+        limits=tuple(each for each in LIMITS if rng.random() < 0.4),
+        end_s=rng.uniform(8.0, 25.0),
+    )
+    return replace(setup, min_workers=min(setup.min_workers, setup.max_workers))
+
+
+def _draw_load(rng: random.Random, setup: Setup) -> list[Item]:
+    items = []
+    at_s = rng.uniform(0.0, 4.0)
+    while at_s < setup.end_s:
+        length_s = min(rng.uniform(1.0, 10.0), setup.end_s - at_s)
+        target = rng.choice(("alpha", "beta", "both", "both"))
+        rate = rng.choice((3.0, 15.0, 30.0, 60.0))
+        items.append(Item(at_s, "load", target, length_s, rate))
+        at_s += length_s + rng.choice((0.0, 0.0, 2.0))
+    return items
+
+
+def _draw_item(rng: random.Random, kind: str, setup: Setup) -> Item:
+    at_s = rng.uniform(0.0, setup.end_s)
+    length_s = min(
+        rng.choice((0.1, 0.5, 2.0, 4.0, 8.0)) * rng.uniform(0.5, 1.5), setup.end_s - at_s
+    )
+    number = rng.randrange(3)
+    verb, _, role = kind.partition(" ")
+    if verb in ("crash", "hang"):
+        return Item(at_s, verb, f"{role}:{number}", length_s)
+    if kind == "slow":
+        target = rng.choice(("gateway", "worker"))
+        return Item(at_s, kind, f"{target}:{number}", length_s, rng.choice((2.0, 5.0, 20.0)))
+    if kind == "cut":
+        ends = [rng.choice(("gateway", "worker", "control")) for _ in range(2)]
+        return Item(at_s, kind, f"{ends[0]}:{number}|{ends[1]}:{rng.randrange(3)}", length_s)
+    if kind in ("canary", "promote", "roll back"):
+        version = rng.choice((2, 3))
+        return Item(at_s, kind, rng.choice(fleet.TRIED), value=version)
+    if kind in ("bad loads", "bad batches"):
+        name = rng.choice((*fleet.LADDER, "alpha", "beta", "alpha/small/int8@2", "beta/one/int8@2"))
+        return Item(at_s, kind, name, length_s, rng.choice((0.3, 1.0)))
+    if kind in ("lossy", "repeats", "late messages"):
+        return Item(at_s, kind, "", length_s, rng.choice((0.02, 0.1, 0.3)))
+    if kind in ("second control", "store away"):
+        return Item(at_s, kind, "", length_s)
+    return Item(at_s, kind)

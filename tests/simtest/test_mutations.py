@@ -1,0 +1,130 @@
+"""The simulation bites: each fault that is put into a machine on purpose is found by some seed.
+
+``python -m tests.simtest.test_mutations`` looks for the first seed that finds each.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from modelless.controller.control.machine import Control
+from modelless.controller.device.load_queue import LoadQueue
+from modelless.controller.device.machine import Device
+from modelless.controller.dispatch import dispatcher
+from modelless.controller.dispatch.dispatcher import Dispatcher
+from modelless.controller.dispatch.open_queries import OpenQueries
+from modelless.controller.dispatch.queues import WaitingQueries
+from tests.simtest.__main__ import run_seed
+from tests.simtest.members import Member
+
+Change = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _without_last(inner: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    return lambda *arguments: inner(*arguments)[:-1]
+
+
+def _never(inner: Callable[..., Any]) -> Callable[..., list[Any]]:
+    del inner
+    return lambda *arguments: []
+
+
+def _free_at_once(inner: Callable[..., None]) -> Callable[..., None]:
+    def free(device: Device, copy: Any, effects: list[Any]) -> None:
+        copy.leases, leases = 0, copy.leases
+        inner(device, copy, effects)
+        copy.leases = leases
+
+    return free
+
+
+def _without_minimum(inner: Callable[..., Any]) -> Callable[..., Any]:
+    def ask(selection: Any, query: Any, *others: Any, **named: Any) -> Any:
+        return inner(selection, query._replace(min_accuracy_percent=0.0), *others, **named)
+
+    return ask
+
+
+def _room_for_all(inner: Callable[..., bool]) -> Callable[..., bool]:
+    def set_aside(device: Device, load: Any, now_s: float) -> bool:
+        device.memory_bytes, most = 1 << 60, device.memory_bytes
+        is_set = inner(device, load, now_s)
+        device.memory_bytes = most
+        return is_set
+
+    return set_aside
+
+
+def _twice(inner: Callable[..., None]) -> Callable[..., None]:
+    def put(queue: LoadQueue, load: Any) -> None:
+        inner(queue, load)
+        inner(queue, load)
+
+    return put
+
+
+def _any_control(inner: Callable[..., None]) -> Callable[..., None]:
+    def call(member: Member, *arguments: Any) -> None:
+        alive = [each.name for each in member.cluster.controls if each.is_alive]
+        member.control = alive[int(member.now_s * 10.0) % len(alive)] if alive else ""
+        inner(member, *arguments)
+
+    return call
+
+
+MUTATIONS: dict[str, tuple[Any, str, Change, int]] = {
+    "a variant in use is freed": (Device, "_free_if_unused", _free_at_once, 1),
+    "a completion is dropped": (OpenQueries, "complete_batch", _without_last, 0),
+    "the minimum accuracy is skipped": (dispatcher, "ask_on_query", _without_minimum, 11),
+    "memory is not set aside": (Device, "_set_aside", _room_for_all, 43),
+    "a load starts twice": (LoadQueue, "put", _twice, 0),
+    "a lost worker is not forgotten": (Dispatcher, "_on_worker_lost", _never, 0),
+    "a returned batch is forgotten": (Dispatcher, "_rechoose_returned", _never, 0),
+    "a displaced query is forgotten": (Dispatcher, "_rechoose", _never, 0),
+    "deadlines are forgotten": (WaitingQueries, "find_expired", _never, 6),
+    "a silent member is never forgotten": (Control, "_forget_silent", _never, 4),
+    "an old control process is obeyed": (Member, "call_control", _any_control, 0),
+    "versions are never withdrawn": (sys.modules[Control.__module__], "version_effects", _never, 8),
+}
+"""Where each is, what it changes, and a seed that finds it."""
+
+QUICK = ("a completion is dropped", "a load starts twice", "a displaced query is forgotten")
+
+
+def change(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Put the fault into the machine."""
+    owner, attribute, make, _ = MUTATIONS[name]
+    monkeypatch.setattr(owner, attribute, make(getattr(owner, attribute)))
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_fault_in_a_machine_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    change(monkeypatch, name)
+    assert run_seed(MUTATIONS[name][-1]).name
+
+
+def _first_seed(name: str, most: int) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        change(patch, name)
+        for seed in range(most):
+            outcome = run_seed(seed)
+            if outcome.name:
+                return f"seed {seed}: {outcome.name}"
+    return f"not in {most} seeds"
+
+
+def main() -> None:
+    """Print the first seed that finds each fault."""
+    for name in MUTATIONS:
+        began_s = time.process_time()
+        found = _first_seed(name, 300)
+        print(f"{name}: {found}, {time.process_time() - began_s:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

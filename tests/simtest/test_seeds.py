@@ -1,0 +1,90 @@
+"""A fixed range of seeds, seeds that once failed, and a check that a run is always the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simtest.__main__ import run, run_seed
+from tests.simtest.schedule import RESTLESS, Item, Schedule, Setup
+from tests.simtest.shrink import shrink
+
+KEPT = {
+    "a gateway whose process was paused gave its own device up for good, as dispatch was told of "
+    "it only when its variants changed": Schedule(
+        1,
+        Setup(workers=0, min_workers=0, max_workers=0, own_device=True, end_s=15.0),
+        (Item(4.0, "load", "both", 10.0, 60.0), Item(9.5, "hang", "gateway:0", 4.0)),
+    ),
+    "an earlier version in a pinned scope kept the room that the current one needed, for "
+    "good": Schedule(
+        2,
+        Setup(memory_mib=600, pinned=("beta/one",), end_s=12.0),
+        (Item(2.0, "load", "both", 9.0, 20.0), Item(7.0, "promote", "beta/one/int8", value=2)),
+    ),
+    "a device that was resized took a copy that still ran a batch of the former class, and was to "
+    "go, for one of the new class when it was ordered again": Schedule(
+        265,
+        Setup(
+            gateways=2,
+            max_workers=0,
+            memory_mib=2500,
+            sizes=("cpu-2",),
+            scaling=RESTLESS,
+            hop_s=0.0005,
+            clocks_differ=True,
+            limits=("cost", "tenants", "priority", "cancel", "scope"),
+        ),
+        (
+            Item(0.6983258274946866, "canary", "beta/one/int8", value=3),
+            Item(0.7451063172345802, "load", "alpha", 9.364699866903377, 60.0),
+            Item(3.0, "load", "beta", 9.28807358560481, 50.0),
+            Item(19.216227288179745, "load", "both", 1.484998546787898, 60.0),
+            Item(19.366168520964013, "crash", "loading:1", 0.06946014458504725),
+        ),
+    ),
+}
+"""Schedules that once failed, shrunken, by what it was."""
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_invariant_holds(seed: int) -> None:
+    outcome = run_seed(seed)
+    assert not outcome.name, outcome.message
+
+
+@pytest.mark.parametrize("schedule", KEPT.values(), ids=lambda each: f"kept-{each.seed}")
+def test_what_was_mended_stays_mended(schedule: Schedule) -> None:
+    outcome = run(schedule)
+    assert not outcome.name, outcome.message
+
+
+def test_a_seed_is_the_same_run_whatever_the_hash_seed() -> None:
+    code = (
+        "from tests.simtest.__main__ import run_seed\n"
+        "print(*[run_seed(seed).trace for seed in (3, 5)])"
+    )
+    traces = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    }
+    assert len(traces) == 1
+
+
+def test_shrinking_leaves_what_the_failure_needs() -> None:
+    needed = Item(3.0, "crash", "worker:0")
+    items = (Item(1.0, "load", "both", 5.0, 30.0), Item(2.0, "hang", "gateway:0", 1.0), needed)
+    setup = Setup(gateways=3, hop_s=0.01)
+    small = shrink(Schedule(1, setup, items), lambda tried: needed in tried.items)
+    assert (small.items, small.setup) == ((needed,), Setup())

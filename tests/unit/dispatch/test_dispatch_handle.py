@@ -1,0 +1,77 @@
+"""The dispatcher handles every event, and returns the effects of rare ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import get_args
+
+from modelless.controller.dispatch.messages import (
+    Advised,
+    BatchDone,
+    BatchFailed,
+    BatchReturned,
+    CatalogChanged,
+    DispatchEvent,
+    Execute,
+    LoadChanged,
+    PolicyFailed,
+    QueryArrived,
+    QueryCancelled,
+    ShutDown,
+    Tick,
+    WorkerLost,
+    WorkerReport,
+    WorkerReported,
+)
+from modelless.policies.selection.most_accurate_feasible import MostAccurateFeasible
+from modelless.variants.estimates import Load
+from modelless.variants.vocabulary import Placement
+
+from .world import FakeCostModel, World, make_query, make_variant
+
+INT8, NEW = "imagenet/lite0/int8@1", "imagenet/lite2/int8@1"
+
+
+class Forgetful(MostAccurateFeasible):
+    """Loses the plan."""
+
+    def on_plan(self, shares: Mapping[str, Mapping[Placement, float]]) -> None:
+        raise KeyError(next(iter(shares)))
+
+
+def test_a_policy_that_fails_on_a_plan_is_named_in_an_effect() -> None:
+    world = World(Forgetful())
+    effects = world.dispatcher.handle(Advised({"imagenet": {}}), world.now_s)
+    assert effects == [PolicyFailed("Forgetful.on_plan raised KeyError: 'imagenet'")]
+    world.add_worker()
+    query = world.ask()
+    world.finish()
+    assert query in world.completed
+
+
+def test_a_variant_of_a_new_catalog_is_served() -> None:
+    world = World(variants={INT8: (0.010, 70.0)})
+    variants = {name: make_variant(name, accuracy) for name, accuracy in ((INT8, 70), (NEW, 90))}
+    cost_model = FakeCostModel({INT8: 0.010, NEW: 0.030})
+    dispatcher = world.dispatcher
+    assert dispatcher.handle(CatalogChanged(variants, cost_model), world.now_s) == []
+    report = WorkerReport("w0", "cpu-1", (INT8, NEW))
+    assert dispatcher.handle(WorkerReported(report), world.now_s) == []
+    query = make_query(1, world.now_s, min_accuracy=80.0)
+    effects = dispatcher.handle(QueryArrived(query), world.now_s)
+    assert effects == [Execute(0, "w0", NEW, (1,))]
+    dispatcher.handle(BatchDone(0, 0.030), world.now_s + 0.030)
+    assert [placement.variant_id for placement, *_ in cost_model.observed] == [NEW]
+
+
+def test_every_event_is_handled_by_an_empty_dispatcher() -> None:
+    events: list[DispatchEvent] = [
+        QueryCancelled(1), BatchDone(1, 0.1), BatchFailed(1, worker_lost=False),
+        BatchReturned(1, 0.1), WorkerReported(WorkerReport("w0", "cpu-1", ())), WorkerLost("w0"),
+        LoadChanged(Load()), Advised({}), CatalogChanged({}, FakeCostModel({})), Tick(),
+        ShutDown(),
+    ]  # fmt: skip
+    assert {type(event) for event in events} == {*get_args(DispatchEvent)} - {QueryArrived}
+    world = World()
+    assert [world.dispatcher.handle(event, 1.0) for event in events] == [[]] * len(events)
+    assert world.dispatcher.open_queries == 0
