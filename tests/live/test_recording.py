@@ -65,7 +65,8 @@ def test_a_run_that_goes_on_is_told_of_and_replays_to_identical_effects(shared: 
     time.sleep(1.0)  # what was recorded is written once in a while
     told = said(shared.home, "replay", str(shared.home / "recording"), "--json")
     assert told["identical"]
-    assert sorted(tape["core"] for tape in told["tapes"]) == ["control", "gateway", "gateway"]
+    kinds = sorted(tape["core"] for tape in told["tapes"])
+    assert kinds == ["control", "device", "device", "gateway", "gateway"]
     gateways = [tape for tape in told["tapes"] if tape["core"] == "gateway"]
     assert sum(tape["effects"] for tape in gateways) >= len(ids)
 
