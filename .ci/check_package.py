@@ -69,8 +69,9 @@ def files_of_tree(tree: Path) -> dict[str, bytes]:
     """Content by the path each file of the package should have in a wheel."""
     files = [path for folder in FOLDERS for path in (tree / folder).rglob("*") if path.is_file()]
     found = {f"modelless/{path.relative_to(tree)}": path.read_bytes() for path in files}
-    for name in ("__init__.py", "py.typed"):
-        found[f"modelless/{name}"] = (tree / "src" / "modelless" / name).read_bytes()
+    package = tree / "src" / "modelless"
+    own = [package / "__init__.py", package / "py.typed", *(package / "common").rglob("*.py")]
+    found |= {f"modelless/{path.relative_to(package)}": path.read_bytes() for path in own}
     return found
 
 
