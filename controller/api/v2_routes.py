@@ -13,7 +13,7 @@ _CACHED_PATHS = 2048
 
 
 class Endpoint(StrEnum):
-    """What is asked for."""
+    """The kind of a request, by its path."""
 
     HEALTH_LIVE = "health_live"
     HEALTH_READY = "health_ready"

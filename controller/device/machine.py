@@ -467,7 +467,7 @@ class Device:
                     continue
                 resident = self._residents[load.variant_id]
             elif load.memory_bytes and self._used_bytes > self.memory_bytes:
-                # What was to make room for it stays, or takes more than expected.
+                # A variant that was to make room for it stays, or takes more than expected.
                 del self._residents[load.variant_id]
                 self._remove_copy(resident.copy)
                 effects.append(self._refuse(load, now_s))

@@ -106,7 +106,7 @@ def check_kinds(store: Store, asked: Collection[str]) -> None:
 
 
 def loaded_at(store: Store, until: datetime) -> dict[str, list[str]]:
-    """What was loaded at a time, by worker, as far as the history reaches back."""
+    """Returns the variants loaded at a time, by worker, as far as the history reaches back."""
     began = read_entries(store, Wanted(until=until, kinds=(EntryKind.CONTROL_UP,), most=1))
     since = began[0].at if began else None
     kinds = (

@@ -58,7 +58,7 @@ DEVICE_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Profiles:
-    """What is known of some placements on this machine.
+    """The figures of some placements on this machine.
 
     Attributes:
         variants, devices: by id and name.

@@ -58,7 +58,7 @@ class StoreAwayError(Exception):
 
 
 class Store:
-    """What is registered and in service. It may be away.
+    """The registered versions and those in service. It may be away.
 
     Attributes:
         newest: the newest version that is registered of the names that have several.

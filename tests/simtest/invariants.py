@@ -105,7 +105,7 @@ class Checks:
     # -- devices ------------------------------------------------------------------------------
 
     def check_device(self, device: LocalDevice) -> None:
-        """What is loaded, freed or set aside fits into memory."""
+        """Loaded, draining and reserved copies fit into memory."""
         loading = device.loading
         used = sum(fleet.memory_bytes(each) for each in device.engines.values())
         used += loading.memory_bytes if loading is not None else 0
@@ -215,7 +215,7 @@ class Checks:
             self._fail("rest: plan", f"{todo}")
 
     def _check_versions(self, members: list[Member]) -> None:
-        """What was rolled back is gone, and a current version is where an earlier one is."""
+        """No rolled-back version is held, and a current version is where an earlier one is."""
         store, is_fixed = self._cluster.store, self._cluster.setup.scaling in SETTLES
         for member in members:
             ready = member.device.machine.ready if member.device is not None else ()

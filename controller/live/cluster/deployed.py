@@ -1,4 +1,4 @@
-"""What is deployed from a home and where: ``run/deployed.json``, for ``modelless upgrade``."""
+"""The note of a home's deployment, ``run/deployed.json``, for ``modelless upgrade``."""
 
 from __future__ import annotations
 

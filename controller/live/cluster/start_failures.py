@@ -23,7 +23,7 @@ _MODULE = re.compile(r"^(?:\w+\.)+(?=\w+(?::|$))")
 
 
 class DeploymentStatus(Protocol):
-    """What is read of Serve's ``DeploymentStatusOverview``."""
+    """The fields of Serve's ``DeploymentStatusOverview`` that are read here."""
 
     @property
     def status(self) -> str:

@@ -118,7 +118,7 @@ class Upgraded:
 
 
 def find_running(home: Path) -> tuple[UpState, Deployed]:
-    """What is up in this home.
+    """Returns the cluster that runs in this home.
 
     Raises:
         ModellessError: nothing is.

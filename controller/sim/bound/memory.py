@@ -121,7 +121,7 @@ def measures_of(memory_bytes: int, sizes_bytes: Sequence[int]) -> FloatArray:
 
 
 def hold(program: Program, stock: Stock, edges_s: FloatArray) -> Holdings:
-    """What is held and loaded, window by window.
+    """The variants held and loaded in each window of time.
 
     A load of ``load_s`` that ends in a window is under way at an earlier moment if that lies no
     more than ``load_s`` before its end: certainly so before the window's own end, and possibly so

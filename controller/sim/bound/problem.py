@@ -191,7 +191,7 @@ def _lanes(world: World, kind: Kind, placed: Placed, stocks: Mapping[int, Stock]
 
 
 class Problem:
-    """What is to be served, and the windows to look at it in.
+    """The queries to be served, and the windows of time that the bound looks at.
 
     Args:
         world: devices, faults.

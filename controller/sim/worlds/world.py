@@ -253,7 +253,7 @@ def parse_world(document: Any, folder: Path, source: str = "world") -> WorldFile
 
 
 def _sizes(world: World) -> list[str]:
-    """What is so large that nobody meant it: found before anything is counted out."""
+    """Returns the sizes that are too large to be meant, before anything is drawn."""
     workers = sum(max(each.count, each.max_workers or 0) for each in world.devices)
     tasks = sum(each.copies for each in world.tasks)
     return [
