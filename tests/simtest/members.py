@@ -6,6 +6,7 @@ They say and do the same as ``live/front/gateway``, ``live/front/remote_workers`
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -324,7 +325,7 @@ class LocalDevice:
         self._process.after(took_s, go_on)
 
 
-class Member(Process):
+class Member(Process, ABC):
     """What a gateway and a worker have in common: how they talk to the control process.
 
     Args:
@@ -415,22 +416,22 @@ class Member(Process):
 
         self.world.network.call(self, asked, method, arguments, on_reply, on_failure, patience_s)
 
+    @abstractmethod
     def make_report(self) -> MemberReport:
         """Return the report of this moment; its counts begin anew."""
-        raise NotImplementedError
 
+    @abstractmethod
     def obey(self, orders: Orders) -> None:
         """Carry out what control has answered."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def is_settled(self) -> bool:
         """Whether reports may come once in a while."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_device_change(self) -> None:
         """Other variants are ready than before."""
-        raise NotImplementedError
 
     def on_service(self, service: Service) -> None:
         """Other versions are in service."""

@@ -13,6 +13,7 @@ import random
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from enum import Enum
 from typing import Any
 
 EPOCH_S = 1_700_000_000.0
@@ -181,7 +182,8 @@ class World:
         """Put an event and its effects into the trace."""
         done = [*effects]
         for effect in done:
-            more = next((getattr(effect, each) for each in _KINDS if hasattr(effect, each)), "")
+            kinds = (getattr(effect, each, None) for each in _KINDS)
+            more = next((kind for kind in kinds if isinstance(kind, Enum)), "")
             self.effects[f"{type(effect).__name__} {more}".strip()] += 1
         text = f"{self.now_s:.6f} {who} {event!r} {done!r}"
         text = _SETS.sub(lambda found: f"{{{', '.join(sorted(found[1].split(', ')))}}}", text)
