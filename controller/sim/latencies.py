@@ -64,12 +64,13 @@ def spread(p50_s: float, p90_s: float, p99_s: float) -> Spread:
 
 
 class Truth:
-    """What batches really take, before neighbours and faults: the profile, never corrected.
+    """What batches really take, before neighbours and faults: the profile times the true ratio.
 
     Args:
         measurements: the same that the cost model learns from.
         classes: device classes by variant id.
         max_batch: the largest batch there will be.
+        ratios: of what a batch takes to its profile, by variant id and class; default: 1.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Truth:
         measurements: Sequence[Measurement],
         classes: Mapping[str, Sequence[str]],
         max_batch: int,
+        ratios: Mapping[tuple[str, str], float],
     ) -> None:
         model = MeasuredCostModel(measurements)
         placements = tuple(
@@ -85,9 +87,11 @@ class Truth:
         self._spreads: dict[tuple[str, str], list[Spread]] = {
             (placement.variant_id, placement.device_class): [] for placement in placements
         }
+        true = [ratios.get((each.variant_id, each.device_class), 1.0) for each in placements]
         for batch in range(1, max_batch + 1):
             told = model.estimate(placements, batch, Load())
-            columns = np.stack([told.p50_s, told.p90_s, told.p99_s], axis=1).tolist()
+            columns = np.stack([told.p50_s, told.p90_s, told.p99_s], axis=1)
+            columns = (columns * np.array(true)[:, np.newaxis]).tolist()
             for placement, quantiles in zip(placements, columns, strict=True):
                 key = (placement.variant_id, placement.device_class)
                 self._spreads[key].append(spread(*quantiles))

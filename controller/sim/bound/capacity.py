@@ -21,7 +21,7 @@ from scipy.optimize import linprog
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
 from modelless.controller.sim.bound.problem import Kind, Placed, arrivals_by_kind, placed_on
-from modelless.controller.sim.bound.service import PlacedVariant, offers_within
+from modelless.controller.sim.bound.service import PlacedVariant, chance_within, offers_within
 from modelless.controller.sim.worlds.profiles import build_fleet
 from modelless.controller.sim.worlds.world import DeviceSettings, World, WorldFile
 
@@ -34,7 +34,7 @@ class Demand(NamedTuple):
     Attributes:
         capacity_per_s: what could be served of the same mix.
         mean_per_s: what comes on average.
-        busiest_per_s: what comes in the busiest five seconds.
+        busiest_per_s: what comes in the busiest stretch of five seconds, or as long as asked for.
     """
 
     capacity_per_s: float
@@ -43,12 +43,19 @@ class Demand(NamedTuple):
 
     @property
     def load(self) -> float:
-        """Of the busiest five seconds, relative to the capacity."""
+        """Of the busiest stretch, relative to the capacity."""
         return self.busiest_per_s / self.capacity_per_s
 
 
-def demand_of(file: WorldFile) -> Demand:
+def demand_of(
+    file: WorldFile, stretch_s: float = _STRETCH_S, *, only_possible: bool = False
+) -> Demand:
     """What a world's own seed asks for, and what its devices could serve of that.
+
+    Args:
+        file: the world.
+        stretch_s: length of the busiest stretch.
+        only_possible: leave out queries that nothing answers in time every second time.
 
     Raises:
         InvalidInputError: the world, a table or a trace of it does not fit; no query comes; some
@@ -60,15 +67,23 @@ def demand_of(file: WorldFile) -> Demand:
     arrivals, total = arrivals_by_kind(file, world.seed)
     if not total:
         raise InvalidInputError.of("queries", "none", "at least one query")
+    placed = placed_on(world, build_fleet(file))
+    if only_possible:
+        arrivals = {
+            kind: times for kind, times in arrivals.items() if _is_possible(world, kind, placed)
+        }
+        total = sum(map(len, arrivals.values()))
+        if not total:
+            raise InvalidInputError.of("queries", "limits that nothing can keep", "wider limits")
     at_s = np.sort(np.concatenate(list(arrivals.values())))
-    span_s = world.duration_s or float(at_s[-1]) or _STRETCH_S
+    span_s = world.duration_s or float(at_s[-1]) or stretch_s
     mix = {kind: len(times) / total for kind, times in arrivals.items()}
-    ends = np.searchsorted(at_s, at_s + _STRETCH_S)
+    ends = np.searchsorted(at_s, at_s + stretch_s)
     busiest = int((ends - np.arange(total)).max())
     return Demand(
-        _capacity_per_s(world, mix, placed_on(world, build_fleet(file))),
+        _capacity_per_s(world, mix, placed),
         total / span_s,
-        busiest / min(_STRETCH_S, span_s),
+        busiest / min(stretch_s, span_s),
     )
 
 
@@ -95,6 +110,18 @@ def _capacity_per_s(world: World, mix: dict[Kind, float], placed: Placed) -> flo
     if not answer.fun < 0.0:
         raise InvalidInputError.of("devices", "no worker where one is needed", "at least one")
     return float(-answer.fun)
+
+
+def _is_possible(world: World, kind: Kind, placed: Placed) -> bool:
+    """Whether some undisturbed worker answers it in time at least every second time."""
+    return any(
+        chance_within(batch.spread, kind.latency_s - 2.0 * (kind.delay_s + world.hop_s(device)))
+        >= 0.5
+        for place, device in enumerate(world.devices)
+        for variant in placed[place].get(kind.task, ())
+        for batch in variant.batches
+        if batch.items >= kind.items and batch.accuracy_percent >= kind.min_accuracy
+    )
 
 
 def _least_s(

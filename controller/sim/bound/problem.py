@@ -112,7 +112,7 @@ Placed = Sequence[Mapping[str, Sequence[PlacedVariant]]]
 def placed_on(world: World, fleet: Fleet) -> Placed:
     """What each device class could do for each task; see ``Placed``."""
     classes = {facts.variant_id: list(facts.latency_s) for facts in fleet.facts}
-    truth = Truth(fleet.measurements, classes, world.limits.max_batch)
+    truth = Truth(fleet.measurements, classes, world.limits.max_batch, fleet.true_ratios)
     placed: list[dict[str, list[PlacedVariant]]] = []
     for device in world.devices:
         spreads = truth.of_class(device.name)

@@ -54,12 +54,15 @@ class Fleet:
         device_classes: by name.
         measurements: what both the devices and the cost model are made of.
         facts: for the planner; memory is that of a batch of ``limits.max_batch``.
+        true_ratios: what a batch really takes over what was measured, by variant id and class;
+            1 where there is none.
     """
 
     variants: Mapping[str, Variant]
     device_classes: Mapping[str, DeviceClass]
     measurements: Sequence[Measurement]
     facts: tuple[VariantFacts, ...]
+    true_ratios: Mapping[tuple[str, str], float]
 
 
 def build_fleet(file: WorldFile, home: Path | None = None) -> Fleet:
@@ -87,6 +90,7 @@ def build_fleet(file: WorldFile, home: Path | None = None) -> Fleet:
     }
     variants: dict[str, Variant] = {}
     measurements: list[Measurement] = []
+    true_ratios: dict[tuple[str, str], float] = {}
     _check_made_up(world)
     for number, task in enumerate(world.tasks):
         for name in task.names:
@@ -100,11 +104,15 @@ def build_fleet(file: WorldFile, home: Path | None = None) -> Fleet:
                 _check_accuracies(f"tasks.{number}.variants", mine)
             variants.update((variant.id, variant) for variant in mine)
             measurements += points
+            if isinstance(task.variants, WrittenVariants):
+                for variant, written in zip(mine, task.variants.variants, strict=True):
+                    for device, ratio in written.true_ratios.items():
+                        true_ratios[variant.id, device] = ratio
             _check_size(number, len(variants), len(measurements), world)
     facts = _facts(variants, list(classes), measurements, world.limits.max_batch)
     _check(world, facts, classes)
     _check_faults(world, variants)
-    return Fleet(variants, classes, measurements, facts)
+    return Fleet(variants, classes, measurements, facts, true_ratios)
 
 
 def _task(
@@ -172,6 +180,11 @@ def _written(
                     written.load_s,
                 )
             )
+        for device in written.true_ratios:
+            if device not in {name for name, _ in measured}:
+                raise InvalidInputError.of(
+                    f"variants.{number}.true_ratios", device, "device classes of its points"
+                )
     _refuse_twins(variants)
     return variants, points
 

@@ -52,6 +52,10 @@ class WrittenVariant(Section):
     memory_mib: float = Field(100.0, ge=0, description="MiB when loaded")
     load_s: float = Field(0.5, ge=0, le=3600, description="seconds from disk to warm")
     points: tuple[PointSettings, ...] = Field(min_length=1, description="what was measured")
+    true_ratios: dict[str, Positive] = Field(
+        default_factory=dict,
+        description="by device class: what a batch really takes over what was measured; default: 1",
+    )
 
 
 class WrittenVariants(Section):
