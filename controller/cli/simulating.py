@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 
 SHORT_LIST = "modelless,infaas,proteus,ray-serve,cheapest-feasible,most-accurate-feasible"
+
+
+_CAUSES, _WORST_WORLDS = 10, 10
+"""Rows of the tables about random worlds; the report has all."""
 
 
 class ReplayDiffersError(ModellessError):
@@ -76,7 +80,31 @@ def simulate(
 
 def compare(
     ctx: typer.Context,
-    worlds: Annotated[list[Path], Argument(metavar="WORLD.yaml...", help="Worlds to run.")],
+    worlds: Annotated[
+        list[Path] | None, Argument(metavar="WORLD.yaml...", help="Worlds to run.")
+    ] = None,
+    random: Annotated[
+        int,
+        Option(
+            metavar="N",
+            min=0,
+            max=100_000,
+            help="Draw N random worlds instead, and show how much the first contender loses in "
+            "each against the best other.",
+        ),
+    ] = 0,
+    seed: Annotated[int, Option(min=0, help="Of the random worlds.")] = 1,
+    which: Annotated[
+        Literal["develop", "judge"],
+        Option("--set", help="Random worlds to develop policies on, or to judge them by."),
+    ] = "develop",
+    queries: Annotated[
+        int, Option(metavar="N", min=1000, max=10_000_000, help="In each random world, roughly.")
+    ] = 10_000,
+    keep_worlds: Annotated[
+        Path | None,
+        Option(metavar="DIR", help="Write each random world there, for modelless simulate."),
+    ] = None,
     policies: Annotated[
         str,
         Option(
@@ -85,10 +113,22 @@ def compare(
             "policies, NAME=FILE.yaml with policies by seam, or all for every system.",
         ),
     ] = SHORT_LIST,
-    seeds: Annotated[int, Option(metavar="N", min=1, max=1000, help="Run seeds 1 to N.")] = 5,
+    seeds: Annotated[
+        int | None,
+        Option(
+            metavar="N",
+            min=1,
+            max=1000,
+            help="Run seeds 1 to N; default: 5, with random worlds 1 of each one's own.",
+        ),
+    ] = None,
     load: Annotated[
         str, Option(metavar="X,...", help="Repeat each world at these multiples.")
     ] = "1",
+    bound: Annotated[
+        bool | None,
+        Option(help="Compute what no policy can beat; default: not with random worlds."),
+    ] = None,
     report: Annotated[
         Path | None,
         Option(
@@ -109,22 +149,33 @@ def compare(
     no policy can beat in expectation. A contender that fails is shown as failed and does not stop
     the others.
 
+    With --random, the worlds are drawn from stated distributions, each with a seed of its own. The
+    tables show the distribution of the first contender's margin over the best other in each world,
+    which of the drawn features it depends on, and the worst worlds.
+
     Examples: modelless compare benchmarks/worlds/steady.yaml; modelless compare world.yaml
-    --policies modelless,infaas,mine=suite.yaml --seeds 10 --load 0.5,1,1.5 --report comparison
+    --policies modelless,infaas,mine=suite.yaml --seeds 10 --load 0.5,1,1.5 --report comparison;
+    modelless compare --random 30 --policies all --report regret --keep-worlds worlds; modelless
+    compare --random 300 --set judge --seed 7 --policies modelless,superserve,clockwork
     """
     contenders, loads = names_of("policies", policies), _loads_of(load)
     from modelless.controller.usecases.comparing import compare as run
 
     with show_progress() as progress, others_print_to_stderr():
         found = run(
-            *worlds, policies=contenders, seeds=seeds, loads=loads, report=report,
+            *worlds or (), random=random, random_seed=seed, random_set=which,
+            queries=queries, keep_worlds=keep_worlds, policies=contenders, seeds=seeds,
+            loads=loads, bound=bound, report=report,
             processes=processes or os.cpu_count() or 1, home=ctx.obj, on_progress=progress,
         )  # fmt: skip
     if as_json:
         emit(found.document)
     else:
-        for scenario in found.scenarios:
-            _show_scenario(scenario, seeds)
+        if found.regret is not None:
+            _show_regret(found.regret)
+        else:
+            for scenario in found.scenarios:
+                _show_scenario(scenario, len(found.document["seeds"]))
         if report is not None:
             say(f"report: {report / 'report.html'}")
     if not any(row["runs"] for each in found.scenarios for row in each["rows"]):
@@ -268,6 +319,37 @@ def _show_scenario(scenario: Mapping[str, Any], seeds: int) -> None:
             say(f"{row['contender']} failed: {row['error']}")
     for note in notes_of(scenario):
         say(f"note: {note}")
+
+
+def _show_regret(regret: Mapping[str, Any]) -> None:
+    """The first contender's margins, everybody's means, the clearest causes, the worst worlds."""
+    from modelless.controller.usecases.comparison.regret_figures import (
+        CAUSE_HEADS,
+        CONTENDER_HEADS,
+        WORLD_HEADS,
+        cause_cells,
+        contender_cells,
+        summary_rows,
+        world_cells,
+    )
+
+    first = regret["first"]
+    title = f"Margin of {first} over the best other in each world, points of value per query"
+    show_table(["", ""], summary_rows(regret), title=title, right=[1])
+    show_table(
+        CONTENDER_HEADS, map(contender_cells, regret["contenders"]), title="Means over the worlds",
+        right=range(1, len(CONTENDER_HEADS)), whole=0,
+    )  # fmt: skip
+    show_table(
+        CAUSE_HEADS, map(cause_cells, regret["causes"][:_CAUSES]),
+        title="Mean margin by what was drawn", right=range(1, len(CAUSE_HEADS)), whole=0,
+    )  # fmt: skip
+    show_table(
+        WORLD_HEADS, (world_cells(each, first) for each in regret["worlds"][:_WORST_WORLDS]),
+        title="The worst worlds", right=[1, 2, 4], whole=0,
+    )  # fmt: skip
+    for label in regret["failed"]:
+        say(f"note: {label}: no margin, because runs failed")
 
 
 def _document(one: Replayed) -> dict[str, object]:

@@ -9,14 +9,21 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
+import yaml
+
 from modelless import __version__
-from modelless.common.errors import EnvironmentUnfitError
+from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
 from modelless.common.files import write_whole
 from modelless.controller.sim.compare import compare as comparing
 from modelless.controller.sim.compare.comparison import document_of
 from modelless.controller.sim.compare.contenders import contenders_of
 from modelless.controller.sim.compare.jobs import Run
+from modelless.controller.sim.compare.regret import regret_of
+from modelless.controller.sim.worlds.random_worlds import QUERIES, RandomSet, draw_world
+from modelless.controller.sim.worlds.world import World as CheckedWorld
+from modelless.controller.sim.worlds.world import WorldFile
 from modelless.controller.usecases.comparison.page import render_page
+from modelless.controller.usecases.comparison.regret_page import render_regret_page
 from modelless.controller.usecases.home import AnyPath, Home, home_folder, path_or_none
 from modelless.controller.usecases.progress import Note, Progress, Step, ignore
 from modelless.controller.usecases.simulating import World, read_world
@@ -47,6 +54,11 @@ class Comparison:
         found: list[dict[str, Any]] = self.document["scenarios"]
         return found
 
+    @property
+    def regret(self) -> dict[str, Any] | None:
+        """How much the first contender loses in random worlds, see ``regret_of``; else None."""
+        return self.document.get("regret")
+
     def rows(self) -> list[dict[str, Any]]:
         """A flat row for each contender in each scenario: the means, fit for a data frame."""
         return [
@@ -65,9 +77,15 @@ class Comparison:
 
 def compare(
     *worlds: World,
+    random: int = 0,
+    random_seed: int = 1,
+    random_set: RandomSet = "develop",
+    queries: int = QUERIES,
+    keep_worlds: AnyPath | None = None,
     policies: Sequence[str] = SHORT_LIST,
-    seeds: int = 5,
+    seeds: int | None = None,
     loads: Sequence[float] = (1.0,),
+    bound: bool | None = None,
     report: AnyPath | None = None,
     processes: int = 1,
     home: Home = None,
@@ -80,10 +98,17 @@ def compare(
 
     Args:
         worlds: world files, or their contents.
+        random: draw so many worlds instead, and tell how much the first contender loses in each
+            against the best other; see ``random_worlds``.
+        random_seed, random_set: of the worlds; the set is ``develop`` or ``judge``.
+        queries: of a random world, roughly.
+        keep_worlds: write the random worlds to this folder, for ``simulate``.
         policies: the contenders, the reference first: systems such as ``infaas``, selection
             policies, ``NAME=FILE.yaml`` with policies by seam, or ``all`` for every system.
-        seeds: run the seeds 1 to this number.
+        seeds: run the seeds 1 to this number; default: 5, or 1 with random worlds, each of which
+            counts from a seed of its own.
         loads: repeat each world at these multiples of its load.
+        bound: reckon what no policy can beat; default: not with random worlds.
         report: write ``report.html`` and ``report.json`` to this folder, keep finished runs there,
             and go on from those that are there.
         processes: runs at once. A script that asks for several needs the usual guard,
@@ -92,7 +117,8 @@ def compare(
         on_progress: receives the progress.
 
     Raises:
-        InvalidInputError: a world or a contender does not fit.
+        InvalidInputError: a world or a contender does not fit; both worlds and ``random``, or
+            neither.
         EnvironmentUnfitError: the report's folder cannot be written.
 
     Examples:
@@ -104,11 +130,30 @@ def compare(
         [('modelless', 0.771), ('infaas', 0.702)]
     """
     contenders = contenders_of(list(policies))
-    scenarios = comparing.scenarios_of([read_world(world) for world in worlds], list(loads))
+    if bool(worlds) == bool(random):
+        got = f"{len(worlds)} world files and random={random}"
+        raise InvalidInputError.of("worlds", got, "either world files or a number of random worlds")
     report = path_or_none(report)
     if report is not None:
         _check_folder(report)
-    numbers = range(1, seeds + 1)
+    features = {}
+    if random:
+        if len(contenders) < 2:
+            allowed = "two contenders or more, to see what the first loses against the best other"
+            raise InvalidInputError.of("policies", ",".join(policies), allowed)
+        files = []
+        for number in range(random):
+            drawn = draw_world(random_seed, number, random_set, queries=queries)
+            features[drawn.world.name] = drawn.features
+            files.append(WorldFile(drawn.world, Path()))
+            on_progress(Step("drawing, worlds", number + 1, random, drawn.world.name))
+        keep_worlds = path_or_none(keep_worlds)
+        if keep_worlds is not None:
+            _write_worlds([file.world for file in files], keep_worlds)
+    else:
+        files = [read_world(world) for world in worlds]
+    scenarios = comparing.scenarios_of(files, list(loads), own_seeds=bool(random))
+    numbers = range(1, (seeds or (1 if random else 5)) + 1)
     finished = 0
 
     def show(done: int, total: int, last: Run | None) -> None:
@@ -123,6 +168,7 @@ def compare(
     try:
         runs = comparing.compare(
             scenarios, contenders, numbers, folder=report, processes=processes,
+            bound=not random if bound is None else bound, only_table=bool(random),
             home=home_folder(home), progress=show,
         )  # fmt: skip
     except KeyboardInterrupt as stopped:
@@ -133,11 +179,30 @@ def compare(
             on_progress(Note(kept))
         raise
     document = {"modelless": __version__, **document_of(scenarios, contenders, numbers, runs)}
+    if random:
+        document["regret"] = {
+            "set": random_set, "seed": random_seed, **regret_of(document["scenarios"], features)
+        }  # fmt: skip
     if report is not None:
         text = json.dumps(document, indent=1, allow_nan=False)
         write_whole(report / "report.json", text.encode(), mode=0o644)
-        write_whole(report / "report.html", render_page(document).encode(), mode=0o644)
+        render = render_regret_page if random else render_page
+        write_whole(report / "report.html", render(document).encode(), mode=0o644)
     return Comparison(document)
+
+
+def _write_worlds(worlds: Sequence[CheckedWorld], folder: Path) -> None:
+    """Write each world to a file of its name."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for world in worlds:
+            document = world.model_dump(mode="json", exclude_defaults=True)
+            text = yaml.safe_dump(document, sort_keys=False, width=120)
+            write_whole(folder / f"{world.name}.yaml", text.encode(), mode=0o644)
+    except OSError as error:
+        allowed = "a folder that can be written, or a new name"
+        why = error.strerror or str(error)
+        raise EnvironmentUnfitError(f"--keep-worlds {folder}: allowed: {allowed}: {why}") from None
 
 
 def _check_folder(report: Path) -> None:

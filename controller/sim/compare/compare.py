@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from modelless.common.errors import InvalidInputError
 from modelless.controller.config import PolicySettings
 from modelless.controller.sim.compare.contenders import Contender
-from modelless.controller.sim.compare.jobs import BOUND, Job, Run, run_all
+from modelless.controller.sim.compare.jobs import BOUND, TABLED, Figures, Job, Run, run_all
 from modelless.controller.sim.compare.kept_runs import KeptRuns
 from modelless.controller.sim.worlds.section import explain
 from modelless.controller.sim.worlds.world import WorldFile
@@ -32,10 +32,13 @@ class Scenario:
     Attributes:
         file: the world at that load.
         load: what the rates of the world's file were multiplied by.
+        first_seed: what the first seed stands for, and so on: worlds that have random numbers of
+            their own begin with their own seed.
     """
 
     file: WorldFile
     load: float
+    first_seed: int = 1
 
     @property
     def label(self) -> str:
@@ -43,12 +46,15 @@ class Scenario:
         return f"{self.file.world.name} at load {self.load:g}"
 
 
-def scenarios_of(files: Iterable[WorldFile], loads: Sequence[float] = (1.0,)) -> list[Scenario]:
+def scenarios_of(
+    files: Iterable[WorldFile], loads: Sequence[float] = (1.0,), *, own_seeds: bool = False
+) -> list[Scenario]:
     """Every world at every load.
 
     Args:
         files: worlds.
         loads: multiply the worlds' own ``load``.
+        own_seeds: seeds count from the worlds' own.
 
     Raises:
         InvalidInputError: two worlds of the same name, or the same load twice.
@@ -57,7 +63,8 @@ def scenarios_of(files: Iterable[WorldFile], loads: Sequence[float] = (1.0,)) ->
     for file in files:
         for load in loads:
             world = file.world.model_copy(update={"load": file.world.load * load})
-            found.append(Scenario(WorldFile(world, file.folder), load))
+            first = world.seed if own_seeds else 1
+            found.append(Scenario(WorldFile(world, file.folder), load, first))
     for label, count in Counter(each.label for each in found).items():
         if count > 1:
             allowed = "each load once, and each world by a name of its own"
@@ -72,10 +79,12 @@ def compare(
     *,
     folder: Path | None = None,
     processes: int = 1,
+    bound: bool = True,
+    only_table: bool = False,
     home: Path | None = None,
     progress: Progress | None = None,
 ) -> list[Run]:
-    """Run every contender on every scenario and seed, and reckon what nobody can beat.
+    """Run every contender on every scenario and seed.
 
     Args:
         scenarios: worlds at loads.
@@ -84,6 +93,8 @@ def compare(
         folder: where finished runs are kept; runs found there are not made again unless their
             world, policies, or the code they ran through has changed. None: nowhere.
         processes: at once; 1 is this one.
+        bound: reckon what nobody can beat.
+        only_table: return only the figures that ``comparison.table`` reads.
         home: of the store, for worlds with tasks from there.
         progress: called at the start, and after each run, with done, total and the run.
 
@@ -94,19 +105,25 @@ def compare(
     Raises:
         InvalidInputError: a contender names no such kind of policy.
     """
-    jobs = [job for each in scenarios for job in _jobs(each, contenders, seeds)]
+    jobs = [job for each in scenarios for job in _jobs(each, contenders, seeds, bound)]
     kept = KeptRuns(folder / "runs") if folder is not None else None
     done: dict[tuple[str, str, int], Run] = {}
     left = []
+
+    def note(job: Job, figures: Figures | None, error: str = "") -> None:
+        if figures is not None and only_table:
+            figures = {name: figures[name] for name in TABLED if name in figures}
+        done[_key(job)] = Run(*_key(job), figures, error)
+
     for job in jobs:
         figures = kept.read(job) if kept is not None else None
         if figures is None:
             left.append(job)
         else:
-            done[_key(job)] = Run(*_key(job), figures)
+            note(job, figures)
 
     def finish(job: Job, run: Run) -> None:
-        done[_key(job)] = run
+        note(job, run.figures, run.error)
         if kept is not None and run.figures is not None:
             kept.write(job, run.figures)
         if progress is not None:
@@ -132,12 +149,13 @@ def with_policies(file: WorldFile, policies: Mapping[str, Any]) -> WorldFile:
 
 
 def _jobs(
-    scenario: Scenario, contenders: Sequence[Contender], seeds: Sequence[int]
+    scenario: Scenario, contenders: Sequence[Contender], seeds: Sequence[int], bound: bool
 ) -> Iterable[Job]:
     # Seed by seed: what an interrupted comparison leaves can be compared.
     worlds = {each.name: with_policies(scenario.file, each.policies) for each in contenders}
-    for seed in seeds:
-        yield Job(scenario.label, BOUND, scenario.file, seed)
+    for seed in (scenario.first_seed + each - 1 for each in seeds):
+        if bound:
+            yield Job(scenario.label, BOUND, scenario.file, seed)
         for name, file in worlds.items():
             yield Job(scenario.label, name, file, seed)
 

@@ -131,11 +131,14 @@ def _scenario(scenario: Scenario, runs: Sequence[Run], seeds: Sequence[int]) -> 
         "bound": _bound([run for run in runs if run.contender == BOUND]),
         "rows": table(runs),
         "series": {
-            "seed": seeds[0],
+            "seed": scenario.first_seed + seeds[0] - 1,
             "contenders": {
                 run.contender: run.figures["series"]
                 for run in runs
-                if run.seed == seeds[0] and run.contender != BOUND and run.figures is not None
+                if run.seed == scenario.first_seed + seeds[0] - 1
+                and run.contender != BOUND
+                and run.figures is not None
+                and "series" in run.figures
             },
         },
         "runs": [

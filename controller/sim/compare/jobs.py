@@ -23,6 +23,12 @@ Figures = Mapping[str, Any]
 BOUND: Final = "clairvoyant bound"
 """Stands where a contender's name stands in the jobs that reckon the bound."""
 
+TABLED: Final = (
+    "value_per_query", "attainment", "violated", "queries", "mean_accuracy", "cost_usd", "rent_usd",
+    "cold_start_s", "policy_problems", "plans", "why",
+)  # fmt: skip
+"""The figures of a run or a bound that a comparison's table reads."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:

@@ -106,6 +106,41 @@ def interval_chart(
     return _chart(draw, (width_in, 0.9 + _ROW_IN * len(marks)), title, said if marks else [])
 
 
+def margin_chart(margins: Mapping[str, Sequence[float]], near_points: float) -> Chart:
+    """Margins over worlds, sorted, a curve for each contender; the first is orange.
+
+    The axis is linear up to a point either side of zero, and logarithmic beyond.
+
+    Args:
+        margins: by contender, points.
+        near_points: a band either side of zero is shaded.
+    """
+
+    def draw(figure: Any) -> None:
+        axes = figure.add_subplot()
+        axes.axhspan(-near_points, near_points, color=LINE, linewidth=0)
+        axes.axhline(0.0, color=MUTED, linewidth=1)
+        for place, (name, values) in reversed(list(enumerate(margins.items()))):
+            shares = 100.0 * (np.arange(len(values)) + 0.5) / max(len(values), 1)
+            colour, width = (TEAL, 1.0) if place else (ORANGE, 2.0)
+            axes.plot(shares, sorted(values), color=colour, linewidth=width, label=_brief(name))
+        axes.set_yscale("symlog", linthresh=1.0)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.set_xlim(0.0, 100.0)
+        axes.set_xlabel("worlds, %, the worst first")
+        axes.set_ylabel("margin over the best other, points")
+        handles, labels = axes.get_legend_handles_labels()
+        axes.legend(handles[::-1], labels[::-1], loc="upper left")
+
+    said = [
+        f"{name}: median {np.median(values):+.2f}, worst {min(values):+.2f} points"
+        for name, values in margins.items()
+        if len(values)
+    ]
+    title = "Margins over the best other, sorted over worlds"
+    return _chart(draw, (HALF_WIDTH_IN, 4.2), title, said)
+
+
 def frontier_chart(
     points: Sequence[tuple[str, float, float]], *, unavoidable: float | None = None
 ) -> Chart:

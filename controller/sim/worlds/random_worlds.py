@@ -37,7 +37,7 @@ arrivals    Each stream is Poisson, has gamma gaps (cv log 0.3..8), bursts (log 
 mixes       Zipf of 0..1.5 over a stream's tasks; p 0.4: 1..3 pairs swap every T over log 5..100.
 faults      p 0.25: 1..3, for log 0.02..0.3 of T each: a worker dies and comes back, a worker slows
             log 1.5..5 times, loads fail, or a site is cut off.
-start       p 0.8: warm.
+start       p 0.8: warm. The dispatcher ticks ten times in the shortest limit, every 20..500 ms.
 
 Worlds to develop on and worlds to judge by have random numbers of their own.
 """
@@ -176,7 +176,7 @@ def _draw(seed: int, number: int, which: str, attempt: int, queries: int) -> Dra
     document: _Document = {
         "name": f"{which}-{seed}-{number:03d}",
         "description": "Drawn at random from stated distributions.",
-        "seed": number,
+        "seed": part("seed").count(1, 2**31),
         "duration_s": span_s,
         "warm_start": part("start").happens(0.8),
         "devices": devices,
@@ -188,11 +188,12 @@ def _draw(seed: int, number: int, which: str, attempt: int, queries: int) -> Dra
     # So far the median item takes 1 ms at speed 1; now it takes what makes that load.
     wanted = load / _demand(document).load
     _stretch(document, wanted)
+    limits_ms = [each["latency_ms"] for stream_ in streams for each in stream_["slos"]]
+    document["limits"] = {"tick_ms": _round(min(max(min(limits_ms) / 10.0, 20.0), 500.0))}
     demand = _demand(document)
     if not 0.8 * _LEAST_LOAD <= demand.load <= 1.2 * _MOST_LOAD:  # limits that were cut change it
         raise InvalidInputError.of("load", demand.load, "about what was drawn")
     world = _file(document).world
-    limits_ms = [each["latency_ms"] for stream_ in streams for each in stream_["slos"]]
     features = {
         "load": demand.load,
         "peak over mean": demand.busiest_per_s / demand.mean_per_s,

@@ -53,7 +53,7 @@ def render_page(document: Mapping[str, Any]) -> str:
     sections = [
         _overview(scenarios) if len(scenarios) > 1 else "",
         *(_scenario(number, each) for number, each in enumerate(scenarios)),
-        _who(contenders),
+        contenders_section(contenders),
         section("How to read this", "", f"<ul>{''.join(f'<li>{t}</li>' for t in _READING)}</ul>"),
     ]
     return page(
@@ -156,7 +156,8 @@ def _courses(number: int, series: Mapping[str, Any]) -> str:
     return details(f"Over time, seed {series['seed']}", pictures)
 
 
-def _who(contenders: Sequence[Mapping[str, Any]]) -> str:
+def contenders_section(contenders: Sequence[Mapping[str, Any]]) -> str:
+    """Who was compared: each one's idea, source and policies."""
     rows = [
         [
             escape(each["name"]),
