@@ -99,7 +99,7 @@ def compare(
         Option("--set", help="Random worlds to develop policies on, or to judge them by."),
     ] = "develop",
     queries: Annotated[
-        int, Option(metavar="N", min=1000, max=10_000_000, help="In each random world, roughly.")
+        int, Option(metavar="N", min=100, max=10_000_000, help="In each random world, roughly.")
     ] = 10_000,
     keep_worlds: Annotated[
         Path | None,

@@ -158,6 +158,27 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"tasks": [{"name": "vision", "variants": {**LADDER, "memory_mib": [5000, 9000]}}]},
         r"tasks\.0: no variant of 'vision' fits into the memory",
     ),
+    "a true ratio for a device without a point": (
+        {
+            "tasks": [
+                {
+                    "name": "vision",
+                    "variants": {
+                        "kind": "written",
+                        "variants": [
+                            {
+                                "model": "m",
+                                "accuracy": 70,
+                                "points": [POINT],
+                                "true_ratios": {"gpu": 1.2},
+                            }
+                        ],
+                    },
+                }
+            ]
+        },
+        r"variants\.0\.true_ratios: got 'gpu'; allowed: device classes of its points",
+    ),
     "a variant written twice": (
         {
             "tasks": [

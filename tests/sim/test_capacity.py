@@ -56,6 +56,25 @@ def test_a_minimum_accuracy_costs() -> None:
     assert found == pytest.approx(2 / 0.025, rel=0.05)  # as many of each as come by chance
 
 
+def test_what_a_batch_really_takes_counts() -> None:
+    point = {"device": "cpu", "p50_ms": 10, "batch": 1}
+    points = [point, {**point, "batch": 8, "p50_ms": 80}]
+    written = {"model": "m", "accuracy": 70, "points": points, "true_ratios": {"cpu": 1.25}}
+    variants = {"kind": "written", "tail": EXACT, "variants": [written]}
+    found = capacity(tasks=[{"name": "t", "variants": variants}])
+    assert found == pytest.approx(2 / 0.0125, rel=1e-3)
+
+
+def test_what_nothing_answers_in_time_can_be_left_out() -> None:
+    limits = slos({"weight": 1}, {"weight": 1, "latency_ms": 9})
+    file = world(**one_task(queries=limits))
+    every_second = demand_of(file, only_possible=True)
+    assert every_second.capacity_per_s == pytest.approx(2 / 0.010, rel=1e-3)
+    assert every_second.mean_per_s == pytest.approx(100, rel=0.1)
+    with pytest.raises(InvalidInputError, match="limits that nothing can keep"):
+        demand_of(file)
+
+
 def test_neighbours_slow_each_other() -> None:
     """Three on two hosts: two that always meet each other, and one alone."""
     devices = [{"name": "cpu", "count": 3, "per_host": 2, "contention": 0.25}]
