@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from modelless.common.drawing import (
+    BLUE,
     INK,
     LINE,
     MUTED,
@@ -107,7 +108,7 @@ def interval_chart(
 
 
 def margin_chart(margins: Mapping[str, Sequence[float]], near_points: float) -> Chart:
-    """Margins over worlds, sorted, a curve for each contender; the first is orange.
+    """Margins over worlds, sorted, a curve for each of up to three contenders; the first is orange.
 
     The axis is linear up to a point either side of zero, and logarithmic beyond.
 
@@ -122,7 +123,7 @@ def margin_chart(margins: Mapping[str, Sequence[float]], near_points: float) -> 
         axes.axhline(0.0, color=MUTED, linewidth=1)
         for place, (name, values) in reversed(list(enumerate(margins.items()))):
             shares = 100.0 * (np.arange(len(values)) + 0.5) / max(len(values), 1)
-            colour, width = (TEAL, 1.0) if place else (ORANGE, 2.0)
+            colour, width = (ORANGE, TEAL, BLUE)[place], 1.2 if place else 2.0
             axes.plot(shares, sorted(values), color=colour, linewidth=width, label=_brief(name))
         axes.set_yscale("symlog", linthresh=1.0)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
