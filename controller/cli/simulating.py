@@ -101,6 +101,13 @@ def compare(
     queries: Annotated[
         int, Option(metavar="N", min=100, max=10_000_000, help="In each random world, roughly.")
     ] = 10_000,
+    traces: Annotated[
+        str | None,
+        Option(
+            metavar="A.csv,B.csv",
+            help="Recorded arrivals, arrival_s a row; some random worlds have pieces of them.",
+        ),
+    ] = None,
     keep_worlds: Annotated[
         Path | None,
         Option(metavar="DIR", help="Write each random world there, for modelless simulate."),
@@ -164,7 +171,8 @@ def compare(
     with show_progress() as progress, others_print_to_stderr():
         found = run(
             *worlds or (), random=random, random_seed=seed, random_set=which,
-            queries=queries, keep_worlds=keep_worlds, policies=contenders, seeds=seeds,
+            queries=queries, traces=names_of("traces", traces) if traces else (),
+            keep_worlds=keep_worlds, policies=contenders, seeds=seeds,
             loads=loads, bound=bound, report=report,
             processes=processes or os.cpu_count() or 1, home=ctx.obj, on_progress=progress,
         )  # fmt: skip

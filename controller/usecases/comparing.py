@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from modelless import __version__
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
@@ -19,6 +22,7 @@ from modelless.controller.sim.compare.comparison import document_of
 from modelless.controller.sim.compare.contenders import contenders_of
 from modelless.controller.sim.compare.jobs import Run
 from modelless.controller.sim.compare.regret import regret_of
+from modelless.controller.sim.worlds.arrivals import TraceArrivals
 from modelless.controller.sim.worlds.random_worlds import QUERIES, RandomSet, draw_world
 from modelless.controller.sim.worlds.world import World as CheckedWorld
 from modelless.controller.sim.worlds.world import WorldFile
@@ -81,6 +85,7 @@ def compare(
     random_seed: int = 1,
     random_set: RandomSet = "develop",
     queries: int = QUERIES,
+    traces: Sequence[AnyPath] = (),
     keep_worlds: AnyPath | None = None,
     policies: Sequence[str] = SHORT_LIST,
     seeds: int | None = None,
@@ -102,6 +107,7 @@ def compare(
             against the best other; see ``random_worlds``.
         random_seed, random_set: of the worlds; the set is ``develop`` or ``judge``.
         queries: of a random world, roughly.
+        traces: files of recorded arrivals, of which some random worlds have pieces.
         keep_worlds: write the random worlds to this folder, for ``simulate``.
         policies: the contenders, the reference first: systems such as ``infaas``, selection
             policies, ``NAME=FILE.yaml`` with policies by seam, or ``all`` for every system.
@@ -141,9 +147,10 @@ def compare(
         if len(contenders) < 2:
             allowed = "two contenders or more, to see what the first loses against the best other"
             raise InvalidInputError.of("policies", ",".join(policies), allowed)
+        recorded = {str(Path(each).resolve()): _times_of(Path(each)) for each in traces}
         files = []
         for number in range(random):
-            drawn = draw_world(random_seed, number, random_set, queries=queries)
+            drawn = draw_world(random_seed, number, random_set, queries=queries, traces=recorded)
             features[drawn.world.name] = drawn.features
             files.append(WorldFile(drawn.world, Path()))
             on_progress(Step("drawing, worlds", number + 1, random, drawn.world.name))
@@ -189,6 +196,16 @@ def compare(
         render = render_regret_page if random else render_page
         write_whole(report / "report.html", render(document).encode(), mode=0o644)
     return Comparison(document)
+
+
+def _times_of(path: Path) -> NDArray[np.float64]:
+    """When the arrivals of a trace come, seconds; InvalidInputError if it names tasks or limits."""
+    source = TraceArrivals(kind="trace", path=path.name)
+    found = list(source.arrivals(path.parent, 1.0, np.random.default_rng(0), inf))
+    if any(named is not None for _, named in found) or found[-1][0] <= 0.0:
+        allowed = "arrivals over some time, without a task or limits of their own"
+        raise InvalidInputError.of("traces", str(path), allowed)
+    return np.array([at_s for at_s, _ in found])
 
 
 def _write_worlds(worlds: Sequence[CheckedWorld], folder: Path) -> None:

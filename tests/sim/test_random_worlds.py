@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 from modelless.controller.sim.bound.capacity import demand_of
 from modelless.controller.sim.run import simulate
+from modelless.controller.sim.worlds.query_streams import queries
 from modelless.controller.sim.worlds.random_worlds import DrawnWorld, RandomSet, draw_world
 from modelless.controller.sim.worlds.variants import WrittenVariant, WrittenVariants
 from modelless.controller.sim.worlds.world import WorldFile, load_world
@@ -145,6 +147,27 @@ def test_the_load_is_that_of_the_busiest_twentieth() -> None:
     assert demand.load == drawn.features["load"]
     total = demand.mean_per_s * drawn.features["duration, s"]
     assert total == pytest.approx(10_000, rel=0.5)
+
+
+def test_pieces_of_traces_are_cut_and_stretched(tmp_path: Path) -> None:
+    times_s = np.cumsum(np.random.default_rng(1).exponential(2.0, 3000))
+    path = tmp_path / "trace.csv"
+    np.savetxt(path, times_s, header="arrival_s", comments="")
+    others, drawn = 0, []
+    for number in range(20):
+        found = draw_world(9, number, queries=1000, traces={str(path): times_s})
+        kinds = {stream.arrivals.kind for stream in found.world.queries}
+        if kinds == {"trace"}:
+            drawn.append(found)
+        others += "trace" not in kinds
+    assert others
+    for each in drawn:
+        span_s = each.features["duration, s"]
+        arrivals = [asked.arrival_s for asked in queries(WorldFile(each.world, Path()), 1)]
+        assert len(arrivals) == pytest.approx(1000, rel=0.2)
+        assert min(arrivals) < 0.1 * span_s
+        assert max(arrivals) > 0.9 * span_s
+    assert drawn
 
 
 def test_profiles_may_be_wrong() -> None:

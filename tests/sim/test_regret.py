@@ -93,6 +93,7 @@ def test_a_feature_that_few_worlds_have_is_split_where_it_begins() -> None:
     rare = next(each for each in causes if each["feature"] == "rare")
     assert (rare["lower_worlds"], rare["upper_worlds"]) == (3, 1)
     assert rare["upper"] == pytest.approx(-10.0)
+    assert rare["errors"] is None  # nobody knows how far a single world is off
     common = {name: {**told, "rare": float(name != "a")} for name, told in FEATURES.items()}
     causes = regret_of(SCENARIOS, common)["causes"]
     rare = next(each for each in causes if each["feature"] == "rare")

@@ -126,6 +126,15 @@ def test_time_can_be_compressed_and_moved(tmp_path: Path) -> None:
     assert [query.arrival_s for query in found] == [5.0, 6.0, 7.0]
 
 
+def test_a_trace_may_be_cut(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("arrival_s\n0\n60\n120\n", encoding="utf-8")
+    settings = {"kind": "trace", "path": "t.csv", "from_s": 30}
+    found = asked(tmp_path, arrivals=settings, time_scale=60)
+    assert [query.arrival_s for query in found] == [0.5, 1.5]
+    with pytest.raises(InvalidInputError, match=r"at 121 s \(from_s\) or later"):
+        list(asked(tmp_path, arrivals={**settings, "from_s": 121}))
+
+
 def test_popularity_is_zipf_and_drifts(tmp_path: Path) -> None:
     steady = {"kind": "poisson", "rate_per_s": 100}
     counts = Counter(query.task for query in islice(asked(tmp_path, arrivals=steady), 20_000))

@@ -144,7 +144,8 @@ def _causes(worlds: Worlds, first: str) -> list[dict[str, Any]]:
         if not all(halves):
             continue
         means = [fmean(half) for half in halves]
-        error = sqrt(sum(variance(half) / len(half) for half in halves if len(half) > 1))
+        alone = any(len(half) < 2 for half in halves)
+        error = 0.0 if alone else sqrt(sum(variance(half) / len(half) for half in halves))
         causes.append({
             "feature": feature,
             "median": middle,

@@ -221,6 +221,9 @@ class TraceArrivals(Arrivals):
 
     kind: Literal["trace"]
     path: str = Field(description="CSV file; relative to the world file")
+    from_s: float = Field(
+        0.0, ge=0, description="leave out what comes before; times count from there"
+    )
 
     def arrivals(
         self, folder: Path, scale: float, rng: np.random.Generator, until_s: float
@@ -228,7 +231,7 @@ class TraceArrivals(Arrivals):
         """See ``Arrivals.arrivals``."""
         if scale > MOST_COPIES:
             raise InvalidInputError.of("rate_scale times load", scale, f"at most {MOST_COPIES:g}")
-        return _recorded(folder / self.path, scale, rng)
+        return _recorded(folder / self.path, self.from_s, scale, rng)
 
 
 class RatesArrivals(Arrivals):
@@ -333,23 +336,28 @@ def _thinned(
             yield at_s, None
 
 
-def _recorded(path: Path, scale: float, rng: np.random.Generator) -> Iterator[Arrival]:
+def _recorded(
+    path: Path, from_s: float, scale: float, rng: np.random.Generator
+) -> Iterator[Arrival]:
     """Recorded arrivals, each kept with probability ``scale``, or come ``scale`` times on average.
 
-    What is added lies evenly spread in the gap to the next arrival, so bursts stay where they are.
+    Those before ``from_s`` are left out. What is added lies evenly spread in the gap to the next
+    arrival, so bursts stay where they are.
     """
     before: Arrival | None = None
     for row in _rows(path, ("arrival_s",), ("task", *_LIMITS)):
-        at_s = _seconds(path, row, "arrival_s")
+        at_s = _seconds(path, row, "arrival_s") - from_s
         if before is not None and at_s < before[0]:
-            raise _unsorted(path, row, "arrival_s", before[0])
+            raise _unsorted(path, row, "arrival_s", before[0] + from_s)
+        if at_s < 0.0:
+            continue
         if before is not None:
             yield from _repeated(before, at_s, scale, rng)
         scope = row.cells.get("task", "").strip() or None
         limits = tuple((name, row.cells[name].strip()) for name in _LIMITS if name in row.cells)
         before = (at_s, Recorded(scope, _slo(path, row.line, limits)) if limits else scope)
     if before is None:
-        raise _empty(path)
+        raise _empty(path, f", at {from_s:g} s (from_s) or later" if from_s else "")
     yield from _repeated(before, before[0], scale, rng)
 
 
@@ -464,8 +472,8 @@ def _unsorted(path: Path, row: _Row, name: str, before: float) -> InvalidInputEr
     )
 
 
-def _empty(path: Path) -> InvalidInputError:
-    return InvalidInputError.of(f"{path}", "no rows", "at least one row below the heading")
+def _empty(path: Path, when: str = "") -> InvalidInputError:
+    return InvalidInputError.of(f"{path}", "no rows", f"at least one row below the heading{when}")
 
 
 _KINDS: Final[Mapping[str, type[Arrivals]]] = {

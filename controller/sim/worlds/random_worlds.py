@@ -34,6 +34,7 @@ wishes      p 0.35: a minimum accuracy, that of some variant; p 0.15: a highest 
 arrivals    Each stream is Poisson, has gamma gaps (cv log 0.3..8), bursts (log 2..100 times the
             rate in log 0.02..0.5 of the time, T over log 5..100 each cycle), is diurnal (swing
             0.2..1, 0.5..4 days in T) or has a flash crowd (log 3..30 times for log 0.02..0.2 of T).
+            Where traces are given, p 0.15: a piece of one, log 0.05..1 of it, stretched to T.
 mixes       Zipf of 0..1.5 over a stream's tasks; p 0.4: 1..3 pairs swap every T over log 5..100.
 faults      p 0.25: 1..3, for log 0.02..0.3 of T each: a worker dies and comes back, a worker slows
             log 1.5..5 times, loads fail, or a site is cut off.
@@ -51,6 +52,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
 from modelless.controller.sim.bound.capacity import Demand, demand_of
@@ -62,6 +64,9 @@ RandomSet = Literal["develop", "judge"]
 
 QUERIES: Final = 10_000
 """Of a world: a run takes some seconds."""
+
+Traces = Mapping[str, NDArray[np.float64]]
+"""By file: when its arrivals come, seconds, ascending."""
 
 _Document = dict[str, Any]
 
@@ -84,6 +89,8 @@ _MOST_WORKERS: Final = 60
 _LONGEST_LOAD_S: Final = 60.0
 _BUSIEST: Final = 1.0 / 20.0
 """Of the run: its rate is what the load is about."""
+_LEAST_RECORDED: Final = 100
+"""Arrivals in a piece of a trace."""
 _ATTEMPTS: Final = 100
 
 
@@ -136,7 +143,12 @@ class _Draw:
 
 
 def draw_world(
-    seed: int, number: int, which: RandomSet = "develop", *, queries: int = QUERIES
+    seed: int,
+    number: int,
+    which: RandomSet = "develop",
+    *,
+    queries: int = QUERIES,
+    traces: Traces | None = None,
 ) -> DrawnWorld:
     """A random world; the same arguments give the same one.
 
@@ -145,20 +157,23 @@ def draw_world(
         number: of the world in the set, however many there are.
         which: the set.
         queries: that come, roughly.
+        traces: recorded arrivals, of which pieces are drawn.
 
     Raises:
         InvalidInputError: no world with so few queries.
     """
     for attempt in range(_ATTEMPTS):
         try:  # few need a second attempt: no query comes whose limits anything can keep
-            return _draw(seed, number, which, attempt, queries)
+            return _draw(seed, number, which, attempt, queries, traces or {})
         except InvalidInputError:
             if attempt == _ATTEMPTS - 1:
                 raise
     raise AssertionError
 
 
-def _draw(seed: int, number: int, which: str, attempt: int, queries: int) -> DrawnWorld:
+def _draw(
+    seed: int, number: int, which: str, attempt: int, queries: int, traces: Traces
+) -> DrawnWorld:
     def part(name: str) -> _Draw:
         return _Draw(seed, which, str(number), str(attempt), name)
 
@@ -172,7 +187,7 @@ def _draw(seed: int, number: int, which: str, attempt: int, queries: int) -> Dra
     quickest_ms = min(point["p50_ms"] for each in _variants(tasks) for point in each["points"])
     network = _network(part("network"), devices, quickest_ms)
     error = _make_profiles_wrong(part("profiles"), tasks)
-    streams, wishes = _streams(part, devices, network, tasks, queries / span_s, span_s)
+    streams, wishes = _streams(part, devices, network, tasks, queries / span_s, span_s, traces)
     document: _Document = {
         "name": f"{which}-{seed}-{number:03d}",
         "description": "Drawn at random from stated distributions.",
@@ -357,6 +372,7 @@ def _streams(
     tasks: Sequence[_Document],
     rate_per_s: float,
     span_s: float,
+    traces: Traces,
 ) -> tuple[list[_Document], dict[str, float]]:
     """The streams of queries, and what their clients are like."""
     draw = part("clients")
@@ -374,7 +390,7 @@ def _streams(
         mine = [ways[each] for each in group]
         stream_: _Document = {
             "tasks": [tasks[each]["name"] for each in group],
-            "arrivals": _arrivals(part(f"arrivals-{number}"), float(rates[number]), span_s),
+            **_arrivals(part(f"arrivals-{number}"), float(rates[number]), span_s, traces),
             "popularity": {"zipf": _round(draw.uniform(0.0, 1.5))},
         }
         if drifts and len(group) > 1:
@@ -464,35 +480,55 @@ def _ways(task: _Document, devices: Sequence[_Document], network: _Document) -> 
     ]
 
 
-def _arrivals(draw: _Draw, rate_per_s: float, span_s: float) -> _Document:
-    """Arrivals of that mean rate."""
+def _arrivals(draw: _Draw, rate_per_s: float, span_s: float, traces: Traces) -> _Document:
+    """A stream's arrivals, of that mean rate."""
+    if traces and draw.happens(0.15):
+        return _piece(draw, rate_per_s, span_s, traces)
     kind = draw.count(0, 4)
     if kind == 0:
-        return {"kind": "poisson", "rate_per_s": rate_per_s}
-    if kind == 1:
-        return {"kind": "gamma", "rate_per_s": rate_per_s, "cv": _round(draw.log(0.3, 8.0))}
-    if kind == 2:
+        arrivals: _Document = {"kind": "poisson", "rate_per_s": rate_per_s}
+    elif kind == 1:
+        arrivals = {"kind": "gamma", "rate_per_s": rate_per_s, "cv": _round(draw.log(0.3, 8.0))}
+    elif kind == 2:
         ratio, high, cycle_s = draw.log(2.0, 100.0), draw.log(0.02, 0.5), span_s / draw.log(5, 100)
         low_per_s = rate_per_s / (1.0 + (ratio - 1.0) * high)
-        return {
+        arrivals = {
             "kind": "bursts", "low_per_s": low_per_s, "high_per_s": low_per_s * ratio,
             "mean_low_s": cycle_s * (1.0 - high), "mean_high_s": cycle_s * high,
         }  # fmt: skip
-    if kind == 3:
+    elif kind == 3:
         period_s = span_s / draw.log(0.5, 4.0)
-        return {
+        arrivals = {
             "kind": "diurnal", "mean_per_s": rate_per_s, "swing": _round(draw.uniform(0.2, 1.0)),
             "period_s": period_s, "peak_at_s": draw.uniform(0.0, period_s),
         }  # fmt: skip
-    ratio, hold_s = draw.log(3.0, 30.0), span_s * draw.log(0.02, 0.2)
-    rise_s, fall_s = span_s * draw.log(0.002, 0.05), span_s * draw.log(0.01, 0.1)
-    crowd = (rise_s / 2.0 + hold_s + fall_s) / span_s
-    base_per_s = rate_per_s / (1.0 + (ratio - 1.0) * crowd)
+    else:
+        ratio, hold_s = draw.log(3.0, 30.0), span_s * draw.log(0.02, 0.2)
+        rise_s, fall_s = span_s * draw.log(0.002, 0.05), span_s * draw.log(0.01, 0.1)
+        crowd = (rise_s / 2.0 + hold_s + fall_s) / span_s
+        base_per_s = rate_per_s / (1.0 + (ratio - 1.0) * crowd)
+        arrivals = {
+            "kind": "flash-crowd", "base_per_s": base_per_s, "peak_per_s": base_per_s * ratio,
+            "at_s": span_s * draw.uniform(0.1, 0.6), "rise_s": rise_s, "hold_s": hold_s,
+            "fall_s": fall_s,
+        }  # fmt: skip
+    return {"arrivals": arrivals}
+
+
+def _piece(draw: _Draw, rate_per_s: float, span_s: float, traces: Traces) -> _Document:
+    """A piece of a trace, stretched; the whole trace where little comes in the piece."""
+    path = sorted(traces)[draw.count(0, len(traces) - 1)]
+    times_s = traces[path]
+    whole_s, share = float(times_s[-1]), draw.log(0.05, 1.0)
+    piece_s, from_s = whole_s * share, draw.uniform(0.0, whole_s * (1.0 - share))
+    begin, end = np.searchsorted(times_s, [from_s, from_s + piece_s])
+    if end - begin < _LEAST_RECORDED:
+        piece_s, from_s, begin, end = whole_s, 0.0, 0, len(times_s)
     return {
-        "kind": "flash-crowd", "base_per_s": base_per_s, "peak_per_s": base_per_s * ratio,
-        "at_s": span_s * draw.uniform(0.1, 0.6), "rise_s": rise_s, "hold_s": hold_s,
-        "fall_s": fall_s,
-    }  # fmt: skip
+        "arrivals": {"kind": "trace", "path": path, "from_s": from_s},
+        "time_scale": piece_s / span_s,
+        "rate_scale": rate_per_s * span_s / float(end - begin),
+    }
 
 
 def _faults(draw: _Draw, devices: Sequence[_Document], span_s: float) -> list[_Document]:
