@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 from modelless.common.files import write_whole
 from modelless.controller.sim.compare.jobs import BOUND, Figures, Job
@@ -34,7 +35,7 @@ class KeptRuns:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._sources = Sources()
-        self._keys: dict[tuple[str, str], str] = {}
+        self._modules: dict[str, set[str]] = {}
 
     def read(self, job: Job) -> Figures | None:
         """The job's figures, if they were kept and nothing they depend on has changed."""
@@ -53,15 +54,19 @@ class KeptRuns:
         del document["limits"]["policy_s"]  # it decides whether there are figures, and not which
         code = {*_SIMULATOR, *arrival_modules(document["queries"])}
         if job.contender != BOUND:
-            code |= policy_modules(document["policies"])
+            code |= self._policy_modules(document["policies"])
         else:  # nobody decides in it
             code.add(_BOUND)
             del document["policies"]
         said = json.dumps(document, sort_keys=True)
-        key = self._keys.get((job.contender, said))
-        if key is None:
-            sources = self._sources.digest(code, data_files(document, job.file.folder))
-            key = hashlib.sha256(f"{said}\0{sources}".encode()).hexdigest()[:16]
-            self._keys[job.contender, said] = key
+        sources = self._sources.digest(code, data_files(document, job.file.folder))
+        key = hashlib.sha256(f"{said}\0{sources}".encode()).hexdigest()[:16]
         plain = "".join(each if each.isalnum() or each in "-._" else "_" for each in job.contender)
         return self._folder / f"{plain[:_MOST_LETTERS]}-{key}-{job.seed}.json"
+
+    def _policy_modules(self, policies: Any) -> set[str]:
+        """As ``policy_modules``, which asks every installed package; once for each suite."""
+        said = json.dumps(policies, sort_keys=True)
+        if said not in self._modules:
+            self._modules[said] = policy_modules(policies)
+        return self._modules[said]

@@ -20,20 +20,27 @@ from modelless.policies.discovery import POLICIES
 
 
 class Sources:
-    """Digests of code and data, each file read once in the life of this object."""
+    """Digests of code and data, each reckoned once in the life of this object."""
 
     def __init__(self) -> None:
         self._modules: dict[str, tuple[tuple[str, ...], str] | None] = {}
         self._data: dict[Path, str] = {}
+        self._digests: dict[tuple[frozenset[str], frozenset[Path]], str] = {}
 
     def digest(self, modules: Iterable[str], data: Iterable[Path] = ()) -> str:
         """Of the source of ``modules``, of all they import from their own packages, and of
         ``data``. A module that cannot be found counts by its name."""
+        key = frozenset(modules), frozenset(data)
+        if key not in self._digests:
+            self._digests[key] = self._digest(*key)
+        return self._digests[key]
+
+    def _digest(self, modules: Iterable[str], data: Iterable[Path]) -> str:
         hashed = hashlib.sha256()
         for name in sorted(self._closure(set(modules))):
             module = self._module(name)
             hashed.update(f"{name}\0{module[1] if module else ''}\0".encode())
-        for path in sorted(set(data)):
+        for path in sorted(data):
             if path not in self._data:
                 self._data[path] = _content(path)
             hashed.update(f"{path.name}\0{self._data[path]}\0".encode())
