@@ -39,6 +39,7 @@ BUILT_IN: Mapping[type, Mapping[str, str]] = {
         "clipper": f"{_HOME}.selection.clipper:Clipper",
         "clockwork": f"{_HOME}.selection.clockwork:Clockwork",
         "infaas": f"{_HOME}.selection.infaas:Infaas",
+        "least-laxity": f"{_HOME}.selection.least_laxity:LeastLaxity",
         "model-switching": f"{_HOME}.selection.model_switching:ModelSwitching",
         "most-accurate-feasible": f"{_HOME}.selection.most_accurate_feasible:MostAccurateFeasible",
         "planned-shares": f"{_HOME}.selection.planned_shares:PlannedShares",

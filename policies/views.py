@@ -22,6 +22,7 @@ from modelless.variants.vocabulary import DeviceClass, Placement
 FloatArray = NDArray[np.float64]
 
 _MEMORY_BYTES = attrgetter("memory_bytes")
+_UNKNOWN: Mapping[str, int] = {}
 
 
 class QueryView(NamedTuple):
@@ -159,6 +160,7 @@ class WorkerView(NamedTuple):
         lead_s: how long before the end of a batch it is asked for the next one, which travels
             meanwhile. It has two batches at most: a batch occupies it for its latency less
             ``lead_s``, and for half of its latency at least.
+        worker_counts: number of live workers by device class, this one included; empty if unknown.
     """
 
     worker_id: str
@@ -166,6 +168,7 @@ class WorkerView(NamedTuple):
     residents: Mapping[str, ResidentView]
     max_batch: int
     lead_s: float = 0.0
+    worker_counts: Mapping[str, int] = _UNKNOWN
 
 
 class Run(NamedTuple):

@@ -6,6 +6,7 @@ Results that are the same for many queries are computed once and kept until the 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -216,6 +217,7 @@ class ReadyInstances:
     Attributes:
         groups: each worker's group.
         groups_by_scope: the groups that hold a ready variant of a scope, by scope.
+        worker_counts: number of workers by device class; read-only.
     """
 
     def __init__(
@@ -230,6 +232,7 @@ class ReadyInstances:
         self.max_batch = max_batch
         self._device_classes = device_classes
         self._reports: dict[str, WorkerReport] = {}
+        self.worker_counts: Mapping[str, int] = MappingProxyType({})
         self._index: dict[str, int] = {}
         self._scopes: dict[str, _ScopeTable] = {}
         self.groups = WorkerGroups()
@@ -439,6 +442,8 @@ class ReadyInstances:
         return _Holders(names, indices, hop_s if len(set(hop_s.tolist())) > 1 else None)
 
     def _rebuild(self) -> None:
+        counts = Counter(report.device_class for report in self._reports.values())
+        self.worker_counts = MappingProxyType(counts)
         before = {name: self._backlogs.get(number) for name, number in self._index.items()}
         self._index = {name: i for i, name in enumerate(sorted(self._reports))}
         self._backlogs = WorkerBacklogs(np.full(len(self._index), -np.inf))

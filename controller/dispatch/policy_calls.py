@@ -86,7 +86,8 @@ def ask_on_idle(
     group, groups_by_scope = worker.group, instances.groups_by_scope
     residents = instances.residents(worker.worker_id)
     lead_s = worker.lead_s if worker.is_ours else 0.0
-    view = WorkerView(worker.worker_id, worker.device_class, residents, max_batch, lead_s)
+    counts = instances.worker_counts
+    view = WorkerView(worker.worker_id, worker.device_class, residents, max_batch, lead_s, counts)
     if not waiting.is_mixed:
         shown = waiting.visible.find_views(group, groups_by_scope)
         if worker.queues:
