@@ -63,6 +63,7 @@ BUILT_IN: Mapping[type, Mapping[str, str]] = {
         "infaas-autoscaler": f"{_HOME}.scaling.infaas:InfaasScaling",
         "infadapter": f"{_HOME}.scaling.infadapter:InfAdapter",
         "on-demand": f"{_HOME}.scaling.on_demand:OnDemand",
+        "one-variant": f"{_HOME}.scaling.one_variant:OneVariant",
         "ongoing-requests": f"{_HOME}.scaling.ongoing_requests:OngoingRequests",
         "predictive": f"{_HOME}.scaling.predictive:Predictive",
         "proteus": f"{_HOME}.scaling.proteus:Proteus",

@@ -43,6 +43,7 @@ DECLARATIONS: dict[str, dict[str, Any]] = {
     "fixed": {"fits_memory": False, "keeps_pools": False},
     "ongoing-requests": {"fits_memory": False, "keeps_pools": False},
     "predictive": {"fits_memory": False, "keeps_pools": False},
+    "one-variant": {"fits_memory": False},  # each task has a variant, whatever there is room for
     "demand-value": {"keeps_pools": False},
     "aimd": {"keeps_deadlines": False},
     "nexus": {"never_idles": False},
@@ -67,8 +68,12 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "demand-value": [{"scale_workers": True, "most_workers": {"gpu-1": 2}, "horizon_s": 20.0}],
     "elastic": [{"down_after_s": 0.0, "zero_after_s": 5.0, "accuracy_usd": 0.001}],
     "fixed": [{"workers": {"cpu-1": 3}, "keep_dominated": False}],
-    "infaas": [{"quantile": "p50", "accelerators": ["gpu-1"]}],
-    "infaas-autoscaler": [{"cpu_patience_s": 0.0, "worker_patience_s": None}],
+    "infaas": [{"quantile": "p50", "accelerators": ["gpu-1"]}, {"objective": "accuracy"}],
+    "infaas-autoscaler": [
+        {"cpu_patience_s": 0.0, "worker_patience_s": None},
+        {"objective": "accuracy"},
+    ],
+    "one-variant": [{"prefer": "fastest"}],
     "ongoing-requests": [{"upscale_delay_s": 0.0, "downscale_delay_s": 0.0}],
     "predictive": [{"prefer": "cheapest", "headroom": 2.0}],
     "ewma": [{"half_life_s": 1.0}],
