@@ -40,6 +40,10 @@ DECLARATIONS: dict[str, dict[str, Any]] = {
     },
     "clipper": {"keeps_deadlines": False, "looser_deadline_never_less_accurate": True},
     "model-switching": {"keeps_deadlines": False, "looser_deadline_never_less_accurate": True},
+    "multi-factor": {"keeps_deadlines": False},  # a queue is load, one factor of four
+    "predicted-latency": {"keeps_deadlines": False},  # what misses the limit least is served
+    "route-balance": {"keeps_deadlines": False},
+    "workload-variant": {"fits_memory": False},
     "fixed": {"fits_memory": False, "keeps_pools": False},
     "ongoing-requests": {"fits_memory": False, "keeps_pools": False},
     "predictive": {"fits_memory": False, "keeps_pools": False},
@@ -62,6 +66,10 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "static": [{"variant": "most-accurate"}],
     "clipper": [{"mode": "high-throughput"}],
     "clockwork": [{"variant": "most-accurate"}],
+    "multi-factor": [{"quality": 0.7, "load": 0.0, "quantile": "p50"}],
+    "predicted-latency": [{"headroom": "most", "explore": 0.5}],
+    "route-balance": [{"quality": 5.0, "cost": 0.0}],
+    "workload-variant": [{"interval_s": 0.0, "queue": 2.0, "spare_queue": 1.0}],
     "slack-fit": [{"buckets": 1}],
     "model-switching": [{"period_s": 0.5, "utilisation": 1.0, "calm_periods": 1}],
     "aimd": [{"step": 2.0, "backoff": 0.5, "objective_s": 0.05}],
