@@ -6,7 +6,7 @@ policy that goes with it, on the same worlds and queries, and the suite with the
 per query is the one that ``policies/systems.yaml`` names:
 
     python benchmarks/best_suites.py [--worlds 20] [--seed 1] [--queries 2000]
-        [--most-seconds 900] [--only NAME,...] [--processes 1] [--json FILE]
+        [--most-seconds 900] [--most-workers 60] [--only NAME,...] [--processes 1] [--json FILE]
 
 Baselines whose selection follows the plan of their own scaling policy (``planned-shares``), this
 project's own systems and the yardsticks without a rule of their own keep their suites.
@@ -61,13 +61,20 @@ def suites_of(system: System) -> dict[str, Suite]:
     return found
 
 
-def draw_files(worlds: int, seed: int, queries: int, most_s: float) -> list[WorldFile]:
-    """Returns worlds to develop on, the first ones that last no longer than ``most_s``."""
+def draw_files(
+    worlds: int, seed: int, queries: int, most_s: float, most_workers: int
+) -> list[WorldFile]:
+    """Returns worlds to develop on, the first ones that are no longer and no larger than said."""
     from modelless.controller.sim.worlds.random_worlds import draw_world
 
     drawn = (draw_world(seed, number, "develop", queries=queries).world for number in count())
-    short = (world for world in drawn if (world.duration_s or 0.0) <= most_s)
-    return [WorldFile(world, Path()) for world in islice(short, worlds)]
+    small = (
+        world
+        for world in drawn
+        if (world.duration_s or 0.0) <= most_s
+        and sum(device.count for device in world.devices) <= most_workers
+    )
+    return [WorldFile(world, Path()) for world in islice(small, worlds)]
 
 
 def jobs_of(baselines: Mapping[str, System], files: list[WorldFile]) -> list[Job]:
@@ -87,6 +94,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the set of worlds")
     parser.add_argument("--queries", type=int, default=2000, help="of a world, roughly")
     parser.add_argument("--most-seconds", type=float, default=900.0, help="that a world lasts")
+    parser.add_argument("--most-workers", type=int, default=60, help="that a world has")
     parser.add_argument("--only", default="", help="baselines, separated by commas; default: all")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write every value there")
@@ -94,7 +102,13 @@ def main() -> None:
 
     only = arguments.only.split(",") if arguments.only else systems()
     baselines = {name: systems()[name] for name in only if name not in KEPT}
-    files = draw_files(arguments.worlds, arguments.seed, arguments.queries, arguments.most_seconds)
+    files = draw_files(
+        arguments.worlds,
+        arguments.seed,
+        arguments.queries,
+        arguments.most_seconds,
+        arguments.most_workers,
+    )
     values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
 
     def finish(job: Job, run: Run) -> None:

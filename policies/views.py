@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.policies.plan_quality import PlanQuality
-from modelless.policies.reasons import Reason
+from modelless.policies.reasons import AnyReason, Reason
 from modelless.variants.estimates import Estimates
 from modelless.variants.vocabulary import DeviceClass, Placement
 
@@ -75,6 +75,7 @@ class Candidates:
         now_s: time of the request.
         shortlist: rows that a policy needs that uses only accuracy, cost, latency and wait: no row
             that is left out is better than all of these in any of them. None for all rows.
+        worker_counts: number of live workers by device class; empty if unknown.
     """
 
     placements: tuple[Placement, ...]
@@ -84,6 +85,7 @@ class Candidates:
     free_at_s: FloatArray
     now_s: float
     shortlist: NDArray[np.intp] | None = None
+    worker_counts: Mapping[str, int] = field(default_factory=dict)
 
     def row_of(self, variant_id: str, device_class: str) -> int | None:
         """Returns the row of a placement; None if it is not among them."""
@@ -97,19 +99,19 @@ class Bind(NamedTuple):
     """Serve the query with row ``row`` of the candidates."""
 
     row: int
-    reason: Reason
+    reason: AnyReason
 
 
 class Defer(NamedTuple):
     """Choose later, when a worker becomes idle."""
 
-    reason: Reason = Reason.DEFERRED
+    reason: AnyReason = Reason.DEFERRED
 
 
 class Reject(NamedTuple):
     """Refuse the query now."""
 
-    reason: Reason
+    reason: AnyReason
 
 
 Choice = Bind | Defer | Reject
@@ -180,7 +182,7 @@ class Run(NamedTuple):
 
     variant_id: str
     queries: tuple[QueryView, ...]
-    reason: Reason
+    reason: AnyReason
     dropped: tuple[QueryView, ...] = ()
 
 
@@ -194,7 +196,7 @@ class Wait(NamedTuple):
             query arrives that is the first of its queue. Only with a finite ``until_s``.
     """
 
-    reason: Reason
+    reason: AnyReason
     until_s: float = float("inf")
     dropped: tuple[QueryView, ...] = ()
     for_alike: bool = False

@@ -24,7 +24,7 @@ from modelless.controller.dispatch.worker_groups import (
     WorkerGroup,
     WorkerGroups,
 )
-from modelless.policies.reasons import Reason
+from modelless.policies.reasons import AnyReason, Reason
 from modelless.policies.scopes import in_scope
 from modelless.policies.views import Candidates, FloatArray, QueryView, ResidentView
 from modelless.variants.estimates import CostModel, Estimates, Load
@@ -283,7 +283,7 @@ class ReadyInstances:
         for table in self._scopes.values():
             table.by_items.clear()
 
-    def doubt(self, scope: str, reason: Reason, now_s: float) -> None:
+    def doubt(self, scope: str, reason: AnyReason, now_s: float) -> None:
         """Tell the cost model that a prediction for the scope refused a query, if one did."""
         if reason is Reason.TOO_SLOW and scope in self._scopes:
             self.cost_model.doubt(self._scopes[scope].placements, now_s)
@@ -356,6 +356,7 @@ class ReadyInstances:
             partial(table.free_at_s, self._backlogs.snapshot_at(now_s), rank),
             now_s,
             known.shortlist,
+            self.worker_counts,
         )
 
     def set_starting(self, starting_s: Mapping[str, float]) -> None:
