@@ -6,7 +6,8 @@ policy that goes with it, on the same worlds and queries, and the suite with the
 per query is the one that ``policies/systems.yaml`` names:
 
     python benchmarks/best_suites.py [--worlds 20] [--seed 1] [--queries 2000]
-        [--most-seconds 900] [--most-workers 60] [--only NAME,...] [--processes 1] [--json FILE]
+        [--most-seconds 900] [--most-workers 60] [--only NAME,...] [--scalings NAME,...]
+        [--processes 1] [--json FILE]
 
 Baselines whose selection follows the plan of their own scaling policy (``planned-shares``), this
 project's own systems and the yardsticks without a rule of their own keep their suites.
@@ -19,7 +20,7 @@ import json
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import count, islice
 from pathlib import Path
 
@@ -46,13 +47,14 @@ EVICTS = {"demand-value", "on-demand", "unserved-demand"}
 """Scaling policies that want more than there is room for, so that eviction matters."""
 
 
-def suites_of(system: System) -> dict[str, Suite]:
+def suites_of(system: System, scalings: Sequence[str]) -> dict[str, Suite]:
     """Returns the suites to try for a baseline by name, the one that it has now first."""
     selection = {"selection": system.policies["selection"]}
     found: dict[str, Suite] = {
         OWN: {"scaling": "fixed", "eviction": EVICTIONS[0], **system.policies}
     }
-    for name, scaling in SCALINGS.items():
+    for name in scalings:
+        scaling = SCALINGS[name]
         for eviction in EVICTIONS if name in EVICTS else EVICTIONS[:1]:
             label = f"{name}, {eviction}" if name in EVICTS else name
             suite = {**selection, **scaling, "eviction": eviction}
@@ -77,13 +79,15 @@ def draw_files(
     return [WorldFile(world, Path()) for world in islice(small, worlds)]
 
 
-def jobs_of(baselines: Mapping[str, System], files: list[WorldFile]) -> list[Job]:
+def jobs_of(
+    baselines: Mapping[str, System], files: list[WorldFile], scalings: Sequence[str]
+) -> list[Job]:
     """Returns a run for each baseline, suite and world."""
     return [
         Job(name, f"{label} | {number}", with_policies(file, suite), file.world.seed)
         for number, file in enumerate(files)
         for name, system in baselines.items()
-        for label, suite in suites_of(system).items()
+        for label, suite in suites_of(system, scalings).items()
     ]
 
 
@@ -96,6 +100,7 @@ def main() -> None:
     parser.add_argument("--most-seconds", type=float, default=900.0, help="that a world lasts")
     parser.add_argument("--most-workers", type=int, default=60, help="that a world has")
     parser.add_argument("--only", default="", help="baselines, separated by commas; default: all")
+    parser.add_argument("--scalings", default=",".join(SCALINGS), help="to try")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write every value there")
     arguments = parser.parse_args()
@@ -118,7 +123,9 @@ def main() -> None:
         what = run.error or f"{value:.3f}"
         print(f"{job.scenario}, {job.contender}: {what}", file=sys.stderr, flush=True)
 
-    run_all(jobs_of(baselines, files), arguments.processes, None, finish)
+    run_all(
+        jobs_of(baselines, files, arguments.scalings.split(",")), arguments.processes, None, finish
+    )
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(values, indent=1))
     print(table(values, len(files)))
