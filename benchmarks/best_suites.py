@@ -7,7 +7,7 @@ per query is the one that ``policies/systems.yaml`` names:
 
     python benchmarks/best_suites.py [--worlds 20] [--seed 1] [--queries 2000]
         [--most-seconds 900] [--most-workers 60] [--only NAME,...] [--scalings NAME,...]
-        [--processes 1] [--json FILE]
+        [--evictions NAME,...] [--processes 1] [--json FILE]
 
 Baselines whose selection follows the plan of their own scaling policy (``planned-shares``), this
 project's own systems and the yardsticks without a rule of their own keep their suites.
@@ -47,15 +47,17 @@ EVICTS = {"demand-value", "on-demand", "unserved-demand"}
 """Scaling policies that want more than there is room for, so that eviction matters."""
 
 
-def suites_of(system: System, scalings: Sequence[str]) -> dict[str, Suite]:
+def suites_of(
+    system: System, scalings: Sequence[str], evictions: Sequence[str]
+) -> dict[str, Suite]:
     """Returns the suites to try for a baseline by name, the one that it has now first."""
     selection = {"selection": system.policies["selection"]}
     found: dict[str, Suite] = {
-        OWN: {"scaling": "fixed", "eviction": EVICTIONS[0], **system.policies}
+        OWN: {"scaling": "fixed", "eviction": evictions[0], **system.policies}
     }
     for name in scalings:
         scaling = SCALINGS[name]
-        for eviction in EVICTIONS if name in EVICTS else EVICTIONS[:1]:
+        for eviction in evictions if name in EVICTS else evictions[:1]:
             label = f"{name}, {eviction}" if name in EVICTS else name
             suite = {**selection, **scaling, "eviction": eviction}
             if suite not in found.values():
@@ -80,14 +82,17 @@ def draw_files(
 
 
 def jobs_of(
-    baselines: Mapping[str, System], files: list[WorldFile], scalings: Sequence[str]
+    baselines: Mapping[str, System],
+    files: list[WorldFile],
+    scalings: Sequence[str],
+    evictions: Sequence[str],
 ) -> list[Job]:
     """Returns a run for each baseline, suite and world."""
     return [
         Job(name, f"{label} | {number}", with_policies(file, suite), file.world.seed)
         for number, file in enumerate(files)
         for name, system in baselines.items()
-        for label, suite in suites_of(system, scalings).items()
+        for label, suite in suites_of(system, scalings, evictions).items()
     ]
 
 
@@ -101,6 +106,7 @@ def main() -> None:
     parser.add_argument("--most-workers", type=int, default=60, help="that a world has")
     parser.add_argument("--only", default="", help="baselines, separated by commas; default: all")
     parser.add_argument("--scalings", default=",".join(SCALINGS), help="to try")
+    parser.add_argument("--evictions", default=",".join(EVICTIONS), help="to try")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write every value there")
     arguments = parser.parse_args()
@@ -114,24 +120,23 @@ def main() -> None:
         arguments.most_seconds,
         arguments.most_workers,
     )
-    values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    values: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
 
     def finish(job: Job, run: Run) -> None:
-        label = job.contender.partition(" | ")[0]
+        label, _, number = job.contender.partition(" | ")
         value = run.figures["value_per_query"] if run.figures is not None else 0.0
-        values[job.scenario][label].append(value)
+        values[job.scenario][label][int(number)] = value
         what = run.error or f"{value:.3f}"
         print(f"{job.scenario}, {job.contender}: {what}", file=sys.stderr, flush=True)
 
-    run_all(
-        jobs_of(baselines, files, arguments.scalings.split(",")), arguments.processes, None, finish
-    )
+    jobs = jobs_of(baselines, files, arguments.scalings.split(","), arguments.evictions.split(","))
+    run_all(jobs, arguments.processes, None, finish)
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(values, indent=1))
     print(table(values, len(files)))
 
 
-def table(values: Mapping[str, Mapping[str, list[float]]], worlds: int) -> str:
+def table(values: Mapping[str, Mapping[str, Mapping[int, float]]], worlds: int) -> str:
     """Returns a table in Markdown: each baseline, its best suite, and what others reach.
 
     A suite counts as another only if it reaches a higher mean by more than the standard error of
@@ -142,7 +147,7 @@ def table(values: Mapping[str, Mapping[str, list[float]]], worlds: int) -> str:
         "| --- | --- | --- |",
     ]
     for name, of_suite in sorted(values.items()):
-        means = {label: statistics.fmean(found) for label, found in of_suite.items()}
+        means = {label: statistics.fmean(found.values()) for label, found in of_suite.items()}
         best = max(means, key=lambda label: means[label])
         if means[best] - means[OWN] <= _error(of_suite[best], of_suite[OWN]):
             best = OWN
@@ -150,9 +155,9 @@ def table(values: Mapping[str, Mapping[str, list[float]]], worlds: int) -> str:
     return "\n".join(lines)
 
 
-def _error(one: list[float], other: list[float]) -> float:
-    """Returns the standard error of the mean difference."""
-    differences = [a - b for a, b in zip(one, other, strict=True)]
+def _error(one: Mapping[int, float], other: Mapping[int, float]) -> float:
+    """Returns the standard error of the mean difference, paired by world."""
+    differences = [value - other[world] for world, value in one.items()]
     if len(differences) < 2:
         return 0.0
     return statistics.stdev(differences) / len(differences) ** 0.5

@@ -6,7 +6,7 @@ in the same spirit. Nothing is loaded or moved; only the choice changes.
 
 The paper looks the model up in a table of load tests. Here its capacity is computed: the queries
 that the workers with the model that recently asked for work can answer one by one at the predicted
-p50. A policy does not know how many workers exist. Those that never ask had no work, so the known
+p50. A policy is not told which workers hold what. Those that never ask had no work, so the known
 workers suffice for the past load, and their number grows with it. The paper has no minimum
 accuracy; queries that must be served above the level take their share of the capacity first. A
 level is raised only after some calm periods in a row, so that a rate near the limit does not switch
