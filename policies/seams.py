@@ -41,26 +41,20 @@ class BatchingPolicy(ABC):
         """Returns a batch from one of ``queues``, which holds bound ones only, or a wait."""
 
 
-class _NoBatching(BatchingPolicy):
-    """Stands for the batching policy that a selection policy was not given."""
-
-    def next_batch(
-        self, worker: WorkerView, queues: Sequence[QueueView], now_s: float
-    ) -> Run | Wait:
-        raise NotImplementedError(
-            "no batching policy: pass one to super().__init__, or override on_idle"
-        )
-
-
 class SelectionPolicy(ABC):
     """Chooses the variant and the device class that serve a query.
 
     A policy that binds on arrival overrides ``on_arrival`` and leaves batching to a BatchingPolicy.
     One that binds late leaves ``on_arrival`` alone and overrides ``on_idle``; it needs no batching.
+
+    Args:
+        batching: how bound queries share batches; None: earliest deadline first.
     """
 
     def __init__(self, batching: BatchingPolicy | None = None) -> None:
-        self.batching = batching or _NoBatching()
+        from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
+
+        self.batching = batching or EarliestDeadlineFirst()
 
     def on_arrival(
         self, query: QueryView, candidates: Candidates, rng: np.random.Generator

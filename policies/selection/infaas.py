@@ -32,7 +32,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
-from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.feasibility import (
@@ -110,7 +109,7 @@ class Infaas(SelectionPolicy):
         objective: str = "cost",
         batching: BatchingPolicy | None = None,
     ) -> None:
-        super().__init__(batching or EarliestDeadlineFirst())
+        super().__init__(batching)
         self.quantile = check_quantile(quantile)
         self.accelerators = None if accelerators is None else frozenset(accelerators)
         self.objective = check_objective(objective)

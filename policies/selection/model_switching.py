@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from modelless.common.errors import InvalidInputError
-from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.eligibility import (
@@ -85,7 +84,7 @@ class ModelSwitching(SelectionPolicy):
         calm_periods: int = 3,
         batching: BatchingPolicy | None = None,
     ) -> None:
-        super().__init__(batching or EarliestDeadlineFirst())
+        super().__init__(batching)
         if not 0.0 < period_s < math.inf:
             raise InvalidInputError.of("period_s", period_s, "seconds, above 0")
         if not 0.0 < utilisation <= 1.0:

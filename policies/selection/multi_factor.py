@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
-from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.eligibility import (
@@ -51,7 +50,7 @@ class MultiFactor(SelectionPolicy):
         quantile: str = "p99",
         batching: BatchingPolicy | None = None,
     ) -> None:
-        super().__init__(batching or EarliestDeadlineFirst())
+        super().__init__(batching)
         weights = {"quality": quality, "latency": latency, "cost": cost, "load": load}
         for name, weight in weights.items():
             if not 0.0 <= weight < math.inf:

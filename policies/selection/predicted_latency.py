@@ -21,7 +21,6 @@ from __future__ import annotations
 import numpy as np
 
 from modelless.common.errors import InvalidInputError
-from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.eligibility import (
@@ -51,7 +50,7 @@ class PredictedLatency(SelectionPolicy):
         quantile: str = "p90",
         batching: BatchingPolicy | None = None,
     ) -> None:
-        super().__init__(batching or EarliestDeadlineFirst())
+        super().__init__(batching)
         if headroom not in ("least", "most"):
             raise InvalidInputError.of("headroom", headroom, "least or most")
         if not 0.0 <= explore <= 1.0:

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
-from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.eligibility import list_all_options, why_never, within_limits
@@ -46,7 +45,7 @@ class RouteBalance(SelectionPolicy):
         quantile: str = "p90",
         batching: BatchingPolicy | None = None,
     ) -> None:
-        super().__init__(batching or EarliestDeadlineFirst())
+        super().__init__(batching)
         for name, weight in (("quality", quality), ("latency", latency), ("cost", cost)):
             if not 0.0 <= weight < math.inf:
                 raise InvalidInputError.of(name, weight, "a number, 0 or more")
