@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from modelless.policies import testing
-    from modelless.policies.reasons import Reason
+    from modelless.policies.reasons import CustomReason, Reason
     from modelless.policies.seams import (
         BatchingPolicy,
         Clairvoyant,
@@ -60,6 +60,7 @@ __all__ = [
     "Choice",
     "Clairvoyant",
     "ClusterView",
+    "CustomReason",
     "Defer",
     "Demand",
     "EvictionPolicy",
@@ -89,7 +90,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "testing":
         return import_module(f"{__name__}.testing")
-    home = "reasons" if name == "Reason" else "seams" if name in _SEAMS else "views"
+    home = "reasons" if name.endswith("Reason") else "seams" if name in _SEAMS else "views"
     value = getattr(import_module(f"{__name__}.{home}"), name)
     globals()[name] = value
     return value

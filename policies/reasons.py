@@ -1,8 +1,17 @@
-"""Reasons of decisions: a closed list, because reasons are counted, tested and explained."""
+"""Reasons of decisions: a closed list, because reasons are counted, tested and explained.
+
+A selection policy may state a reason of its own where none of the list fits.
+"""
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
+from typing import Final
+
+from modelless.common.errors import InvalidInputError
+
+_CUSTOM: Final = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
 
 class Reason(StrEnum):
@@ -55,3 +64,38 @@ class Reason(StrEnum):
     OPTIMISED = "optimised"
     FALLBACK = "fallback"
     SUCCESSION = "succession"
+
+
+class CustomReason(str):
+    """A reason of a selection policy's own, such as ``CustomReason("saves-the-gpu")``.
+
+    It stands in receipts, logs and metrics as it is. Metrics count a few different ones and the
+    others together, so a reason names a rule, and holds no figures.
+
+    Args:
+        text: 1 to 40 small letters, digits and hyphens, the first a letter; none of ``Reason``.
+
+    Raises:
+        InvalidInputError: another text.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, text: str) -> CustomReason:
+        if not isinstance(text, str) or not _CUSTOM.fullmatch(text) or text in _LISTED:
+            allowed = (
+                "1 to 40 small letters, digits and hyphens, the first a letter, and none of Reason"
+            )
+            raise InvalidInputError.of("reason", text, allowed)
+        return super().__new__(cls, text)
+
+    @property
+    def value(self) -> str:
+        """The text, as of a ``Reason``."""
+        return str(self)
+
+
+_LISTED: Final = frozenset(Reason)
+
+AnyReason = Reason | CustomReason
+"""The reason of a selection policy's decision."""

@@ -45,11 +45,16 @@ class SelectionPolicy(ABC):
     """Chooses the variant and the device class that serve a query.
 
     A policy that binds on arrival overrides ``on_arrival`` and leaves batching to a BatchingPolicy.
-    One that binds late leaves ``on_arrival`` alone and overrides ``on_idle``.
+    One that binds late leaves ``on_arrival`` alone and overrides ``on_idle``; it needs no batching.
+
+    Args:
+        batching: how bound queries share batches; None: earliest deadline first.
     """
 
-    def __init__(self, batching: BatchingPolicy) -> None:
-        self.batching = batching
+    def __init__(self, batching: BatchingPolicy | None = None) -> None:
+        from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
+
+        self.batching = batching or EarliestDeadlineFirst()
 
     def on_arrival(
         self, query: QueryView, candidates: Candidates, rng: np.random.Generator

@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.policies.plan_quality import PlanQuality
-from modelless.policies.reasons import Reason
+from modelless.policies.reasons import AnyReason, Reason
 from modelless.variants.estimates import Estimates
 from modelless.variants.vocabulary import DeviceClass, Placement
 
 FloatArray = NDArray[np.float64]
 
 _MEMORY_BYTES = attrgetter("memory_bytes")
+_UNKNOWN: Mapping[str, int] = {}
 
 
 class QueryView(NamedTuple):
@@ -74,6 +75,7 @@ class Candidates:
         now_s: time of the request.
         shortlist: rows that a policy needs that uses only accuracy, cost, latency and wait: no row
             that is left out is better than all of these in any of them. None for all rows.
+        worker_counts: number of live workers by device class; empty if unknown.
     """
 
     placements: tuple[Placement, ...]
@@ -83,6 +85,7 @@ class Candidates:
     free_at_s: FloatArray
     now_s: float
     shortlist: NDArray[np.intp] | None = None
+    worker_counts: Mapping[str, int] = field(default_factory=dict)
 
     def row_of(self, variant_id: str, device_class: str) -> int | None:
         """Returns the row of a placement; None if it is not among them."""
@@ -96,19 +99,19 @@ class Bind(NamedTuple):
     """Serve the query with row ``row`` of the candidates."""
 
     row: int
-    reason: Reason
+    reason: AnyReason
 
 
 class Defer(NamedTuple):
     """Choose later, when a worker becomes idle."""
 
-    reason: Reason = Reason.DEFERRED
+    reason: AnyReason = Reason.DEFERRED
 
 
 class Reject(NamedTuple):
     """Refuse the query now."""
 
-    reason: Reason
+    reason: AnyReason
 
 
 Choice = Bind | Defer | Reject
@@ -159,6 +162,7 @@ class WorkerView(NamedTuple):
         lead_s: how long before the end of a batch it is asked for the next one, which travels
             meanwhile. It has two batches at most: a batch occupies it for its latency less
             ``lead_s``, and for half of its latency at least.
+        worker_counts: number of live workers by device class, this one included; empty if unknown.
     """
 
     worker_id: str
@@ -166,6 +170,7 @@ class WorkerView(NamedTuple):
     residents: Mapping[str, ResidentView]
     max_batch: int
     lead_s: float = 0.0
+    worker_counts: Mapping[str, int] = _UNKNOWN
 
 
 class Run(NamedTuple):
@@ -177,7 +182,7 @@ class Run(NamedTuple):
 
     variant_id: str
     queries: tuple[QueryView, ...]
-    reason: Reason
+    reason: AnyReason
     dropped: tuple[QueryView, ...] = ()
 
 
@@ -191,7 +196,7 @@ class Wait(NamedTuple):
             query arrives that is the first of its queue. Only with a finite ``until_s``.
     """
 
-    reason: Reason
+    reason: AnyReason
     until_s: float = float("inf")
     dropped: tuple[QueryView, ...] = ()
     for_alike: bool = False

@@ -167,6 +167,7 @@ def compare(
     """
     contenders, loads = names_of("policies", policies), _loads_of(load)
     from modelless.controller.usecases.comparing import compare as run
+    from modelless.controller.usecases.comparison.figures import scaling_text
 
     with show_progress() as progress, others_print_to_stderr():
         found = run(
@@ -184,6 +185,8 @@ def compare(
         else:
             for scenario in found.scenarios:
                 _show_scenario(scenario, len(found.document["seeds"]))
+        if difference := scaling_text(found.document["contenders"]):
+            say(f"note: {difference}")
         if report is not None:
             say(f"report: {report / 'report.html'}")
     if not any(row["runs"] for each in found.scenarios for row in each["rows"]):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeVar
 
+from modelless.policies.reasons import Reason
 from modelless.policies.scopes import base_of
 from modelless.policies.views import Demand, QueryView
 
@@ -26,6 +27,11 @@ LATENCY_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 BATCH_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """Upper bounds of the batch size buckets, items; one more bucket holds what is larger."""
 
+
+_OTHER_REASON = "other"
+_LISTED_REASONS = frozenset({*(reason.value for reason in Reason), _OTHER_REASON})
+_MOST_CUSTOM_REASONS = 16
+"""So many reasons of a policy's own are counted one by one."""
 
 _EXACT_KINDS = 512
 """So many kinds are counted as they are; the limits of further ones are rounded."""
@@ -53,9 +59,13 @@ class Meters:
         """Count a finished query."""
         _count(self.ends, (scope, outcome))
 
-    def count_refusal(self, scope: str, reason: str) -> None:
-        """Count a refused query."""
-        _count(self.refusals, (scope, reason))
+    def count_refusal(self, scope: str, reason: str, count: int = 1) -> None:
+        """Count refused queries; those for further reasons than a policy may have are ``other``."""
+        if (scope, reason) not in self.refusals and reason not in _LISTED_REASONS:
+            own = {known for _, known in self.refusals} - _LISTED_REASONS
+            if reason not in own and len(own) >= _MOST_CUSTOM_REASONS:
+                reason = _OTHER_REASON
+        _count(self.refusals, (scope, reason), count)
 
     def count_latency(self, scope: str, latency_s: float) -> None:
         """Count a query that was served ``latency_s`` seconds after it arrived."""
@@ -79,8 +89,8 @@ class Meters:
         """Add the counts of another."""
         for end, count in other.ends.items():
             _count(self.ends, end, count)
-        for refusal, count in other.refusals.items():
-            _count(self.refusals, refusal, count)
+        for (scope, reason), count in other.refusals.items():
+            self.count_refusal(scope, reason, count)
         for scope, latencies in other.latencies.items():
             self.latencies[scope] = _sum(self.latencies.get(scope), latencies)
         for placement, batches in other.batches.items():

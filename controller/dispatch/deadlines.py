@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 
 from modelless.controller.dispatch.receipts import Receipt
-from modelless.policies.reasons import Reason
+from modelless.policies.reasons import AnyReason, Reason
 from modelless.policies.views import QueryView, ResidentView
 
 _TIME_REASONS = frozenset(
@@ -24,7 +24,7 @@ _TIME_REASONS = frozenset(
 )
 
 
-def extend_deadline(receipt: Receipt, reason: Reason, max_late_s: float) -> QueryView | None:
+def extend_deadline(receipt: Receipt, reason: AnyReason, max_late_s: float) -> QueryView | None:
     """Return the query as it waits from now on; None if it must be refused for this reason.
 
     A late query goes behind all that can still be in time: served first, it would make the others

@@ -57,7 +57,7 @@ from modelless.controller.dispatch.refusal_messages import refusal_message
 from modelless.controller.dispatch.refusals import Refusals
 from modelless.controller.dispatch.workers import WorkerTable
 from modelless.policies.priorities import rank, urgency
-from modelless.policies.reasons import Reason
+from modelless.policies.reasons import AnyReason, Reason
 from modelless.policies.scopes import base_of, own_of
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import Defer, QueryView, Reject, Run
@@ -467,7 +467,7 @@ class Dispatcher:
     # -- refusing -----------------------------------------------------------------------------
 
     def _refuse_or_delay(
-        self, queries: Iterable[QueryView], reason: Reason, now_s: float
+        self, queries: Iterable[QueryView], reason: AnyReason, now_s: float
     ) -> list[DispatchEffect]:
         """Refuse queries that cannot be in time, or let them be served late if they ask for it."""
         effects: list[DispatchEffect] = []

@@ -24,7 +24,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from modelless.policies.reasons import Reason
+from modelless.policies.reasons import AnyReason, Reason
 from modelless.policies.views import QueryView
 
 _WINDOW_S = 1.0
@@ -118,7 +118,7 @@ class Tenants:
         """Count a batch that ran; its queries needed ``work_us`` of device time."""
         self._done_us += work_us
 
-    def count_refusal(self, reason: Reason) -> None:
+    def count_refusal(self, reason: AnyReason) -> None:
         """Count a refused query."""
         if reason in _OVERLOAD:
             self._refused += 1

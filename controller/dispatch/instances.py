@@ -6,6 +6,7 @@ Results that are the same for many queries are computed once and kept until the 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,7 +24,7 @@ from modelless.controller.dispatch.worker_groups import (
     WorkerGroup,
     WorkerGroups,
 )
-from modelless.policies.reasons import Reason
+from modelless.policies.reasons import AnyReason, Reason
 from modelless.policies.scopes import in_scope
 from modelless.policies.views import Candidates, FloatArray, QueryView, ResidentView
 from modelless.variants.estimates import CostModel, Estimates, Load
@@ -216,6 +217,7 @@ class ReadyInstances:
     Attributes:
         groups: each worker's group.
         groups_by_scope: the groups that hold a ready variant of a scope, by scope.
+        worker_counts: number of workers by device class; read-only.
     """
 
     def __init__(
@@ -230,6 +232,7 @@ class ReadyInstances:
         self.max_batch = max_batch
         self._device_classes = device_classes
         self._reports: dict[str, WorkerReport] = {}
+        self.worker_counts: Mapping[str, int] = MappingProxyType({})
         self._index: dict[str, int] = {}
         self._scopes: dict[str, _ScopeTable] = {}
         self.groups = WorkerGroups()
@@ -280,7 +283,7 @@ class ReadyInstances:
         for table in self._scopes.values():
             table.by_items.clear()
 
-    def doubt(self, scope: str, reason: Reason, now_s: float) -> None:
+    def doubt(self, scope: str, reason: AnyReason, now_s: float) -> None:
         """Tell the cost model that a prediction for the scope refused a query, if one did."""
         if reason is Reason.TOO_SLOW and scope in self._scopes:
             self.cost_model.doubt(self._scopes[scope].placements, now_s)
@@ -353,6 +356,7 @@ class ReadyInstances:
             partial(table.free_at_s, self._backlogs.snapshot_at(now_s), rank),
             now_s,
             known.shortlist,
+            self.worker_counts,
         )
 
     def set_starting(self, starting_s: Mapping[str, float]) -> None:
@@ -439,6 +443,8 @@ class ReadyInstances:
         return _Holders(names, indices, hop_s if len(set(hop_s.tolist())) > 1 else None)
 
     def _rebuild(self) -> None:
+        counts = Counter(report.device_class for report in self._reports.values())
+        self.worker_counts = MappingProxyType(counts)
         before = {name: self._backlogs.get(number) for name, number in self._index.items()}
         self._index = {name: i for i, name in enumerate(sorted(self._reports))}
         self._backlogs = WorkerBacklogs(np.full(len(self._index), -np.inf))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from modelless.policies.reasons import Reason
+from modelless.policies.reasons import AnyReason
 from modelless.policies.views import QueryView
 from modelless.variants.estimates import CostModel, Load
 from modelless.variants.vocabulary import Placement, Variant
@@ -199,7 +199,7 @@ class Refuse(NamedTuple):
     """
 
     query_id: int
-    reason: Reason
+    reason: AnyReason
     message: str
     retry_after_s: float | None = None
 

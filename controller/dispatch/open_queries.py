@@ -8,7 +8,7 @@ from modelless.controller.dispatch.counters import DispatchCounters
 from modelless.controller.dispatch.messages import Complete, DispatchEffect, Refuse
 from modelless.controller.dispatch.queues import Batch, Worker
 from modelless.controller.dispatch.receipts import Receipt, RecentReceipts
-from modelless.policies.reasons import Reason
+from modelless.policies.reasons import AnyReason, Reason
 from modelless.policies.views import QueryView
 
 Explain = Callable[[Receipt, int], tuple[str, float | None]]
@@ -72,7 +72,7 @@ class OpenQueries:
             self._counters.count_used(worker.worker_id, batch.variant_id, len(effects))
         return effects
 
-    def refuse_query(self, receipt: Receipt, reason: Reason, now_s: float) -> Refuse:
+    def refuse_query(self, receipt: Receipt, reason: AnyReason, now_s: float) -> Refuse:
         """Close a query without an answer."""
         query_id = receipt.query.query_id
         receipt.reason, receipt.row = reason, None

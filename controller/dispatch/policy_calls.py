@@ -16,7 +16,7 @@ from modelless.common.errors import FOREIGN_ERRORS
 from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.queues import Queue, WaitingQueries, Worker
 from modelless.policies.priorities import urgency
-from modelless.policies.reasons import Reason
+from modelless.policies.reasons import AnyReason, Reason
 from modelless.policies.scopes import in_scope
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import (
@@ -86,7 +86,8 @@ def ask_on_idle(
     group, groups_by_scope = worker.group, instances.groups_by_scope
     residents = instances.residents(worker.worker_id)
     lead_s = worker.lead_s if worker.is_ours else 0.0
-    view = WorkerView(worker.worker_id, worker.device_class, residents, max_batch, lead_s)
+    counts = instances.worker_counts
+    view = WorkerView(worker.worker_id, worker.device_class, residents, max_batch, lead_s, counts)
     if not waiting.is_mixed:
         shown = waiting.visible.find_views(group, groups_by_scope)
         if worker.queues:
@@ -223,9 +224,9 @@ def _problem_of_dropped(
 
 
 def _problem_of_reason(reason: object) -> str | None:
-    if isinstance(reason, Reason):
+    if isinstance(reason, AnyReason):
         return None
-    return f"gave the reason {reason!r:.80}; allowed: a member of Reason"
+    return f"gave the reason {reason!r:.80}; allowed: a member of Reason or a CustomReason"
 
 
 def _most_urgent(queues: Sequence[QueueView]) -> QueryView:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
-from modelless.policies.reasons import Reason
+from modelless.policies.reasons import AnyReason, Reason
 from modelless.policies.views import Candidates, QueryView
 
 
@@ -37,7 +37,7 @@ class Receipt:
     query: QueryView
     candidates: Candidates | None = None
     row: int | None = None
-    reason: Reason | None = None
+    reason: AnyReason | None = None
     problem: str = ""
     variant_id: str = ""
     device_class: str = ""

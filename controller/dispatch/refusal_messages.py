@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from modelless.controller.dispatch.receipts import Receipt
-from modelless.policies.reasons import Reason
+from modelless.policies.reasons import AnyReason, Reason
 from modelless.policies.views import Candidates, QueryView
 
 # Reasons for which trying again is useless: the limits cannot be met, whatever the load.
@@ -31,7 +31,7 @@ class Offer(NamedTuple):
         )
 
 
-def is_infeasible(reason: Reason) -> bool:
+def is_infeasible(reason: AnyReason) -> bool:
     """Whether no load, however light, would have let the query be served as it is."""
     return reason in _FINAL or reason is Reason.BAD_ITEM_COUNT
 
@@ -66,7 +66,7 @@ def refusal_message(receipt: Receipt, max_batch: int) -> tuple[str, float | None
             "profile them",
             1.0,
         )
-    messages = {
+    messages: dict[AnyReason, str] = {
         Reason.QUEUE_FULL: "too many queries are waiting; try again",
         Reason.NOTHING_READY: f"no variant of {query.scope!r} is loaded yet; try again",
         Reason.DEADLINE_PASSED: "the deadline passed before the query could be run",
@@ -175,5 +175,5 @@ def _limits(query: QueryView) -> str:
     return " with ".join(parts) or "a query without limits"
 
 
-def _value(reason: Reason | None) -> str:
+def _value(reason: AnyReason | None) -> str:
     return reason.value if reason is not None else "unknown"

@@ -12,7 +12,7 @@ from modelless.controller.dispatch.policy_calls import PolicyFailure
 from modelless.controller.dispatch.queues import WaitingQueries
 from modelless.controller.dispatch.receipts import Receipt
 from modelless.controller.dispatch.workers import WorkerTable
-from modelless.policies.reasons import Reason
+from modelless.policies.reasons import AnyReason, Reason
 
 
 class Refusals:
@@ -47,7 +47,7 @@ class Refusals:
             if worker is not None:
                 self._workers.publish_backlog(worker)
 
-    def refuse_query(self, receipt: Receipt, reason: Reason, now_s: float) -> Refuse:
+    def refuse_query(self, receipt: Receipt, reason: AnyReason, now_s: float) -> Refuse:
         """Refuse an open query."""
         self._tenants.count_refusal(reason)
         self.remove_query(receipt.query.query_id)
@@ -58,7 +58,7 @@ class Refusals:
         return refusal
 
     def refuse_queries(
-        self, receipts: Iterable[Receipt], reason: Reason, now_s: float
+        self, receipts: Iterable[Receipt], reason: AnyReason, now_s: float
     ) -> list[DispatchEffect]:
         """Refuse these open queries."""
         return [self.refuse_query(receipt, reason, now_s) for receipt in receipts]

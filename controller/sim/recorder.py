@@ -7,7 +7,7 @@ from modelless.controller.sim.log import Log
 from modelless.controller.sim.summary import Summary, Tally
 from modelless.controller.sim.worlds.query_streams import Asked
 from modelless.policies.plan_quality import PlanQuality
-from modelless.policies.reasons import Reason
+from modelless.policies.reasons import AnyReason
 from modelless.variants.vocabulary import DeviceClass, Variant
 
 SERVED = "served"
@@ -48,7 +48,7 @@ class Recorder:
         asked: Asked,
         running: SimulatedBatch,
         answered_s: float,
-        reason: Reason | None,
+        reason: AnyReason | None,
         *,
         reached: bool,
     ) -> None:

@@ -34,7 +34,7 @@ from modelless.controller.usecases.home import (
     pick_device_classes,
 )
 from modelless.policies.discovery import build_policy
-from modelless.policies.reasons import Reason
+from modelless.policies.reasons import AnyReason
 from modelless.policies.scopes import in_scope
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import Candidates, QueryView
@@ -73,7 +73,7 @@ class Selection:
     latency_ms: float
     policy: Any
     chosen: Placement | None
-    reason: Reason | None
+    reason: AnyReason | None
     refusal: ModellessError | None
     candidates: Sequence[Mapping[str, Any]]
     accuracies: Mapping[str, Accuracy]

@@ -11,6 +11,11 @@ downgrade goes to a CPU. Demand is assigned to variants as the selection would a
 view contains the assignment. Workers are checked with every view, in the source every two seconds;
 demand must be low for a number of seconds, not of checks. On CPUs a worker is idle up to 20 %
 (ours). Only unwanted instances are evicted, and only when their room is needed.
+
+The source minimises cost. Proteus (Ahmad et al., ASPLOS 2024) compares with a second form, in which
+the same rules maximise accuracy; its artefact leaves most of that to numbers. Here it means: demand
+goes to the most accurate running variant first, and the most accurate variant that can serve a
+demand is started if there is room for it.
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ from modelless.policies.reasons import Reason
 from modelless.policies.scaling.model_variants import ModelVariant, model_variants
 from modelless.policies.scopes import task_of
 from modelless.policies.seams import ScalingPolicy
+from modelless.policies.selection.infaas import check_objective
 from modelless.policies.views import ClusterView, Demand, Targets
 from modelless.variants.vocabulary import Placement
 
@@ -60,6 +66,7 @@ class InfaasScaling(ScalingPolicy):
             costs a thousand loads, so that an upgrade is preferred; null: only if there is no room
             for one.
         cpu_replicas: the same on CPUs.
+        objective: ``cost``, or ``accuracy`` to prefer accurate variants wherever several will do.
     """
 
     def __init__(
@@ -69,6 +76,7 @@ class InfaasScaling(ScalingPolicy):
         worker_patience_s: float | None = 30.0,
         accelerator_replicas: int | None = 1,
         cpu_replicas: int | None = 2,
+        objective: str = "cost",
     ) -> None:
         for name, value in (
             ("accelerator_patience_s", accelerator_patience_s),
@@ -88,13 +96,17 @@ class InfaasScaling(ScalingPolicy):
         self.worker_patience_s = worker_patience_s
         self.accelerator_replicas = accelerator_replicas
         self.cpu_replicas = cpu_replicas
+        self.objective = check_objective(objective)
         self._wanted: dict[Placement, int] | None = None
         self._was_asked = False
         self._low_models = _Patience[Placement]()
         self._low_classes = _Patience[str]()
 
     def targets(self, view: ClusterView, forecast_per_s: Mapping[str, float]) -> Targets:
-        plan = _Plan(view, self._wanted, self.accelerator_replicas, self.cpu_replicas)
+        accurate_first = self.objective == "accuracy"
+        plan = _Plan(
+            view, self._wanted, self.accelerator_replicas, self.cpu_replicas, accurate_first
+        )
         self._low_models.begin_view(view.now_s)
         demands = _demands(view)
         if not self._was_asked and not demands:
@@ -152,6 +164,7 @@ class _Plan:
     before: Mapping[Placement, int] | None
     accelerator_replicas: int | None
     cpu_replicas: int | None
+    accurate_first: bool
     wanted: dict[Placement, int] = field(init=False)
     demand: defaultdict[Placement, float] = field(default_factory=lambda: defaultdict(float))
     strictest: dict[Placement, Demand] = field(default_factory=dict)
@@ -181,13 +194,17 @@ class _Plan:
         return [self._models[placement] for placement in names]
 
     def assign(self, demand: Demand) -> None:
-        """Give the demand to running models, the tightest fit first, within their capacity.
+        """Give the demand to running models, the best first, within their capacity.
+
+        The best is the tightest fit, or the most accurate.
 
         The rest counts for the first that has room to grow, or starts another if none has.
         """
         able = [model for model in self._by_scope.get(demand.scope, ()) if model.meets(demand)]
+        if self.accurate_first and able:
+            self._start(demand, [min(able, key=lambda m: self._order(m, demand))])
         running = [model for model in able if self.wanted.get(model.placement, 0) > 0]
-        running.sort(key=lambda m: (m.is_saved(demand), -m.latency_s, _name(m.placement)))
+        running.sort(key=lambda m: self._order(m, demand))
         left = demand.rate_per_s * demand.items
         for model in running:
             left -= self._give(model, demand, min(left, self._capacity_left(model)))
@@ -198,6 +215,12 @@ class _Plan:
             self._give((growing or running)[0], demand, left)
         if not growing:
             self._start(demand, able)
+
+    def _order(self, model: ModelVariant, demand: Demand) -> tuple[object, ...]:
+        """Returns the sort key by which running models are given demand."""
+        if self.accurate_first:
+            return (-model.accuracy_percent, model.latency_s, _name(model.placement))
+        return (model.is_saved(demand), -model.latency_s, _name(model.placement))
 
     def is_short(self, model: ModelVariant) -> bool:
         """Returns whether its capacity is too small, and one replica fewer would not do."""

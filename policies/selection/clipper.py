@@ -8,6 +8,7 @@ which model-less serving does not get: it is left out, and so is its cache of an
 Departures. The variant is the most accurate or the quickest that is ready for a query's limits. A
 selection policy does not know throughput in batches, so the variant that is quickest for one query
 counts as the one of highest throughput, which is true where all variants gain equally from batches.
+The scaling policy ``one-variant`` plans which variant that can be in the memory there is.
 Delayed batching (sec. 4.3.2) is left out: a batch is never held back for more queries.
 """
 

@@ -16,6 +16,10 @@ not know them and uses the wait at the least busy host and the profile. Replicas
 became idle in the last half minute. The source fits a line to the latencies of batches of 1, 4 and
 8, and judges by the latency of the average query's items. Here the cost model knows all batch
 sizes, and the items of the query that arrives at the time of judging count.
+
+The source minimises cost. Proteus (Ahmad et al., ASPLOS 2024) compares with a second form that
+maximises accuracy, ``objective: accuracy``: the most accurate running variant that fits and is not
+overloaded, without the memory of recent choices, which would keep a lesser one after a burst.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
+from modelless.common.errors import InvalidInputError
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.feasibility import (
@@ -94,6 +98,7 @@ class Infaas(SelectionPolicy):
             profiles hold means.
         accelerators: device classes to save for tight limits; null: those whose time costs over
             four times that of the cheapest class.
+        objective: ``cost``, or ``accuracy`` for the most accurate that fits.
         batching: how bound queries share batches.
     """
 
@@ -101,11 +106,13 @@ class Infaas(SelectionPolicy):
         self,
         quantile: str = "p99",
         accelerators: Sequence[str] | None = None,
+        objective: str = "cost",
         batching: BatchingPolicy | None = None,
     ) -> None:
-        super().__init__(batching or EarliestDeadlineFirst())
+        super().__init__(batching)
         self.quantile = check_quantile(quantile)
         self.accelerators = None if accelerators is None else frozenset(accelerators)
+        self.objective = check_objective(objective)
         self._histories: dict[str, _PlacementHistory] = {}
         self._holders = _Holders()
 
@@ -121,9 +128,12 @@ class Infaas(SelectionPolicy):
             candidates.cost_usd <= query.max_cost_usd
         )
         able = fits & allowed & ~history.overloaded
-        row = history.recent_row(able)
-        if row is None:
-            row = self._search(query, history, latency_s, allowed, able)
+        if self.objective == "accuracy":
+            row = _most_accurate(history.order, able, candidates.accuracy_percent, latency_s)
+        else:
+            row = history.recent_row(able)
+            if row is None:
+                row = self._search(query, history, latency_s, allowed, able)
         if row is not None:
             history.choose(row)
             return Bind(row, Reason.BEST_FIT)
@@ -174,6 +184,13 @@ class Infaas(SelectionPolicy):
                 del self._histories[next(iter(self._histories))]
             known = self._histories[scope] = _PlacementHistory(candidates, self.accelerators, known)
         return known
+
+
+def check_objective(value: str) -> str:
+    """Returns ``value`` if it is an objective of INFaaS, else raises InvalidInputError."""
+    if value not in ("cost", "accuracy"):
+        raise InvalidInputError.of("objective", value, "cost or accuracy")
+    return value
 
 
 class _PlacementHistory:
@@ -326,6 +343,16 @@ def _tightest(
     rows = order[looked_at[order]][:bound]
     rows = rows[able[rows]]
     return int(rows[latency_s[rows].argmax()]) if len(rows) else None
+
+
+def _most_accurate(
+    order: NDArray[np.intp], able: Mask, accuracy_percent: FloatArray, latency_s: FloatArray
+) -> int | None:
+    """Returns the most accurate able row, of equals the quickest; None without any."""
+    rows = order[able[order]]
+    if not len(rows):
+        return None
+    return int(rows[np.lexsort((latency_s[rows], -accuracy_percent[rows]))[0]])
 
 
 def _soonest_loaded(

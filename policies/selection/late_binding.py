@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
 from modelless.policies.priorities import urgency
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import in_scope
@@ -76,7 +75,7 @@ class LateBinding(SelectionPolicy):
     """Defers on arrival; subclasses choose when a worker is idle."""
 
     def __init__(self) -> None:
-        super().__init__(EarliestDeadlineFirst())
+        super().__init__()
         # By scope and items: accuracy and p99 of all rows at the last such arrival.
         self._offers: dict[tuple[str, int], tuple[FloatArray, FloatArray]] = {}
 

@@ -6,7 +6,7 @@ in the same spirit. Nothing is loaded or moved; only the choice changes.
 
 The paper looks the model up in a table of load tests. Here its capacity is computed: the queries
 that the workers with the model that recently asked for work can answer one by one at the predicted
-p50. A policy does not know how many workers exist. Those that never ask had no work, so the known
+p50. A policy is not told which workers hold what. Those that never ask had no work, so the known
 workers suffice for the past load, and their number grows with it. The paper has no minimum
 accuracy; queries that must be served above the level take their share of the capacity first. A
 level is raised only after some calm periods in a row, so that a rate near the limit does not switch
@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from modelless.common.errors import InvalidInputError
-from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.eligibility import (
@@ -85,7 +84,7 @@ class ModelSwitching(SelectionPolicy):
         calm_periods: int = 3,
         batching: BatchingPolicy | None = None,
     ) -> None:
-        super().__init__(batching or EarliestDeadlineFirst())
+        super().__init__(batching)
         if not 0.0 < period_s < math.inf:
             raise InvalidInputError.of("period_s", period_s, "seconds, above 0")
         if not 0.0 < utilisation <= 1.0:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.feasibility import (
@@ -29,7 +28,7 @@ class MostAccurateFeasible(SelectionPolicy):
     """
 
     def __init__(self, quantile: str = "p99", batching: BatchingPolicy | None = None) -> None:
-        super().__init__(batching or EarliestDeadlineFirst())
+        super().__init__(batching)
         self.quantile = check_quantile(quantile)
 
     def on_arrival(

@@ -10,7 +10,6 @@ from bisect import bisect_right
 
 import numpy as np
 
-from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.eligibility import (
@@ -31,7 +30,7 @@ class RoundRobin(SelectionPolicy):
     """
 
     def __init__(self, batching: BatchingPolicy | None = None) -> None:
-        super().__init__(batching or EarliestDeadlineFirst())
+        super().__init__(batching)
         self._order = NameOrder()
         self._last: dict[str, tuple[str, str]] = {}  # the last placement by scope
 

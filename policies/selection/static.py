@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from modelless.common.errors import InvalidInputError
-from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.eligibility import (
@@ -32,7 +31,7 @@ class Static(SelectionPolicy):
     """
 
     def __init__(self, variant: str = "fastest", batching: BatchingPolicy | None = None) -> None:
-        super().__init__(batching or EarliestDeadlineFirst())
+        super().__init__(batching)
         self.variant = _check_variant(variant)
 
     def on_arrival(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
 from modelless.policies.reasons import Reason
 from modelless.policies.seams import BatchingPolicy, SelectionPolicy
 from modelless.policies.selection.eligibility import (
@@ -28,7 +27,7 @@ class UniformRandom(SelectionPolicy):
     """
 
     def __init__(self, batching: BatchingPolicy | None = None) -> None:
-        super().__init__(batching or EarliestDeadlineFirst())
+        super().__init__(batching)
         self._order = NameOrder()  # a draw must not depend on the order of the rows
 
     def on_arrival(

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -42,6 +44,17 @@ class BatchingConformance(PolicyConformance):
         rng = np.random.default_rng(22)
         worker = make_worker(rng, 20, max_batch=64)
         return [("next_batch", (worker, make_queues(rng, worker, 20, 1000), NOW_S))]
+
+    def service(self, policy: Any) -> Iterator[Question]:
+        rng = np.random.default_rng(26)
+        worker = make_worker(rng, 5)
+        for number in itertools.count():
+            now_s = NOW_S + 0.1 * number
+            (queue,) = make_queues(rng, worker, 1, 1)
+            query = queue.queries[0]._replace(
+                query_id=number, arrival_s=now_s, deadline_s=now_s + 1.0, tenant=f"tenant-{number}"
+            )
+            yield "next_batch", (worker, [queue._replace(queries=(query,))], now_s)
 
     def test_with_nothing_queued_it_waits(self, policy: Any) -> None:
         rng = np.random.default_rng(23)

@@ -6,13 +6,20 @@ from __future__ import annotations
 
 import pickle
 import timeit
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, ClassVar
+from itertools import islice
+from typing import Any, ClassVar, Final
 
 import pytest
 
 from modelless.policies.testing.plain import freeze, plain
 from modelless.policies.testing.process import Question, answers, answers_elsewhere
+
+_WARM_UP_CALLS: Final = 1000
+_FURTHER_CALLS: Final = 1000
+_MOST_GROWN_BYTES: Final = 4096
+"""Less than it takes to keep one number for each further query."""
 
 
 class PolicyConformance:
@@ -45,6 +52,14 @@ class PolicyConformance:
     def large_questions(self, policy: Any) -> list[Question]:
         """Returns a call of each hook with 1,000 options; as ``questions``."""
         raise NotImplementedError
+
+    def service(self, policy: Any) -> Iterator[Question]:
+        """Yields calls without end, as ``questions``; by default none, which checks nothing.
+
+        Time passes, and each call is about other queries, of the same kinds.
+        """
+        del policy
+        return iter(())
 
     def test_is_of_the_seam(self, policy: Any) -> None:
         assert isinstance(policy, self.seam), (
@@ -87,8 +102,26 @@ class PolicyConformance:
                 f"{self.budget_s * 1e3:g} ms (declare another budget_s if that is meant)"
             )
 
+    def test_keeps_no_more_the_longer_it_serves(self, policy: Any) -> None:
+        calls = self.service(policy)
+        if next(calls, None) is None:
+            pytest.skip("no such calls for this seam")
+        _serve(policy, calls, _WARM_UP_CALLS)
+        before = len(pickle.dumps(policy))
+        _serve(policy, calls, _FURTHER_CALLS)
+        grown = len(pickle.dumps(policy)) - before
+        assert grown <= _MOST_GROWN_BYTES, (
+            f"what it keeps grew by {grown} bytes in {_FURTHER_CALLS} calls, pickled; allowed: "
+            f"{_MOST_GROWN_BYTES}. Forget what belongs to queries that are gone"
+        )
+
     def _pickled(self, policy: Any) -> list[bytes]:
         return [pickle.dumps(question) for question in self.questions(policy)]
+
+
+def _serve(policy: Any, calls: Iterator[Question], count: int) -> None:
+    for hook, arguments in islice(calls, count):
+        getattr(policy, hook)(*arguments)
 
 
 def copy_of(policy: Any) -> Any:

@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,11 @@ class ForecasterConformance(PolicyConformance):
         rates = make_rates(np.random.default_rng(62), 1000)
         asking: list[Question] = [("forecast", (HORIZON_S,)), ("awakenings", (HORIZON_S,))]
         return [("observe", (1.0, rates)), *asking]
+
+    def service(self, policy: Any) -> Iterator[Question]:
+        rng = np.random.default_rng(64)
+        for number in itertools.count():
+            yield "observe", (float(number), make_rates(rng, 3))
 
     def test_before_anything_was_seen(self, policy: Any) -> None:
         check_rates(policy.forecast(HORIZON_S))

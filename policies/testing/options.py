@@ -132,7 +132,8 @@ def make_worker(
         name = variant_id(number)
         accuracy = float(np.round(rng.uniform(50.0, 90.0), 1))
         views[name] = ResidentView(name, accuracy, p50_s, tuple(1.3 * s for s in p50_s))
-    return WorkerView("worker-0", "cpu-1", views, max_batch)
+    counts = {"cpu-1": 3, "gpu-1": 1}
+    return WorkerView("worker-0", "cpu-1", views, max_batch, worker_counts=counts)
 
 
 def make_queues(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from modelless.policies.reasons import Reason
+from modelless.policies.reasons import AnyReason
 from modelless.policies.scopes import in_scope
 from modelless.policies.views import (
     Bind,
@@ -27,7 +27,7 @@ from modelless.policies.views import (
 def check_choice(choice: Choice, candidates: Candidates) -> None:
     """Check a Bind to an existing row, a Defer or a Reject, with a reason."""
     assert isinstance(choice, (Bind, Defer, Reject)), f"{choice!r} is no choice"
-    assert isinstance(choice.reason, Reason), f"{choice!r} gives no reason"
+    assert isinstance(choice.reason, AnyReason), f"{choice!r} gives no reason"
     if isinstance(choice, Bind):
         rows = len(candidates.placements)
         assert isinstance(choice.row, (int, np.integer)), f"{choice!r}: the row is no number"
@@ -64,7 +64,7 @@ def check_decision(
 ) -> None:
     """Check a batch that the worker can run, of queries that wait for it, or a wait."""
     assert isinstance(decision, (Run, Wait)), f"{decision!r} is no decision"
-    assert isinstance(decision.reason, Reason), f"{decision!r} gives no reason"
+    assert isinstance(decision.reason, AnyReason), f"{decision!r} gives no reason"
     waiting = {query.query_id: (queue, query) for queue in queues for query in queue.queries}
     dropped = [query.query_id for query in decision.dropped]
     assert len(set(dropped)) == len(dropped), f"a query dropped twice: {dropped}"

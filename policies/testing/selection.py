@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -94,6 +95,25 @@ class SelectionConformance(PolicyConformance):
         worker = make_worker(rng, 20, max_batch=64)
         queues = _queues_for(policy, rng, worker, 1000)
         return [*asked, ("on_idle", (worker, queues, NOW_S, rng))]
+
+    def service(self, policy: Any) -> Iterator[Question]:
+        rng = np.random.default_rng(113)
+        candidates, worker = make_candidates(rng, 5, idle=True), make_worker(rng, 5)
+        is_late = _binds_late(policy, candidates)
+        for number in itertools.count():
+            now_s = NOW_S + 0.1 * number
+            query = make_query(rng, number, limited=False)._replace(
+                arrival_s=now_s,
+                deadline_s=now_s + 0.05 * (1 + number % 2),
+                min_accuracy_percent=10.0 * (number % 3),
+                items=1 + number % 3,
+                tenant=f"tenant-{number}",
+            )
+            now = replace(candidates, now_s=now_s, free_at_s=np.full(5, now_s))
+            yield "on_arrival", (query, now, rng)
+            (queue,) = make_queues(rng, worker, 1, 1, deferred=is_late)
+            waiting = query._replace(batch_key=queue.batch_key, min_accuracy_percent=0.0)
+            yield "on_idle", (worker, [queue._replace(queries=(waiting,))], now_s, rng)
 
     # -- on arrival, and when late ------------------------------------------------------------
 
@@ -227,6 +247,11 @@ class SelectionConformance(PolicyConformance):
         if not isinstance(decision, Run):  # it may wait, but not for ever
             decision = policy.on_idle(worker, [queue], decision.until_s + 60.0, rng)
         assert isinstance(decision, Run), "a deferred query was left waiting for ever"
+
+
+def _binds_late(policy: Any, candidates: Candidates) -> bool:
+    query = make_query(np.random.default_rng(0), 0, limited=False)
+    return isinstance(_answer(policy, query, candidates, 0), Defer)
 
 
 def _answer(policy: Any, query: QueryView, candidates: Candidates, seed: int) -> Choice:

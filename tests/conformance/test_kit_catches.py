@@ -53,6 +53,23 @@ class NoReason(CheapestFeasible):
         return Reject("too late")  # type: ignore[arg-type]
 
 
+class RemembersEveryQuery(CheapestFeasible):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen_s: dict[int, float] = {}
+
+    def on_arrival(self, query: QueryView, candidates: Candidates, rng: Any) -> Choice:
+        self.seen_s[query.query_id] = candidates.now_s
+        return super().on_arrival(query, candidates, rng)
+
+
+class RemembersRecentQueries(RemembersEveryQuery):
+    def on_arrival(self, query: QueryView, candidates: Candidates, rng: Any) -> Choice:
+        now_s = candidates.now_s
+        self.seen_s = {name: at for name, at in self.seen_s.items() if now_s - at < 10.0}
+        return super().on_arrival(query, candidates, rng)
+
+
 class IgnoresDeadlines(CheapestFeasible):
     def on_arrival(self, query: QueryView, candidates: Candidates, rng: Any) -> Choice:
         return super().on_arrival(query._replace(deadline_s=np.inf), candidates, rng)
@@ -241,6 +258,12 @@ CAUGHT: list[tuple[type, Any, str, dict[str, Any]]] = [
     ),
     (testing.SelectionConformance, Writes, "test_leaves_its_inputs_untouched", {}),
     (testing.SelectionConformance, GlobalRandomness, "test_same_seed_same_answer", {}),
+    (
+        testing.SelectionConformance,
+        RemembersEveryQuery,
+        "test_keeps_no_more_the_longer_it_serves",
+        {},
+    ),
     (testing.SelectionConformance, DefersForEver, "test_takes_up_again_what_it_deferred", {}),
     (testing.SelectionConformance, LeastRecentlyUsed, "test_is_of_the_seam", {}),
     (
@@ -330,6 +353,10 @@ def test_a_bad_policy_is_caught(
     with pytest.raises((AssertionError, OverflowError, AttributeError, TypeError)) as caught:
         getattr(case(), check)(policy(), **arguments)
     assert str(caught.value)
+
+
+def test_what_is_forgotten_in_time_may_be_remembered() -> None:
+    testing.SelectionConformance().test_keeps_no_more_the_longer_it_serves(RemembersRecentQueries())
 
 
 def test_a_promise_that_is_not_kept_is_caught() -> None:

@@ -67,6 +67,19 @@ def name_of(row: Mapping[str, Any]) -> str:
     return str(row["contender"])
 
 
+def scaling_text(contenders: Sequence[Mapping[str, Any]]) -> str:
+    """Which contenders have which scaling policy, if they differ in it; else empty."""
+    names: dict[str, list[str]] = {}
+    for contender in contenders:
+        scaling = contender["policies"].get("scaling", "the world's")
+        name = scaling["policy"] if isinstance(scaling, Mapping) else scaling
+        names.setdefault(str(name), []).append(contender["name"])
+    if len(names) < 2:
+        return ""
+    told = "; ".join(f"{scaling}: {', '.join(those)}" for scaling, those in names.items())
+    return f"the contenders differ in scaling, not in selection alone ({told})"
+
+
 def best_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, set[int]]:
     """By figure, the places of the rows whose mean is the best, for bold type.
 

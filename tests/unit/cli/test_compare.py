@@ -97,6 +97,21 @@ def test_the_table_has_a_row_a_contender(run: Run, world: Change) -> None:
     assert "comparing, runs 12/12" in ran.err
 
 
+def test_contenders_that_differ_in_scaling_are_told(run: Run, world: Change) -> None:
+    alike = compared(run, world(), "--policies", TWO, "--seeds", 1)
+    assert "differ in scaling" not in alike.err
+    other = compared(
+        run,
+        world(),
+        "--policies",
+        "cheapest-feasible,clockwork-published,infaas-published",
+        "--seeds",
+        1,
+    )
+    assert "note: the contenders differ in scaling" in other.err
+    assert "unserved-demand: clockwork-published; infaas-autoscaler: infaas-pub" in other.err
+
+
 def test_json_is_all_there_is(run: Run, world: Change, tmp_path: Path) -> None:
     report = tmp_path / "report"
     words = (world(), "--policies", TWO, "--seeds", 2, "--report", report, "--json")

@@ -25,6 +25,23 @@ def test_a_batch_counts_by_its_items() -> None:
     assert counts[-2:] == [5008.0, 2.0]
 
 
+def test_further_reasons_of_a_policys_own_are_counted_together() -> None:
+    meters = Meters()
+    for number in range(100):
+        meters.count_refusal("t", f"own-{number}")
+        meters.count_refusal("u", "own-0")
+    meters.count_refusal("t", "too-slow")
+    assert len({reason for _, reason in meters.refusals}) == 18  # 16 of its own
+    assert meters.refusals["t", "own-15"] == meters.refusals["t", "too-slow"] == 1
+    assert meters.refusals["u", "own-0"] == 100
+    assert meters.refusals["t", "other"] == 84
+    total = Meters()
+    total.count_refusal("t", "own-99")
+    total.add(meters)
+    assert len({reason for _, reason in total.refusals}) == 18
+    assert sum(total.refusals.values()) == 202
+
+
 def test_sums_keep_what_is_only_in_one_and_leave_the_other_alone() -> None:
     one, other = Meters(), Meters()
     one.count_end("a", "served")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 
@@ -9,13 +10,16 @@ import numpy as np
 import pytest
 
 from modelless.controller.dispatch.limits import DispatchLimits
-from modelless.policies.reasons import Reason
+from modelless.policies.reasons import CustomReason, Reason
+from modelless.policies.seams import SelectionPolicy
 from modelless.policies.views import (
     Bind,
     Candidates,
     Choice,
+    Defer,
     QueryView,
     QueueView,
+    Reject,
     Run,
     Wait,
     WorkerView,
@@ -41,6 +45,58 @@ def test_an_idle_worker_takes_a_deferred_query_at_once() -> None:
     assert receipt.predicted_latency_s == pytest.approx(0.020)
     world.finish()
     assert query in world.completed
+
+
+class Plain(SelectionPolicy):
+    """Has no batching policy, and a reason of its own."""
+
+    def __init__(self) -> None:
+        self.counts: list[dict[str, int]] = []
+
+    def on_arrival(
+        self, query: QueryView, candidates: Candidates, rng: np.random.Generator
+    ) -> Choice:
+        self.counts.append(dict(candidates.worker_counts))
+        return Reject(CustomReason("too-many")) if query.items > 1 else Defer()
+
+    def on_idle(
+        self,
+        worker: WorkerView,
+        queues: Sequence[QueueView],
+        now_s: float,
+        rng: np.random.Generator,
+    ) -> Run | Wait:
+        self.counts.append(dict(worker.worker_counts))
+        return Run(INT8, (queues[0].queries[0],), CustomReason("first-come"))
+
+
+def test_a_late_binder_needs_no_batching_policy_and_may_have_reasons_of_its_own() -> None:
+    policy = Plain()
+    world = World(policy)
+    world.add_worker("w0")
+    world.add_worker("w1")
+    query, refused = world.ask(), world.ask(items=2)
+    receipt = world.dispatcher.receipt(query)
+    assert receipt is not None
+    assert receipt.explain()["reason"] == "first-come"
+    assert world.refused[refused].reason == "too-many"
+    assert world.refused[refused].message == "refused: too-many"
+    assert world.dispatcher.take_counters().meters.refusals == {("imagenet", "too-many"): 1}
+    assert policy.counts == [{"cpu-1": 2}] * 3
+    assert json.dumps(receipt.explain())
+
+
+def test_a_policy_that_names_no_batching_policy_has_the_default() -> None:
+    class Brief(SelectionPolicy):
+        def on_arrival(
+            self, query: QueryView, candidates: Candidates, rng: np.random.Generator
+        ) -> Choice:
+            return Bind(0, Reason.ALWAYS)
+
+    world = World(Brief())
+    world.add_worker()
+    query = world.ask()
+    assert world.running["w0"].query_ids == (query,)
 
 
 def test_deferred_queries_wait_for_whoever_is_free_first() -> None:

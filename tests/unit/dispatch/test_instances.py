@@ -119,6 +119,17 @@ def test_a_worker_keeps_its_load_when_others_come_and_go() -> None:
     instances.set_backlog("nobody", 99.0, {0: 0.0})
 
 
+def test_workers_are_counted_by_device_class() -> None:
+    instances = make_instances()
+    assert instances.worker_counts == {}
+    for name, device_class in (("a", "cpu-1"), ("b", "cpu-1"), ("c", "gpu-1")):
+        instances.update_worker(WorkerReport(name, device_class, (INT8,)))
+    assert instances.worker_counts == {"cpu-1": 2, "gpu-1": 1}
+    instances.update_worker(WorkerReport("b", "gpu-1", (INT8,)))
+    instances.remove_worker("a")
+    assert instances.worker_counts == {"gpu-1": 2}
+
+
 def test_a_report_that_says_nothing_new() -> None:
     instances = make_instances()
     report = WorkerReport("w0", "cpu-1", (INT8,))

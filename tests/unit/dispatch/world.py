@@ -33,7 +33,7 @@ from modelless.controller.dispatch.messages import (
     WorkerReport,
     WorkerReported,
 )
-from modelless.policies.reasons import Reason
+from modelless.policies.reasons import AnyReason
 from modelless.policies.scopes import base_of, in_scope, own_of
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.selection.most_accurate_feasible import MostAccurateFeasible
@@ -341,7 +341,7 @@ class World:
         assert receipt is not None
         return receipt.variant_id
 
-    def reason_of(self, query_id: int) -> Reason | None:
+    def reason_of(self, query_id: int) -> AnyReason | None:
         """Why it was decided so."""
         receipt = self.dispatcher.receipt(query_id)
         assert receipt is not None
@@ -360,7 +360,7 @@ class World:
                 self.answered_s[effect.query_id] = self.now_s
             elif isinstance(effect, Refuse):
                 self._answer(effect.query_id)
-                assert isinstance(effect.reason, Reason)
+                assert isinstance(effect.reason, AnyReason)
                 assert effect.message
                 self.refused[effect.query_id] = effect
             elif isinstance(effect, WakeAt):

@@ -96,6 +96,18 @@ def test_what_was_chosen_lately_is_taken_first_the_newest_before_others() -> Non
     assert ask(policy, options, 0.06) == Bind(2, Reason.BEST_FIT)
 
 
+def test_with_accuracy_as_the_objective_the_most_accurate_that_fits_is_taken() -> None:
+    policy = Infaas(objective="accuracy")
+    options = candidates((0.05, 60, 0), (0.01, 90, 0), (0.03, 90, 0), (0.09, 95, 0))
+    assert ask(policy, options, 0.02) == Bind(1, Reason.BEST_FIT)
+    assert ask(policy, options, 0.06) == Bind(1, Reason.BEST_FIT), "the quicker of equals"
+    assert ask(policy, options, 0.1) == Bind(3, Reason.BEST_FIT), "not the one chosen lately"
+    busy = candidates((0.05, 60, 0), (0.01, 90, 0), (0.03, 90, 0), (0.09, 95, 1.2), now_s=2.0)
+    assert ask(policy, busy, 0.1) == Bind(1, Reason.BEST_FIT), "1.2 s of work is overload"
+    with pytest.raises(InvalidInputError, match="objective: got 'speed'"):
+        Infaas(objective="speed")
+
+
 def test_accelerators_are_saved_for_tight_limits() -> None:
     options = candidates((0.08, 70, 0), (0.004, 70, 0), classes=[CPU, GPU])
     assert ask(Infaas(), options, 0.2) == Bind(0, Reason.BEST_FIT)
@@ -273,6 +285,16 @@ def test_what_nothing_running_can_serve_is_started() -> None:
     cluster = Cluster(variants, {CPU: 4})
     wanted = cluster.step(InfaasScaling(), [kind(1.0, 1.0), kind(1.0, 1.0, 75)])
     assert wanted == {"t/c/v@1:cpu-1": 1, "t/a/v@1:cpu-1": 1}
+
+
+def test_with_accuracy_as_the_objective_the_most_accurate_is_started_and_used_first() -> None:
+    variants = [variant("a/v", 60, {CPU: 0.1}), variant("b/v", 80, {CPU: 0.2}, 5.0)]
+    cluster, policy = Cluster(variants, {CPU: 4}), InfaasScaling(objective="accuracy")
+    assert cluster.step(policy, [kind(1.0, 0.15)]) == {"t/a/v@1:cpu-1": 1}  # b is too slow
+    assert cluster.step(policy, [kind(1.0, 0.3)])["t/b/v@1:cpu-1"] == 1
+    assert cluster.step(policy, [kind(1.0, 0.3)], 30) == {"t/b/v@1:cpu-1": 1}, "a is of no use"
+    cheap = Cluster(variants, {CPU: 4})
+    assert cheap.step(InfaasScaling(), [kind(1.0, 0.3)], 30) == {"t/a/v@1:cpu-1": 1}
 
 
 def test_replicas_follow_demand_up_at_once_and_down_with_patience() -> None:

@@ -17,6 +17,7 @@ from modelless.policies.reasons import Reason
 from modelless.policies.seams import SelectionPolicy
 from modelless.policies.selection.clipper import Clipper
 from modelless.policies.selection.clockwork import Clockwork
+from modelless.policies.selection.least_laxity import LeastLaxity
 from modelless.policies.selection.model_switching import ModelSwitching
 from modelless.policies.selection.round_robin import RoundRobin
 from modelless.policies.selection.slack_fit import SlackFit
@@ -98,6 +99,7 @@ FIXED_RULES = [
     Static("most-accurate"),
     Clipper(),
     Clockwork(),
+    LeastLaxity(),
     SlackFit(),
     ModelSwitching(),
 ]
@@ -278,7 +280,7 @@ SLOW = make_resident(2, 80.0, 0.040, 0.020)  # eight take 180 ms
 BOTH = make_worker(QUICK, SLOW)
 
 
-@pytest.mark.parametrize("policy", [Clockwork(), SlackFit()])
+@pytest.mark.parametrize("policy", [Clockwork(), LeastLaxity(), SlackFit()])
 def test_late_binding_defers(policy: SelectionPolicy) -> None:
     assert ask(policy, make_query(), LADDER) == Defer(Reason.LATE_BINDING)
 
@@ -315,7 +317,7 @@ def test_clockwork_drops_at_once_what_cannot_start_in_time_anywhere() -> None:
     assert ids(decision.dropped) == [0]
 
 
-@pytest.mark.parametrize("policy", [Clockwork(), SlackFit()])
+@pytest.mark.parametrize("policy", [Clockwork(), LeastLaxity(), SlackFit()])
 def test_what_another_worker_could_serve_in_time_is_left_to_it(policy: SelectionPolicy) -> None:
     ask(policy, make_query(), LADDER)
     decision = idle(policy, make_worker(SLOW), make_queue(make_query(0, 0.020)))
@@ -333,7 +335,7 @@ def test_clockwork_does_not_change_the_variant_because_of_load() -> None:
     assert isinstance(waited, Wait)
 
 
-@pytest.mark.parametrize("policy", [Clockwork(), SlackFit()])
+@pytest.mark.parametrize("policy", [Clockwork(), LeastLaxity(), SlackFit()])
 def test_nobody_gets_less_accuracy_than_asked_for(policy: SelectionPolicy) -> None:
     wants_more = make_query(1, 0.2, accuracy=75.0)
     queue = make_queue(make_query(0, 0.036), wants_more, make_query(2, 0.3))
@@ -345,7 +347,7 @@ def test_nobody_gets_less_accuracy_than_asked_for(policy: SelectionPolicy) -> No
     assert decision.variant_id == variant(2)
 
 
-@pytest.mark.parametrize("policy", [Clockwork(), SlackFit()])
+@pytest.mark.parametrize("policy", [Clockwork(), LeastLaxity(), SlackFit()])
 def test_residents_of_other_tasks_and_bound_queues_are_left_alone(policy: SelectionPolicy) -> None:
     other = make_queue(make_query(0, 1.0, scope="u"))
     assert isinstance(idle(policy, BOTH, other), Wait)
@@ -385,6 +387,45 @@ def test_slack_fit_obeys_the_most_urgent_of_all_queues() -> None:
     decision = idle(SlackFit(), BOTH, relaxed, urgent)
     assert isinstance(decision, Run)
     assert (decision.variant_id, ids(decision.queries)) == (variant(0), [1])
+
+
+def test_least_laxity_counts_the_time_that_the_quickest_variant_takes() -> None:
+    early = make_queue(make_query(0, 0.050), key="a")  # 40 ms to spare
+    late = make_queue(make_query(1, 0.060, accuracy=75.0), key="b")  # 20 ms
+    decision = idle(LeastLaxity(), BOTH, early, late)
+    assert isinstance(decision, Run)
+    assert (ids(decision.queries), decision.reason) == ([1], Reason.BEST_FIT)
+    urgent = make_queue(make_query(0, 0.050, priority=1), key="a")
+    decision = idle(LeastLaxity(), BOTH, urgent, late)
+    assert isinstance(decision, Run)
+    assert ids(decision.queries) == [0]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "workers", "chosen", "batch"),
+    [
+        (4, 1, 2, 4),  # one round of four takes 100 ms
+        (8, 1, 0, 8),  # two rounds would take 200 ms
+        (8, 2, 2, 4),  # one round on two workers
+        (9, 2, 0, 8),
+    ],
+)
+def test_least_laxity_is_as_accurate_as_the_backlog_allows(
+    waiting: int, workers: int, chosen: int, batch: int
+) -> None:
+    queue = make_queue(*(make_query(number, 0.105) for number in range(waiting)))
+    worker = BOTH._replace(worker_counts={"cpu-1": workers, "gpu-1": 9})
+    decision = idle(LeastLaxity(), worker, queue)
+    assert isinstance(decision, Run)
+    assert (decision.variant_id, len(decision.queries)) == (variant(chosen), batch)
+
+
+def test_least_laxity_takes_the_highest_throughput_if_nothing_drains_the_backlog() -> None:
+    steep = make_resident(1, 70.0, 0.020, 0.001)  # one takes longer than with QUICK, eight 27 ms
+    queue = make_queue(*(make_query(number, 0.05) for number in range(100)))
+    decision = idle(LeastLaxity(), make_worker(QUICK, steep, SLOW), queue)
+    assert isinstance(decision, Run)
+    assert (decision.variant_id, len(decision.queries)) == (variant(1), 8)
 
 
 # -- switching by load ------------------------------------------------------------------------

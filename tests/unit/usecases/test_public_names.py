@@ -18,8 +18,9 @@ NAMES = [
     *("simulate", "status", "up", "validate", "zoo_add"),
 ]
 POLICY_NAMES = [
-    *("BatchingPolicy", "Bind", "Candidates", "Choice", "Clairvoyant", "ClusterView", "Defer"),
-    *("Demand", "EvictionPolicy", "Forecaster", "Instance", "PlacementPolicy", "Pool"),
+    *("BatchingPolicy", "Bind", "Candidates", "Choice", "Clairvoyant", "ClusterView"),
+    *("CustomReason", "Defer", "Demand", "EvictionPolicy", "Forecaster", "Instance"),
+    *("PlacementPolicy", "Pool"),
     *("QueryView", "QueueView", "Reason", "Reject", "ResidentView", "Run", "ScalingPolicy"),
     *("SelectionPolicy", "Targets", "VariantFacts", "Wait", "WorkerState", "WorkerView"),
     "testing",
