@@ -16,6 +16,7 @@ from modelless.controller.usecases.validating import (
     keep_measured,
     load_to_measure,
     remark_on_guessing,
+    remark_on_steps,
 )
 from modelless.variants.conversion.converted import Source
 from modelless.variants.making.builder import Builder, MadeVariant, RefusedVariant
@@ -146,7 +147,9 @@ class _Making:
         family = Family()
         error: ModellessError | None = None
         first_with: dict[str, str] = {}  # a variant's name by its file's hash
-        building = self._builder.build(order.recipe, source, order.calibration, self._show_building)
+        building = self._builder.build(
+            order.recipe, source, order.calibration, self._show_building, order.task
+        )
         for done, made in enumerate(building):
             self._done = done
             if isinstance(made, RefusedVariant):
@@ -175,6 +178,8 @@ class _Making:
         best = max((each.variant.accuracy for each in family.members), key=lambda a: a.percent)
         if remark := remark_on_guessing(best, order.task):
             self._on_progress(Note(f"note: the best of them: {remark}"))
+        if remark := remark_on_steps(order.metric, order.task):
+            self._on_progress(Note(f"note: {remark}"))
         return family
 
     def _show_building(self, words: str, done: int, total: int) -> None:
@@ -253,8 +258,8 @@ class _Making:
             fidelity = made.fidelity
             if fidelity is None or planned.engine is not Engine.ONNXRUNTIME_CPU:
                 answers = [loaded.infer(feed) for feed in order.calibration.feeds]
-                fidelity = compare(self._wanted, answers)
-            if fidelity.sqnr_db <= NOTHING_ALIKE_DB:
+                fidelity = compare(self._wanted, answers, order.task)
+            if fidelity.sqnr_db is not None and fidelity.sqnr_db <= NOTHING_ALIKE_DB:
                 raise InvalidInputError(
                     f"{planned.name}: on {planned.engine.value} its answers have nothing in common "
                     "with the source's"

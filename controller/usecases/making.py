@@ -43,6 +43,7 @@ from modelless.profiler.measure.campaign import BATCHES, CampaignSettings
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.records import Records
 from modelless.variants.conversion.converted import Source
+from modelless.variants.decoding import find_ctc
 from modelless.variants.graphs.inspection import OnnxFacts, check_signature, inspect_onnx
 from modelless.variants.making.origins import rebuild_variant
 from modelless.variants.making.recipe import default_recipe, load_recipe
@@ -68,6 +69,9 @@ _MOST_CALIBRATION: Final = 1024
 
 _METRIC: Final = "top-1"
 """Of a new task, unless another is named."""
+
+_TEXT_METRIC: Final = "exact-match"
+"""The same, where the model's metadata hold the characters that it reads."""
 
 
 @dataclass(slots=True)
@@ -255,8 +259,16 @@ def make(
             read = read_model(name, framework, known_task, validation, on_progress)
         graph = inspect_onnx(read.onnx_bytes)
         if known_task is None:
-            known_task = _read_task_off(str(task), graph, metric or _METRIC)
+            known_task = _read_task_off(str(task), graph, metric)
             on_progress(Note(f"note: the task {task} is new; its signature is read off the graph"))
+            if (decoding := known_task.decoding) is not None:
+                on_progress(
+                    Note(
+                        f"note: its output {decoding.output!r} is read as a text (CTC), with the "
+                        f"{len(known_task.labels) - 1} characters of the model's metadata; its "
+                        f"metric is {known_task.accuracy_metric}"
+                    )
+                )
         elif metric not in (None, known_task.accuracy_metric):
             raise InvalidInputError.of(
                 "--metric",
@@ -387,8 +399,8 @@ def _registered(registry: Registry, source: str, framework: str | None) -> Varia
     return scope.variants[0]
 
 
-def _read_task_off(name: str, facts: OnnxFacts, metric: str) -> Task:
-    """A new task with the signature of the graph."""
+def _read_task_off(name: str, facts: OnnxFacts, metric: str | None) -> Task:
+    """A new task with the signature of the graph, and the characters of its metadata."""
     hint = (
         f"Export it with a free first axis; or, if task {name!r} was meant to exist, see "
         "'modelless variants'."
@@ -397,7 +409,11 @@ def _read_task_off(name: str, facts: OnnxFacts, metric: str) -> Task:
         if spec.shape[:1] != (-1,):
             field, shape = f"the graph's {spec.name!r}: shape", list(spec.shape)
             raise InvalidInputError.of(field, shape, "-1 first, which counts items", hint)
-    return Task(name, facts.inputs, facts.outputs, metric)
+    found = find_ctc(facts.outputs, facts.metadata)
+    if found is None:
+        return Task(name, facts.inputs, facts.outputs, metric or _METRIC)
+    decoding, labels = found
+    return Task(name, facts.inputs, facts.outputs, metric or _TEXT_METRIC, "", labels, decoding)
 
 
 def _profile(

@@ -29,6 +29,7 @@ from modelless.controller.usecases.validating import (
     measure_file,
     remark_on_guessing,
     remark_on_precision,
+    remark_on_steps,
 )
 from modelless.profiler.cost_model.dominated import dominated_by_device, dominated_everywhere
 from modelless.profiler.devices.host import read_facts
@@ -159,7 +160,11 @@ def register(
             )  # fmt: skip
             measured = measure_file(planned, data, of_task, labelled, on_progress)
             accuracy = measured[0].accuracy
-            remarks = remark_on_precision(*measured, None), remark_on_guessing(accuracy, of_task)
+            remarks = (
+                remark_on_steps(measured[1], of_task),
+                remark_on_precision(*measured, None),
+                remark_on_guessing(accuracy, of_task),
+            )
             for remark in filter(None, remarks):
                 on_progress(Note(f"note: {remark}"))
         every = registry.variants(of_task.name, model, name, latest_only=False)

@@ -26,6 +26,7 @@ from modelless.controller.usecases.home import (
 )
 from modelless.controller.usecases.progress import Note, Progress, Step, ignore
 from modelless.profiler.devices.host import read_facts
+from modelless.variants.decoding import is_steps
 from modelless.variants.metrics import AGREEMENT, Metric, Score, find_metric
 from modelless.variants.metrics.outputs import is_scores
 from modelless.variants.metrics.paired import PairedDifference, compare_paired
@@ -165,6 +166,7 @@ def validate(
         )
     found = {each.variant.id: each for each in results}
     told = (
+        {name: remark_on_steps(judge, task) for name in found},
         {name: remark_on_precision(v.found, judge, precision_percent) for name, v in found.items()},
         {name: remark_on_guessing(v.found.accuracy, task) for name, v in found.items()},
         {name: v.not_stored and f"not stored, as {v.not_stored}" for name, v in found.items()},
@@ -281,6 +283,16 @@ def remark_on_guessing(accuracy: Accuracy, task: Task) -> str:
     return (
         f"{accuracy.percent:.1f} % is no better than guessing one of {classes} classes: are the "
         "labels indices from 0 on, in the order of the model's outputs?"
+    )
+
+
+def remark_on_steps(metric: Metric, task: Task) -> str:
+    """A remark that scores of steps are compared as they are, though they may spell texts."""
+    if metric.expects is not Expects.SEQUENCE or not any(map(is_steps, task.outputs)):
+        return ""
+    return (
+        "each step's best class is compared as it is: if the network was trained by CTC, say so in "
+        "the task file ('decoding'), or its accuracy is wrong"
     )
 
 

@@ -30,7 +30,7 @@ from modelless.variants.making.maker import receive_messages
 from modelless.variants.making.recipe import Recipe, Step, parse_step
 from modelless.variants.making.session import Session
 from modelless.variants.making.verification import Tolerance, verify_conversion
-from modelless.variants.vocabulary import Precision
+from modelless.variants.vocabulary import Precision, Task
 
 Progress = Callable[[str, int, int], None]
 """Called with the stage in words, variants done, and variants in all."""
@@ -90,12 +90,14 @@ class _Chains:
         source: as handed in.
         base_sha256: of its canonical form, with which every chain begins.
         calibration: with the source's answers.
+        task: says what the answers are; may be None.
         refusals: reasons by the lineage of what was refused.
     """
 
     source: bytes
     base_sha256: str
     calibration: CalibrationData
+    task: Task | None = None
     refusals: dict[str, str] = field(default_factory=dict)
 
     def lineage(self, steps: Sequence[Step]) -> Lineage:
@@ -125,6 +127,7 @@ class Builder:
         source: bytes,
         calibration: CalibrationData,
         on_progress: Progress | None = None,
+        task: Task | None = None,
     ) -> Iterator[MadeVariant | RefusedVariant]:
         """Make the recipe's variants, one by one.
 
@@ -132,6 +135,7 @@ class Builder:
             source: the trained model, an ONNX file's bytes.
             calibration: inputs as they will come; may be empty for makers that need none.
             on_progress: told of every step that is begun, if given.
+            task: says whether answers are texts, which are compared as such.
 
         Raises:
             IntegrityError: the source is no model that may run.
@@ -139,7 +143,7 @@ class Builder:
             StoreError: the work folder cannot be written; what is in it stays whole.
         """
         base = self._artifacts.put(write_model(read_model(source)))
-        chains = _Chains(source, base, with_answers(source, calibration))
+        chains = _Chains(source, base, with_answers(source, calibration), task)
         for done, (name, chain) in enumerate(recipe.chains.items()):
 
             def told(words: str, name: str = name, done: int = done) -> None:
@@ -172,7 +176,7 @@ class Builder:
                 source = Session(chains.source)
                 verify_conversion(source.run, made, chains.calibration, _LOSSLESS)
             found = run_all(Session(made), chains.calibration)
-            fidelity = compare(chains.calibration.answers, found)
+            fidelity = compare(chains.calibration.answers, found, chains.task)
         makers = [step.with_settings for step in steps]
         return MadeVariant(
             name=name,

@@ -86,6 +86,7 @@ class TaskRow(Base):
     accuracy_metric: Mapped[str]
     description: Mapped[str]
     labels: Mapped[list[Any]]
+    decoding: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     added_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 

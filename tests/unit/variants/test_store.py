@@ -182,6 +182,7 @@ class TestSchema:
             session.execute(text("DROP TABLE version_lines"))
             session.execute(text("DROP TABLE pair_runs"))
             session.execute(text("ALTER TABLE variants DROP COLUMN graph_facts"))
+            session.execute(text("ALTER TABLE tasks DROP COLUMN decoding"))
             session.execute(text("UPDATE modelless_revision SET version_num = '0001'"))
             session.execute(text("UPDATE schema_versions SET revision = '0001'"))
         store.close()
