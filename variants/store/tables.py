@@ -150,14 +150,16 @@ class VariantRow(Base):
 
 
 class MeasurementRow(Base):
-    """A placement measured at one batch size on one machine.
+    """A placement measured at one batch size, with items of one size, on one machine.
 
     ``variant_id`` and ``device_class`` are not foreign keys: profiles can be brought in from a file
     before the variants they speak of, and outlive them.
     """
 
     __tablename__ = "measurements"
-    __table_args__ = (UniqueConstraint("variant_id", "device_class", "batch", "fingerprint"),)
+    __table_args__ = (
+        UniqueConstraint("variant_id", "device_class", "batch", "shape", "fingerprint"),
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     variant_id: Mapped[str]
@@ -178,6 +180,8 @@ class MeasurementRow(Base):
     noise: Mapped[float]
     measured_at: Mapped[datetime]
     fingerprint: Mapped[str]
+    shape: Mapped[str]
+    is_typical: Mapped[bool]
 
 
 class PairRunRow(Base):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -27,6 +29,9 @@ _LOOK_GROWTH: Final = 1.2
 """Looked at each time the items have grown by this factor: resampling after every batch would cost
 more than running the variant."""
 
+_SHAPES_AT: Final = (0.5, 0.0, 0.25, 0.75, 1.0)
+"""Quantiles of the items' elements whose shapes are noted: what profiles are measured at."""
+
 OnProgress = Callable[[int, int, Score | None], None]
 """Told how many items are done, how many there are at most, and the score when it was looked at."""
 
@@ -49,6 +54,8 @@ class MeasuredAccuracy:
         evidence: a row an item, in the order that ``SEED`` gives; see ``Metric.evidence``.
         set_sha256: of the validation set.
         set_items: how many items it has.
+        item_shapes: sizes of the items, by input: the median's first, then those of some other
+            quantiles and of the largest.
     """
 
     accuracy: Accuracy
@@ -56,6 +63,7 @@ class MeasuredAccuracy:
     evidence: NDArray[Any]
     set_sha256: str
     set_items: int
+    item_shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
 
 
 def measure_accuracy(
@@ -97,9 +105,12 @@ def measure_accuracy(
     order = random_order(len(validation_set))[:sample]
     rows: list[NDArray[Any]] = []
     done, look_at, found = 0, FEWEST_ITEMS, None
+    shapes: Counter[tuple[tuple[str, tuple[int, ...]], ...]] = Counter()
     for part in validation_set.batches(batch, order):
         rows.append(metric.evidence(session.infer(part.inputs), part.expected))
         done += len(part.expected)
+        shape = ((name, array.shape[1:]) for name, array in part.inputs.items())
+        shapes[tuple(sorted(shape))] += len(part.expected)
         if precision_percent is not None and done >= look_at:
             look_at = int(done * _LOOK_GROWTH)
             found = score(metric, np.concatenate(rows))
@@ -128,7 +139,18 @@ def measure_accuracy(
         evidence,
         validation_set.sha256,
         len(validation_set),
+        _typical_shapes(shapes),
     )
+
+
+def _typical_shapes(
+    counts: Counter[tuple[tuple[str, tuple[int, ...]], ...]],
+) -> tuple[Mapping[str, tuple[int, ...]], ...]:
+    """The shapes at some quantiles of their elements, each once; the median's first."""
+    ascending = sorted(counts, key=lambda shape: sum(math.prod(sizes) for _, sizes in shape))
+    ends = np.cumsum([counts[shape] for shape in ascending])
+    places = [int(np.searchsorted(ends, share * ends[-1])) for share in _SHAPES_AT]
+    return tuple(dict(ascending[place]) for place in dict.fromkeys(places))
 
 
 def random_order(count: int) -> list[int]:

@@ -11,6 +11,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from modelless.profiler.cost_model.size_model import SizeModel
+from modelless.profiler.devices.host import read_facts
+from modelless.profiler.measure.records import Records
 from modelless.variants.registry.registry import open_registry
 from modelless.variants.vocabulary import CtcDecoding
 
@@ -157,3 +160,51 @@ def test_an_item_that_does_not_fit_is_named(
     np.save(lines / "3.npy", array)
     ran = register(run, net, lines, "decoding: {kind: ctc, alphabet: net.onnx}")
     assert (ran.code, "3.npy" in ran.err, said in ran.err) == (2, True, True), ran.err
+
+
+def test_profiles_are_of_the_sizes_that_accuracy_was_measured_on(
+    run: Run, home: Path, net: Path, lines: Path
+) -> None:
+    assert register(run, net, lines, "decoding: {kind: ctc, alphabet: net.onnx}").code == 0
+    quick = ("profile", "lines", "--batches", "1,2,4", "--accept-noise", "--json")
+    ran = run(*quick)
+    assert ran.code == 0, ran.err
+    found = ran.document["placements"]
+    shapes = [(each["item_shape"], each["is_typical"]) for each in found]
+    # Five items each of widths 2, 3, 3 and 8.
+    assert shapes == [("strokes=2", False), ("strokes=3", True), ("strokes=8", False)]
+    assert [[point["batch"] for point in each["batches"]] for each in found] == [
+        [1, 4], [1, 2, 4], [1, 4]
+    ]  # fmt: skip
+    assert ran.document["measured"] == 7
+    with closing(open_registry(home)) as registry:
+        records = Records(registry.store)
+        assert {row.shape for row in records.current(read_facts())} == {"strokes=3"}
+        model = SizeModel(records.every_size(read_facts()))
+    assert model.sizes("lines/m/fp32@1", "cpu-1") == (2, 3, 8)
+    ran = run(*quick, "--shape", "strokes=40,10")
+    assert [each["item_shape"] for each in ran.document["placements"] if each["is_typical"]] == [
+        "strokes=3", "strokes=40"
+    ]  # fmt: skip
+    shown = run("profile", "lines", "--batches", "1,2,4", "--accept-noise", "--budget", "1s").out
+    assert "strokes=3 ." in shown
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ("strokes", "an input and sizes such as"),
+        ("strokes=", "an input and sizes such as"),
+        ("strokes=4x", "an input and sizes such as"),
+        ("strokes=-1", "an input and sizes such as"),
+        ("strokes=0", "-1 is 1 or more"),
+        ("strokes=4x4", "sizes of [-1]"),
+        ("image=48x320", "inputs with free sizes: ['strokes']"),
+    ],
+)
+def test_a_size_that_cannot_be(
+    run: Run, home: Path, net: Path, lines: Path, shape: str, said: str
+) -> None:
+    assert register(run, net, lines, "decoding: {kind: ctc, alphabet: net.onnx}").code == 0
+    ran = run("profile", "lines", "--shape", shape, "--accept-noise")
+    assert (ran.code, said in ran.err) == (2, True), ran.err
