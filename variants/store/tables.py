@@ -145,6 +145,7 @@ class VariantRow(Base):
         JSON(none_as_null=True), deferred=True
     )
     added_at: Mapped[datetime] = mapped_column(default=utc_now)
+    retired_at: Mapped[datetime | None]
 
     artifact: Mapped[ArtifactRow] = relationship(lazy="joined", innerjoin=True)
 
@@ -223,7 +224,7 @@ class DeviceClassRow(Base):
 
 
 class VersionLineRow(Base):
-    """A ``versions.Line`` that somebody changed; a variant without one has its newest version.
+    """A ``versions.Line`` that somebody changed; of a variant without one, the first is current.
 
     ``name`` is ``task/model/variant``; ``number`` grows with every change to any line;
     ``evidence`` is what is known of the trial so far, for a control loop that is started anew.
