@@ -21,8 +21,9 @@ from modelless.controller.usecases.validating import (
 from modelless.variants.conversion.converted import Source
 from modelless.variants.making.builder import Builder, MadeVariant, RefusedVariant
 from modelless.variants.making.calibration import CalibrationData, to_npz
-from modelless.variants.making.fidelity import NOTHING_ALIKE_DB, Fidelity, compare, run_all
+from modelless.variants.making.fidelity import NOTHING_ALIKE_DB, Fidelity, compare
 from modelless.variants.making.origins import Origin, find_origin
+from modelless.variants.making.pieces import Answers
 from modelless.variants.making.recipe import Recipe
 from modelless.variants.making.session import Session as Graph
 from modelless.variants.metrics import Metric, Score
@@ -141,7 +142,7 @@ class _Making:
 
     def run(self) -> Family:
         order, source = self._order, self._order.source.onnx_bytes
-        self._wanted = run_all(Graph(source), order.calibration)
+        self._wanted = Answers(Graph(source), order.calibration)
         self._registry.artifacts.put(source)
         self._data_sha256 = self._registry.artifacts.put(to_npz(order.calibration))
         family = Family()
@@ -257,7 +258,7 @@ class _Making:
         try:
             fidelity = made.fidelity
             if fidelity is None or planned.engine is not Engine.ONNXRUNTIME_CPU:
-                answers = [loaded.infer(feed) for feed in order.calibration.feeds]
+                answers = (loaded.infer(dict(feed)) for feed in self._wanted.calls.feeds)
                 fidelity = compare(self._wanted, answers, order.task)
             if fidelity.sqnr_db is not None and fidelity.sqnr_db <= NOTHING_ALIKE_DB:
                 raise InvalidInputError(

@@ -27,6 +27,7 @@ from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.fidelity import Fidelity, compare, run_all
 from modelless.variants.making.lineage import Lineage, lineage_of
 from modelless.variants.making.maker import receive_messages
+from modelless.variants.making.pieces import Answers, run_each
 from modelless.variants.making.recipe import Recipe, Step, parse_step
 from modelless.variants.making.session import Session
 from modelless.variants.making.verification import Tolerance, verify_conversion
@@ -89,7 +90,8 @@ class _Chains:
     Attributes:
         source: as handed in.
         base_sha256: of its canonical form, with which every chain begins.
-        calibration: with the source's answers.
+        calibration: with the source's answers, if a maker asks for them.
+        wanted: the source's answers; None without calibration data.
         task: says what the answers are; may be None.
         refusals: reasons by the lineage of what was refused.
     """
@@ -97,6 +99,7 @@ class _Chains:
     source: bytes
     base_sha256: str
     calibration: CalibrationData
+    wanted: Answers | None = None
     task: Task | None = None
     refusals: dict[str, str] = field(default_factory=dict)
 
@@ -143,7 +146,11 @@ class Builder:
             StoreError: the work folder cannot be written; what is in it stays whole.
         """
         base = self._artifacts.put(write_model(read_model(source)))
-        chains = _Chains(source, base, with_answers(source, calibration), task)
+        steps = [step for chain in recipe.chains.values() for step in chain]
+        if any(step.with_settings.needs_answers for step in steps):
+            calibration = with_answers(source, calibration)
+        wanted = Answers(Session(source), calibration) if calibration.feeds else None
+        chains = _Chains(source, base, calibration, wanted, task)
         for done, (name, chain) in enumerate(recipe.chains.items()):
 
             def told(words: str, name: str = name, done: int = done) -> None:
@@ -170,13 +177,13 @@ class Builder:
             notes += result.notes
         made = self._artifacts.read(result.sha256)
         fidelity = None
-        if chains.calibration.feeds:
+        if chains.wanted is not None:
             told("comparing with the source")
             if all(step.with_settings.lossless for step in steps):
                 source = Session(chains.source)
-                verify_conversion(source.run, made, chains.calibration, _LOSSLESS)
-            found = run_all(Session(made), chains.calibration)
-            fidelity = compare(chains.calibration.answers, found, chains.task)
+                verify_conversion(source.run, made, chains.wanted.calls, _LOSSLESS)
+            found = run_each(Session(made), chains.wanted.calls)
+            fidelity = compare(chains.wanted, found, chains.task)
         makers = [step.with_settings for step in steps]
         return MadeVariant(
             name=name,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from modelless.variants.vocabulary import Task
 Outputs = Mapping[str, NDArray[Any]]
 
 _EXACT_DB: Final = 200.0
+_VALUES_AT_ONCE: Final = 1 << 20
 
 NOTHING_ALIKE_DB: Final = -_EXACT_DB
 """The ``sqnr_db`` of answers that are no numbers, or are other than zero where the source's are."""
@@ -64,7 +66,7 @@ def run_all(session: Session, calibration: CalibrationData) -> list[Outputs]:
 
 
 def compare(
-    source: Sequence[Outputs], made: Sequence[Outputs], task: Task | None = None
+    source: Iterable[Outputs], made: Iterable[Outputs], task: Task | None = None
 ) -> Fidelity:
     """``made`` against ``source``, call by call; outputs are matched by name.
 
@@ -76,15 +78,17 @@ def compare(
     Raises:
         InvalidInputError: other names or shapes, or nothing to compare.
     """
-    if not source or len(source) != len(made):
-        raise InvalidInputError.of(
-            "calls of the made model", len(made), f"{len(source)}, 1 or more"
-        )
     largest, items, agreed, classified, same_texts = 0.0, 0, 0, 0, 0
     decoding, labels = (None, ()) if task is None else (task.decoding, task.labels)
     signal: dict[str, float] = {}
     noise: dict[str, float] = {}
-    for call, (wanted, found) in enumerate(zip(source, made, strict=True)):
+    calls = 0
+    for call, (wanted, found) in enumerate(zip_longest(source, made)):
+        calls = call + 1
+        if wanted is None or found is None:
+            raise InvalidInputError.of(
+                "calls of the made model", f"{call} or more", "as many as of its source"
+            )
         _check_shapes(call, wanted, found)
         items += len(np.atleast_1d(next(iter(wanted.values()))))
         classes = _classes(wanted)
@@ -99,10 +103,15 @@ def compare(
         for name, array in wanted.items():
             if array.dtype.kind != "f":
                 continue
-            x, y = array.astype(np.float64), found[name].astype(np.float64)
-            largest = max(largest, float(np.max(np.abs(x - y), initial=0.0)))
-            signal[name] = signal.get(name, 0.0) + float((x**2).sum())
-            noise[name] = noise.get(name, 0.0) + float(((x - y) ** 2).sum())
+            flat, others = array.reshape(-1), found[name].reshape(-1)
+            for start in range(0, max(1, flat.size), _VALUES_AT_ONCE):
+                x = flat[start : start + _VALUES_AT_ONCE].astype(np.float64)
+                error = x - others[start : start + _VALUES_AT_ONCE]
+                largest = max(largest, float(np.max(np.abs(error), initial=0.0)))
+                signal[name] = signal.get(name, 0.0) + float((x**2).sum())
+                noise[name] = noise.get(name, 0.0) + float((error**2).sum())
+    if not calls:
+        raise InvalidInputError.of("calls of the made model", calls, "1 or more")
     return Fidelity(
         max_abs=largest,
         sqnr_db=min((_ratio_db(signal[name], noise[name]) for name in signal), default=None),
