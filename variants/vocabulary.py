@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from modelless.common.errors import InvalidInputError
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_SET_HASH = re.compile(r"\(sha256 ([0-9a-f]{12})\)$")
 
 
 def check_name(field: str, value: object) -> str:
@@ -106,6 +107,12 @@ class Accuracy:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.percent) and 0.0 <= self.percent <= 100.0):
             raise InvalidInputError.of("accuracy.percent", self.percent, "0 to 100")
+
+    @property
+    def set_name(self) -> str:
+        """What identifies the validation set of a measured accuracy: its hash, else its source."""
+        found = _SET_HASH.search(self.source)
+        return found[1] if found else self.source
 
 
 @dataclass(frozen=True, slots=True)

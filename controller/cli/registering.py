@@ -215,7 +215,7 @@ def variants(
 
     Example: modelless variants imagenet
     """
-    from modelless.controller.usecases.registering import list_variants
+    from modelless.controller.usecases.registering import list_variants, remarks_on_sets
 
     found = list_variants(
         *(scopes or ()), all_versions=all_versions, config=config, home=ctx.obj
@@ -244,3 +244,5 @@ def variants(
         right=[3 + all_versions],
         whole=0,
     )
+    for remark in remarks_on_sets(row.variant for row in found):
+        say(f"note: {remark}")

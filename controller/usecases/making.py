@@ -297,6 +297,7 @@ def make(
             items=items,
             sample=min(count, sample or count),
             metric=judge,
+            available=count,
         )
         family = make_family(registry, home_folder(home), order, on_progress)
         variants = [member.variant for member in family.members]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -213,6 +213,30 @@ def register(
     if absent := engine_status(runs_on).missing:
         on_progress(Note(f"note: it cannot be profiled or served here: {absent}"))
     return variant
+
+
+def remarks_on_sets(variants: Iterable[Variant]) -> list[str]:
+    """A remark for each task whose accuracies were measured on several validation sets."""
+    measured: dict[str, dict[str, list[Variant]]] = {}
+    for variant in variants:
+        if variant.accuracy.provenance is Provenance.MEASURED:
+            sets = measured.setdefault(variant.task, {})
+            sets.setdefault(variant.accuracy.set_name, []).append(variant)
+    return [
+        f"accuracies of task {task} are of {len(sets)} validation sets, which cannot be compared: "
+        + "; ".join(
+            f"{_some([each.id for each in some])} on {some[0].accuracy.source}"
+            for some in sets.values()
+        )
+        + f". To renew all on one: modelless validate --task {task} --data PATH"
+        for task, sets in measured.items()
+        if len(sets) > 1
+    ]
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,7 @@ class MeasuredAccuracy:
         set_items: how many items it has.
         item_shapes: sizes of the items, by input: the median's first, then those of some other
             quantiles and of the largest.
+        skipped: items of the order that were left out, as ``skip`` said.
     """
 
     accuracy: Accuracy
@@ -64,6 +65,7 @@ class MeasuredAccuracy:
     set_sha256: str
     set_items: int
     item_shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
+    skipped: int = 0
 
 
 def measure_accuracy(
@@ -72,6 +74,7 @@ def measure_accuracy(
     metric: Metric,
     *,
     sample: int | None = None,
+    skip: int = 0,
     precision_percent: float | None = None,
     batch: int = BATCH,
     on_progress: OnProgress | None = None,
@@ -87,6 +90,7 @@ def measure_accuracy(
         validation_set: labelled as the metric needs.
         metric: what judges.
         sample: use so many items at most; all of them by default.
+        skip: leave out so many items, the first of the order: those used before.
         precision_percent: half-width that suffices, in points.
         batch: items run at a time.
         on_progress: told after every batch.
@@ -102,7 +106,7 @@ def measure_accuracy(
         raise InvalidInputError.of("precision", precision_percent, "more than 0, less than 50")
     if not 1 <= batch <= 1024:
         raise InvalidInputError.of("batch", batch, "1 to 1024")
-    order = random_order(len(validation_set))[:sample]
+    order = random_order(len(validation_set))[skip:][:sample]
     rows: list[NDArray[Any]] = []
     done, look_at, found = 0, FEWEST_ITEMS, None
     shapes: Counter[tuple[tuple[str, tuple[int, ...]], ...]] = Counter()
@@ -140,6 +144,7 @@ def measure_accuracy(
         validation_set.sha256,
         len(validation_set),
         _typical_shapes(shapes),
+        skip,
     )
 
 

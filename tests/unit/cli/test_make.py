@@ -538,3 +538,19 @@ def test_a_torch_network(run: Run, home: Path, tmp_path: Path) -> None:
                  recipe(tmp_path, chains), task="digits")  # fmt: skip
     assert again.code == 0, again.err
     assert again.document["source"]["framework"] == "pytorch"
+
+
+def test_the_best_of_many_is_measured_on_other_items(
+    run: Run, home: Path, source: Path, data: Path
+) -> None:
+    words = ("--recipe", recipe(data.parent, RECIPE), "--engine", "onnxruntime-cpu")
+    ran = make(run, source, data, *words, "--sample", 100)
+    assert ran.code == 0, ran.err
+    assert "was the best of 3 on 100 items, with" in ran.err
+    with closing(open_registry(home)) as registry:
+        variants = registry.variants("clothes")
+        outcomes = latest_outcomes(registry.store, [variant.id for variant in variants])
+    assert sorted(each.seed for each in outcomes.values()) == [-100, 0, 0]
+    assert {len(each.is_right) for each in outcomes.values()} == {100}
+    again = make(run, source, data, *words, "--sample", 100)
+    assert (again.code, "was the best of" in again.err) == (0, False)
