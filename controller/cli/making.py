@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from modelless.common.errors import NoisyMachineError
 from modelless.controller.cli.arguments import (
     DeviceClasses,
     Framework,
@@ -18,7 +17,6 @@ from modelless.controller.cli.arguments import (
     names_of,
     seconds_of,
 )
-from modelless.controller.cli.failures import Failed
 from modelless.controller.cli.screen import (
     Json,
     accuracy_text,
@@ -93,7 +91,7 @@ def make(
         str | None, Option(metavar="TIME", help="Time for profiling, e.g. 90s.")
     ] = None,
     accept_noise: Annotated[
-        bool, Option("--accept-noise", help="Profile on a noisy machine too; not trusted then.")
+        bool, Option("--accept-noise", help="Do not wait for a quiet machine to profile.")
     ] = False,
     report: Annotated[
         Path | None,
@@ -132,17 +130,12 @@ def make(
         )  # fmt: skip
     if not as_json:
         _show_family(made)
-    elif made.noise is None:
+    else:
         emit(made.document())
     for line in _remarks(made):
         say(line)
     for name, reason in made.failed.items():
         say(f"failed: {name}: {reason}")
-    if made.noise is not None:
-        raise Failed(
-            NoisyMachineError(f"made and registered, but not profiled: {made.noise}"),
-            made.document() if as_json else {},
-        )
     if made.failed:
         raise typer.Exit(1)
 

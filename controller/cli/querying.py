@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer import Argument, Option
@@ -32,6 +32,8 @@ from modelless.variants.vocabulary import SLO
 
 if TYPE_CHECKING:
     from modelless.controller.usecases.selecting import Selection
+
+_SHOWN: Final = 3  # variants without a profile that are named
 
 
 def select(
@@ -71,8 +73,12 @@ def select(
         _show_selection(found)
     for name, why in found.dominated.items():
         say(f"note: {name} is not served: {why}")
-    for name in found.without_profile:
-        say(f"note: {name} has no profile here, so it cannot be chosen: run 'modelless profile'")
+    if names_without := found.without_profile:
+        shown, more = ", ".join(names_without[:_SHOWN]), len(names_without) - _SHOWN
+        say(
+            f"note: no profile here, so not to be chosen: {shown}"
+            f"{f' and {more} more' if more > 0 else ''}; run 'modelless profile {found.task}'"
+        )
     if found.refusal is not None:
         raise Failed(found.refusal, found.document())
     if as_json:

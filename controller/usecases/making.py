@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -85,7 +85,6 @@ class MadeFamily:
         measurements: of the smallest measured batch, by variant id and device class.
         victors: the variant that dominates a variant, by device class; itself if none does.
         failed: what went wrong while profiling, by placement.
-        noise: why nothing was profiled: the machine was too noisy; None if it was quiet.
         report: folder of the report; None if none was drawn.
         elapsed_s: seconds that all of it took.
     """
@@ -96,7 +95,6 @@ class MadeFamily:
     measurements: Mapping[tuple[str, str], Measurement]
     victors: Mapping[str, Mapping[str, str]]
     failed: Mapping[str, str]
-    noise: NoisyMachineError | None = None
     report: Path | None = None
     elapsed_s: float = 0.0
 
@@ -210,7 +208,8 @@ def make(
         device_classes: to profile on.
         batches: sizes to profile, ascending.
         budget_s: time for profiling.
-        accept_noise: profile on a noisy machine too; such measurements are not trusted.
+        accept_noise: do not wait for a quiet machine to profile. On one that stays noisy, variants
+            are profiled all the same; such measurements are not trusted.
         report: draw the family to this folder.
         draws_report: without a ``report``, draw it to ``MODEL-report`` if Matplotlib is installed.
         home: see ``home_folder``.
@@ -301,13 +300,14 @@ def make(
         )
         family = make_family(registry, home_folder(home), order, on_progress)
         variants = [member.variant for member in family.members]
-        noise, failed = None, dict[str, str]()
         try:
             failed = _profile(registry, variants, devices, facts, settings, on_progress)
         except NoisyMachineError as error:
-            noise = error
+            on_progress(Note(f"note: profiled all the same, and marked as not trusted: {error}"))
+            noisy = replace(settings, accept_noise=True)
+            failed = _profile(registry, variants, devices, facts, noisy, on_progress)
         least, victors = _compare(registry, known_task, devices, facts)
-        made = MadeFamily(order, family, devices, least, victors, failed, noise)
+        made = MadeFamily(order, family, devices, least, victors, failed)
         if folder is not None or draws_report:
             folder = folder or Path(f"{order.model.name}-report")
             try:
