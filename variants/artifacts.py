@@ -180,6 +180,30 @@ class ArtifactStore:
         """The artifact's bytes, checked. Raises as ``fetch``."""
         return read_verified(self.fetch(sha256), sha256, max_bytes=self.max_bytes)
 
+    def remove(self, sha256: str) -> int:
+        """Remove an artifact, and return its bytes; 0 if it was not there.
+
+        Raises:
+            StoreError: it cannot be removed.
+        """
+        check_sha256(sha256)
+        try:
+            if self._folder is not None:
+                path = _path(self._folder, sha256)
+                size_bytes = path.stat().st_size
+                path.unlink()
+            else:
+                size_bytes = int(self._fs.info(self._remote(sha256))["size"])
+                self._fs.rm_file(self._remote(sha256))
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            raise StoreError(
+                f"The artifact {sha256} cannot be removed from {self.url} "
+                f"({error.strerror or error}). Nothing refers to it any more."
+            ) from error
+        return size_bytes
+
     def __contains__(self, sha256: str) -> bool:
         """Whether a file of that name is there; its contents are not looked at."""
         check_sha256(sha256)

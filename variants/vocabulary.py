@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from modelless.common.errors import InvalidInputError
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_SET_HASH = re.compile(r"\(sha256 ([0-9a-f]{12})\)$")
 
 
 def check_name(field: str, value: object) -> str:
@@ -107,6 +108,25 @@ class Accuracy:
         if not (math.isfinite(self.percent) and 0.0 <= self.percent <= 100.0):
             raise InvalidInputError.of("accuracy.percent", self.percent, "0 to 100")
 
+    @property
+    def set_name(self) -> str:
+        """What identifies the validation set of a measured accuracy: its hash, else its source."""
+        found = _SET_HASH.search(self.source)
+        return found[1] if found else self.source
+
+
+@dataclass(frozen=True, slots=True)
+class CtcDecoding:
+    """That an output is read as a text, by connectionist temporal classification.
+
+    Attributes:
+        output: its name; FP [-1, steps, classes], a score for each of the task's labels.
+        blank: the class that stands for no character.
+    """
+
+    output: str
+    blank: int = 0
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -116,7 +136,9 @@ class Task:
         name: e.g. ``imagenet``.
         inputs, outputs: the signature all of the task's variants share.
         accuracy_metric: e.g. ``top-1``.
-        labels: class names by index; empty where outputs are not classes.
+        labels: class names by index; empty where outputs are not classes. Of a task whose answers
+            are texts, the alphabet.
+        decoding: how an output is read as a text; None where answers are no texts.
     """
 
     name: str
@@ -125,9 +147,32 @@ class Task:
     accuracy_metric: str
     description: str = ""
     labels: tuple[str, ...] = ()
+    decoding: CtcDecoding | None = None
 
     def __post_init__(self) -> None:
         check_name("task.name", self.name)
+        if self.decoding is not None:
+            self._check_decoding(self.decoding)
+
+    def _check_decoding(self, decoding: CtcDecoding) -> None:
+        spec = next((each for each in self.outputs if each.name == decoding.output), None)
+        if spec is None or not spec.datatype.startswith("FP") or len(spec.shape) != 3:
+            shown = [f"{each.name} {each.datatype} {list(each.shape)}" for each in self.outputs]
+            allowed = f"FP32 [-1, steps, classes]; outputs: {'; '.join(shown)}"
+            raise InvalidInputError.of("task.decoding.output", decoding.output, allowed)
+        count = len(self.labels)
+        if not 0 <= decoding.blank < count:
+            allowed = f"0 to {count - 1}, a class of the alphabet with its blank"
+            raise InvalidInputError.of("task.decoding.blank", decoding.blank, allowed)
+        if spec.shape[2] not in (-1, count):
+            raise InvalidInputError.of(
+                "task.decoding.alphabet",
+                f"{count - 1} characters and a blank",
+                f"{spec.shape[2]} together, the classes of output {spec.name!r}",
+                "A character that is missing may be the space."
+                if count + 1 == spec.shape[2]
+                else "",
+            )
 
 
 @dataclass(frozen=True, slots=True)

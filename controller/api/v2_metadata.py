@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -74,16 +74,21 @@ def model_ready(name: str, ready: bool, reason: str = "") -> Reply:
 
 
 def model_metadata(name: str, task: Task, versions: Sequence[str]) -> Reply:
-    """``GET /v2/models/{name}``: the signature of its task. ``name`` is as the client asked."""
-    return render_json(
-        {
-            "name": name,
-            "versions": list(versions),
-            "platform": PLATFORM,
-            "inputs": [_describe(spec) for spec in task.inputs],
-            "outputs": [_describe(spec) for spec in task.outputs],
-        }
-    )
+    """``GET /v2/models/{name}``: the signature of its task. ``name`` is as the client asked.
+
+    Of a task whose answers are texts, ``parameters.decoding`` says how its output is read.
+    """
+    told: dict[str, Any] = {
+        "name": name,
+        "versions": list(versions),
+        "platform": PLATFORM,
+        "inputs": [_describe(spec) for spec in task.inputs],
+        "outputs": [_describe(spec) for spec in task.outputs],
+    }
+    if task.decoding is not None:
+        decoding = {"kind": "ctc", **asdict(task.decoding), "labels": list(task.labels)}
+        told["parameters"] = {"decoding": decoding}
+    return render_json(told)
 
 
 def model_config(name: str, task: Task, max_batch_items: int) -> Reply:

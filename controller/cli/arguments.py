@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -96,6 +97,19 @@ def counts_of(field: str, text: str, least: int, most: int, allowed: str) -> lis
     if not all(re.fullmatch(r"[0-9]{1,9}", word) and least <= int(word) <= most for word in words):
         raise InvalidInputError.of(field, text, allowed)
     return sorted({int(word) for word in words})
+
+
+def shapes_of(texts: Sequence[str]) -> dict[str, list[tuple[int, ...]]]:
+    """``image=48x320,48x640`` as sizes by input; InvalidInputError if one is no such list."""
+    found: dict[str, list[tuple[int, ...]]] = {}
+    for text in texts:
+        name, _, sizes = text.rpartition("=")
+        if not name or not re.fullmatch(r"[0-9]{1,7}([x,][0-9]{1,7})*", sizes):
+            allowed = "an input and sizes such as image=48x320,48x640"
+            raise InvalidInputError.of("shape", text, allowed)
+        items = (each.split("x") for each in sizes.split(","))
+        found.setdefault(name, []).extend(tuple(map(int, item)) for item in items)
+    return found
 
 
 def names_of(field: str, text: str) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from modelless.common.errors import NoisyMachineError
 from modelless.controller.cli.arguments import (
     DeviceClasses,
     Framework,
@@ -18,7 +17,6 @@ from modelless.controller.cli.arguments import (
     names_of,
     seconds_of,
 )
-from modelless.controller.cli.failures import Failed
 from modelless.controller.cli.screen import (
     Json,
     accuracy_text,
@@ -34,6 +32,7 @@ from modelless.variants.vocabulary import Precision
 if TYPE_CHECKING:
     from modelless.controller.usecases.family import Member
     from modelless.controller.usecases.making import MadeFamily
+    from modelless.variants.making.fidelity import Fidelity
 
 
 def make(
@@ -55,7 +54,11 @@ def make(
     ] = None,
     task_file: TaskFile = None,
     metric: Annotated[
-        str | None, Option(metavar="NAME", help="Of a task read off the graph; default: top-1.")
+        str | None,
+        Option(
+            metavar="NAME",
+            help="Of a task read off the graph; default: top-1, exact-match of texts.",
+        ),
     ] = None,
     model: Annotated[str | None, Option(help="What the model is called; made if new.")] = None,
     framework: Framework = None,
@@ -88,7 +91,7 @@ def make(
         str | None, Option(metavar="TIME", help="Time for profiling, e.g. 90s.")
     ] = None,
     accept_noise: Annotated[
-        bool, Option("--accept-noise", help="Profile on a noisy machine too; not trusted then.")
+        bool, Option("--accept-noise", help="Do not wait for a quiet machine to profile.")
     ] = False,
     report: Annotated[
         Path | None,
@@ -127,17 +130,12 @@ def make(
         )  # fmt: skip
     if not as_json:
         _show_family(made)
-    elif made.noise is None:
+    else:
         emit(made.document())
     for line in _remarks(made):
         say(line)
     for name, reason in made.failed.items():
         say(f"failed: {name}: {reason}")
-    if made.noise is not None:
-        raise Failed(
-            NoisyMachineError(f"made and registered, but not profiled: {made.noise}"),
-            made.document() if as_json else {},
-        )
     if made.failed:
         raise typer.Exit(1)
 
@@ -190,7 +188,7 @@ def _show_family(made: MadeFamily) -> None:
         (
             member.variant.id,
             accuracy_text(member.variant.accuracy),
-            f"{member.origin.fidelity.sqnr_db:.0f}",
+            *_fidelity(member.origin.fidelity),
             mebibytes(member.variant.artifact_bytes),
             *(_latency(made, member, name) for name in names),
             _memory(made, member),
@@ -202,11 +200,21 @@ def _show_family(made: MadeFamily) -> None:
         for member in members
     ]
     show_table(
-        ["variant", "accuracy", "SQNR dB", "file MiB", *heads, "memory MiB", "dominated by"],
+        [
+            "variant",
+            "accuracy",
+            "SQNR dB",
+            "same",
+            "file MiB",
+            *heads,
+            "memory MiB",
+            "dominated by",
+        ],
         cells,
-        caption="SQNR: against the source's outputs, 200 is equal; ms: median of one item"
+        caption="SQNR: against the source's outputs, 200 is equal; same: the source's answer, text "
+        "or class; ms: median of one item"
         f"{'' if all_trusted else '; *: not trusted, it was too noisy'}",
-        right=range(2, 5 + len(names)),
+        right=range(2, 6 + len(names)),
         whole=0,
     )
 
@@ -231,6 +239,14 @@ def _remarks(made: MadeFamily) -> Iterator[str]:
     )
     if made.report is not None:
         yield f"report: {made.report / 'report.html'}"
+
+
+def _fidelity(fidelity: Fidelity) -> tuple[str, str]:
+    sqnr_db, same = fidelity.sqnr_db, fidelity.same_answers
+    return (
+        "" if sqnr_db is None else f"{sqnr_db:.0f}",
+        "" if same is None else f"{same:.1%}",
+    )
 
 
 def _latency(made: MadeFamily, member: Member, device: str) -> str:

@@ -16,6 +16,7 @@ from modelless.controller.cli.arguments import (
     batches_of,
     names_of,
     seconds_of,
+    shapes_of,
     share_of,
 )
 from modelless.controller.cli.screen import (
@@ -52,6 +53,14 @@ def profile(
     scopes: Scopes = None,
     device_class: DeviceClasses = "cpu-1",
     batches: Annotated[str, Option(metavar="N,...", help="Batch sizes to measure.")] = "1,2,4,8",
+    shape: Annotated[
+        list[str] | None,
+        Option(
+            metavar="INPUT=SIZES,...",
+            help="Sizes of an item, where the task leaves some free, e.g. image=48x320,48x640; "
+            "default: some of those that accuracy was measured on.",
+        ),
+    ] = None,
     budget: Annotated[
         str | None,
         Option(
@@ -93,10 +102,10 @@ def profile(
 ) -> None:
     """Measure what variants cost on this machine.
 
-    Latency by batch, throughput, memory, load time. What was measured here before is not measured
-    again, so an interrupted run goes on where it was left; --drifted measures only what was slower
-    or quicker in service since. A machine too noisy to be trusted is refused with exit
-    code 10. The device itself is measured first, once: see 'modelless device'.
+    Latency by batch and by the size of items, throughput, memory, load time. What was measured here
+    before is not measured again, so an interrupted run goes on where it was left; --drifted
+    measures only what was slower or quicker in service since. A machine too noisy to be trusted is
+    refused with exit code 10. The device itself is measured first, once: see 'modelless device'.
 
     Examples: modelless profile imagenet --budget 90s --csv imagenet.csv; modelless profile report
     imagenet (pictures of what was measured); modelless profile -- report (a task called report)
@@ -109,7 +118,8 @@ def profile(
 
     with show_progress() as progress:
         found = measure(
-            *(scopes or ()), device_classes=names, batches=sizes, budget_s=budget_s,
+            *(scopes or ()), device_classes=names, batches=sizes,
+            shapes=shapes_of(shape or ()), budget_s=budget_s,
             target_error=target, accept_noise=accept_noise, again=again, drifted=drifted,
             neighbours=neighbours, csv=csv_file, home=ctx.obj, on_progress=progress,
         )  # fmt: skip
@@ -232,13 +242,15 @@ def engines(as_json: Json = False) -> None:
 def _show_profiles(found: Profiles) -> None:
     batches = sorted({row.batch for row in found.measurements})
     cells = []
-    for placement, by_batch in found.by_placement():
+    sized = any(row.shape for row in found.measurements)
+    for placement, shape, by_batch in found.by_placement():
         rows = by_batch.values()
         per_s = max(row.throughput_per_s for row in rows)
         cells.append(
             (
                 placement.variant_id,
                 placement.device_class,
+                *([f"{shape}{' .' * any(row.is_typical for row in rows)}"] if sized else []),
                 *(_latency(by_batch.get(batch)) for batch in batches),
                 f"{per_s:.0f}" if per_s >= 100.0 else f"{per_s:.1f}",
                 mebibytes(max(row.memory_bytes for row in rows)),
@@ -246,14 +258,16 @@ def _show_profiles(found: Profiles) -> None:
             )
         )
     caption = "latency: p50/p99, ms a batch"
+    if sized:
+        caption += "; .: the typical size, which choices go by"
     if not all(row.trusted for row in found.measurements):
         caption += "; *: not trusted, it was too noisy or varies too much"
     headings = [f"batch {batch}" for batch in batches]
     show_table(
-        ["variant", "device", *headings, "items/s", "MiB", "load ms"],
+        ["variant", "device", *(["item"] * sized), *headings, "items/s", "MiB", "load ms"],
         cells,
         caption=caption,
-        right=range(2, 5 + len(batches)),
+        right=range(2 + sized, 5 + sized + len(batches)),
         whole=0,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer import Argument, Option
@@ -32,6 +32,8 @@ from modelless.variants.vocabulary import SLO
 
 if TYPE_CHECKING:
     from modelless.controller.usecases.selecting import Selection
+
+_SHOWN: Final = 3  # variants without a profile that are named
 
 
 def select(
@@ -71,8 +73,12 @@ def select(
         _show_selection(found)
     for name, why in found.dominated.items():
         say(f"note: {name} is not served: {why}")
-    for name in found.without_profile:
-        say(f"note: {name} has no profile here, so it cannot be chosen: run 'modelless profile'")
+    if names_without := found.without_profile:
+        shown, more = ", ".join(names_without[:_SHOWN]), len(names_without) - _SHOWN
+        say(
+            f"note: no profile here, so not to be chosen: {shown}"
+            f"{f' and {more} more' if more > 0 else ''}; run 'modelless profile {found.task}'"
+        )
     if found.refusal is not None:
         raise Failed(found.refusal, found.document())
     if as_json:
@@ -86,7 +92,10 @@ def select(
 
 def infer(
     ctx: typer.Context,
-    photo: Annotated[Path, Argument(metavar="PHOTO", help="An image file, or a .npy array.")],
+    file: Annotated[
+        Path,
+        Argument(metavar="FILE", help="A picture, an array (.npy, .npz), or a text of the items."),
+    ],
     task: TaskName,
     latency_ms: LatencyMs = None,
     min_accuracy: MinAccuracy = None,
@@ -94,17 +103,19 @@ def infer(
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Classify a photo with the running modelless, within limits.
+    """Ask the running modelless for the classes, texts or numbers of a file, within limits.
 
-    The photo is turned upright and scaled down until its shorter side is 320 pixels: the variants
-    resize to 260 at most, so more pixels would only make the request larger.
+    A picture may be of any format that Pillow reads. It is turned upright and scaled: to the sides
+    that the task's input fixes, or down until its shorter side is 320 pixels. A text holds numbers,
+    an item a line, or is the item itself where the task's input is the bytes of a text.
 
     Example: modelless infer cat.jpg --task imagenet --latency-ms 40 --min-accuracy 74
     """
     slo = SLO(latency_ms, min_accuracy, max_cost_usd)
-    from modelless.controller.usecases.inferring import infer_photo
+    from modelless.controller.usecases.inferring import infer_file
 
-    reply = infer_photo(photo, task, slo, url=url, home=ctx.obj)
+    found = infer_file(file, task, slo, url=url, home=ctx.obj)
+    reply = found.reply
     if not reply.is_answer:
         _say_why(reply.parameters)
         reply.raise_for_status()
@@ -113,7 +124,9 @@ def infer(
         emit(
             {
                 "task": task,
-                "photo": str(photo),
+                "file": str(file),
+                "texts": found.texts,
+                "numbers": found.numbers,
                 "top": [
                     [{"label": label, "index": i, "score": s} for s, i, label in item]
                     for item in items
@@ -123,6 +136,8 @@ def infer(
             }
         )
         return
+    for answer in found.texts if found.texts is not None else found.numbers or ():
+        typer.echo(answer)
     is_share = all(0.0 <= score <= 1.0 for item in items for score, _, _ in item)
     for number, item in enumerate(items):
         show_table(

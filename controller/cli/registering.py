@@ -20,6 +20,7 @@ from modelless.controller.cli.screen import (
     show_progress,
     show_table,
 )
+from modelless.variants.registry.versions import name_of
 from modelless.variants.vocabulary import Engine, Precision, Provenance
 
 
@@ -196,11 +197,17 @@ def register(
         f"registered {variant.id}: {variant.artifact_bytes} bytes, "
         f"sha256 {variant.artifact_sha256[:12]}, accuracy {accuracy_text(variant.accuracy)}"
     )
-    say(f"next: modelless profile {variant.task}/{variant.model}/{variant.name}")
+    say(f"next: modelless profile {variant.id if variant.version > 1 else name_of(variant.id)}")
 
 
 def variants(
-    ctx: typer.Context, scopes: Scopes = None, config: ConfigFile = None, as_json: Json = False
+    ctx: typer.Context,
+    scopes: Scopes = None,
+    all_versions: Annotated[
+        bool, Option("--all-versions", help="Every version, and what was retired.")
+    ] = False,
+    config: ConfigFile = None,
+    as_json: Json = False,
 ) -> None:
     """List the registered variants, and which variant dominates each on this machine.
 
@@ -208,17 +215,23 @@ def variants(
 
     Example: modelless variants imagenet
     """
-    from modelless.controller.usecases.registering import list_variants
+    from modelless.controller.usecases.registering import list_variants, remarks_on_sets
 
-    found = list_variants(*(scopes or ()), config=config, home=ctx.obj)
+    found = list_variants(
+        *(scopes or ()), all_versions=all_versions, config=config, home=ctx.obj
+    )  # fmt: skip
     if as_json:
         emit({"variants": [row.document() for row in found]})
         return
     show_table(
-        ["variant", "accuracy", "precision", "MiB", "profiled on", "dominated by", "served"],
+        [
+            *("variant", *(["state"] * all_versions), "accuracy", "precision", "MiB"),
+            *("profiled on", "dominated by", "served"),
+        ],
         [
             (
                 row.variant.id,
+                *([row.state] * all_versions),
                 accuracy_text(row.variant.accuracy),
                 row.variant.precision.value,
                 mebibytes(row.variant.artifact_bytes),
@@ -228,6 +241,8 @@ def variants(
             )
             for row in found
         ],
-        right=[3],
+        right=[3 + all_versions],
         whole=0,
     )
+    for remark in remarks_on_sets(row.variant for row in found):
+        say(f"note: {remark}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
+from modelless.common.errors import InvalidInputError
 from modelless.controller.cli.screen import (
     Json,
     accuracy_text,
@@ -23,10 +24,16 @@ if TYPE_CHECKING:
 
 def validate(
     ctx: typer.Context,
-    scope: Annotated[str, Argument(metavar="SCOPE", help="task, task/model or task/model/variant")],
     data: Annotated[
         Path, Option(metavar="PATH", help="Folder of pictures, saved dataset, .npz or .csv.")
     ],
+    scope: Annotated[
+        str | None, Argument(metavar="SCOPE", help="task, task/model or task/model/variant")
+    ] = None,
+    task: Annotated[
+        str | None,
+        Option("--task", "-t", help="Instead of SCOPE: every version of every variant of a task."),
+    ] = None,
     metric_name: Annotated[
         str | None, Option("--metric", metavar="NAME", help="Default: the task's own.")
     ] = None,
@@ -45,19 +52,24 @@ def validate(
 ) -> None:
     """Measure how accurate variants are on a validation set.
 
-    Every variant runs on the same items; its accuracy is stored with a 95 % interval. What was
-    measured before an interruption is kept. Exit code 1 if a variant could not be measured.
+    Every variant runs on the same items; its accuracy is stored with a 95 % interval, and with the
+    set that it was measured on. Accuracies of different sets are not compared: --task renews all of
+    a task on one. What was measured before an interruption is kept. Exit code 1 if a variant could
+    not be measured.
 
     Examples: modelless validate imagenet --data photos --precision 1; modelless validate
     fashion-mnist/cnn-s --data test.npz --metric macro-f1; modelless validate fashion-mnist --data
     test.npz --metric agreement --reference fashion-mnist/cnn-xl/fp32-28
     """
+    if (scope is None) == (task is None):
+        raise InvalidInputError.of("SCOPE and --task", (scope, task), "one of the two")
     from modelless.controller.usecases.validating import validate as measure
 
     with show_progress() as progress:
         found = measure(
-            scope, data, metric=metric_name, sample=sample, precision_percent=precision,
-            reference=reference, home=ctx.obj, on_progress=progress,
+            scope or str(task), data, every_version=task is not None, metric=metric_name,
+            sample=sample, precision_percent=precision, reference=reference, home=ctx.obj,
+            on_progress=progress,
         )  # fmt: skip
     if as_json:
         emit(found.document())

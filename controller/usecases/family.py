@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -16,16 +16,18 @@ from modelless.controller.usecases.validating import (
     keep_measured,
     load_to_measure,
     remark_on_guessing,
+    remark_on_steps,
 )
 from modelless.variants.conversion.converted import Source
 from modelless.variants.making.builder import Builder, MadeVariant, RefusedVariant
 from modelless.variants.making.calibration import CalibrationData, to_npz
-from modelless.variants.making.fidelity import NOTHING_ALIKE_DB, Fidelity, compare, run_all
+from modelless.variants.making.fidelity import NOTHING_ALIKE_DB, Fidelity, compare
 from modelless.variants.making.origins import Origin, find_origin
+from modelless.variants.making.pieces import Answers
 from modelless.variants.making.recipe import Recipe
 from modelless.variants.making.session import Session as Graph
 from modelless.variants.metrics import Metric, Score
-from modelless.variants.registry.outcomes import first_measured
+from modelless.variants.registry.outcomes import details_of, first_measured
 from modelless.variants.registry.registry import Registry
 from modelless.variants.validation import ValidationSet
 from modelless.variants.validation.measuring import MeasuredAccuracy, measure_accuracy, source_of
@@ -42,6 +44,8 @@ from modelless.variants.vocabulary import (
 FOLDER: Final = "making"
 """Of a home: notes of what was made, and locks."""
 
+_MANY: Final = 3  # variants; of fewer the best is hardly better by luck
+
 
 @dataclass(frozen=True, slots=True)
 class FamilyOrder:
@@ -55,6 +59,7 @@ class FamilyOrder:
         engines: each variant is registered for all of these that take it.
         calibration: real inputs; ranges are measured on them, and answers compared.
         items: accuracy is measured on the first ``sample`` of them, in their random order.
+        available: how many of them calibration leaves.
         metric: the task's.
     """
 
@@ -69,6 +74,7 @@ class FamilyOrder:
     items: ValidationSet
     sample: int
     metric: Metric
+    available: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +146,15 @@ class _Making:
 
     def run(self) -> Family:
         order, source = self._order, self._order.source.onnx_bytes
-        self._wanted = run_all(Graph(source), order.calibration)
+        self._wanted = Answers(Graph(source), order.calibration)
         self._registry.artifacts.put(source)
         self._data_sha256 = self._registry.artifacts.put(to_npz(order.calibration))
         family = Family()
         error: ModellessError | None = None
         first_with: dict[str, str] = {}  # a variant's name by its file's hash
-        building = self._builder.build(order.recipe, source, order.calibration, self._show_building)
+        building = self._builder.build(
+            order.recipe, source, order.calibration, self._show_building, order.task
+        )
         for done, made in enumerate(building):
             self._done = done
             if isinstance(made, RefusedVariant):
@@ -172,10 +180,49 @@ class _Making:
                 "nothing could be made: "
                 + "; ".join(f"{name}: {why}" for name, why in family.left_out.items())
             )
+        self._measure_best_anew(family)
         best = max((each.variant.accuracy for each in family.members), key=lambda a: a.percent)
         if remark := remark_on_guessing(best, order.task):
             self._on_progress(Note(f"note: the best of them: {remark}"))
+        if remark := remark_on_steps(order.metric, order.task):
+            self._on_progress(Note(f"note: {remark}"))
         return family
+
+    def _measure_best_anew(self, family: Family) -> None:
+        """Measure the best of many on as many other items: on its own ones it was lucky, too.
+
+        Nothing is done where there are not as many others, or too few variants to choose among.
+        """
+        order, registry = self._order, self._registry
+        place = max(
+            range(len(family.members)),
+            key=lambda i: family.members[i].variant.accuracy.percent,
+        )
+        member = family.members[place]
+        if len(family.members) < _MANY or member.was_there:
+            return
+        if order.available - order.sample < order.sample:
+            return
+        variant, before, count = member.variant, member.variant.accuracy, len(family.members)
+        self._show(f"{variant.name}: it is the best, so it is measured on other items")
+        loaded = load_to_measure(variant, registry.artifacts.fetch(variant.artifact_sha256))
+        try:
+            found = measure_accuracy(
+                loaded, order.items, order.metric, sample=order.sample, skip=order.sample
+            )
+        finally:
+            loaded.unload()
+        reason = f"measured on other items, as it was the best of {count}"
+        details = details_of(found, order.metric)
+        variant = registry.revise_accuracy(variant.id, found.accuracy, reason, details)
+        family.members[place] = replace(member, variant=variant)
+        self._on_progress(
+            Note(
+                f"note: {variant.id} was the best of {count} on {order.sample} items, with "
+                f"{before.percent:.1f} %; on {order.sample} others it has "
+                f"{variant.accuracy.percent:.1f} %, which is kept"
+            )
+        )
 
     def _show_building(self, words: str, done: int, total: int) -> None:
         self._on_progress(Step("making", done, total, words))
@@ -252,9 +299,9 @@ class _Making:
         try:
             fidelity = made.fidelity
             if fidelity is None or planned.engine is not Engine.ONNXRUNTIME_CPU:
-                answers = [loaded.infer(feed) for feed in order.calibration.feeds]
-                fidelity = compare(self._wanted, answers)
-            if fidelity.sqnr_db <= NOTHING_ALIKE_DB:
+                answers = (loaded.infer(dict(feed)) for feed in self._wanted.calls.feeds)
+                fidelity = compare(self._wanted, answers, order.task)
+            if fidelity.sqnr_db is not None and fidelity.sqnr_db <= NOTHING_ALIKE_DB:
                 raise InvalidInputError(
                     f"{planned.name}: on {planned.engine.value} its answers have nothing in common "
                     "with the source's"

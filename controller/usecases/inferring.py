@@ -1,8 +1,10 @@
-"""Inferring: the classes of one photo, by the running modelless."""
+"""Inferring: the answer to one file's items, by the running modelless."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -11,13 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
+from modelless.common.npz import NPZ_ERRORS, read_arrays
 from modelless.controller.usecases.client import Client, InferReply, encode_infer, find_url
 from modelless.controller.usecases.home import Home
-from modelless.variants.vocabulary import SLO, TensorSpec
+from modelless.variants.decoding import decode_texts
+from modelless.variants.metrics.outputs import is_number
+from modelless.variants.signature import dtype_of
+from modelless.variants.vocabulary import SLO, CtcDecoding, TensorSpec
 
 _TOP = 5
 _PATIENCE_S = 30.0  # beyond the deadline
-
+_MOST_TEXT_BYTES: Final = 16 << 20
 
 SHORTER_SIDE_PX: Final = 320
 """A photo is scaled down until its shorter side is this long. The variants resize to their own
@@ -25,49 +31,131 @@ input themselves, and the largest takes 260 pixels, so more would only make the 
 12-megapixel photo is 36 MB of raw pixels, scaled down 0.4 MB."""
 
 
-def infer_photo(
-    photo: Path, task: str, slo: SLO, *, url: str | None = None, home: Home = None
-) -> InferReply:
-    """The likeliest classes of a photo, of one output; or the server's refusal.
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """What the server said of a file's items.
+
+    Attributes:
+        reply: an answer, with the likeliest classes where answers are classes; or a refusal.
+        texts: the text of each item, where answers are texts.
+        numbers: the number of each item, where answers are numbers.
+    """
+
+    reply: InferReply
+    texts: Sequence[str] | None = None
+    numbers: Sequence[float] | None = None
+
+
+def infer_file(
+    file: Path, task: str, slo: SLO, *, url: str | None = None, home: Home = None
+) -> Inference:
+    """The classes, texts or numbers that the items in a file are answered with; or a refusal.
 
     Args:
-        photo: an image file, or a ``.npy`` array of one or several items.
+        file: as ``read_tensor`` takes it; or ``.npz``, with an array for each input of the task.
         task: ``task``, ``task/model`` or ``task/model/variant``.
         slo: the limits.
         url: of the server; default: the one that runs from ``home``.
         home: see ``home_folder``.
 
     Raises:
-        InvalidInputError: the photo, or the task takes no photos.
+        InvalidInputError: the file does not fit the task's inputs, or this prints no such outputs.
         UnavailableError: the server does not answer.
         ModellessError: nothing is up, or there is no such task.
     """
-    check_file(photo)
+    check_file(file)
     if not task.strip("/"):
         raise InvalidInputError.of("task", task, "task, task/model or task/model/variant")
     address = find_url(home, url)
     with Client(address, _PATIENCE_S + (slo.latency_ms or 0.0) / 1e3) as client:
-        spec, output = _signature(client.get(f"/v2/models/{quote(task, safe='/@')}"))
-        tensors = {spec.name: read_tensor(photo, spec)}
-        return client.send(encode_infer(task, tensors, slo, classes={output: _TOP}))
+        described = client.get(f"/v2/models/{quote(task, safe='/@')}")
+        inputs, outputs = _specs(described["inputs"]), _specs(described["outputs"])
+        decoding = described.get("parameters", {}).get("decoding")
+        classes = [spec.name for spec in outputs if len(spec.shape) == 2 and spec.shape[1] != 1]
+        numbers = [spec.name for spec in outputs if is_number(spec)]
+        if decoding is None and not classes and not numbers:
+            raise InvalidInputError(
+                "this task's outputs are not classes, texts or numbers: use a v2 client"
+            )
+        wanted = None if decoding is not None or not classes else {classes[0]: _TOP}
+        reply = client.send(encode_infer(task, _read_tensors(file, inputs), slo, classes=wanted))
+    if not reply.is_answer:
+        return Inference(reply)
+    if decoding is not None:
+        read_as = CtcDecoding(decoding["output"], decoding["blank"])
+        scores = reply.tensors[read_as.output]
+        return Inference(reply, texts=decode_texts(scores, read_as, decoding["labels"]))
+    if wanted is None:
+        return Inference(reply, numbers=reply.tensors[numbers[0]].reshape(-1).tolist())
+    return Inference(reply)
+
+
+def _read_tensors(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
+    if path.suffix.lower() != ".npz":
+        if len(inputs) != 1:
+            named = ", ".join(spec.name for spec in inputs)
+            allowed = f"an .npz file, as the task has {len(inputs)} inputs: {named}"
+            raise InvalidInputError.of("file", str(path), allowed)
+        return {inputs[0].name: read_tensor(path, inputs[0])}
+    try:
+        arrays: Mapping[str, NDArray[Any]] = read_arrays(path)
+    except NPZ_ERRORS as error:
+        allowed = f"an .npz file of plain arrays ({error})"
+        raise InvalidInputError.of("file", str(path), allowed) from None
+    names = [spec.name for spec in inputs]
+    if missing := set(names) - set(arrays):
+        allowed = f"also {', '.join(sorted(missing))}"
+        raise InvalidInputError.of(f"file {path}: arrays", sorted(arrays), allowed)
+    return {spec.name: _fitting(path, arrays[spec.name], spec) for spec in inputs}
 
 
 def read_tensor(path: Path, spec: TensorSpec) -> NDArray[Any]:
-    """The array that is in a ``.npy`` file, or the pixels of a photo, as ``spec`` takes them.
+    """The items in a file, as an input takes them.
+
+    A ``.npy`` file holds one item or several. Any other file is a picture, in a format that Pillow
+    reads, where the input is one; bytes of UTF-8 where it is UINT8 [-1, -1]; and numbers, an item a
+    line, where it is a row of numbers or a single one.
 
     Raises:
-        InvalidInputError: unreadable, neither an array nor a photo, or not of the right form.
-        EnvironmentUnfitError: photos need Pillow, which is not installed.
+        InvalidInputError: unreadable, or not of the right form.
+        EnvironmentUnfitError: pictures need Pillow, which is not installed.
     """
     check_file(path)
-    read = _read_array if path.suffix.lower() == ".npy" else _read_photo
-    return read(path, spec)
+    if path.suffix.lower() == ".npy":
+        return _read_array(path, spec)
+    return _read_text(path, spec) if len(spec.shape) <= 2 else _read_photo(path, spec)
 
 
 def check_file(path: Path) -> None:
     """Raise InvalidInputError unless there is such a file."""
     if not path.is_file():
-        raise InvalidInputError.of("photo", str(path), "an image file or a .npy file that exists")
+        raise InvalidInputError.of("file", str(path), "a picture, array or text that exists")
+
+
+def _read_text(path: Path, spec: TensorSpec) -> NDArray[Any]:
+    if path.stat().st_size > _MOST_TEXT_BYTES:
+        allowed = f"up to {_MOST_TEXT_BYTES}"
+        raise InvalidInputError.of(f"text {path}: bytes", path.stat().st_size, allowed)
+    try:
+        text = path.read_bytes().decode("utf-8").removesuffix("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        allowed = f"a text in UTF-8, or a .npy file ({error})"
+        raise InvalidInputError.of("file", str(path), allowed) from None
+    if (spec.datatype, spec.shape) == ("UINT8", (-1, -1)):
+        return _fitting(path, np.frombuffer(text.encode(), np.uint8), spec)
+    dtype = dtype_of(spec.datatype)
+    try:
+        rows = [line.replace(",", " ").split() for line in text.splitlines() if line.strip()]
+        numbers = np.array(rows, np.float64)
+        with np.errstate(invalid="ignore"):
+            array = numbers.astype(dtype)
+    except ValueError as error:
+        allowed = f"as many numbers in each line, which is an item ({error})"
+        raise InvalidInputError.of("file", str(path), allowed) from None
+    wrong = ~np.isfinite(numbers) if dtype.kind == "f" else array != numbers
+    if wrong.any():
+        raise InvalidInputError.of(f"text {path}", float(numbers[wrong][0]), spec.datatype)
+    return _fitting(path, array.reshape(-1) if len(spec.shape) == 1 else array, spec)
 
 
 def _read_array(path: Path, spec: TensorSpec) -> NDArray[Any]:
@@ -78,6 +166,11 @@ def _read_array(path: Path, spec: TensorSpec) -> NDArray[Any]:
         raise InvalidInputError.of("array", str(path), allowed) from None
     if not isinstance(array, np.ndarray):
         raise InvalidInputError.of("array", str(path), "one array, not an archive of several")
+    return _fitting(path, array, spec)
+
+
+def _fitting(path: Path, array: NDArray[Any], spec: TensorSpec) -> NDArray[Any]:
+    """The array with the axis that counts items; InvalidInputError if its shape is another."""
     if array.ndim == len(spec.shape) - 1:
         array = array[np.newaxis]
     fits = array.ndim == len(spec.shape) and all(
@@ -110,12 +203,15 @@ def _read_photo(path: Path, spec: TensorSpec) -> NDArray[Any]:
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
         allowed = f"an image of up to {Image.MAX_IMAGE_PIXELS} pixels"
         raise InvalidInputError.of("photo", str(path), allowed) from None
-    if sides is not None:
-        photo = ImageOps.fit(photo, sides, Image.Resampling.LANCZOS)
-    elif min(photo.size) > SHORTER_SIDE_PX:
-        factor = SHORTER_SIDE_PX / min(photo.size)
-        width, height = (max(1, round(side * factor)) for side in photo.size)
-        photo = photo.resize((width, height), Image.Resampling.LANCZOS)
+    width, height = sides
+    if width is not None and height is not None:
+        photo = ImageOps.fit(photo, (width, height), Image.Resampling.LANCZOS)
+    elif (factor := _factor(photo.size, sides)) != 1.0:
+        size = (
+            wanted or max(1, round(side * factor))
+            for side, wanted in zip(photo.size, sides, strict=True)
+        )
+        photo = photo.resize(tuple(size), Image.Resampling.LANCZOS)
     pixels: NDArray[np.uint8] = np.asarray(photo, np.uint8)
     array = pixels[np.newaxis]
     if len(spec.shape) == 4 and spec.shape[3] == 1:
@@ -123,8 +219,16 @@ def _read_photo(path: Path, spec: TensorSpec) -> NDArray[Any]:
     return array.astype(np.float32) if spec.datatype == "FP32" else array
 
 
-def _form_of(spec: TensorSpec) -> tuple[str, tuple[int, int] | None]:
-    """The image mode that fits ``spec``, and (width, height) if it fixes them."""
+def _factor(size: tuple[int, int], sides: tuple[int | None, int | None]) -> float:
+    """What brings a photo to the side that is fixed; else to ``SHORTER_SIDE_PX`` at most."""
+    for side, wanted in zip(size, sides, strict=True):
+        if wanted is not None:
+            return wanted / side
+    return min(1.0, SHORTER_SIDE_PX / min(size))
+
+
+def _form_of(spec: TensorSpec) -> tuple[str, tuple[int | None, int | None]]:
+    """The image mode that fits ``spec``, and width and height where it fixes them."""
     shape = spec.shape
     grey = len(shape) == 3 or (len(shape) == 4 and shape[3] == 1)
     colour = len(shape) == 4 and shape[3] == 3
@@ -133,12 +237,8 @@ def _form_of(spec: TensorSpec) -> tuple[str, tuple[int, int] | None]:
             f"the task's input {spec.name!r} ({spec.datatype} {list(shape)}) takes no photos; "
             "give a .npy file"
         )
-    height, width = shape[1], shape[2]
-    if (height == -1) != (width == -1):
-        raise InvalidInputError(
-            f"the task's input {spec.name!r} fixes one side only; give a .npy file"
-        )
-    return "L" if grey else "RGB", None if height == -1 else (width, height)
+    height, width = (None if side == -1 else side for side in shape[1:3])
+    return "L" if grey else "RGB", (width, height)
 
 
 def _upright(photo: Any, operations: Any) -> Any:
@@ -161,15 +261,5 @@ def _in_mode(photo: Any, mode: str, image: Any) -> Any:
     return photo.convert(mode)
 
 
-def _signature(described: Any) -> tuple[TensorSpec, str]:
-    """The one input of the task, and the output that is read as classes."""
-    inputs, outputs = described["inputs"], described["outputs"]
-    if len(inputs) != 1:
-        raise InvalidInputError(
-            f"this task has {len(inputs)} inputs; 'modelless infer' fills one: use a v2 client"
-        )
-    spec = TensorSpec(inputs[0]["name"], inputs[0]["datatype"], tuple(inputs[0]["shape"]))
-    classes = [output["name"] for output in outputs if len(output["shape"]) == 2]
-    if not classes:
-        raise InvalidInputError("this task's outputs are not classes: use a v2 client")
-    return spec, str(classes[0])
+def _specs(described: Sequence[Mapping[str, Any]]) -> list[TensorSpec]:
+    return [TensorSpec(each["name"], each["datatype"], tuple(each["shape"])) for each in described]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,6 +43,7 @@ from modelless.profiler.measure.campaign import BATCHES, CampaignSettings
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.records import Records
 from modelless.variants.conversion.converted import Source
+from modelless.variants.decoding import find_ctc
 from modelless.variants.graphs.inspection import OnnxFacts, check_signature, inspect_onnx
 from modelless.variants.making.origins import rebuild_variant
 from modelless.variants.making.recipe import default_recipe, load_recipe
@@ -69,6 +70,9 @@ _MOST_CALIBRATION: Final = 1024
 _METRIC: Final = "top-1"
 """Of a new task, unless another is named."""
 
+_TEXT_METRIC: Final = "exact-match"
+"""The same, where the model's metadata hold the characters that it reads."""
+
 
 @dataclass(slots=True)
 class MadeFamily:
@@ -81,7 +85,6 @@ class MadeFamily:
         measurements: of the smallest measured batch, by variant id and device class.
         victors: the variant that dominates a variant, by device class; itself if none does.
         failed: what went wrong while profiling, by placement.
-        noise: why nothing was profiled: the machine was too noisy; None if it was quiet.
         report: folder of the report; None if none was drawn.
         elapsed_s: seconds that all of it took.
     """
@@ -92,7 +95,6 @@ class MadeFamily:
     measurements: Mapping[tuple[str, str], Measurement]
     victors: Mapping[str, Mapping[str, str]]
     failed: Mapping[str, str]
-    noise: NoisyMachineError | None = None
     report: Path | None = None
     elapsed_s: float = 0.0
 
@@ -206,7 +208,8 @@ def make(
         device_classes: to profile on.
         batches: sizes to profile, ascending.
         budget_s: time for profiling.
-        accept_noise: profile on a noisy machine too; such measurements are not trusted.
+        accept_noise: do not wait for a quiet machine to profile. On one that stays noisy, variants
+            are profiled all the same; such measurements are not trusted.
         report: draw the family to this folder.
         draws_report: without a ``report``, draw it to ``MODEL-report`` if Matplotlib is installed.
         home: see ``home_folder``.
@@ -255,8 +258,16 @@ def make(
             read = read_model(name, framework, known_task, validation, on_progress)
         graph = inspect_onnx(read.onnx_bytes)
         if known_task is None:
-            known_task = _read_task_off(str(task), graph, metric or _METRIC)
+            known_task = _read_task_off(str(task), graph, metric)
             on_progress(Note(f"note: the task {task} is new; its signature is read off the graph"))
+            if (decoding := known_task.decoding) is not None:
+                on_progress(
+                    Note(
+                        f"note: its output {decoding.output!r} is read as a text (CTC), with the "
+                        f"{len(known_task.labels) - 1} characters of the model's metadata; its "
+                        f"metric is {known_task.accuracy_metric}"
+                    )
+                )
         elif metric not in (None, known_task.accuracy_metric):
             raise InvalidInputError.of(
                 "--metric",
@@ -285,16 +296,18 @@ def make(
             items=items,
             sample=min(count, sample or count),
             metric=judge,
+            available=count,
         )
         family = make_family(registry, home_folder(home), order, on_progress)
         variants = [member.variant for member in family.members]
-        noise, failed = None, dict[str, str]()
         try:
             failed = _profile(registry, variants, devices, facts, settings, on_progress)
         except NoisyMachineError as error:
-            noise = error
+            on_progress(Note(f"note: profiled all the same, and marked as not trusted: {error}"))
+            noisy = replace(settings, accept_noise=True)
+            failed = _profile(registry, variants, devices, facts, noisy, on_progress)
         least, victors = _compare(registry, known_task, devices, facts)
-        made = MadeFamily(order, family, devices, least, victors, failed, noise)
+        made = MadeFamily(order, family, devices, least, victors, failed)
         if folder is not None or draws_report:
             folder = folder or Path(f"{order.model.name}-report")
             try:
@@ -387,8 +400,8 @@ def _registered(registry: Registry, source: str, framework: str | None) -> Varia
     return scope.variants[0]
 
 
-def _read_task_off(name: str, facts: OnnxFacts, metric: str) -> Task:
-    """A new task with the signature of the graph."""
+def _read_task_off(name: str, facts: OnnxFacts, metric: str | None) -> Task:
+    """A new task with the signature of the graph, and the characters of its metadata."""
     hint = (
         f"Export it with a free first axis; or, if task {name!r} was meant to exist, see "
         "'modelless variants'."
@@ -397,7 +410,11 @@ def _read_task_off(name: str, facts: OnnxFacts, metric: str) -> Task:
         if spec.shape[:1] != (-1,):
             field, shape = f"the graph's {spec.name!r}: shape", list(spec.shape)
             raise InvalidInputError.of(field, shape, "-1 first, which counts items", hint)
-    return Task(name, facts.inputs, facts.outputs, metric)
+    found = find_ctc(facts.outputs, facts.metadata)
+    if found is None:
+        return Task(name, facts.inputs, facts.outputs, metric or _METRIC)
+    decoding, labels = found
+    return Task(name, facts.inputs, facts.outputs, metric or _TEXT_METRIC, "", labels, decoding)
 
 
 def _profile(

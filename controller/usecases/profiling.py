@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from modelless.common.errors import (
@@ -40,17 +42,25 @@ from modelless.profiler.measure.campaign import (
     MeasurementStrategy,
     run_campaign,
 )
-from modelless.profiler.measure.inputs import sample_inputs
-from modelless.profiler.measure.jobs import MeasurementJob, MeasurementSink
+from modelless.profiler.measure.inputs import FREE_AXIS, sample_inputs
+from modelless.profiler.measure.item_shapes import (
+    ItemShape,
+    free_sizes,
+    has_free_axes,
+    parse_shapes,
+    write_shape,
+)
+from modelless.profiler.measure.jobs import MeasurementJob
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.neighbours import choose_representatives, run_pairs
 from modelless.profiler.measure.progress import ProgressEvent
 from modelless.profiler.measure.records import PairRecords, Records
 from modelless.profiler.measure.table import rows_of, write_table
 from modelless.variants.registry.catalog import Catalog
+from modelless.variants.registry.outcomes import latest_item_shapes
 from modelless.variants.registry.registry import Registry
 from modelless.variants.runtimes.engines import ENGINES, runs_on
-from modelless.variants.vocabulary import DeviceClass, Placement, Variant
+from modelless.variants.vocabulary import DeviceClass, Placement, Task, Variant
 
 DEVICE_SHARE = 0.1
 """The part of a budget that measuring the device itself may take."""
@@ -63,7 +73,7 @@ class Profiles:
     Attributes:
         variants, devices: by id and name.
         families: of models, by ``task/model``.
-        measurements: all of the placements on this machine, a row a batch.
+        measurements: all of the placements on this machine, a row a batch and size.
         campaign: what was measured now, what was skipped, and why.
         failed: what went wrong, by placement.
         rates: what the device classes compute in a second, as far as it is known, by name.
@@ -79,18 +89,18 @@ class Profiles:
     rates: Mapping[str, DeviceRates]
     pairs: Sequence[PairRun] = ()
 
-    def by_placement(self) -> Iterator[tuple[Placement, dict[int, Measurement]]]:
-        """Each placement with its measurements by batch."""
-        found: dict[Placement, dict[int, Measurement]] = {}
-        for row in self.measurements:
-            found.setdefault(row.placement, {})[row.batch] = row
+    def by_placement(self) -> Iterator[tuple[Placement, str, dict[int, Measurement]]]:
+        """Each placement and size with its measurements by batch, small sizes first."""
+        found: dict[Placement, dict[str, dict[int, Measurement]]] = {}
+        for row in sorted(self.measurements, key=lambda row: row.elements):
+            found.setdefault(row.placement, {}).setdefault(row.shape, {})[row.batch] = row
         for placement in (Placement(v, device) for v in self.variants for device in self.devices):
-            if placement in found:
-                yield placement, found[placement]
+            for shape, by_batch in found.get(placement, {}).items():
+                yield placement, shape, by_batch
 
     def document(self) -> dict[str, Any]:
         """All of it as plain data."""
-        measured = {(row.placement, row.batch) for row in self.campaign.measured}
+        measured = {(row.placement, row.shape, row.batch) for row in self.campaign.measured}
         first = self.measurements[0] if self.measurements else None
         return {
             "device": first and first.device_name,
@@ -102,12 +112,14 @@ class Profiles:
                 {
                     **_placement_fields(placement),
                     **accuracy_fields(self.variants[placement.variant_id].accuracy),
+                    "item_shape": shape or None,
+                    "is_typical": all(row.is_typical for row in by_batch.values()),
                     "batches": [
-                        {**_point(row), "measured_now": (placement, row.batch) in measured}
+                        {**_point(row), "measured_now": (placement, shape, row.batch) in measured}
                         for row in by_batch.values()
                     ],
                 }
-                for placement, by_batch in self.by_placement()
+                for placement, shape, by_batch in self.by_placement()
             ],
             "skipped": [
                 {**_placement_fields(placement), "batch": batch, "reason": reason.value}
@@ -139,6 +151,7 @@ def profile(
     *scopes: str,
     device_classes: Sequence[str] = ("cpu-1",),
     batches: Sequence[int] = BATCHES,
+    shapes: Mapping[str, Sequence[Sequence[int]]] | None = None,
     budget_s: float | None = None,
     target_error: float | None = None,
     accept_noise: bool = False,
@@ -158,6 +171,9 @@ def profile(
         scopes: ``task``, ``task/model`` or ``task/model/variant``; none is everything.
         device_classes: names, such as ``cpu-1``.
         batches: sizes to measure, ascending.
+        shapes: of an item by input, where tasks leave sizes free, e.g. ``{"image": [(48, 320)]}``;
+            default: some of those that accuracy was measured on. The middle one counts as typical;
+            the others are measured at the smallest and the largest batch.
         budget_s: time for all of it, spent on the measurements that improve predictions most.
         target_error: stop when the rest is predicted this well: median relative error, 0.05 is 5 %.
         accept_noise: measure on a noisy machine too; such measurements are not trusted.
@@ -191,7 +207,7 @@ def profile(
         catalog = registry.catalog()
         variants = find_variants(catalog, scopes)
         records = Records(registry.store)
-        jobs, damaged = find_jobs(registry, catalog, variants, devices, on_progress)
+        jobs, damaged = find_jobs(registry, catalog, variants, devices, on_progress, shapes or {})
         device_records = DeviceRecords(registry.store)
         device_records.note(devices)
         rates, spent_s = _describe(devices, facts, device_records, budget_s)
@@ -208,17 +224,22 @@ def profile(
                 on_progress(Note("nothing was slower or quicker in service than its profile"))
         strategy = None
         if target_error is not None or budget_s is not None:
-            strategy = _strategy(registry, catalog, chosen, facts, batches, target_error, rates)
+            typical = [job for job in chosen if job.is_typical]
+            strategy = _strategy(registry, catalog, typical, facts, batches, target_error, rates)
         sink = _Anew(records) if again or drifted else records
         result = measure_jobs(chosen, sink, facts, settings, strategy, on_progress)
         wanted = {Placement(v.id, device.name) for v in variants for device in devices}
         rows = [
-            row for kind in kinds for row in records.current(facts, kind) if row.placement in wanted
+            row
+            for kind in kinds
+            for row in records.every_size(facts, kind)
+            if row.placement in wanted
         ]
         pairs: list[PairRun] = []
         if neighbours:
             kept = PairRecords(registry.store)
-            pairs = _measure_pairs(jobs, rows, kept, facts, accept_noise, on_progress)
+            typical = [job for job in jobs if job.is_typical]
+            pairs = _measure_pairs(typical, rows, kept, facts, accept_noise, on_progress)
     profiles = Profiles(
         {variant.id: variant for variant in variants},
         {device.name: device for device in devices},
@@ -241,12 +262,23 @@ def find_jobs(
     variants: Sequence[Variant],
     devices: Sequence[DeviceClass],
     on_progress: Progress,
+    shapes: Mapping[str, Sequence[Sequence[int]]] = MappingProxyType({}),
 ) -> tuple[list[MeasurementJob], Mapping[Placement, str]]:
-    """The placements to measure, and the errors of those whose file is damaged.
+    """The placements to measure, at each size of their items, and the errors of damaged files.
+
+    Args:
+        registry: holds the files, and the sizes of the items that accuracy was measured on.
+        catalog: of the registry.
+        variants, devices: of the placements.
+        on_progress: receives what is left out.
+        shapes: see ``profile``.
 
     Raises:
         IntegrityError: every file is damaged.
+        InvalidInputError: no task takes such shapes.
     """
+    tasks = {catalog.tasks[variant.task] for variant in variants}
+    shapes_of = _shapes_of(registry, tasks, shapes, on_progress)
     jobs: list[MeasurementJob] = []
     damaged: dict[Placement, str] = {}
     error: ModellessError | None = None
@@ -263,21 +295,70 @@ def find_jobs(
             damaged.update({Placement(variant.id, d.name): str(damage) for d in fit})
             continue
         inputs = partial(sample_inputs, catalog.tasks[variant.task].inputs)
-        jobs += [MeasurementJob(variant, device, artifact, inputs) for device in fit]
+        for place, shape in enumerate(shapes_of[variant.task] or [None]):
+            if shape is None:
+                jobs += [MeasurementJob(variant, device, artifact, inputs) for device in fit]
+                continue
+            sizes = free_sizes(catalog.tasks[variant.task].inputs, shape)
+            sized, name = partial(inputs, free_axes=sizes), write_shape(shape)
+            jobs += [MeasurementJob(variant, d, artifact, sized, name, place == 0) for d in fit]
     if error is not None and not jobs:
         raise error
     return jobs, damaged
 
 
+def _shapes_of(
+    registry: Registry,
+    tasks: Collection[Task],
+    shapes: Mapping[str, Sequence[Sequence[int]]],
+    on_progress: Progress,
+) -> dict[str, list[ItemShape]]:
+    """The shapes to measure by task, the typical one first; none where nothing is known."""
+    free = {task.name: task for task in tasks if has_free_axes(task.inputs)}
+    takers = {
+        name for name, t in free.items() if {spec.name for spec in t.inputs}.intersection(shapes)
+    }
+    if shapes and not takers:
+        inputs = sorted({spec.name for task in free.values() for spec in task.inputs})
+        raise InvalidInputError.of("shape", sorted(shapes), f"inputs with free sizes: {inputs}")
+    found: dict[str, list[ItemShape]] = {task.name: [] for task in tasks}
+    for name, task in sorted(free.items()):
+        if name in takers:
+            ascending = parse_shapes(task.inputs, shapes)
+            middle = ascending.pop(len(ascending) // 2)
+            found[name] = [middle, *ascending]
+        else:
+            known = latest_item_shapes(registry.store, name)
+            found[name] = [shape for shape in known if _fits(task, shape)]
+        if not found[name]:
+            on_progress(
+                Note(
+                    f"note: items of task {name} may be of any size and none is known: measured at "
+                    f"{FREE_AXIS}; name sizes with --shape, or measure accuracy on your own items"
+                )
+            )
+    return found
+
+
+def _fits(task: Task, shape: ItemShape) -> bool:
+    """Whether items of this shape are the task's, which may have been described anew."""
+    try:
+        given = {n: [s] for n, s in shape.items() if n in {spec.name for spec in task.inputs}}
+        free = {spec.name for spec in task.inputs if min(spec.shape[1:], default=1) < 0}
+        return parse_shapes(task.inputs, {n: s for n, s in given.items() if n in free}) == [shape]
+    except InvalidInputError:
+        return False
+
+
 def measure_jobs(
     jobs: Sequence[MeasurementJob],
-    records: MeasurementSink,
+    records: Records | _Anew,
     facts: DeviceFacts,
     settings: CampaignSettings,
     strategy: MeasurementStrategy | None,
     on_progress: Progress,
 ) -> CampaignResult:
-    """Run a campaign and report its progress.
+    """Run a campaign and report its progress: at typical sizes first, then at the others.
 
     Raises:
         NoisyMachineError: see ``run_campaign``.
@@ -295,13 +376,58 @@ def measure_jobs(
             on_progress(Note(f"failed: {now}: {event.message}"))
         on_progress(Step("profiling", event.done, event.total, now, event.eta_s))
 
+    typical, *others = _rounds(jobs) or [[]]
+    budget_s = settings.budget_s
+    if budget_s is not None:  # the other sizes have half as many points, or fewer
+        settings = replace(settings, budget_s=budget_s / (1.0 + len(others) / 2.0))
+    ends = tuple(dict.fromkeys((settings.batches[0], settings.batches[-1])))
     try:
-        return run_campaign(jobs, records, facts, settings, show, None, strategy)
+        result = run_campaign(typical, records, facts, settings, show, None, strategy)
+        settings = replace(settings, batches=ends)
+        for place, some in enumerate(others):
+            if budget_s is not None:
+                share_s = (budget_s - result.elapsed_s) / (len(others) - place)
+                settings = replace(settings, budget_s=max(1e-3, share_s))
+            more = run_campaign(some, _EverySize(records), facts, settings, show)
+            result = CampaignResult(
+                (*result.measured, *more.measured),
+                {**more.skipped, **result.skipped},
+                {**result.failed, **more.failed},
+                result.elapsed_s + more.elapsed_s,
+            )
+        return result
     except NoisyMachineError as error:
         raise NoisyMachineError(f"{error} (--accept-noise)") from None
     except KeyboardInterrupt:
         on_progress(Note("what was measured so far is kept; the same command goes on from here"))
         raise
+
+
+def _rounds(jobs: Sequence[MeasurementJob]) -> list[list[MeasurementJob]]:
+    """Each placement's first job, then each one's second, and so on."""
+    rounds: list[list[MeasurementJob]] = []
+    seen: Counter[Placement] = Counter()
+    for job in jobs:
+        if seen[job.placement] == len(rounds):
+            rounds.append([])
+        rounds[seen[job.placement]].append(job)
+        seen[job.placement] += 1
+    return rounds
+
+
+@dataclass(frozen=True, slots=True)
+class _EverySize:
+    """Records of which a campaign sees all sizes, not only the typical one."""
+
+    records: Records | _Anew
+
+    def current(self, facts: DeviceFacts, kind: str = "cpu") -> Sequence[Measurement]:
+        """See ``Records.every_size``."""
+        return self.records.every_size(facts, kind)
+
+    def add(self, measurement: Measurement) -> object:
+        """See ``Records.add``."""
+        return self.records.add(measurement)
 
 
 def rates_document(rates: DeviceRates) -> dict[str, Any]:
@@ -335,12 +461,14 @@ def _measure_pairs(
 class _Anew:
     """Records that seem empty, so that everything is measured; old rows stay until then."""
 
-    records: MeasurementSink
+    records: Records
 
     def current(self, facts: DeviceFacts, kind: str = "cpu") -> Sequence[Measurement]:
         """Nothing."""
         del facts, kind
         return ()
+
+    every_size = current
 
     def add(self, measurement: Measurement) -> object:
         """See ``Records.add``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -29,6 +29,7 @@ from modelless.controller.usecases.validating import (
     measure_file,
     remark_on_guessing,
     remark_on_precision,
+    remark_on_steps,
 )
 from modelless.profiler.cost_model.dominated import dominated_by_device, dominated_everywhere
 from modelless.profiler.devices.host import read_facts
@@ -39,7 +40,9 @@ from modelless.variants.graphs.inspection import check_signature, inspect_onnx, 
 from modelless.variants.metrics import Metric
 from modelless.variants.paths import not_found
 from modelless.variants.registry.outcomes import details_of, first_measured, latest_outcomes
+from modelless.variants.registry.promotion import read_lines
 from modelless.variants.registry.registry import Registry
+from modelless.variants.registry.versions import Line, name_of
 from modelless.variants.runtimes.engines import engine_status, parse_engine
 from modelless.variants.store import HistoryRow
 from modelless.variants.validation import open_validation_set
@@ -159,7 +162,11 @@ def register(
             )  # fmt: skip
             measured = measure_file(planned, data, of_task, labelled, on_progress)
             accuracy = measured[0].accuracy
-            remarks = remark_on_precision(*measured, None), remark_on_guessing(accuracy, of_task)
+            remarks = (
+                remark_on_steps(measured[1], of_task),
+                remark_on_precision(*measured, None),
+                remark_on_guessing(accuracy, of_task),
+            )
             for remark in filter(None, remarks):
                 on_progress(Note(f"note: {remark}"))
         every = registry.variants(of_task.name, model, name, latest_only=False)
@@ -194,12 +201,42 @@ def register(
                 inspect=False,
                 also=note,
             )
+        current = registry.catalog(with_retired=True).resolve(name_of(variant.id)).variants[0]
+    if variant.id in before and revise is None:
+        on_progress(Note(f"note: these very bytes are {variant.id} already: nothing has changed"))
+    elif current.id != variant.id:
+        how = f"modelless promote {variant.id}"
+        on_progress(Note(f"note: {current.id} stays the current version: to change that, {how}"))
     if accuracy_percent is None and validation is None:
         effect = "it is never chosen for a query that asks for any"
         on_progress(Note(f"note: no --accuracy was given, so it counts as 0 %: {effect}"))
     if absent := engine_status(runs_on).missing:
         on_progress(Note(f"note: it cannot be profiled or served here: {absent}"))
     return variant
+
+
+def remarks_on_sets(variants: Iterable[Variant]) -> list[str]:
+    """A remark for each task whose accuracies were measured on several validation sets."""
+    measured: dict[str, dict[str, list[Variant]]] = {}
+    for variant in variants:
+        if variant.accuracy.provenance is Provenance.MEASURED:
+            sets = measured.setdefault(variant.task, {})
+            sets.setdefault(variant.accuracy.set_name, []).append(variant)
+    return [
+        f"accuracies of task {task} are of {len(sets)} validation sets, which cannot be compared: "
+        + "; ".join(
+            f"{_some([each.id for each in some])} on {some[0].accuracy.source}"
+            for some in sets.values()
+        )
+        + f". To renew all on one: modelless validate --task {task} --data PATH"
+        for task, sets in measured.items()
+        if len(sets) > 1
+    ]
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,12 +248,15 @@ class RegisteredVariant:
         profiled_on: device classes.
         dominated_by: the variant that dominates it, by device class.
         is_served: whether 'modelless up' loads it.
+        state: ``current``, ``on trial``, ``earlier`` (current before), ``registered`` (never
+            current) or ``retired``.
     """
 
     variant: Variant
     profiled_on: tuple[str, ...]
     dominated_by: Mapping[str, str]
     is_served: bool
+    state: str = "current"
 
     def document(self) -> dict[str, object]:
         """All of it as plain data."""
@@ -225,13 +265,20 @@ class RegisteredVariant:
             "profiled_on": list(self.profiled_on),
             "dominated_by": dict(self.dominated_by),
             "served": self.is_served,
+            "state": self.state,
         }
 
 
 def list_variants(
-    *scopes: str, config: Path | None = None, home: Home = None
+    *scopes: str, all_versions: bool = False, config: Path | None = None, home: Home = None
 ) -> list[RegisteredVariant]:
     """The registered variants of some scopes, or all of them, and which variants dominate them.
+
+    Args:
+        scopes: names; none is everything.
+        all_versions: list every version, and what was retired; not only what is current.
+        config: the settings file.
+        home: see ``home_folder``.
 
     Raises:
         NotFoundError: an unknown scope, or nothing is registered.
@@ -240,7 +287,12 @@ def list_variants(
     settings = load_settings(config)
     with open_home(home) as registry:
         catalog = registry.catalog()
-        found = find_variants(catalog, scopes)
+        whole = registry.catalog(with_retired=True)
+        found = find_variants(whole if all_versions else catalog, scopes)
+        if all_versions:
+            names = {name_of(variant.id) for variant in found}
+            found = tuple(v for v in whole.versions.values() if name_of(v.id) in names)
+        lines = read_lines(registry.store).by_name
         rows = Records(registry.store).current(read_facts())
         outcomes = latest_outcomes(registry.store, [variant.id for variant in catalog.variants])
     victors = dominated_by_device(catalog.variants, rows, outcomes)
@@ -252,8 +304,19 @@ def list_variants(
         mine = dict(sorted(victors.get(variant.id, {}).items()))
         others = {device: by for device, by in mine.items() if by != variant.id}
         is_served = variant.id in victors and variant.id not in left_out
-        listed.append(RegisteredVariant(variant, tuple(mine), others, is_served))
+        state = _state(variant, lines[name_of(variant.id)])
+        if name_of(variant.id) not in {name_of(each.id) for each in catalog.variants}:
+            state = "retired"
+        listed.append(RegisteredVariant(variant, tuple(mine), others, is_served, state))
     return listed
+
+
+def _state(variant: Variant, line: Line) -> str:
+    if variant.version == line.current:
+        return "current"
+    if line.trial is not None and line.trial.version == variant.version:
+        return "on trial"
+    return "earlier" if variant.version in line.earlier else "registered"
 
 
 def find_task(registry: Registry, name: str | None, task_file: Path | None) -> Task | None:

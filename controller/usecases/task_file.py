@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from modelless.common.errors import InvalidInputError
 from modelless.common.settings_files import problems
 from modelless.common.yaml_files import read_yaml
+from modelless.variants.decoding import (
+    CHARACTERS,
+    alphabet_of_metadata,
+    is_steps,
+    read_lines,
+    with_blank,
+)
+from modelless.variants.graphs.inspection import inspect_onnx
 from modelless.variants.signature import DTYPES
-from modelless.variants.vocabulary import Task, TensorSpec
+from modelless.variants.vocabulary import CtcDecoding, Task, TensorSpec
 
 _MOST_LABELS = 100_000
 
@@ -28,6 +36,25 @@ class TensorPart(_Part):
     shape: Annotated[list[int], Field(min_length=1, max_length=8)]
 
 
+class DecodingPart(_Part):
+    """How an output is read as a text.
+
+    Attributes:
+        kind: the only one there is.
+        output: its name; may be left out where only one can be read so.
+        alphabet: the characters; or a file beside this one: a text with a character a line, or an
+            ONNX file whose metadata hold them.
+        metadata: the entry of the ONNX file's metadata.
+        blank: the class that stands for no character. The alphabet leaves it out.
+    """
+
+    kind: Literal["ctc"]
+    output: str | None = None
+    alphabet: Annotated[list[str] | str, Field(min_length=1)]
+    metadata: str = CHARACTERS
+    blank: int = 0
+
+
 class TaskFile(_Part):
     """The whole file.
 
@@ -41,6 +68,7 @@ class TaskFile(_Part):
     metric: Annotated[str, Field(min_length=1, max_length=64)]
     description: str = ""
     labels: list[str] | str = Field(default_factory=list)
+    decoding: DecodingPart | None = None
 
 
 def read_task(path: Path) -> Task:
@@ -55,13 +83,20 @@ def read_task(path: Path) -> Task:
     except ValidationError as error:
         raise InvalidInputError(f"task file {path}: {problems(error, TaskFile)}") from None
     try:
+        outputs = _specs("outputs", document.outputs)
+        labels, decoding = _labels(document.labels, path.parent), None
+        if document.decoding is not None:
+            if labels:
+                raise InvalidInputError.of("labels", document.labels, "none beside 'decoding'")
+            labels, decoding = _decoding(document.decoding, outputs, path.parent)
         return Task(
             name=document.name,
             inputs=_specs("inputs", document.inputs),
-            outputs=_specs("outputs", document.outputs),
+            outputs=outputs,
             accuracy_metric=document.metric,
             description=document.description,
-            labels=_labels(document.labels, path.parent),
+            labels=labels,
+            decoding=decoding,
         )
     except InvalidInputError as error:
         raise InvalidInputError(f"task file {path}: {error}") from None
@@ -83,15 +118,46 @@ def _specs(field: str, parts: list[TensorPart]) -> tuple[TensorSpec, ...]:
 
 def _labels(labels: list[str] | str, folder: Path) -> tuple[str, ...]:
     if isinstance(labels, str):
-        path = folder / labels
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except OSError as error:
-            allowed = f"a readable file ({error.strerror})"
-            raise InvalidInputError.of("labels", str(path), allowed) from None
-        except UnicodeDecodeError:
-            raise InvalidInputError.of("labels", str(path), "a text file in UTF-8") from None
-        labels = list(filter(None, map(str.strip, lines)))
+        lines = _read_lines("labels", folder / labels)
+        labels = [line.strip() or line for line in lines if line]
     if len(labels) > _MOST_LABELS:
         raise InvalidInputError.of("labels", f"{len(labels)} labels", f"up to {_MOST_LABELS}")
     return tuple(labels)
+
+
+def _decoding(
+    part: DecodingPart, outputs: tuple[TensorSpec, ...], folder: Path
+) -> tuple[tuple[str, ...], CtcDecoding]:
+    """The label of each class, and how the output is decoded."""
+    readable = [spec for spec in outputs if is_steps(spec) and part.output in (None, spec.name)]
+    if len(readable) != 1:
+        shown = "; ".join(f"{each.name} {each.datatype} {list(each.shape)}" for each in outputs)
+        allowed = f"the name of one that is FP32 [-1, steps, classes]; there are: {shown}"
+        raise InvalidInputError.of("decoding.output", part.output, allowed)
+    (spec,) = readable
+    alphabet: tuple[str, ...]
+    if isinstance(part.alphabet, list):
+        alphabet = tuple(part.alphabet)
+    elif part.alphabet.endswith(".onnx"):
+        metadata = inspect_onnx(folder / part.alphabet).metadata
+        alphabet = alphabet_of_metadata(metadata, part.metadata, spec.shape[2])
+    else:
+        alphabet = _read_lines("decoding.alphabet", folder / part.alphabet)
+    if "" in alphabet:
+        raise InvalidInputError.of(
+            "decoding.alphabet", f"no character in line {alphabet.index('') + 1}", "one in each"
+        )
+    if not 0 <= part.blank <= len(alphabet) < _MOST_LABELS:
+        allowed = f"0 to {len(alphabet)}, the length of the alphabet (at most {_MOST_LABELS - 1})"
+        raise InvalidInputError.of("decoding.blank", part.blank, allowed)
+    return with_blank(alphabet, part.blank), CtcDecoding(spec.name, part.blank)
+
+
+def _read_lines(field: str, path: Path) -> tuple[str, ...]:
+    try:
+        return read_lines(path.read_bytes().decode("utf-8"))
+    except OSError as error:
+        allowed = f"a readable file ({error.strerror})"
+        raise InvalidInputError.of(field, str(path), allowed) from None
+    except UnicodeDecodeError:
+        raise InvalidInputError.of(field, str(path), "a text file in UTF-8") from None

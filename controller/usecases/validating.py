@@ -26,12 +26,14 @@ from modelless.controller.usecases.home import (
 )
 from modelless.controller.usecases.progress import Note, Progress, Step, ignore
 from modelless.profiler.devices.host import read_facts
+from modelless.variants.decoding import is_steps
 from modelless.variants.metrics import AGREEMENT, Metric, Score, find_metric
 from modelless.variants.metrics.outputs import is_scores
 from modelless.variants.metrics.paired import PairedDifference, compare_paired
 from modelless.variants.registry.catalog import Catalog
 from modelless.variants.registry.outcomes import details_of, note_measured
 from modelless.variants.registry.registry import Registry
+from modelless.variants.registry.versions import name_of
 from modelless.variants.runtimes.base import LoadedVariant
 from modelless.variants.runtimes.engines import find_runtime
 from modelless.variants.validation import ValidationSet, open_validation_set
@@ -122,6 +124,7 @@ def validate(
     scope: str,
     data: str | Path,
     *,
+    every_version: bool = False,
     metric: str | None = None,
     sample: int | None = None,
     precision_percent: float | None = None,
@@ -136,6 +139,7 @@ def validate(
     Args:
         scope: ``task``, ``task/model`` or ``task/model/variant``.
         data: folder of pictures, saved dataset, ``.npz`` or ``.csv``.
+        every_version: of the variants, and those that were retired; not only the current ones.
         metric: name; default: the task's own.
         sample: use so many random items at most.
         precision_percent: stop once the 95 % interval reaches at most so many points to either
@@ -155,8 +159,11 @@ def validate(
         77.6
     """
     with open_home(home) as registry, ExitStack() as loaded:
-        catalog = registry.catalog()
+        catalog = registry.catalog(with_retired=every_version)
         variants = find_variants(catalog, [scope])
+        if every_version:
+            names = {name_of(variant.id) for variant in variants}
+            variants = tuple(v for v in catalog.versions.values() if name_of(v.id) in names)
         task = catalog.tasks[variants[0].task]
         judge = find_metric(metric or task.accuracy_metric, task)
         items = _open_items(registry, catalog, task, Path(data), judge, reference, loaded)
@@ -165,14 +172,35 @@ def validate(
         )
     found = {each.variant.id: each for each in results}
     told = (
+        {name: remark_on_steps(judge, task) for name in found},
         {name: remark_on_precision(v.found, judge, precision_percent) for name, v in found.items()},
         {name: remark_on_guessing(v.found.accuracy, task) for name, v in found.items()},
         {name: v.not_stored and f"not stored, as {v.not_stored}" for name, v in found.items()},
     )
     remarks = [f"{why}: {names}" for each in told for why, names in group_names(each).items()]
+    if other := _on_other_sets(catalog, task, found):
+        remarks.append(
+            f"measured on another validation set, so not to be compared with these: {other}; "
+            f"modelless validate --task {task.name} renews all of them on one set"
+        )
     return Validation(
         task.name, judge.name, items.name, items.sha256, len(items), results, failed, remarks
     )
+
+
+def _on_other_sets(catalog: Catalog, task: Task, found: Mapping[str, Validated]) -> str:
+    """The variants of the task whose accuracy is of another set than the one just used."""
+    now = {each.found.accuracy.set_name for each in found.values() if not each.not_stored}
+    others = [
+        variant.id
+        for variant in catalog.variants
+        if variant.task == task.name
+        and variant.id not in found
+        and variant.accuracy.provenance is Provenance.MEASURED
+        and now
+        and variant.accuracy.set_name not in now
+    ]
+    return ", ".join(others)
 
 
 def load_to_measure(variant: Variant, artifact: Path) -> LoadedVariant:
@@ -240,7 +268,7 @@ def keep_measured(
         refusal = f"the task's metric is {task_metric}"
     elif (
         before.provenance is Provenance.MEASURED
-        and (before.source, before.metric) == (now.source, now.metric)
+        and (before.set_name, before.metric) == (now.set_name, now.metric)
         and (before.sample_count or 0) > (now.sample_count or 0)
     ):
         refusal = f"{before.sample_count} items of the same set were measured before"
@@ -281,6 +309,16 @@ def remark_on_guessing(accuracy: Accuracy, task: Task) -> str:
     return (
         f"{accuracy.percent:.1f} % is no better than guessing one of {classes} classes: are the "
         "labels indices from 0 on, in the order of the model's outputs?"
+    )
+
+
+def remark_on_steps(metric: Metric, task: Task) -> str:
+    """A remark that scores of steps are compared as they are, though they may spell texts."""
+    if metric.expects is not Expects.SEQUENCE or not any(map(is_steps, task.outputs)):
+        return ""
+    return (
+        "each step's best class is compared as it is: if the network was trained by CTC, say so in "
+        "the task file ('decoding'), or its accuracy is wrong"
     )
 
 

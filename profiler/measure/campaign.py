@@ -248,11 +248,12 @@ class _Campaign:
 
     @cached_property
     def _known(self) -> Mapping[Placement, Mapping[int, Measurement]]:
-        """The stored measurements of this machine that are trusted."""
+        """The stored measurements of this machine that are trusted, of the jobs' sizes."""
         known: dict[Placement, dict[int, Measurement]] = {}
+        shapes = {job.placement: job.shape for job in self._jobs}
         for kind in sorted({job.device.kind for job in self._jobs}):
             for row in self._records.current(self._facts, kind):
-                if row.trusted:
+                if row.trusted and shapes.get(row.placement, row.shape) == row.shape:
                     known.setdefault(row.placement, {})[row.batch] = row
         return known
 
@@ -363,6 +364,8 @@ class _Campaign:
             noise=level,
             measured_at=self._environment.now(),
             fingerprint=self._facts.fingerprint_of(kind),
+            shape=job.shape,
+            is_typical=job.is_typical,
         )
         self._records.add(measurement)
         self._measured.append(measurement)

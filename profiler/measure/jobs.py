@@ -27,12 +27,15 @@ class MeasurementJob:
         variant, device: the placement.
         artifact: the variant's file.
         inputs: returns the tensors of a batch of so many items.
+        shape, is_typical: of an item, see ``Measurement``.
     """
 
     variant: Variant
     device: DeviceClass
     artifact: Path
     inputs: Callable[[int], Tensors]
+    shape: str = ""
+    is_typical: bool = True
 
     @property
     def placement(self) -> Placement:

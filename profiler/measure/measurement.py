@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from modelless.common.errors import InvalidInputError
+from modelless.profiler.measure.item_shapes import count_elements
 from modelless.variants.vocabulary import Placement
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One placement measured at one batch size on one machine.
+    """One placement measured at one batch size, with items of one size, on one machine.
 
     Attributes:
         variant_id, device_class: the placement.
@@ -29,6 +30,9 @@ class Measurement:
         noise: noise as a multiple of its limit; up to 1 a measurement can be trusted.
         measured_at: time with a time zone.
         fingerprint: fingerprint of the machine, see ``DeviceFacts.fingerprint_of``.
+        shape: of an item, as ``item_shapes.write_shape`` writes it; empty where the task leaves no
+            size free, or none was known.
+        is_typical: whether items are usually of this size; one size of a placement is.
     """
 
     variant_id: str
@@ -49,6 +53,8 @@ class Measurement:
     noise: float
     measured_at: datetime
     fingerprint: str
+    shape: str = ""
+    is_typical: bool = True
 
     def __post_init__(self) -> None:
         for name in ("batch", "threads", "repeats"):
@@ -75,6 +81,11 @@ class Measurement:
             getattr(self, name),
             allowed,
         )
+
+    @property
+    def elements(self) -> int:
+        """The numbers in one item's inputs together; 0 where no shape is known."""
+        return count_elements(self.shape)
 
     @property
     def placement(self) -> Placement:

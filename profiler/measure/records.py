@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 
 from sqlalchemy import ColumnElement, and_, delete, func, select
@@ -19,7 +19,7 @@ _PAIR_FIELDS = ("alone_s", "beside_s", "repeats", "trusted", "measured_at", "fin
 
 
 class Records:
-    """Measurements in the store: one for each placement, batch and machine fingerprint."""
+    """Measurements in the store: one for each placement, batch, shape and machine fingerprint."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -52,6 +52,8 @@ class Records:
     def current(self, facts: DeviceFacts, kind: str = "cpu") -> list[Measurement]:
         """Returns the measurements of a machine with the engines it has now, trusted or not.
 
+        Of a placement measured at several sizes, those of its typical size.
+
         Args:
             facts: facts of the machine; another version of an engine would take another time.
             kind: kind of its devices.
@@ -59,14 +61,18 @@ class Records:
         Raises:
             StoreError: the store cannot be read, or holds an impossible row.
         """
+        return _typical(self.every_size(facts, kind))
+
+    def every_size(self, facts: DeviceFacts, kind: str = "cpu") -> list[Measurement]:
+        """Returns what ``current`` does, at all sizes; raises as it does."""
         return self._select(
             MeasurementRow.fingerprint == facts.fingerprint_of(kind),
             MeasurementRow.engine.in_(facts.engine_names),
         )
 
     def everything(self) -> list[Measurement]:
-        """Returns the measurements of all machines; raises as ``current`` does."""
-        return self._select()
+        """Returns the measurements of all machines at typical sizes; raises as ``current`` does."""
+        return _typical(self._select())
 
     def count(self, variant_ids: Iterable[str]) -> dict[str, int]:
         """Returns the number of points of these variants on all machines, by id; none are left out.
@@ -98,7 +104,8 @@ class Records:
         return len(found)
 
     def _select(self, *conditions: ColumnElement[bool]) -> list[Measurement]:
-        order = (MeasurementRow.variant_id, MeasurementRow.device_class, MeasurementRow.batch)
+        columns = ("variant_id", "device_class", "batch", "shape")
+        order = [getattr(MeasurementRow, name) for name in columns]
         with self._store.session() as session:
             rows = session.scalars(
                 select(MeasurementRow)
@@ -108,11 +115,27 @@ class Records:
             return [_measurement(row) for row in rows]
 
 
+def _typical(rows: Sequence[Measurement]) -> list[Measurement]:
+    """The rows of each placement's typical size; if there are several, of the one measured last."""
+    latest: dict[tuple[Placement, str], Measurement] = {}
+    for row in rows:
+        known = latest.get((row.placement, row.fingerprint))
+        if row.is_typical and (known is None or known.measured_at <= row.measured_at):
+            latest[row.placement, row.fingerprint] = row
+    shapes = {key: row.shape for key, row in latest.items()}
+    return [
+        row
+        for row in rows
+        if row.is_typical and shapes[row.placement, row.fingerprint] == row.shape
+    ]
+
+
 def _same_point(measurement: Measurement) -> ColumnElement[bool]:
     return and_(
         MeasurementRow.variant_id == measurement.variant_id,
         MeasurementRow.device_class == measurement.device_class,
         MeasurementRow.batch == measurement.batch,
+        MeasurementRow.shape == measurement.shape,
         MeasurementRow.fingerprint == measurement.fingerprint,
     )
 

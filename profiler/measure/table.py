@@ -117,6 +117,7 @@ class TableRow:
         throughput_per_s: items a second.
         memory_mib: peak of the run.
         accuracy, accuracy_metric: per cent, and the name of the metric.
+        item_shape: of an item, where the task leaves sizes free; the column may be missing.
     """
 
     source: str
@@ -140,6 +141,7 @@ class TableRow:
     memory_mib: float | None
     accuracy: float | None
     accuracy_metric: str
+    item_shape: str = ""
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -149,11 +151,12 @@ class TableRow:
 
 _KEY = (
     *("source", "task", "model", "device", "device_kind", "engine", "precision"),
-    *("resolution_px", "batch", "concurrency"),
+    *("resolution_px", "batch", "concurrency", "item_shape"),
 )
 
 COLUMNS = tuple(field.name for field in fields(TableRow))
 _REQUIRED = frozenset({"model", "device", "batch", "latency_ms"})
+_OPTIONAL = frozenset({"item_shape"})
 _TEXT = frozenset(field.name for field in fields(TableRow) if field.type == "str")
 _WHOLE = frozenset({"resolution_px", "batch", "concurrency", "layers"})
 _ANY_SIGN = frozenset({"accuracy"})  # some metrics are published negative (decibels)
@@ -249,6 +252,7 @@ def rows_of(
                 latency_p99_ms=row.p99_s * 1e3,
                 throughput_per_s=row.throughput_per_s,
                 memory_mib=row.memory_bytes / _MIB,
+                item_shape=row.shape,
             )
         )
     return rows
@@ -306,7 +310,7 @@ def read_table(path: Path) -> list[TableRow]:
 
 
 def _check_heading(path: Path, heading: Sequence[str]) -> None:
-    missing = [name for name in COLUMNS if name not in heading]
+    missing = [name for name in COLUMNS if name not in heading and name not in _OPTIONAL]
     if missing:
         raise InvalidInputError.of(
             f"{path}: columns",
@@ -322,7 +326,7 @@ def _check_heading(path: Path, heading: Sequence[str]) -> None:
 def _parse(path: Path, line: int, record: Mapping[str, str]) -> TableRow:
     values: dict[str, object] = {}
     for name in COLUMNS:
-        text = record[name].strip()
+        text = record.get(name, "").strip()
         if not text and name in _REQUIRED:
             raise InvalidInputError.of(f"{path}, line {line}: {name}", text, "not blank")
         if name in _TEXT:

@@ -49,6 +49,7 @@ class OnnxFacts:
         parameter_count: elements of its weights, quantisation scales and shape constants left out.
         multiply_adds: of convolutions and matrix products, an item; None if a shape is unknown.
         weight_bytes: size of all its constants.
+        metadata: what its author noted beside the graph, e.g. the characters that it reads.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -56,6 +57,7 @@ class OnnxFacts:
     parameter_count: int
     multiply_adds: int | None
     weight_bytes: int
+    metadata: Mapping[str, str]
 
 
 def inspect_onnx(source: Path | str | bytes, *, max_bytes: int = MAX_ARTIFACT_BYTES) -> OnnxFacts:
@@ -81,6 +83,7 @@ def inspect_onnx(source: Path | str | bytes, *, max_bytes: int = MAX_ARTIFACT_BY
             parameter_count=count_parameters(model),
             multiply_adds=count_multiply_adds(model),
             weight_bytes=weight_bytes(model),
+            metadata={entry.key: entry.value for entry in model.metadata_props},
         )
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, Literal
 
 import numpy as np
@@ -22,6 +23,8 @@ from numpy.typing import NDArray
 from onnx import ModelProto, helper
 
 from modelless.variants.making.calibration import CalibrationData
+from modelless.variants.making.maker import send_message
+from modelless.variants.making.pieces import Pieces
 from modelless.variants.making.session import Session
 
 Method = Literal["min-max", "percentile", "entropy"]
@@ -31,6 +34,7 @@ BINS: Final = 2048
 """Bins of a histogram; Migacz's number."""
 
 _CODES: Final = 256
+_VALUES_AT_ONCE: Final = 1 << 20
 _STRIDE: Final = 16  # candidates are 16 bins apart: thresholds to 1/128 of the largest value
 
 
@@ -66,7 +70,8 @@ def measure_ranges(
     """The range of each named float32 tensor of ``model`` on calibration data.
 
     The data is run once for the extremes and, for a saturating rule, once more for the histograms,
-    so that every bin is known before the first value is counted.
+    so that every bin is known before the first value is counted. Nothing else is kept, and no run
+    is asked for more values than ``pieces.MOST_BYTES``.
 
     Args:
         model: float32; not changed.
@@ -75,7 +80,7 @@ def measure_ranges(
     """
     wanted = sorted(set(names))
     extremes = dict.fromkeys(wanted, ActivationRange(0.0, 0.0))
-    for name, values in activations(model, wanted, calibration):
+    for name, values in activations(model, wanted, calibration, "extremes of activations"):
         seen = extremes[name]
         extremes[name] = ActivationRange(
             min(seen.low, float(values.min())), max(seen.high, float(values.max()))
@@ -83,10 +88,13 @@ def measure_ranges(
     if method == "min-max":
         return extremes
     counts = {name: np.zeros(BINS, np.int64) for name in wanted}
-    for name, values in activations(model, wanted, calibration):
-        sizes = np.abs(values[values != 0])
-        if sizes.size:
-            counts[name] += np.histogram(sizes, BINS, (0.0, extremes[name].size))[0]
+    for name, values in activations(model, wanted, calibration, "histograms of activations"):
+        flat = values.reshape(-1)
+        for start in range(0, flat.size, _VALUES_AT_ONCE):
+            some = flat[start : start + _VALUES_AT_ONCE]
+            sizes = np.abs(some[some != 0])
+            if sizes.size:
+                counts[name] += np.histogram(sizes, BINS, (0.0, extremes[name].size))[0]
     bins: Callable[[Counts, int], int] = (
         entropy_bins if method == "entropy" else lambda found, _: percentile_bins(found, percentile)
     )
@@ -149,22 +157,26 @@ def _divergence(counts: Counts, kept: int, levels: int, total: int) -> float:
 
 
 def activations(
-    model: ModelProto, names: Iterable[str], calibration: CalibrationData
+    model: ModelProto, names: Iterable[str], calibration: CalibrationData, what: str = ""
 ) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """The values of the named float32 tensors, call by call; empty ones are left out.
+    """The values of the named float32 tensors, piece by piece; empty ones are left out.
 
     Args:
         model: not changed.
         names: inputs, outputs, or anything between.
+        calibration: the data; a call may be cut into several pieces.
+        what: tells the maker's progress what they are for.
     """
     wanted = sorted(names)
-    session = Session(_with_outputs(model, wanted))
-    for feed in calibration.feeds:
-        found = session.run(feed, [name for name in wanted if name not in feed])
-        for name in wanted:
-            values = feed[name] if name in feed else found[name]
-            if values.size:
-                yield name, values
+    session = Session(_with_outputs(model, wanted), arena=False)
+    pieces = Pieces(session, [name for name in wanted if name not in session.inputs])
+    for done, feed in enumerate(calibration.feeds):
+        for number, piece in enumerate(pieces.cut(feed)):
+            if what:
+                send_message(f"{what}, call {done + 1}/{len(calibration.feeds)}, part {number + 1}")
+            inputs = {name: piece[name] for name in wanted if name in piece}
+            for found in chain([inputs], pieces.run(piece)):
+                yield from ((name, values) for name, values in found.items() if values.size)
 
 
 def _with_outputs(model: ModelProto, names: list[str]) -> bytes:

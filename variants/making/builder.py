@@ -27,10 +27,11 @@ from modelless.variants.making.calibration import CalibrationData
 from modelless.variants.making.fidelity import Fidelity, compare, run_all
 from modelless.variants.making.lineage import Lineage, lineage_of
 from modelless.variants.making.maker import receive_messages
+from modelless.variants.making.pieces import Answers, run_each
 from modelless.variants.making.recipe import Recipe, Step, parse_step
 from modelless.variants.making.session import Session
 from modelless.variants.making.verification import Tolerance, verify_conversion
-from modelless.variants.vocabulary import Precision
+from modelless.variants.vocabulary import Precision, Task
 
 Progress = Callable[[str, int, int], None]
 """Called with the stage in words, variants done, and variants in all."""
@@ -89,13 +90,17 @@ class _Chains:
     Attributes:
         source: as handed in.
         base_sha256: of its canonical form, with which every chain begins.
-        calibration: with the source's answers.
+        calibration: with the source's answers, if a maker asks for them.
+        wanted: the source's answers; None without calibration data.
+        task: says what the answers are; may be None.
         refusals: reasons by the lineage of what was refused.
     """
 
     source: bytes
     base_sha256: str
     calibration: CalibrationData
+    wanted: Answers | None = None
+    task: Task | None = None
     refusals: dict[str, str] = field(default_factory=dict)
 
     def lineage(self, steps: Sequence[Step]) -> Lineage:
@@ -125,6 +130,7 @@ class Builder:
         source: bytes,
         calibration: CalibrationData,
         on_progress: Progress | None = None,
+        task: Task | None = None,
     ) -> Iterator[MadeVariant | RefusedVariant]:
         """Make the recipe's variants, one by one.
 
@@ -132,6 +138,7 @@ class Builder:
             source: the trained model, an ONNX file's bytes.
             calibration: inputs as they will come; may be empty for makers that need none.
             on_progress: told of every step that is begun, if given.
+            task: says whether answers are texts, which are compared as such.
 
         Raises:
             IntegrityError: the source is no model that may run.
@@ -139,7 +146,11 @@ class Builder:
             StoreError: the work folder cannot be written; what is in it stays whole.
         """
         base = self._artifacts.put(write_model(read_model(source)))
-        chains = _Chains(source, base, with_answers(source, calibration))
+        steps = [step for chain in recipe.chains.values() for step in chain]
+        if any(step.with_settings.needs_answers for step in steps):
+            calibration = with_answers(source, calibration)
+        wanted = Answers(Session(source), calibration) if calibration.feeds else None
+        chains = _Chains(source, base, calibration, wanted, task)
         for done, (name, chain) in enumerate(recipe.chains.items()):
 
             def told(words: str, name: str = name, done: int = done) -> None:
@@ -166,13 +177,13 @@ class Builder:
             notes += result.notes
         made = self._artifacts.read(result.sha256)
         fidelity = None
-        if chains.calibration.feeds:
+        if chains.wanted is not None:
             told("comparing with the source")
             if all(step.with_settings.lossless for step in steps):
                 source = Session(chains.source)
-                verify_conversion(source.run, made, chains.calibration, _LOSSLESS)
-            found = run_all(Session(made), chains.calibration)
-            fidelity = compare(chains.calibration.answers, found)
+                verify_conversion(source.run, made, chains.wanted.calls, _LOSSLESS)
+            found = run_each(Session(made), chains.wanted.calls)
+            fidelity = compare(chains.wanted, found, chains.task)
         makers = [step.with_settings for step in steps]
         return MadeVariant(
             name=name,

@@ -15,10 +15,15 @@ class Session:
 
     Attributes:
         inputs, outputs: names, in the graph's order.
+        is_batched: whether the graph takes any number of items along axis 0.
     """
 
-    def __init__(self, onnx_bytes: bytes) -> None:
+    def __init__(self, onnx_bytes: bytes, *, arena: bool = True) -> None:
         """Open ``onnx_bytes``.
+
+        Args:
+            onnx_bytes: the graph.
+            arena: keep freed memory for the next call; without, each call gives all of it back.
 
         Raises:
             EnvironmentUnfitError: ONNX Runtime is not installed.
@@ -27,6 +32,7 @@ class Session:
         runtime = import_onnxruntime()
         options = runtime.SessionOptions()
         options.intra_op_num_threads = 1
+        options.enable_cpu_mem_arena = arena
         options.log_severity_level = 4  # an error is raised as well; it need not also be printed
         try:
             self._session = runtime.InferenceSession(
@@ -38,6 +44,8 @@ class Session:
             ) from error
         self.inputs = tuple(each.name for each in self._session.get_inputs())
         self.outputs = tuple(each.name for each in self._session.get_outputs())
+        shapes = [each.shape for each in self._session.get_inputs()]
+        self.is_batched = all(shape and not isinstance(shape[0], int) for shape in shapes)
 
     def run(
         self, feed: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None = None

@@ -12,7 +12,7 @@ from modelless.variants.metrics.classification import MacroF1, TopK
 from modelless.variants.metrics.detection import MeanAveragePrecision
 from modelless.variants.metrics.metric import Metric, Score, score
 from modelless.variants.metrics.regression import ERRORS, RegressionError
-from modelless.variants.metrics.sequences import CharacterErrorRate, ExactMatch
+from modelless.variants.metrics.sequences import CharacterErrorRate, ExactMatch, WordErrorRate
 from modelless.variants.vocabulary import Task
 
 AGREEMENT: Final = "agreement"
@@ -28,6 +28,7 @@ METRICS: Final = Plugins(
         "map": MeanAveragePrecision,
         "exact-match": ExactMatch,
         "cer": CharacterErrorRate,
+        "wer": WordErrorRate,
         **{error: partial(RegressionError, error=error) for error in ERRORS},
     },
     group="modelless.metrics",

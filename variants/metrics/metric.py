@@ -37,7 +37,7 @@ class Metric(ABC):
     """
 
     name: str
-    expects: ClassVar[Expects]
+    expects: Expects
     is_proportion: ClassVar[bool] = False
 
     @abstractmethod

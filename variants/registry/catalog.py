@@ -34,7 +34,7 @@ class Catalog:
         tasks, models: everything registered.
         variants: every version of every variant.
         left_out: why a variant is not among them, by its id, for those who ask for it by name.
-        current: the current version by ``task/model/variant``; of others it is the newest.
+        current: the current version by ``task/model/variant``; of others it is the first.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Catalog:
             key = _key(variant)
             wanted = self.current.get("/".join(key), variant.version)
             if wanted == variant.version and (
-                key not in serving or serving[key].version < variant.version
+                key not in serving or variant.version < serving[key].version
             ):
                 serving[key] = variant
         self.variants: tuple[Variant, ...] = tuple(serving.values())

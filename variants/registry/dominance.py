@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from modelless.variants.vocabulary import Accuracy
+from modelless.variants.vocabulary import Accuracy, Provenance
 
 LATENCY_TOLERANCE: Final = 0.05
 """Relative difference of latencies that may be noise: as far as a median is known when profiled."""
@@ -40,11 +40,22 @@ IsMoreAccurate = Callable[[Standing, Standing], bool]
 
 
 def intervals_part(one: Standing, other: Standing) -> bool:
-    """Whether one's accuracy lies above the other's with no overlap of their intervals."""
+    """Whether one's accuracy lies above the other's with no overlap of their intervals.
+
+    Figures that were measured on two validation sets are not compared.
+    """
     mine, theirs = one.accuracy, other.accuracy
+    if are_of_two_sets(mine, theirs):
+        return False
     low = mine.percent if mine.low_percent is None else mine.low_percent
     high = theirs.percent if theirs.high_percent is None else theirs.high_percent
     return mine.metric == theirs.metric and low > high
+
+
+def are_of_two_sets(one: Accuracy, other: Accuracy) -> bool:
+    """Whether two accuracies were measured, but on different validation sets."""
+    measured = one.provenance is other.provenance is Provenance.MEASURED
+    return measured and one.set_name != other.set_name
 
 
 def dominates(

@@ -29,6 +29,7 @@ ENOUGH_ITEMS: Final = 300
 
 _MOST_ITEMS: Final = 200_000  # kept; 25 kB
 _KEY: Final = "measured"
+_MOST_ROWS: Final = 256  # of the history that are looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,9 @@ def details_of(measured: MeasuredAccuracy, metric: Metric) -> dict[str, Any]:
         "metric": metric.name,
         "set_sha256": measured.set_sha256,
         "set_items": measured.set_items,
-        "seed": SEED,
+        "seed": SEED - measured.skipped,  # so that only runs that begin alike are compared
         "items": len(measured.evidence),
+        "item_shapes": measured.item_shapes,
     }
     if metric.is_proportion and len(measured.evidence) <= _MOST_ITEMS:
         packed = np.packbits(measured.evidence.astype(np.bool_))
@@ -123,6 +125,28 @@ def latest_outcomes(store: Store, variant_ids: Iterable[str]) -> dict[str, Outco
         rows = list(session.scalars(select(HistoryRow).where(HistoryRow.id.in_(newest))))
     found = {row.subject: _outcomes(row.details) for row in rows}
     return {subject: each for subject, each in found.items() if each is not None}
+
+
+def latest_item_shapes(store: Store, task: str) -> list[dict[str, tuple[int, ...]]]:
+    """The sizes of the items that a task's accuracies were measured on last, the median's first.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    newest_first = (
+        select(HistoryRow.details)
+        .where(HistoryRow.kind.in_((REVISED, MEASURED)))
+        .where(HistoryRow.subject.startswith(f"{task}/", autoescape=True))
+        .order_by(HistoryRow.id.desc())
+        .limit(_MOST_ROWS)
+    )
+    with store.session() as session:
+        for details in session.scalars(newest_first):
+            kept = details.get(_KEY)
+            shapes = kept.get("item_shapes") if isinstance(kept, dict) else None
+            if shapes:
+                return [{name: tuple(sizes) for name, sizes in each.items()} for each in shapes]
+    return []
 
 
 def _outcomes(details: Mapping[str, Any]) -> Outcomes | None:

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from modelless.common.errors import InvalidInputError, NotFoundError
+from modelless.common.errors import InvalidInputError
 from modelless.variants.paths import ScopePath, not_found, parse_path
 from modelless.variants.registry.versions import EARLIER_KEPT, Line, Trial, TrialRules
 from modelless.variants.store.database import Store
@@ -88,9 +88,6 @@ def keep_evidence(store: Store, trial: Trial, evidence: Mapping[str, Any]) -> No
 def promote(store: Store, variant_id: str, who: str, reason: str) -> Line:
     """Make a version the current one; a trial of it is over with this.
 
-    The newest version of a variant that nobody promoted yet is current already; promoted, it stays
-    so when newer ones are registered.
-
     Args:
         variant_id: ``task/model/variant@version``.
         who: asks for it.
@@ -112,7 +109,7 @@ def promote(store: Store, variant_id: str, who: str, reason: str) -> Line:
                 f"{line.trial.variant_id}, which is on trial, or any version after "
                 f"'modelless rollback {line.name}' has ended the trial",
             )
-        if line.current == path.version and line.name in lines_in(session):
+        if line.current == path.version:
             raise InvalidInputError.of(
                 "promote", variant_id, f"a version other than the current one, {line.current}"
             )
@@ -163,9 +160,6 @@ def begin_trial(
 ) -> Trial:
     """Try a version on a share of the queries, beside the current one.
 
-    Where nobody promoted any version yet, the one before becomes current by this: to try the newest
-    means that it does not serve everybody.
-
     Args:
         variant_id: ``task/model/variant@version``.
         share: of the queries, above 0 and below 1.
@@ -192,8 +186,6 @@ def begin_trial(
                 )
         line = _line(session, path)
         assert path.version is not None  # noqa: S101  (checked by _versioned)
-        if line.name not in lines:
-            line = _held_back(session, line, path.version, against)
         if path.version == line.current or against not in (None, line.current):
             raise InvalidInputError.of(
                 "canary",
@@ -246,23 +238,6 @@ def _line(session: Session, path: ScopePath) -> Line:
     if path.version is not None and path.version not in versions:
         raise not_found(f"version of {name}", str(path.version), map(str, versions), "")
     return lines_in(session).get(name) or registered[name]
-
-
-def _held_back(session: Session, line: Line, version: int, against: int | None) -> Line:
-    """The line of a variant that nobody promoted, with its newest version held back for a trial."""
-    if against is None and version == line.current:
-        against = version - 1
-    if against is None or against == line.current:
-        return line
-    path = parse_path(line.name, against) if against > 0 else None
-    if path is None:
-        raise NotFoundError(
-            f"{line.name}@{version} is the only version of its variant: there is none to compare "
-            "it with. Register another file under the same name first."
-        )
-    _line(session, path)
-    earlier = tuple(each for each in line.earlier if each < against)
-    return dataclasses.replace(line, current=against, earlier=earlier)
 
 
 def _advanced(line: Line, version: int) -> Line:

@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
@@ -65,6 +66,9 @@ def _read_facts(data: bytes, resolution_px: int | None, where: str) -> GraphFact
 # Rows of the registry, found and added inside a transaction that somebody else opened.
 
 _ADD: Final = "add some with: modelless zoo add"
+
+REMOVED: Final = "removed"
+"""The history's kind of row that says that a variant, a model or a task was removed."""
 
 
 def find_task(session: Session, name: str) -> Task:
@@ -150,7 +154,7 @@ def add_variant(session: Session, variant: Variant, graph_facts: GraphFacts | No
             )
             _must_equal(f"variant {known.id} of the same bytes", known, again)
             return known
-    new = dataclasses.replace(variant, version=every[-1].version + 1 if every else 1)
+    new = dataclasses.replace(variant, version=_next_version(session, variant, every))
     if session.get(ArtifactRow, new.artifact_sha256) is None:
         session.add(ArtifactRow(sha256=new.artifact_sha256, bytes=new.artifact_bytes))
         session.flush()
@@ -160,32 +164,58 @@ def add_variant(session: Session, variant: Variant, graph_facts: GraphFacts | No
     return new
 
 
-def _must_equal(what: str, known: Any, given: Any) -> None:
-    """Raise InvalidInputError for the first field in which two frozen values differ.
+def _next_version(session: Session, variant: Variant, every: Sequence[Variant]) -> int:
+    """The version after all that there are and were: one that was removed is not given again."""
+    name = f"{variant.task}/{variant.model}/{variant.name}@"
+    removed = session.scalars(
+        select(HistoryRow.subject).where(
+            HistoryRow.kind == REMOVED, HistoryRow.subject.startswith(name, autoescape=True)
+        )
+    )
+    versions = [each.version for each in every]
+    versions += [int(subject.removeprefix(name)) for subject in removed]
+    return max(versions, default=0) + 1
 
-    Of an accuracy only what differs in it is told.
-    """
+
+def _must_equal(what: str, known: Any, given: Any) -> None:
+    """Raise InvalidInputError that tells every field in which two frozen values differ."""
+    differing = _differences(known, given)
+    if not differing:
+        return
+    hint = "It is registered already: register this one under another name."
+    if isinstance(known, Variant) and known.accuracy != given.accuracy:
+        hint = (
+            "It is registered already: revise_accuracy ('modelless register "
+            "--revise-accuracy REASON') changes what is known of its accuracy."
+        )
+    field = f"{what}: {', '.join(differing)}"
+    if len(differing) == 1:
+        ((before, now),) = differing.values()
+        raise InvalidInputError.of(field, now, f"{before!r:.300}", hint)
+    given_fields = {name: now for name, (_, now) in differing.items()}
+    known_fields = {name: before for name, (before, _) in differing.items()}
+    raise InvalidInputError.of(field, given_fields, f"{known_fields!r:.300}", hint)
+
+
+def _differences(known: Any, given: Any) -> dict[str, tuple[Any, Any]]:
+    """The fields in which two values differ, with both; of an accuracy its own fields."""
+    found: dict[str, tuple[Any, Any]] = {}
     for field in dataclasses.fields(known):
         before, now = getattr(known, field.name), getattr(given, field.name)
-        if before != now:
-            hint = "It is registered already: register this one under another name."
-            if isinstance(before, Accuracy) and isinstance(now, Accuracy):
-                hint = (
-                    "It is registered already: revise_accuracy ('modelless register "
-                    "--revise-accuracy REASON') changes what is known of it."
-                )
-                before, now = _differences(before, now)
-            raise InvalidInputError.of(f"{what}: {field.name}", now, repr(before), hint)
-
-
-def _differences(one: Accuracy, other: Accuracy) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields in which they differ, of each."""
-    first, second = dataclasses.asdict(one), dataclasses.asdict(other)
-    named = [name for name in first if first[name] != second[name]]
-    return {name: first[name] for name in named}, {name: second[name] for name in named}
+        if before == now:
+            continue
+        if isinstance(before, Accuracy) and isinstance(now, Accuracy):
+            inner = _differences(before, now)
+            found |= {f"{field.name}.{name}": both for name, both in inner.items()}
+        elif isinstance(before, StrEnum):
+            found[field.name] = (before.value, now.value)
+        else:
+            found[field.name] = (before, now)
+    return found
 
 
 _T = TypeVar("_T")
+_REINSTATE: Final = "'modelless retire --undo' takes it back into service"
 
 
 class Registry:
@@ -400,15 +430,26 @@ class Registry:
         with self.store.session() as session:
             return one_variant(session, parse_path(variant_id))
 
-    def catalog(self) -> Catalog:
-        """Everything that is registered now, as one snapshot that needs the store no more."""
+    def catalog(self, *, with_retired: bool = False) -> Catalog:
+        """What is registered now, as one snapshot that needs the store no more.
+
+        Args:
+            with_retired: with the variants that were taken out of service, too.
+        """
         with self.store.session() as session:
-            return Catalog(
+            retired = set(
+                session.scalars(select(VariantRow.id).where(VariantRow.retired_at.is_not(None)))
+            )
+            catalog = Catalog(
                 map(task_of, session.scalars(select(TaskRow).order_by(TaskRow.name))),
                 map(model_of, session.scalars(select(ModelRow).order_by(ModelRow.name))),
                 variants_in(session, None, None, None, None, False),
                 current={name: line.current for name, line in lines_in(session).items()},
             )
+        if with_retired or not retired:
+            return catalog
+        current = (variant.id for variant in catalog.variants if variant.id in retired)
+        return catalog.without(dict.fromkeys(current, f"it was retired: {_REINSTATE}"))
 
     def resolve(self, path: str, version: str | int | None = None) -> Scope:
         """The variants that ``path`` names now. A caller that resolves often keeps a ``catalog``.

@@ -2,7 +2,7 @@
 
 Which version is current is a pointer of its own, apart from what is registered: artifacts and
 versions never change, the pointer does. A variant that was never promoted has no pointer, and its
-newest version is current.
+first version is current: what is registered later serves when somebody promotes it.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from modelless.variants.registry.versions import Line, Trial, TrialRules
 from modelless.variants.store.tables import ModelRow, TaskRow, VariantRow, VersionLineRow
 from modelless.variants.vocabulary import (
     Accuracy,
+    CtcDecoding,
     Engine,
     Model,
     Precision,
@@ -34,6 +35,7 @@ def task_of(row: TaskRow) -> Task:
         accuracy_metric=row.accuracy_metric,
         description=row.description,
         labels=tuple(row.labels),
+        decoding=None if row.decoding is None else CtcDecoding(**row.decoding),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from modelless.variants.registry.versions import EARLIER_KEPT, Line
+from modelless.variants.registry.versions import Line
 from modelless.variants.store.conversion import line_of, variant_of
 from modelless.variants.store.tables import VariantRow, VersionLineRow
 from modelless.variants.vocabulary import Variant
@@ -48,17 +48,11 @@ def lines_in(session: Session) -> dict[str, Line]:
 
 
 def registered_lines(session: Session) -> dict[str, Line]:
-    """The lines of all variants as registering made them: each version replaced the one before."""
+    """The lines of all variants as registering made them: the first version is current."""
     key = (VariantRow.task, VariantRow.model, VariantRow.name)
-    versions: dict[str, list[int]] = {}
-    for *names, version in session.execute(
-        select(*key, VariantRow.version).order_by(*key, VariantRow.version)
-    ):
-        versions.setdefault("/".join(names), []).append(version)
-    return {
-        name: Line(name, every[-1], tuple(every[-1 - EARLIER_KEPT : -1]))
-        for name, every in versions.items()
-    }
+    query = select(*key, func.min(VariantRow.version)).group_by(*key).order_by(*key)
+    named = (("/".join(names), version) for *names, version in session.execute(query))
+    return {name: Line(name, version) for name, version in named}
 
 
 def latest_change(session: Session) -> int:

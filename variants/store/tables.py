@@ -86,6 +86,7 @@ class TaskRow(Base):
     accuracy_metric: Mapped[str]
     description: Mapped[str]
     labels: Mapped[list[Any]]
+    decoding: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     added_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
@@ -144,19 +145,22 @@ class VariantRow(Base):
         JSON(none_as_null=True), deferred=True
     )
     added_at: Mapped[datetime] = mapped_column(default=utc_now)
+    retired_at: Mapped[datetime | None]
 
     artifact: Mapped[ArtifactRow] = relationship(lazy="joined", innerjoin=True)
 
 
 class MeasurementRow(Base):
-    """A placement measured at one batch size on one machine.
+    """A placement measured at one batch size, with items of one size, on one machine.
 
     ``variant_id`` and ``device_class`` are not foreign keys: profiles can be brought in from a file
     before the variants they speak of, and outlive them.
     """
 
     __tablename__ = "measurements"
-    __table_args__ = (UniqueConstraint("variant_id", "device_class", "batch", "fingerprint"),)
+    __table_args__ = (
+        UniqueConstraint("variant_id", "device_class", "batch", "shape", "fingerprint"),
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     variant_id: Mapped[str]
@@ -177,6 +181,8 @@ class MeasurementRow(Base):
     noise: Mapped[float]
     measured_at: Mapped[datetime]
     fingerprint: Mapped[str]
+    shape: Mapped[str]
+    is_typical: Mapped[bool]
 
 
 class PairRunRow(Base):
@@ -218,7 +224,7 @@ class DeviceClassRow(Base):
 
 
 class VersionLineRow(Base):
-    """A ``versions.Line`` that somebody changed; a variant without one has its newest version.
+    """A ``versions.Line`` that somebody changed; of a variant without one, the first is current.
 
     ``name`` is ``task/model/variant``; ``number`` grows with every change to any line;
     ``evidence`` is what is known of the trial so far, for a control loop that is started anew.

@@ -21,12 +21,13 @@ class Expects(StrEnum):
     """The form in which a metric needs to know what is right.
 
     ``CLASS`` is an int; ``NUMBER`` a float; ``SEQUENCE`` a tuple of ints, as the characters of a
-    text are classes too; ``BOXES`` a ``Boxes``; ``NOTHING`` is None.
+    text are classes too; ``TEXT`` a str; ``BOXES`` a ``Boxes``; ``NOTHING`` is None.
     """
 
     CLASS = "class"
     NUMBER = "number"
     SEQUENCE = "sequence"
+    TEXT = "text"
     BOXES = "boxes"
     NOTHING = "nothing"
 
@@ -56,7 +57,8 @@ class LabelReader:
     """Reads labels of one task into one form.
 
     A class is written as one of the task's labels, or as its index. A sequence is written as text
-    whose characters are the task's labels, or as indices.
+    whose characters are the task's labels, or as indices. A text is written as it is, with any
+    characters: those that no variant can answer are errors of the variants.
 
     Attributes:
         task: whose labels they are.
@@ -82,6 +84,10 @@ class LabelReader:
             return self.number(written, where)
         if self.expects is Expects.SEQUENCE:
             return self._sequence(written, where)
+        if self.expects is Expects.TEXT:
+            if not isinstance(written, str):
+                raise InvalidInputError.of(f"{where}: label", written, "text")
+            return str(written)
         return self.class_index(written, where)
 
     def class_index(self, written: object, where: str) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -27,6 +29,9 @@ _LOOK_GROWTH: Final = 1.2
 """Looked at each time the items have grown by this factor: resampling after every batch would cost
 more than running the variant."""
 
+_SHAPES_AT: Final = (0.5, 0.0, 0.25, 0.75, 1.0)
+"""Quantiles of the items' elements whose shapes are noted: what profiles are measured at."""
+
 OnProgress = Callable[[int, int, Score | None], None]
 """Told how many items are done, how many there are at most, and the score when it was looked at."""
 
@@ -49,6 +54,9 @@ class MeasuredAccuracy:
         evidence: a row an item, in the order that ``SEED`` gives; see ``Metric.evidence``.
         set_sha256: of the validation set.
         set_items: how many items it has.
+        item_shapes: sizes of the items, by input: the median's first, then those of some other
+            quantiles and of the largest.
+        skipped: items of the order that were left out, as ``skip`` said.
     """
 
     accuracy: Accuracy
@@ -56,6 +64,8 @@ class MeasuredAccuracy:
     evidence: NDArray[Any]
     set_sha256: str
     set_items: int
+    item_shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
+    skipped: int = 0
 
 
 def measure_accuracy(
@@ -64,6 +74,7 @@ def measure_accuracy(
     metric: Metric,
     *,
     sample: int | None = None,
+    skip: int = 0,
     precision_percent: float | None = None,
     batch: int = BATCH,
     on_progress: OnProgress | None = None,
@@ -79,6 +90,7 @@ def measure_accuracy(
         validation_set: labelled as the metric needs.
         metric: what judges.
         sample: use so many items at most; all of them by default.
+        skip: leave out so many items, the first of the order: those used before.
         precision_percent: half-width that suffices, in points.
         batch: items run at a time.
         on_progress: told after every batch.
@@ -94,12 +106,15 @@ def measure_accuracy(
         raise InvalidInputError.of("precision", precision_percent, "more than 0, less than 50")
     if not 1 <= batch <= 1024:
         raise InvalidInputError.of("batch", batch, "1 to 1024")
-    order = random_order(len(validation_set))[:sample]
+    order = random_order(len(validation_set))[skip:][:sample]
     rows: list[NDArray[Any]] = []
     done, look_at, found = 0, FEWEST_ITEMS, None
+    shapes: Counter[tuple[tuple[str, tuple[int, ...]], ...]] = Counter()
     for part in validation_set.batches(batch, order):
         rows.append(metric.evidence(session.infer(part.inputs), part.expected))
         done += len(part.expected)
+        shape = ((name, array.shape[1:]) for name, array in part.inputs.items())
+        shapes[tuple(sorted(shape))] += len(part.expected)
         if precision_percent is not None and done >= look_at:
             look_at = int(done * _LOOK_GROWTH)
             found = score(metric, np.concatenate(rows))
@@ -128,7 +143,19 @@ def measure_accuracy(
         evidence,
         validation_set.sha256,
         len(validation_set),
+        _typical_shapes(shapes),
+        skip,
     )
+
+
+def _typical_shapes(
+    counts: Counter[tuple[tuple[str, tuple[int, ...]], ...]],
+) -> tuple[Mapping[str, tuple[int, ...]], ...]:
+    """The shapes at some quantiles of their elements, each once; the median's first."""
+    ascending = sorted(counts, key=lambda shape: sum(math.prod(sizes) for _, sizes in shape))
+    ends = np.cumsum([counts[shape] for shape in ascending])
+    places = [int(np.searchsorted(ends, share * ends[-1])) for share in _SHAPES_AT]
+    return tuple(dict(ascending[place]) for place in dict.fromkeys(places))
 
 
 def random_order(count: int) -> list[int]:

@@ -1,4 +1,7 @@
-"""A folder of labelled pictures: ``folder/LABEL/*.jpg``, or a ``labels.csv`` that names the files.
+"""A folder of labelled files: ``folder/LABEL/*.jpg``, or a ``labels.csv`` that names the files.
+
+A file holds a picture or, where the task's input is none, an array (``.npy``). Sizes that the task
+leaves free may differ from file to file.
 
 ``labels.csv`` has the columns ``file`` and ``label``; for boxes also ``x1``, ``y1``, ``x2`` and
 ``y2``, a row a box, and a row without label and box for a picture that shows none.
@@ -13,10 +16,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
+from modelless.variants.signature import check_inputs
 from modelless.variants.validation.expected import Boxes, Expects, LabelReader, bytes_of
-from modelless.variants.validation.pictures import SUFFIXES, PictureInput
+from modelless.variants.validation.pictures import MOST_FILE_BYTES, PictureInput
 from modelless.variants.validation.table_file import Table, read_table
 from modelless.variants.validation.validation_set import (
     Item,
@@ -30,8 +35,54 @@ LABELS: Final = "labels.csv"
 _CORNERS: Final = ("x1", "y1", "x2", "y2")
 
 
+class ArrayInput:
+    """The task's only input, where it is no picture.
+
+    Attributes:
+        name: of the tensor.
+        suffixes: of the files that hold an item of it.
+    """
+
+    suffixes = frozenset({".npy"})
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self.name = task.inputs[0].name
+
+    def read(self, path: Path, where: str) -> NDArray[Any]:
+        """The item in a ``.npy`` file; no pickled object is ever read.
+
+        Raises:
+            InvalidInputError: unreadable, too large, or not what the task's input takes.
+        """
+        try:
+            if path.stat().st_size > MOST_FILE_BYTES:
+                raise InvalidInputError.of(
+                    f"{where}: bytes", path.stat().st_size, f"up to {MOST_FILE_BYTES}"
+                )
+            # A mapped file cannot say that it is larger than it is.
+            array = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
+        except (OSError, ValueError, EOFError) as error:
+            raise InvalidInputError(f"{where}: not a .npy file of numbers ({error}).") from None
+        try:
+            clean, _ = check_inputs(self._task, {self.name: array[None]})
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{where}: {error}") from None
+        item: NDArray[Any] = clean[self.name][0]
+        return item
+
+
+def _input_of(task: Task) -> PictureInput | ArrayInput:
+    try:
+        return PictureInput.of(task)
+    except InvalidInputError:
+        if len(task.inputs) != 1:
+            raise
+        return ArrayInput(task)
+
+
 class PictureFolder(ValidationSet):
-    """The pictures of a folder, by name.
+    """The pictures, or arrays, of a folder, by name.
 
     Args:
         folder: where they lie.
@@ -39,18 +90,18 @@ class PictureFolder(ValidationSet):
         expects: what a metric needs.
 
     Raises:
-        InvalidInputError: the task takes no picture, there is none, or a label is unknown; names
-            the file.
+        InvalidInputError: the task has several inputs, there is no file of its kind, or a label is
+            unknown; names the file.
     """
 
     def __init__(self, folder: Path, task: Task, expects: Expects) -> None:
         self._folder = folder
         self.name = folder.resolve().name
-        self._input = PictureInput.of(task)
+        self._input = _input_of(task)
         reader = LabelReader(task, expects)
         table = folder / LABELS
         if expects is Expects.NOTHING:
-            found: dict[str, Any] = dict.fromkeys(_pictures_under(folder))
+            found: dict[str, Any] = dict.fromkeys(self._files_under(folder))
         elif not table.is_file():
             found = self._by_folder(reader)
         elif expects is Expects.BOXES:
@@ -91,12 +142,12 @@ class PictureFolder(ValidationSet):
         if not labels:
             raise InvalidInputError(
                 f"{self._folder}: has neither {LABELS} nor a folder for each label with "
-                "pictures (.jpg, .png) in it."
+                f"files ({', '.join(sorted(self._input.suffixes))}) in it."
             )
         found: dict[str, Any] = {}
         for folder in labels:
             expected = reader.read(folder.name, str(folder))
-            found |= {f"{folder.name}/{name}": expected for name in _pictures_under(folder)}
+            found |= {f"{folder.name}/{name}": expected for name in self._files_under(folder)}
         return found
 
     def _by_table(self, table: Table, reader: LabelReader) -> dict[str, Any]:
@@ -136,18 +187,19 @@ class PictureFolder(ValidationSet):
     def _check_file(self, name: str, where: str) -> None:
         path = self._folder / name
         inside = path.resolve().is_relative_to(self._folder.resolve())
-        if not name or not inside or path.suffix.lower() not in SUFFIXES or not path.is_file():
-            raise InvalidInputError.of(
-                f"{where}: file", name, f"a picture ({', '.join(sorted(SUFFIXES))}) in the folder"
-            )
+        fits = path.suffix.lower() in self._input.suffixes
+        if not name or not inside or not fits or not path.is_file():
+            allowed = f"one in the folder ({', '.join(sorted(self._input.suffixes))})"
+            raise InvalidInputError.of(f"{where}: file", name, allowed)
 
-
-def _pictures_under(folder: Path) -> list[str]:
-    """Names of the pictures in ``folder`` and below, relative to it."""
-    found = []
-    for place, _, names in os.walk(folder):
-        here = Path(place).relative_to(folder)
-        found += [
-            (here / name).as_posix() for name in names if Path(name).suffix.lower() in SUFFIXES
-        ]
-    return found
+    def _files_under(self, folder: Path) -> list[str]:
+        """Names of the files of its kind in ``folder`` and below, relative to it."""
+        found = []
+        for place, _, names in os.walk(folder):
+            here = Path(place).relative_to(folder)
+            found += [
+                (here / name).as_posix()
+                for name in names
+                if Path(name).suffix.lower() in self._input.suffixes
+            ]
+        return found

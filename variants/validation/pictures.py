@@ -16,12 +16,12 @@ from modelless.variants.vocabulary import Task
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".png"})
+SUFFIXES: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 MOST_FILE_BYTES: Final = 64 << 20
 MOST_PIXELS: Final = 64_000_000
 """Of one picture, unpacked; checked before anything is unpacked."""
 
-_FORMATS: Final = ("JPEG", "PNG")
+_FORMATS: Final = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,10 @@ class PictureInput:
         mode: Pillow's: ``RGB``, or ``L`` for grey.
         size_px: height and width; None where free.
         has_channels: whether the last axis counts channels.
+        suffixes: of the files that hold one.
     """
+
+    suffixes = SUFFIXES
 
     name: str
     mode: str
@@ -60,7 +63,7 @@ class PictureInput:
         return cls(spec.name, "L" if grey else "RGB", (height, width), len(spec.shape) == 4)
 
     def read(self, path: Path, where: str) -> NDArray[np.uint8]:
-        """The picture in a JPEG or PNG file, as ``array`` gives it.
+        """The picture in a file, as ``array`` gives it; of several the first.
 
         Raises:
             InvalidInputError: unreadable, broken, too large, or not of the input's size.
@@ -87,7 +90,7 @@ class PictureInput:
         # Pillow's decoders raise all of these, the last at what would unpack to gigabytes.
         except (OSError, ValueError, SyntaxError, image.DecompressionBombError) as error:
             raise InvalidInputError(
-                f"{where}: not a sound JPEG or PNG picture ({error}). Replace it, or take it out."
+                f"{where}: not a sound picture ({error}). Replace it, or take it out."
             ) from None
 
     def array(self, picture: Image, where: str) -> NDArray[np.uint8]:

@@ -18,7 +18,7 @@ from modelless.controller.api.v2_metadata import (
     server_ready,
 )
 from modelless.controller.api.v2_reply import Reply
-from modelless.variants.vocabulary import Task, TensorSpec
+from modelless.variants.vocabulary import CtcDecoding, Task, TensorSpec
 
 TASK = Task(
     "imagenet",
@@ -56,6 +56,17 @@ def test_model() -> None:
             {"name": "note", "datatype": "BYTES", "shape": [-1, 1]},
         ],
         "outputs": [{"name": "probabilities", "datatype": "FP32", "shape": [-1, 1000]}],
+    }
+    text = Task(
+        "text",
+        TASK.inputs,
+        (TensorSpec("steps", "FP32", (-1, -1, 3)),),
+        "cer",
+        labels=("a", "", " "),
+        decoding=CtcDecoding("steps", 1),
+    )
+    assert said(model_metadata("text", text, []))["parameters"] == {
+        "decoding": {"kind": "ctc", "output": "steps", "blank": 1, "labels": ["a", "", " "]}
     }
     assert said(model_ready("imagenet", True)) == {"name": "imagenet", "ready": True}
     reply = model_ready("imagenet", False)

@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modelless.common.errors import ModellessError
 from modelless.controller.api.v2_reply import Reply, render_error, render_infer, render_json
@@ -63,6 +64,7 @@ class Server:
     url: str = ""
     answers: dict[str, Reply] = field(default_factory=dict)
     error: ModellessError | None = None
+    outputs: dict[str, NDArray[Any]] | None = None
     asked: list[InferRequest] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
 
@@ -105,7 +107,7 @@ class Server:
         }
         reply = render_infer(
             request,
-            {"scores": scores},
+            self.outputs or {"scores": scores},
             model_name="pixels",
             model_version="1",
             parameters=parameters,

@@ -91,14 +91,19 @@ def test_one_file_is_profiled_under_each_of_its_engines(run: Run, home: Path) ->
     ]
 
 
-def test_under_one_name_the_newest_engine_is_profiled(run: Run, home: Path) -> None:
+def test_under_one_name_the_first_engine_is_profiled_until_another_is_promoted(
+    run: Run, home: Path
+) -> None:
     need(Engine.OPENVINO)
     for engine in (Engine.ONNXRUNTIME_CPU, Engine.OPENVINO):
         add(home, one=engine)
     (found,) = run("profile", *QUICK, "--json").document["placements"]
+    assert found["variant"] == "pixels/mean/one@1"
+    (other,) = run("profile", "pixels/mean/one@2", *QUICK, "--json").document["placements"]
+    assert other["variant"] == "pixels/mean/one@2"
+    assert run("promote", "pixels/mean/one@2").code == 0
+    (found,) = run("profile", *QUICK, "--json").document["placements"]
     assert found["variant"] == "pixels/mean/one@2"
-    (before,) = run("profile", "pixels/mean/one@1", *QUICK, "--json").document["placements"]
-    assert before["variant"] == "pixels/mean/one@1"
 
 
 def test_a_variant_for_a_gpu_is_not_measured_on_a_cpu(run: Run, home: Path) -> None:

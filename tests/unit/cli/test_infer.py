@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,6 +40,7 @@ def server(listening: Server) -> Server:
     listening.asked.clear()
     listening.paths.clear()
     listening.error = None
+    listening.outputs = None
     return listening
 
 
@@ -107,8 +109,8 @@ def test_an_unknown_task_is_the_servers_to_refuse(run: Run, server: Server, phot
 @pytest.mark.parametrize(
     ("inputs", "outputs", "said"),
     [
-        (2, [-1, 4], "2 inputs"),
-        (1, [-1, 4, 4], "not classes"),
+        (2, [-1, 4], "an .npz file, as the task has 2 inputs"),
+        (1, [-1, 4, 4], "not classes, texts or numbers"),
     ],
 )
 def test_a_task_of_another_form_is_not_for_this_command(
@@ -120,6 +122,49 @@ def test_a_task_of_another_form_is_not_for_this_command(
     )
     ran = run("infer", photo, "-t", "pixels", "--url", server.url)
     assert (ran.code, said in ran.err) == (2, True)
+
+
+def described(outputs: dict[str, list[int]], parameters: dict[str, Any] | None = None) -> Any:
+    """What a server says of a task with these outputs."""
+    specs = [{"name": n, "datatype": "FP32", "shape": shape} for n, shape in outputs.items()]
+    image = {"name": "image", "datatype": "UINT8", "shape": [-1, 48, -1, 3]}
+    return as_reply({"inputs": [image], "outputs": specs, "parameters": parameters or {}}, 200)
+
+
+def test_a_text_is_printed(run: Run, server: Server, photo: Path) -> None:
+    decoding = {"kind": "ctc", "output": "steps", "blank": 0, "labels": ["", "h", "é", " "]}
+    server.answers["/v2/models/lines"] = described({"steps": [-1, -1, 4]}, {"decoding": decoding})
+    best = np.array([[1, 1, 0, 2, 3, 3, 2, 0]])
+    server.outputs = {"steps": np.eye(4, dtype=np.float32)[best]}
+    ran = run("infer", photo, "-t", "lines", "--url", server.url)
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith("hé é\nserved by ")
+    assert server.asked[0].tensors["image"].shape == (1, 48, 60, 3)
+    ran = run("infer", photo, "-t", "lines", "--url", server.url, "--json")
+    assert (ran.document["texts"], ran.document["top"]) == (["hé é"], [])
+
+
+def test_numbers_are_printed(run: Run, server: Server, photo: Path) -> None:
+    server.answers["/v2/models/ages"] = described({"age": [-1, 1]})
+    server.outputs = {"age": np.array([[41.5]], np.float32)}
+    ran = run("infer", photo, "-t", "ages", "--url", server.url)
+    assert (ran.code, ran.out.startswith("41.5\nserved by ")) == (0, True)
+
+
+def test_several_inputs_come_from_an_archive(run: Run, server: Server, tmp_path: Path) -> None:
+    spec = {"datatype": "UINT8", "shape": [-1, 2]}
+    inputs = [{"name": "image", **spec}, {"name": "mask", **spec}]
+    output = {"name": "scores", "datatype": "FP32", "shape": [-1, 4]}
+    server.answers["/v2/models/two"] = as_reply({"inputs": inputs, "outputs": [output]}, 200)
+    np.savez(tmp_path / "two.npz", image=np.ones((1, 2), np.uint8), mask=np.ones(2, np.uint8))
+    ran = run("infer", "two.npz", "-t", "two", "--url", server.url)
+    assert ran.code == 0, ran.err
+    assert {name: a.shape for name, a in server.asked[0].tensors.items()} == {
+        "image": (1, 2), "mask": (1, 2)
+    }  # fmt: skip
+    np.savez(tmp_path / "one.npz", image=np.ones((1, 2), np.uint8))
+    ran = run("infer", "one.npz", "-t", "two", "--url", server.url)
+    assert (ran.code, "also mask" in ran.err) == (2, True)
 
 
 def test_a_server_of_something_else_is_told_apart(run: Run, server: Server, photo: Path) -> None:

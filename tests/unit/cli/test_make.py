@@ -20,6 +20,7 @@ from sqlalchemy import select
 
 from modelless.common.locks import held
 from modelless.controller.usecases import family as family_module
+from modelless.profiler.measure.noise import HostNoise, Noise
 from modelless.profiler.measure.records import Records
 from modelless.variants.making.origins import MADE, find_origin
 from modelless.variants.registry.outcomes import latest_outcomes
@@ -538,3 +539,33 @@ def test_a_torch_network(run: Run, home: Path, tmp_path: Path) -> None:
                  recipe(tmp_path, chains), task="digits")  # fmt: skip
     assert again.code == 0, again.err
     assert again.document["source"]["framework"] == "pytorch"
+
+
+def test_the_best_of_many_is_measured_on_other_items(
+    run: Run, home: Path, source: Path, data: Path
+) -> None:
+    words = ("--recipe", recipe(data.parent, RECIPE), "--engine", "onnxruntime-cpu")
+    ran = make(run, source, data, *words, "--sample", 100)
+    assert ran.code == 0, ran.err
+    assert "was the best of 3 on 100 items, with" in ran.err
+    with closing(open_registry(home)) as registry:
+        variants = registry.variants("clothes")
+        outcomes = latest_outcomes(registry.store, [variant.id for variant in variants])
+    assert sorted(each.seed for each in outcomes.values()) == [-100, 0, 0]
+    assert {len(each.is_right) for each in outcomes.values()} == {100}
+    again = make(run, source, data, *words, "--sample", 100)
+    assert (again.code, "was the best of" in again.err) == (0, False)
+
+
+def test_on_a_noisy_machine_the_family_is_profiled_all_the_same(
+    run: Run, home: Path, source: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for measure in ("probe", "since"):
+        monkeypatch.setattr(HostNoise, measure, lambda *_: Noise(contention=0.9))
+    words = ("--recipe", recipe(data.parent, {"fp32": ["optimise"]}), "--engine", "onnxruntime-cpu")
+    named = ("--task", "clothes", "--model", "net", "--validation", data, "--batches", 1, "--json")
+    ran = run("make", source, *named, *words)
+    assert ran.code == 0, ran.err
+    assert "profiled all the same, and marked as not trusted: the machine is too noisy" in ran.err
+    (row,) = ran.document["variants"]
+    assert row["profiled"]["cpu-1"]["trusted"] is False

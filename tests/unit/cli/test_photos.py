@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError
 from modelless.controller.usecases.inferring import SHORTER_SIDE_PX, read_tensor
+from modelless.variants.signature import dtype_of
 from modelless.variants.vocabulary import TensorSpec
 
 Image = pytest.importorskip("PIL.Image")
@@ -116,12 +117,67 @@ def test_other_forms_of_pictures(
 
 
 @pytest.mark.parametrize(
+    ("shape", "sent"),
+    [
+        ((-1, 10, -1, 3), (1, 10, 20, 3)),
+        ((-1, -1, 80, 3), (1, 40, 80, 3)),
+        ((-1, 28, -1), (1, 28, 56)),
+    ],
+)
+def test_a_free_side_follows_the_fixed_one(
+    tmp_path: Path, shape: tuple[int, ...], sent: tuple[int, ...]
+) -> None:
+    assert read(halves(), tmp_path, TensorSpec("image", "UINT8", shape)).shape == sent
+
+
+@pytest.mark.parametrize("suffix", ["bmp", "gif", "png", "ppm", "tiff", "webp"])
+def test_every_format_of_pillow_is_read(tmp_path: Path, suffix: str) -> None:
+    halves().save(tmp_path / f"photo.{suffix}")
+    array = read_tensor(tmp_path / f"photo.{suffix}", COLOUR)
+    assert array.shape == (1, 20, 40, 3)
+    assert array[0, 0, 0, 0] > 240
+
+
+@pytest.mark.parametrize(
+    ("text", "spec", "wanted"),
+    [
+        ("1, 2,3\n4 5\t6\n\n", TensorSpec("x", "FP32", (-1, 3)), [[1, 2, 3], [4, 5, 6]]),
+        ("7\n8", TensorSpec("x", "INT64", (-1,)), [7, 8]),
+        ("hé\n", TensorSpec("x", "UINT8", (-1, -1)), [[*"hé".encode()]]),
+    ],
+)
+def test_a_text_of_numbers_or_letters(
+    tmp_path: Path, text: str, spec: TensorSpec, wanted: list[Any]
+) -> None:
+    (tmp_path / "items.txt").write_text(text)
+    array = read_tensor(tmp_path / "items.txt", spec)
+    assert (array.tolist(), array.dtype) == (wanted, dtype_of(spec.datatype))
+
+
+@pytest.mark.parametrize(
+    ("text", "datatype", "said"),
+    [
+        ("1 2\n3", "FP32", "as many numbers in each line"),
+        ("1 two", "FP32", "as many numbers in each line"),
+        ("", "FP32", "shape"),
+        ("1 2 3", "FP32", "shape"),
+        ("1 nan", "FP32", "nan"),
+        ("1 2.5", "INT64", "2.5"),
+        ("1 256", "UINT8", "256"),
+    ],
+)
+def test_a_text_that_does_not_fit(tmp_path: Path, text: str, datatype: str, said: str) -> None:
+    (tmp_path / "items.txt").write_text(text)
+    with pytest.raises(InvalidInputError, match=said):
+        read_tensor(tmp_path / "items.txt", TensorSpec("x", datatype, (-1, 2)))
+
+
+@pytest.mark.parametrize(
     "spec",
     [
         TensorSpec("ids", "INT64", (-1, 28, 28)),
         TensorSpec("vector", "FP32", (-1, 8)),
         TensorSpec("planes", "UINT8", (-1, 3, 28, 28)),
-        TensorSpec("strip", "UINT8", (-1, 28, -1)),
     ],
 )
 def test_a_task_that_takes_no_photos_says_so(tmp_path: Path, spec: TensorSpec) -> None:

@@ -162,7 +162,11 @@ def test_what_has_no_profile_is_pointed_out(run: Run, registered: Path) -> None:
     ran = run("select", "-t", "pixels", "--json")
     assert ran.document["without_profile"] == [LARGE, MEDIUM]
     assert ran.document["chosen"]["variant"] == SMALL
-    assert f"{LARGE} has no profile" in ran.err
+    notes = [line for line in ran.err.splitlines() if "no profile here" in line]
+    assert notes == [
+        f"note: no profile here, so not to be chosen: {LARGE}, {MEDIUM}; run "
+        "'modelless profile pixels'"
+    ]
 
 
 def test_without_any_profile_it_says_what_to_run(run: Run, registered: Path) -> None:

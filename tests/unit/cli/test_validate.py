@@ -350,3 +350,54 @@ def test_what_cannot_be_trusted_dominates_nothing(run: Run, profiled: Path) -> N
         records.add(measurement(IDS[2], 1, 1.0, trusted=False))
     assert {row["variant"] for row in run("variants", "--json").document["variants"]
             if row["dominated_by"]} == set()  # fmt: skip
+
+
+def test_accuracies_of_two_sets_are_told_apart_and_renewed_on_one(
+    run: Run, registered: Path, data: Path, tmp_path: Path
+) -> None:
+    with np.load(data) as arrays:
+        np.savez(tmp_path / "other.npz", image=arrays["image"][:100], labels=arrays["labels"][:100])
+    assert run("validate", "pixels/mean/small", "--data", data).code == 0
+    ran = run("validate", "pixels/mean/medium", "--data", tmp_path / "other.npz")
+    assert f"measured on another validation set, so not to be compared with these: {IDS[0]}" in (
+        ran.err
+    )
+    told = run("variants", "pixels").err
+    assert "accuracies of task pixels are of 2 validation sets" in told
+    assert "modelless validate --task pixels --data PATH" in told
+    ran = run("validate", "--task", "pixels", "--data", tmp_path / "other.npz", "--json")
+    assert ran.code == 0, ran.err
+    assert {row["variant"] for row in ran.document["variants"]} == set(IDS)
+    assert len({each.set_name for each in accuracies(registered).values()}) == 1
+    assert "validation sets" not in run("variants", "pixels").err
+
+
+def test_a_task_is_validated_in_every_version(run: Run, registered: Path, data: Path) -> None:
+    with closing(open_registry(registered)) as registry:
+        first = registry.variant(IDS[0])
+        registry.register_variant(
+            task="pixels", model="mean", name="small", precision=first.precision,
+            engine=first.engine, accuracy=first.accuracy, artifact=tiny_bytes(9.0),
+        )  # fmt: skip
+    of_scope = run("validate", "pixels", "--data", data, "--json").document["variants"]
+    of_task = run("validate", "-t", "pixels", "--data", data, "--json").document["variants"]
+    new = "pixels/mean/small@2"
+    assert new not in {row["variant"] for row in of_scope}
+    assert new in {row["variant"] for row in of_task}
+
+
+@pytest.mark.parametrize("words", [(), ("pixels", "--task", "pixels")])
+def test_what_to_validate_is_said_once(
+    run: Run, registered: Path, data: Path, words: tuple[str, ...]
+) -> None:
+    ran = run("validate", *words, "--data", data)
+    assert (ran.code, "SCOPE and --task" in ran.err) == (2, True)
+
+
+def test_the_same_set_under_another_name_is_the_same(
+    run: Run, registered: Path, data: Path
+) -> None:
+    assert run("validate", "pixels/mean/small", "--data", data).code == 0
+    data.rename(data.with_name("renamed.npz"))
+    assert run("validate", "pixels/mean/medium", "--data", data.with_name("renamed.npz")).code == 0
+    assert "validation sets" not in run("variants", "pixels").err

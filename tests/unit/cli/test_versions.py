@@ -60,15 +60,15 @@ def line(home: Path) -> Line:
 
 
 def test_promote_and_rollback(run: Run, versions: Path) -> None:
-    ran = run("promote", f"{NAME}@1", "--reason", "it is known")
-    assert ran.out == f"{NAME}: version 1 is current; before it was 2\n"
+    ran = run("promote", f"{NAME}@2", "--reason", "it is known")
+    assert ran.out == f"{NAME}: version 2 is current; before it was 1\n"
     assert "has no profile on this machine" in ran.err
-    assert line(versions) == Line(NAME, 1, (2,))
+    assert line(versions) == Line(NAME, 2, (1,))
     ran = run("rollback", NAME, "--json")
-    assert ran.document == {"variant": NAME, "current": 2, "before": None}
+    assert ran.document == {"variant": NAME, "current": 1, "before": None}
     ran = run("rollback", NAME)
     assert ran.code == 2
-    assert "its version 2 has none" in ran.err
+    assert "its version 1 has none" in ran.err
 
 
 def test_a_canary_by_command(run: Run, versions: Path) -> None:
@@ -105,7 +105,7 @@ def test_canaries_that_make_no_sense(
     ran = run("canary", f"{NAME}@2", *words)
     assert ran.code == 2
     assert says in ran.err
-    assert line(versions) == Line(NAME, 2, (1,))
+    assert line(versions) == Line(NAME, 1)
 
 
 def test_status_of_canaries(run: Run) -> None:
@@ -145,13 +145,62 @@ def test_a_second_canary_of_a_task_is_refused_and_the_first_is_named(
 
 
 def test_the_history_says_who_changed_what_and_why(run: Run, versions: Path) -> None:
-    run("promote", f"{NAME}@1", "--reason", "it is known")
-    run("canary", f"{NAME}@2")
+    run("promote", f"{NAME}@2", "--reason", "it is known")
+    run("canary", f"{NAME}@1")
     (promoted, begun) = run(
         "history", "--kind", "promoted", "--kind", "canary-begun", "--json"
     ).document["entries"]
     assert promoted["details"]["who"] == begun["details"]["who"] != ""
     told = " ".join(run("history", "--kind", "promoted", "--kind", "canary-begun").out.split())
     who = promoted["details"]["who"]
-    assert f"it is known; version 2 to 1; by {who}" in told
-    assert f"by command; canary of version 2 on; by {who}" in told
+    assert f"it is known; version 1 to 2; by {who}" in told
+    assert f"by command; canary of version 1 on; by {who}" in told
+
+
+def test_every_version_and_its_state_are_listed(run: Run, versions: Path) -> None:
+    def states() -> dict[str, str]:
+        found = run("variants", "pixels/mean/small", "--all-versions", "--json").document
+        return {row["variant"]: row["state"] for row in found["variants"]}
+
+    assert states() == {f"{NAME}@1": "current", f"{NAME}@2": "registered"}
+    assert run("canary", f"{NAME}@2").code == 0
+    assert states()[f"{NAME}@2"] == "on trial"
+    assert run("promote", f"{NAME}@2").code == 0
+    assert states() == {f"{NAME}@1": "earlier", f"{NAME}@2": "current"}
+    assert run("retire", NAME).out == f"{NAME}: out of service\n"
+    assert set(states().values()) == {"retired"}
+    assert run("variants", "pixels", "--all-versions").out.count("retired") == 2
+    assert NAME not in run("variants", "pixels").out
+    assert run("retire", NAME, "--undo", "--json").document == {"undone": [NAME]}
+
+
+def test_versions_are_removed_by_command(run: Run, versions: Path) -> None:
+    ran = run("remove", f"{NAME}@1")
+    assert (ran.code, f"modelless promote {NAME}@2" in ran.err) == (2, True)
+    ran = run("remove", f"{NAME}@2", "--reason", "a mistake")
+    assert (ran.code, ran.out) == (0, f"removed {NAME}@2\n")
+    assert "1 files collected" in ran.err
+    ran = run("remove", "pixels/mean", "--json")
+    assert (ran.document["removed"], len(ran.document["variants"])) == ("pixels/mean", 3)
+    assert run("variants", "pixels").code == 3
+    assert run("remove", "pixels").out == "removed pixels\n"
+    assert run("remove", "pixels").code == 3
+    told = run("history", "--kind", "removed", "--json").document["entries"]
+    assert told[0]["details"]["who"] != ""
+
+
+def test_registering_again_says_what_differs(run: Run, versions: Path, tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").write_bytes(tiny_bytes(9.0))
+    words = ("register", "net.onnx", "--task", "pixels", "--model", MODEL.name, "--name", "small")
+    stated = ("--provenance", "published", "--accuracy-source", "a page")
+    ran = run(*words, "--precision", "fp32", "--accuracy", 71, *stated)
+    assert ran.code == 0, ran.err
+    assert f"these very bytes are {NAME}@2 already: nothing has changed" in ran.err
+    ran = run(*words, "--precision", "int8", "--resolution", 8, "--accuracy", 72, *stated)
+    assert ran.code == 2
+    for said in ("'precision': 'int8'", "'resolution_px': 8", "'accuracy.percent': 72.0", "71.0"):
+        assert said in ran.err
+    (tmp_path / "net.onnx").write_bytes(tiny_bytes(10.0))
+    ran = run(*words, "--precision", "fp32", "--accuracy", 71, *stated)
+    assert f"{NAME}@1 stays the current version" in ran.err
+    assert f"modelless promote {NAME}@3" in ran.err

@@ -305,7 +305,6 @@ class TestControlLoop:
     ) -> None:
         version = add_version(home)
         with opened(home) as registry:
-            promote(registry.store, f"{NAME}@1", "ann", "keep it")
             promote(registry.store, version, "ann", "better")
 
         async def say(loop: ControlLoop) -> Any:

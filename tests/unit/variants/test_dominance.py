@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -105,3 +107,20 @@ def test_never_all_are_dominated() -> None:
         assert len(found) < len(world)
         assert not found or set(found.values()) - set(found)  # a victor stands
         assert set(find_dominated(world)) <= set(found)
+
+
+def test_figures_of_two_validation_sets_are_not_compared() -> None:
+    fast, slow = standing("fast", 80.0, {1: 1.0}), standing("slow", 70.0, {1: 2.0})
+    renamed = "a copy (sha256 0123456789ab)"
+    for sources, expected in (
+        (("set (sha256 0123456789ab)", renamed), True),
+        (("set (sha256 0123456789ab)", "set (sha256 fedcba987654)"), False),
+        (("test split", "validation split"), False),
+    ):
+        one, other = (
+            dataclasses.replace(each, accuracy=dataclasses.replace(each.accuracy, source=source))
+            for each, source in zip((fast, slow), sources, strict=True)
+        )
+        assert dominates(one, other) is expected
+    published = dataclasses.replace(slow.accuracy, provenance=Provenance.PUBLISHED, source="a page")
+    assert dominates(fast, dataclasses.replace(slow, accuracy=published))

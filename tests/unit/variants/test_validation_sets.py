@@ -203,7 +203,7 @@ def test_broken_pictures_are_named(folder: Path) -> None:
         with pytest.raises(InvalidInputError, match=r"black/0\.png: not a sound"):
             opened(folder).item(0)
     whole = io.BytesIO()
-    Image.new("RGB", (4, 4)).save(whole, "GIF")
+    Image.new("RGB", (4, 4)).save(whole, "PPM")
     (folder / "black" / "0.png").write_bytes(whole.getvalue())
     with pytest.raises(InvalidInputError, match=r"black/0\.png"):
         opened(folder).item(0)

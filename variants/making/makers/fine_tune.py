@@ -71,11 +71,11 @@ class FineTune(Maker):
         for name, array in graph.learned():
             replace(held[name], array)
         after = goal.fidelity(model, unseen)
-        if not after.sqnr_db > before.sqnr_db:
+        if not after.nearness > before.nearness:
             raise InvalidInputError.of(
                 "fine-tune: answers after it",
-                f"{after.sqnr_db:.1f} dB from the source's, on data not learned from",
-                f"more than the {before.sqnr_db:.1f} dB before it",
+                f"{after.nearness:.1f} dB from the source's, on data not learned from",
+                f"more than the {before.nearness:.1f} dB before it",
                 "More calibration data, more steps or a smaller learning rate may help.",
             )
         count = sum(parameter.numel() for parameter in graph.parameters.values())
@@ -180,8 +180,8 @@ def _words(before: Fidelity, after: Fidelity) -> str:
             f"{before.top_1_agreement:.1%}"
         )
     return (
-        f"on {after.items} others its answers have an SQNR of {after.sqnr_db:.1f} dB instead of "
-        f"{before.sqnr_db:.1f}{agreement}"
+        f"on {after.items} others its answers have an SQNR of {after.nearness:.1f} dB instead of "
+        f"{before.nearness:.1f}{agreement}"
     )
 
 

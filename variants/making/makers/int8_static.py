@@ -171,7 +171,7 @@ def rank_layers(
     found = []
     for layer in layers:
         made = run_all(Session(write_model(quantise_alone(layer))), some)
-        found.append((layer, compare(source, made).sqnr_db))
+        found.append((layer, compare(source, made).nearness))
     return sorted(found, key=lambda each: each[1])
 
 

@@ -33,6 +33,22 @@ def test_what_is_added_is_read_back(store: Store, make: Any) -> None:
     assert len(records.everything()) == 5
 
 
+def test_of_several_sizes_the_typical_one_is_current(store: Store, make: Any) -> None:
+    records = Records(store)
+    small, typical = (
+        make.measurement(shape="x=1", is_typical=False), make.measurement(shape="x=2")
+    )  # fmt: skip
+    other = make.measurement(variant_id="other")
+    for row in (other, small, typical):
+        assert records.add(row)
+    assert records.current(make.facts) == records.everything() == [typical, other]
+    assert records.every_size(make.facts) == [small, typical, other]
+    later = make.measurement(shape="x=1", measured_at=datetime(2026, 1, 1, tzinfo=UTC))
+    records.add(later)
+    assert records.current(make.facts) == [later, other]
+    assert records.every_size(make.facts) == [later, typical, other]
+
+
 def test_a_newer_measurement_takes_the_place_of_an_older(store: Store, make: Any) -> None:
     records = Records(store)
     untrusted, trusted, newer = (

@@ -59,7 +59,7 @@ def test_the_columns_are_the_schemas() -> None:
     assert ",".join(COLUMNS) == (
         "source,task,model,family,device,device_kind,engine,precision,resolution_px,batch,"
         "concurrency,params_m,gmacs,mactivations_m,layers,latency_ms,latency_p99_ms,"
-        "throughput_per_s,memory_mib,accuracy,accuracy_metric"
+        "throughput_per_s,memory_mib,accuracy,accuracy_metric,item_shape"
     )
 
 
@@ -167,7 +167,7 @@ def test_a_point_may_occur_several_times(path: Path) -> None:
         (b"", "columns"),
         (",".join(COLUMNS).encode() + b"\n", "at least one row"),
         (b"\xff\xfe\x00", "UTF-8"),
-        (",".join(COLUMNS).encode() + b"\n1,2,3\n", "21 fields"),
+        (",".join(COLUMNS).encode() + b"\n1,2,3\n", "22 fields"),
         (",".join((*COLUMNS, "batch")).encode() + b"\n", "each column once"),
         (",".join(COLUMNS).encode() + b'\n"never closed', "well-formed"),
     ],
@@ -181,3 +181,13 @@ def test_files_that_are_no_such_table(path: Path, content: bytes, message: str) 
 def test_a_file_that_is_not_there(path: Path) -> None:
     with pytest.raises(InvalidInputError, match="readable CSV"):
         read_table(path)
+
+
+def test_sizes_are_kept_and_may_be_missing(path: Path, make: Any) -> None:
+    rows = [make.measurement(shape=shape) for shape in ("x=1", "x=2x3")]
+    written = rows_of(rows, {make.variant().id: make.variant()}, {"cpu-1": make.device()})
+    write_table(path, written)
+    assert [row.item_shape for row in read_table(path)] == ["x=1", "x=2x3"]
+    without = [",".join(line.split(",")[:-1]) for line in path.read_text().splitlines()]
+    path.write_text("\n".join(without))
+    assert [row.item_shape for row in read_table(path)] == ["", ""]

@@ -9,6 +9,7 @@ from modelless.common.errors import InvalidInputError
 from modelless.variants.making.calibration import CalibrationData, Feed
 from modelless.variants.making.fidelity import Fidelity, Outputs, compare
 from modelless.variants.making.verification import Tolerance, verify_conversion
+from modelless.variants.vocabulary import CtcDecoding, Task, TensorSpec
 
 from .networks import node, write
 
@@ -83,6 +84,22 @@ class TestFidelity:
     def test_nothing_is_as_bad_as_can_be(self) -> None:
         assert self.fidelity(self.SOURCE * np.nan).sqnr_db == -200.0
         assert compare([{"y": 0 * self.SOURCE}], [{"y": self.SOURCE}]).sqnr_db == -200.0
+
+    def test_class_numbers_agree_or_not_and_are_no_noise(self) -> None:
+        source = {"label": np.array([1, 2, 3, 4]), "share": np.ones((4, 1), np.float32)}
+        made = {**source, "label": np.array([1, 2, 3, 900])}
+        assert compare([source], [made]) == Fidelity(0.0, 200.0, 0.75, 4)
+        bare = compare([{"label": source["label"]}], [{"label": made["label"]}])
+        assert (bare.sqnr_db, bare.nearness) == (None, 75.0)
+
+    def test_texts_are_compared_as_they_read(self) -> None:
+        output = TensorSpec("y", "FP32", (-1, -1, 3))
+        task = Task("t", (), (output,), "cer", labels=("", "a", "b"), decoding=CtcDecoding("y"))
+        one, other = ({"y": np.eye(3, dtype=np.float32)[rows]} for rows in (
+            [[1, 0, 2], [1, 0, 1]], [[1, 2, 2], [1, 1, 1]]
+        ))  # fmt: skip
+        found = compare([one], [other], task)
+        assert (found.text_agreement, found.same_answers, found.items) == (0.5, 0.5, 2)
 
     def test_no_classes_no_agreement(self) -> None:
         one = [{"y": self.SOURCE[0]}]

@@ -1,0 +1,156 @@
+"""What is retired serves nobody; what is removed is gone, with what nothing else refers to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from modelless.common.errors import InvalidInputError, NotFoundError
+from modelless.variants.artifacts import ArtifactStore
+from modelless.variants.registry import removal
+from modelless.variants.registry.promotion import begin_trial, promote, read_lines
+from modelless.variants.registry.registry import Registry
+from modelless.variants.registry.versions import TrialRules
+from modelless.variants.store import HistoryRow, open_store
+from modelless.variants.vocabulary import Engine, Precision, Variant
+from tests.builders import ACCURACY, MODEL, TASK, tiny_bytes
+
+NAME = "pixels/mean/fp32"
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[Registry]:
+    """Three versions of one variant, and another that has the first one's bytes."""
+    with open_store(f"sqlite:///{tmp_path}/store.db") as store:
+        registry = Registry(store, ArtifactStore(str(tmp_path / "artifacts")))
+        registry.add_task(TASK)
+        registry.add_model(MODEL)
+        for name, scale in (("fp32", 1.0), ("fp32", 2.0), ("fp32", 3.0), ("other", 1.0)):
+            register(registry, name, scale)
+        yield registry
+
+
+def register(registry: Registry, name: str, scale: float) -> Variant:
+    return registry.register_variant(
+        task="pixels", model="mean", name=name, precision=Precision.FP32,
+        engine=Engine.ONNXRUNTIME_CPU, accuracy=ACCURACY, artifact=tiny_bytes(scale),
+    )  # fmt: skip
+
+
+def remove(
+    registry: Registry, name: str, held: Mapping[str, str] | None = None, *, is_up: bool = False
+) -> removal.Removed:
+    return removal.remove(registry, name, "ann", "old", held or {}, is_up=is_up)
+
+
+def there(registry: Registry) -> list[str]:
+    return sorted(registry.catalog(with_retired=True).versions)
+
+
+def serving(registry: Registry) -> list[str]:
+    return sorted(variant.id for variant in registry.catalog().variants)
+
+
+def kinds(registry: Registry) -> list[tuple[str, str]]:
+    with registry.store.session() as session:
+        rows = session.scalars(select(HistoryRow).order_by(HistoryRow.id))
+        return [(row.kind, row.subject) for row in rows]
+
+
+def test_a_version_goes_with_its_file(registry: Registry) -> None:
+    sha256 = registry.variant(f"{NAME}@2").artifact_sha256
+    found = remove(registry, f"{NAME}@2")
+    assert (found.variants, found.files) == ((f"{NAME}@2",), 1)
+    assert found.file_bytes == len(tiny_bytes(2.0))
+    assert sha256 not in registry.artifacts
+    assert there(registry) == [f"{NAME}@1", f"{NAME}@3", "pixels/mean/other@1"]
+    assert kinds(registry) == [("removed", f"{NAME}@2")]
+
+
+def test_a_file_that_another_has_stays(registry: Registry) -> None:
+    sha256 = registry.variant("pixels/mean/other@1").artifact_sha256
+    assert remove(registry, "pixels/mean/other").files == 0
+    assert registry.artifacts.read(sha256) == tiny_bytes(1.0)
+
+
+def test_a_removed_version_is_never_given_again(registry: Registry) -> None:
+    remove(registry, f"{NAME}@3")
+    assert register(registry, "fp32", 9.0).version == 4
+    remove(registry, NAME)
+    again = register(registry, "fp32", 1.0)
+    assert again.id == f"{NAME}@5"
+    assert serving(registry) == [f"{NAME}@5", "pixels/mean/other@1"]
+
+
+def test_a_model_and_a_task_go_as_a_whole(registry: Registry) -> None:
+    assert len(remove(registry, "pixels/mean").variants) == 4
+    assert registry.models("pixels") == ()
+    assert registry.tasks() == (TASK,)
+    assert remove(registry, "pixels").variants == ()
+    assert registry.tasks() == ()
+    assert [name for _, name in kinds(registry)][-1] == "pixels"
+
+
+def test_what_a_promotion_left_behind_is_forgotten_by_rollback(registry: Registry) -> None:
+    for version in (2, 3):
+        promote(registry.store, f"{NAME}@{version}", "ann", "on")
+    remove(registry, f"{NAME}@2")
+    assert read_lines(registry.store).by_name[NAME].earlier == (1,)
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "said"),
+    [
+        (f"{NAME}@1", {}, f"current one.*modelless promote {NAME}@3.*modelless remove {NAME}"),
+        (f"{NAME}@2", {"held": {f"{NAME}@2": "worker w1"}}, "loaded by worker w1.*modelless down"),
+        ("pixels/mean/other", {"is_up": True}, "does not serve.*modelless down"),
+        ("pixels", {"is_up": True}, "modelless down"),
+    ],
+)
+def test_what_is_in_use_stays(
+    registry: Registry, name: str, more: dict[str, Any], said: str
+) -> None:
+    before = there(registry)
+    with pytest.raises(InvalidInputError, match=f"(?s)in use.*{said}"):
+        remove(registry, name, **more)
+    assert (there(registry), kinds(registry)) == (before, [])
+
+
+def test_what_is_on_trial_stays(registry: Registry) -> None:
+    begin_trial(registry.store, f"{NAME}@2", 0.05, TrialRules(), "ann", "a try")
+    for name in (f"{NAME}@2", NAME, "pixels"):
+        with pytest.raises(InvalidInputError, match=f"canary.*modelless rollback {NAME}"):
+            remove(registry, name)
+    assert remove(registry, f"{NAME}@3").variants == (f"{NAME}@3",)
+
+
+@pytest.mark.parametrize("name", ["pixles", "pixels/meen", "pixels/mean/fp23", f"{NAME}@9"])
+def test_what_is_not_there(registry: Registry, name: str) -> None:
+    for work in (remove, lambda r, n: removal.retire(r, n, "ann", "", {}, undo=False)):
+        with pytest.raises((NotFoundError, InvalidInputError)):
+            work(registry, name)
+    assert len(there(registry)) == 4
+
+
+def test_what_is_retired_serves_nobody_until_it_is_taken_back(registry: Registry) -> None:
+    assert removal.retire(registry, NAME, "ann", "old", {}, undo=False) == (NAME,)
+    assert serving(registry) == ["pixels/mean/other@1"]
+    assert len(there(registry)) == 4
+    with pytest.raises(NotFoundError, match=r"fp32@1 is not served: it was retired.*--undo"):
+        registry.resolve(NAME)
+    with pytest.raises(InvalidInputError, match="one that serves"):
+        removal.retire(registry, NAME, "ann", "old", {}, undo=False)
+    assert removal.retire(registry, "pixels", "ann", "", {}, undo=True) == (NAME,)
+    assert serving(registry) == [f"{NAME}@1", "pixels/mean/other@1"]
+    assert kinds(registry) == [("retired", NAME), ("reinstated", NAME)]
+
+
+def test_what_is_loaded_is_not_retired(registry: Registry) -> None:
+    with pytest.raises(InvalidInputError, match="loaded by gateway g"):
+        removal.retire(registry, "pixels", "ann", "", {f"{NAME}@1": "gateway g"}, undo=False)
+    with pytest.raises(InvalidInputError, match="a variant, a model or a task"):
+        removal.retire(registry, f"{NAME}@1", "ann", "", {}, undo=False)
