@@ -74,7 +74,7 @@ def tick(machine: Control, now_s: float, *reports: MemberReported) -> list[Contr
 
 
 def loads(effects: Iterable[ControlEffect]) -> list[tuple[str, str, Reason]]:
-    return [tuple(each) for each in effects if isinstance(each, LoadInstance)]
+    return [tuple(each)[:3] for each in effects if isinstance(each, LoadInstance)]
 
 
 class TestTicks:
@@ -164,7 +164,7 @@ class TestScaling:
         assert decided(DEFAULT_TIMES.settle_s) == [
             ScalePool("cpu-1", 0, Reason.FIXED_SIZE),
             UnloadInstance("w", B, Reason.ROOM_NEEDED, A),
-            LoadInstance("w", A, Reason.WANTED),
+            LoadInstance("w", A, Reason.WANTED, 10),
         ]
 
     def test_a_load_into_free_memory_does_not_wait(self) -> None:
