@@ -822,6 +822,7 @@ class Gateway(Member):
             outcomes=counters.outcomes,
             served=counters.served,
             kinds=counters.kinds,
+            held=dispatcher.held,
             open_queries=dispatcher.open_by_scope(),
             queued=dispatcher.queued,
             host=self.name,

@@ -99,6 +99,15 @@ class TestTicks:
         effects = tick(machine, 1.0, worker("w"), waiting)
         assert loads(effects) == [("w", A, Reason.DEMAND)]
 
+    def test_a_query_that_waits_is_loaded_for_though_the_report_of_its_arrival_was_lost(
+        self,
+    ) -> None:
+        machine = control(UnservedDemand())
+        waiting = gateway(interval_s=1.0, queued=1, held={(A, 10.0, 0.0): (1, 1)})
+        assert loads(tick(machine, 1.0, worker("w"), waiting)) == [("w", A, Reason.DEMAND)]
+        assert loads(tick(machine, 2.0, worker("w"), waiting)) == [("w", A, Reason.DEMAND)]
+        assert loads(tick(machine, 3.0, worker("w", A), worker("v"), waiting)) == []
+
     def test_a_waiting_gateway_is_called_when_a_worker_holds_something_else(self) -> None:
         machine = control()
         tick(machine, 1.0, worker("w"), gateway(queued=1))
