@@ -137,9 +137,8 @@ def version_effects(
             needed = expected_bytes(facts.get(trial.variant_id), worker.device_class)
             if trial.name in names and trial.variant_id not in held and needed <= free_bytes:
                 free_bytes -= int(needed)
-                effects.append(
-                    LoadInstance(worker.worker_id, trial.variant_id, Reason.ON_TRIAL, int(needed))
-                )
+                on_trial = (worker.worker_id, trial.variant_id, Reason.ON_TRIAL)
+                effects.append(LoadInstance(*on_trial, int(needed), worker.device_class))
         effects += [
             UnloadInstance(worker.worker_id, variant_id, Reason.WITHDRAWN)
             for variant_id in _outdated(service, held)

@@ -320,7 +320,7 @@ class Device:
     def _order_load(self, order: LoadInstance, now_s: float, effects: list[Effect]) -> None:
         variant_id, reason = order.variant_id, order.reason
         resident = self._residents.get(variant_id)
-        if self._resize is not None:
+        if self._resize is not None or order.device_class not in ("", self._device_class):
             return
         if resident is not None:
             copy = resident.copy

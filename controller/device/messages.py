@@ -23,12 +23,15 @@ class LoadInstance(NamedTuple):
         worker_id, variant_id: which and where.
         reason: why.
         memory_bytes: memory that it is expected to take; if 0, none is set aside for it.
+        device_class: the class that this holds for: a worker that was resized meanwhile does not
+            obey. Empty for any.
     """
 
     worker_id: str
     variant_id: str
     reason: Reason
     memory_bytes: int = 0
+    device_class: str = ""
 
 
 class UnloadInstance(NamedTuple):

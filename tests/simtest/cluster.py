@@ -11,11 +11,12 @@ from modelless.controller.config import Settings, parse_settings
 from modelless.controller.control.messages import Entry
 from modelless.controller.control.pools import GATEWAYS
 from modelless.policies.scopes import in_scope
+from modelless.variants.registry.versions import name_of
 from tests.simtest import fleet
 from tests.simtest.control import ControlProcess, Store
 from tests.simtest.invariants import Checks
 from tests.simtest.members import Asked, Gateway, LocalDevice, Member, Worker
-from tests.simtest.schedule import Item, Schedule, Setup
+from tests.simtest.schedule import SOLVERS, Item, Schedule, Setup
 from tests.simtest.world import Process, World
 
 WORKERS = "cpu-1"
@@ -60,7 +61,9 @@ def settings_of(setup: Setup) -> Settings:
             "pools": pools,
             "policies": {
                 "selection": setup.selection,
-                "scaling": setup.scaling,
+                "scaling": {"policy": setup.scaling, "node_limit": 20}
+                if setup.scaling in SOLVERS
+                else setup.scaling,
                 "eviction": setup.eviction,
             },
             "residency": {"pinned": list(setup.pinned), "preload": list(setup.preload)},
@@ -224,7 +227,7 @@ class Cluster:
         self.world = World(str(schedule.seed), clocks_differ=self.setup.clocks_differ, keep=keep)
         self.world.network.hop_s = max(self.setup.hop_s / 2.0, 0.0002)
         self.settings = settings_of(self.setup)
-        self.store = Store()
+        self.store = Store(self.setup.profiled)
         self.checks = Checks(self)
         self.history: list[Entry] = []
         self.asked: list[Asked] = []
@@ -314,6 +317,16 @@ class Cluster:
         return alive[int(number) % len(alive)] if alive else None
 
     # -- what happens -------------------------------------------------------------------------
+
+    def due_accuracy(self, probe: Probe) -> float:
+        """The accuracy that an idle system owes: of any device, or of the one that is asked."""
+        owes = {"most-accurate-feasible": max, "best-value": min}.get(self.setup.selection)
+        devices = [each.device for each in (probe.gateway, *self.serve.members.values())
+                   if each is probe.gateway or isinstance(each, Worker)]  # fmt: skip
+        served = [probe.gateway.service.serving(each.machine.ready) for each in devices if each]
+        best = [max(mine) for ready in served
+                if (mine := [accuracy(n) for n in ready if n.startswith(probe.task)])]  # fmt: skip
+        return owes(best) if owes is not None and best else 0.0
 
     def fails_to_load(self, variant_id: str, rng: random.Random) -> bool:
         """Whether this load fails."""
@@ -456,6 +469,11 @@ class Cluster:
         )
 
 
+def accuracy(variant_id: str) -> float:
+    """Per cent."""
+    return fleet.LADDER[name_of(variant_id)][1]
+
+
 def _likelihood(shares: dict[str, float], variant_id: str) -> float:
     """How likely the variant fails, by scope."""
     return max(
@@ -475,18 +493,23 @@ class Probe:
     def __init__(self, cluster: Cluster, gateway: Gateway, task: str) -> None:
         self.gateway, self.task = gateway, task
         self.tries: list[Asked] = []
-        self._cluster = cluster
+        self._cluster, self._is_content = cluster, False
         self._try()
 
     @property
     def is_answered(self) -> bool:
-        """Whether it has an answer."""
-        return any(end[0] == "answered" for asked in self.tries for end in asked.ends)
+        """Whether it had an answer that is as accurate as an idle system's should be."""
+        answers = [name for asked in self.tries for kind, _, name in asked.ends
+                   if kind == "answered"]  # fmt: skip
+        self._is_content = self._is_content or (
+            bool(answers) and accuracy(answers[-1]) >= self._cluster.due_accuracy(self)
+        )
+        return self._is_content
 
     def _try(self) -> None:
         if self.is_answered or not self.gateway.is_alive:
             return
-        asked = Asked(-1, self.task, 1, 10.0, 0.0, inf, 0, "", False, True)
+        asked = Asked(-1, self.task, 1, 10.0, 0.0, inf, 0, "", False, True)  # in time for a load
         self.tries.append(asked)
         self.gateway.take(asked)
         self.gateway.after(1.0, self._try)

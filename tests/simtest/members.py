@@ -203,13 +203,7 @@ class LocalDevice:
             each for each in orders.effects if getattr(each, "variant_id", None) in known.variants
             or not hasattr(each, "variant_id")
         ]  # fmt: skip
-        expected = {
-            Placement(each, name): float(fleet.memory_bytes(Placement(each, name)))
-            for each in known.variants
-            for name in fleet.CLASSES
-            if self._cluster.setup.knows_sizes
-        }
-        self._handle(Ordered(effects, tuple(sorted(in_use)), expected))
+        self._handle(Ordered(effects, tuple(sorted(in_use))))
 
     @property
     def jobs(self) -> list[StartBatch | Free]:
@@ -352,7 +346,7 @@ class Member(Process, ABC):
     ) -> None:
         super().__init__(cluster.world, name)
         self.cluster, self.pool, self.knowledge = cluster, pool, knowledge
-        self.began_s = self.epoch_s
+        self.began_s, self.started_s = self.epoch_s, cluster.world.now_s
         self.rollout = rollout
         self.is_starting = True
         self.is_leaving = False
@@ -633,9 +627,9 @@ class Gateway(Member):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         settings = self.cluster.settings
-
+        self._model = fleet.make_model(learns=True) if self.cluster.setup.learns else fleet.MODEL
         self.dispatcher = Dispatcher(
-            ReadyInstances(self.knowledge.variants, fleet.CLASSES, fleet.MODEL, fleet.MAX_BATCH),
+            ReadyInstances(self.knowledge.variants, fleet.CLASSES, self._model, fleet.MAX_BATCH),
             build_policy(SelectionPolicy, settings.policies.selection),
             np.random.default_rng(settings.seed),
             LIMITS,
@@ -900,7 +894,7 @@ class Gateway(Member):
             self._advise()
 
     def on_knowledge(self) -> None:
-        self.decide(CatalogChanged(self.knowledge.variants, fleet.MODEL))
+        self.decide(CatalogChanged(self.knowledge.variants, self._model))
 
     def on_device_change(self) -> None:
         if self.device is not None:

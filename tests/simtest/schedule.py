@@ -48,7 +48,8 @@ class Setup:
         min_workers, max_workers: of the pool; the same where nothing scales.
         memory_mib: of each device.
         sizes: device classes that devices may be resized to.
-        knows_sizes: whether devices are told what loads will take.
+        profiled: memory by the profiles over what loads really take.
+        learns: whether gateways learn from batches how long others will take.
         selection, scaling, eviction: policies.
         pinned, preload: scopes.
         hop_s: price of a hop to a worker.
@@ -64,7 +65,8 @@ class Setup:
     max_workers: int = 1
     memory_mib: int = 1000
     sizes: tuple[str, ...] = ()
-    knows_sizes: bool = True
+    profiled: float = 1.0
+    learns: bool = False
     selection: str = "best-value"
     scaling: str = "fixed"
     eviction: str = "lru"
@@ -107,8 +109,10 @@ SELECTIONS = (
 )  # fmt: skip
 SCALINGS = (
     "on-demand", "demand-value", "unserved-demand", "ongoing-requests", "infaas-autoscaler",
-    "predictive",
+    "predictive", "proteus", "elastic",
 )  # fmt: skip
+SOLVERS = ("proteus", "elastic")
+"""These solve programs; a limit on nodes, unlike one on time, is the same in every run."""
 EVICTIONS = ("lfu", "gdsf", "miss-cost", "demand-driven", "lemonade", "modelmesh")
 
 FAULTS = (
@@ -129,6 +133,10 @@ def draw(seed: int) -> Schedule:
     for kind in on:
         for _ in range(rng.choice((1, 1, 2, 4))):
             items.append(_draw_item(rng, kind, setup))
+    if "slow" in on and setup.workers > 1:  # a quarantine for slowness takes some batches
+        at_s = rng.uniform(3.0, max(setup.end_s - 5.0, 3.0))
+        items.append(Item(at_s, "slow", "worker:0", 5.0, 4.5))
+        items.append(Item(at_s - 2.0, "load", "both", 7.0, 40.0))
     if "canary" in on:  # a verdict takes some hundred queries
         task = rng.choice(("alpha", "beta"))
         items.append(
@@ -151,7 +159,8 @@ def _draw_setup(rng: random.Random) -> Setup:
         max_workers=workers + 2 if is_scaled else workers,
         memory_mib=rng.choice((600, 1000, 1000, 1500, 2500, 2500)),
         sizes=("cpu-2",) if rng.random() < (0.8 if scaling == RESTLESS else 0.2) else (),
-        knows_sizes=rng.random() < 0.5,
+        profiled=rng.choice((0.8, 1.0, 1.0, 1.0, 1.3)),
+        learns=rng.random() < 0.2,
         selection=rng.choice(SELECTIONS) if rng.random() < 0.3 else "best-value",
         scaling=scaling,
         eviction=rng.choice(EVICTIONS) if rng.random() < 0.3 else "lru",

@@ -11,7 +11,7 @@ import hashlib
 import heapq
 import random
 import re
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any
@@ -248,6 +248,7 @@ class Network:
     Attributes:
         loss, repeat, spike: probabilities that a message is lost, comes twice, or is late.
         cut: pairs of processes that do not reach each other, by name.
+        lost_s: when a message to or from a process was lost last, by its name.
     """
 
     def __init__(self, world: World) -> None:
@@ -257,6 +258,7 @@ class Network:
         self.hop_s = 0.001
         self.spike_s = 0.5
         self.cut: Counter[frozenset[str]] = Counter()
+        self.lost_s: defaultdict[str, float] = defaultdict(lambda: -1e9)
 
     def detect_s(self) -> float:
         """Return the time until a caller learns that a process is dead."""
@@ -267,6 +269,7 @@ class Network:
         rng, injected = self._rng, self.world.injected
         if self.cut[frozenset((sender, receiver))] or rng.random() < self.loss:
             injected["lost message"] += 1
+            self.lost_s[sender] = self.lost_s[receiver] = self.world.now_s
             return []
         copies = 1
         if rng.random() < self.repeat:

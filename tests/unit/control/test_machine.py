@@ -173,7 +173,7 @@ class TestScaling:
         assert decided(DEFAULT_TIMES.settle_s) == [
             ScalePool("cpu-1", 0, Reason.FIXED_SIZE),
             UnloadInstance("w", B, Reason.ROOM_NEEDED, A),
-            LoadInstance("w", A, Reason.WANTED, 10),
+            LoadInstance("w", A, Reason.WANTED, 10, "cpu-1"),
         ]
 
     def test_a_load_into_free_memory_does_not_wait(self) -> None:

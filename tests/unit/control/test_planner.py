@@ -105,12 +105,12 @@ def planner(
 
 
 def load(variant_id: str, worker_id: str = "w0", memory_bytes: int = 10) -> LoadInstance:
-    return LoadInstance(worker_id, variant_id, Reason.WANTED, memory_bytes)
+    return LoadInstance(worker_id, variant_id, Reason.WANTED, memory_bytes, "cpu-1")
 
 
 def cold(variant_id: str) -> LoadInstance:
     """Loaded because clients asked for it in vain."""
-    return LoadInstance("w0", variant_id, Reason.DEMAND, 10)
+    return LoadInstance("w0", variant_id, Reason.DEMAND, 10, "cpu-1")
 
 
 def unload(variant_id: str, for_variant_id: str, worker_id: str = "w0") -> UnloadInstance:
@@ -151,7 +151,7 @@ def test_what_is_wanted_is_loaded() -> None:
 def test_what_serves_elsewhere_is_loaded_as_another_copy() -> None:
     seen = view(worker("w0", 100, held(A), held(B, in_use=True)), worker("w1", 100))
     assert planner(Wants((A, 2), (B, 2))).tick(seen) == [
-        LoadInstance("w1", A, Reason.ANOTHER_COPY, 10),
+        LoadInstance("w1", A, Reason.ANOTHER_COPY, 10, "cpu-1"),
         load(B, "w1"),  # nobody can use the first one yet
     ]
 
