@@ -219,12 +219,12 @@ class Cluster:
 
     Args:
         schedule: what it is, and what happens.
-        keep: lines of the trace that are kept.
+        keep, hashes: see ``World``.
     """
 
-    def __init__(self, schedule: Schedule, keep: int = 0) -> None:
+    def __init__(self, schedule: Schedule, keep: int = 0, *, hashes: bool = False) -> None:
         self.setup = schedule.setup
-        self.world = World(str(schedule.seed), clocks_differ=self.setup.clocks_differ, keep=keep)
+        self.world = World(str(schedule.seed), self.setup.clocks_differ, keep, hashes)
         self.world.network.hop_s = max(self.setup.hop_s / 2.0, 0.0002)
         self.settings = settings_of(self.setup)
         self.store = Store(self.setup.profiled)
@@ -459,9 +459,9 @@ class Cluster:
             len(self.asked),
             rng.choice(names) if "scope" in on and rng.random() < 0.5 else task,
             rng.choice((1, 2, 3, 4)) if "items" in on else 1,
-            rng.choice((0.03, 0.1, 0.3, 1.0, 15.0)) if has_deadline else 2.0,
+            rng.choice((0.05, 0.2, 0.6, 1.0, 15.0)) if has_deadline else 2.0,
             rng.choice((0.0, 65.0, 75.0, 80.0)) if "accuracy" in on else 0.0,
-            rng.choice((inf, 4e-7, 1e-6)) if "cost" in on else inf,
+            rng.choice((inf, 8e-7, 2e-6)) if "cost" in on else inf,
             rng.choice((0, 0, 3, 9)) if "priority" in on else 0,
             rng.choice(("", "one", "two")) if "tenants" in on else "",
             rng.random() < 0.5 if "late" in on else False,

@@ -22,11 +22,11 @@ from modelless.variants.vocabulary import (
 MIB = 1 << 20
 MAX_BATCH = 4
 LADDER = {
-    "alpha/small/int8": (0.008, 70.0, 200),
-    "alpha/middle/fp32": (0.020, 76.0, 300),
-    "alpha/large/fp32": (0.050, 82.0, 500),
-    "beta/one/int8": (0.015, 60.0, 250),
-    "beta/two/fp32": (0.040, 75.0, 400),
+    "alpha/small/int8": (0.016, 70.0, 200),
+    "alpha/middle/fp32": (0.040, 76.0, 300),
+    "alpha/large/fp32": (0.100, 82.0, 500),
+    "beta/one/int8": (0.030, 60.0, 250),
+    "beta/two/fp32": (0.080, 75.0, 400),
 }
 """p50 of a batch of one on ``cpu-1`` in seconds, accuracy in percent, and memory in MiB."""
 

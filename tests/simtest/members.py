@@ -77,7 +77,7 @@ if TYPE_CHECKING:
 EXCHANGE_S, LEAST_PAUSE_S, AGAIN_S = 1.0, 0.05, 0.5
 PATIENCE_S = 5.0
 FIRST_ANSWER_S, MOST_LOADING_S = 5.0, 10.0
-TICK_S, IDLE_TICK_S = 0.02, 0.1
+TICK_S, IDLE_TICK_S = 0.05, 0.1
 GOODBYE_S = 1.0
 BELIEVED_GONE_S = 5.0
 MOST_DRAIN_S = 5.0
@@ -86,7 +86,7 @@ LIMITS = DispatchLimits(
     max_batch=fleet.MAX_BATCH,
     max_hold_s=8.0,
     max_late_s=3.0,
-    overdue_factor=10.0,
+    overdue_factor=6.0,
     overdue_s=1.0,
 )
 """Shorter than the default, so that a run of some seconds sees each limit reached."""

@@ -136,13 +136,13 @@ def draw(seed: int) -> Schedule:
     if "slow" in on and setup.workers > 1:  # a quarantine for slowness takes some batches
         at_s = rng.uniform(3.0, max(setup.end_s - 5.0, 3.0))
         items.append(Item(at_s, "slow", "worker:0", 5.0, 4.5))
-        items.append(Item(at_s - 2.0, "load", "both", 7.0, 40.0))
+        items.append(Item(at_s - 2.0, "load", "both", 7.0, 20.0))
     if "canary" in on:  # a verdict takes some hundred queries
         task = rng.choice(("alpha", "beta"))
         items.append(
             Item(0.5, "canary", next(n for n in fleet.TRIED if n.startswith(task)), value=2)
         )
-        items.append(Item(3.0, "load", task, max(setup.end_s - 3.0, 1.0), 50.0))
+        items.append(Item(3.0, "load", task, max(setup.end_s - 3.0, 1.0), 25.0))
     return Schedule(seed, setup, tuple(sorted(items)))
 
 
@@ -180,7 +180,7 @@ def _draw_load(rng: random.Random, setup: Setup) -> list[Item]:
     while at_s < setup.end_s:
         length_s = min(rng.uniform(1.0, 10.0), setup.end_s - at_s)
         target = rng.choice(("alpha", "beta", "both", "both"))
-        rate = rng.choice((3.0, 15.0, 30.0, 60.0))
+        rate = rng.choice((2.0, 8.0, 15.0, 30.0))
         items.append(Item(at_s, "load", target, length_s, rate))
         at_s += length_s + rng.choice((0.0, 0.0, 2.0))
     return items

@@ -65,8 +65,8 @@ def test_what_was_mended_stays_mended(schedule: Schedule) -> None:
 
 def test_a_seed_is_the_same_run_whatever_the_hash_seed() -> None:
     code = (
-        "from tests.simtest.__main__ import run_seed\n"
-        "print(*[run_seed(seed).trace for seed in (3, 5)])"
+        "from tests.simtest.__main__ import draw, run\n"
+        "print(*[run(draw(seed), hashes=True).trace for seed in (3, 5)])"
     )
     traces = {
         subprocess.run(

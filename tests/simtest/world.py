@@ -129,9 +129,10 @@ class World:
         seed: of all random streams.
         clocks_differ: whether each process has clocks of its own.
         keep: lines of the trace that are kept for people.
+        hashes: whether the trace is hashed.
     """
 
-    def __init__(self, seed: str, *, clocks_differ: bool = True, keep: int = 0) -> None:
+    def __init__(self, seed: str, clocks_differ: bool, keep: int, hashes: bool) -> None:
         self.seed = seed
         self.clocks_differ = clocks_differ
         self.now_s = 0.0
@@ -140,7 +141,7 @@ class World:
         self.effects: Counter[str] = Counter()
         self.lines: deque[str] = deque(maxlen=keep)
         self._keep = keep
-        self._hash = hashlib.blake2b(digest_size=16)
+        self._hash = hashlib.blake2b(digest_size=16) if hashes else None
         self._events: list[tuple[float, int, Process | None, Timer]] = []
         self._count = 0
         self.network = Network(self)
@@ -148,7 +149,7 @@ class World:
     @property
     def trace(self) -> str:
         """The hash of all that has happened."""
-        return self._hash.hexdigest()
+        return self._hash.hexdigest() if self._hash is not None else ""
 
     def rng(self, *names: object) -> random.Random:
         """Return a random stream of its own."""
@@ -185,9 +186,12 @@ class World:
             kinds = (getattr(effect, each, None) for each in _KINDS)
             more = next((kind for kind in kinds if isinstance(kind, Enum)), "")
             self.effects[f"{type(effect).__name__} {more}".strip()] += 1
+        if not self._keep and self._hash is None:
+            return
         text = f"{self.now_s:.6f} {who} {event!r} {done!r}"
         text = _SETS.sub(lambda found: f"{{{', '.join(sorted(found[1].split(', ')))}}}", text)
-        self._hash.update(text.encode())
+        if self._hash is not None:
+            self._hash.update(text.encode())
         if self._keep:
             self.lines.append(text)
 
