@@ -159,8 +159,11 @@ class Checks:
         cluster, now_s = self._cluster, self._cluster.world.now_s
         regretted = [each for each in control.plan
                      if isinstance(each, (UnloadInstance, ResizeWorker, ScalePool))]  # fmt: skip
-        alive = [each for each in cluster.controls if each.is_alive]
-        if not regretted or len(alive) > 1 or control.hung_until_s > now_s - HEARD_S:
+        beside_s = max(control.started_s, now_s - HEARD_S)
+        others = [each for each in cluster.controls if each is not control]
+        if any(each.is_alive or each.ended_s > beside_s for each in others):
+            return  # some members may obey another one that was alive beside it
+        if not regretted or control.hung_until_s > now_s - HEARD_S:
             return
         known = {report.member_id for report in control.control.reports}
         lost_s = cluster.world.network.lost_s

@@ -346,7 +346,7 @@ class Member(Process, ABC):
     ) -> None:
         super().__init__(cluster.world, name)
         self.cluster, self.pool, self.knowledge = cluster, pool, knowledge
-        self.began_s, self.started_s = self.epoch_s, cluster.world.now_s
+        self.began_s = self.epoch_s
         self.rollout = rollout
         self.is_starting = True
         self.is_leaving = False

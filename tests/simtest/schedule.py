@@ -133,10 +133,10 @@ def draw(seed: int) -> Schedule:
     for kind in on:
         for _ in range(rng.choice((1, 1, 2, 4))):
             items.append(_draw_item(rng, kind, setup))
-    if "slow" in on and setup.workers > 1:  # a quarantine for slowness takes some batches
+    if setup.workers > 1 and rng.random() < 0.3:  # a quarantine for slowness takes some batches
         at_s = rng.uniform(3.0, max(setup.end_s - 5.0, 3.0))
         items.append(Item(at_s, "slow", "worker:0", 5.0, 4.5))
-        items.append(Item(at_s - 2.0, "load", "both", 7.0, 20.0))
+        items.append(Item(at_s - 2.0, "load", "both", 7.0, 25.0))
     if "canary" in on:  # a verdict takes some hundred queries
         task = rng.choice(("alpha", "beta"))
         items.append(
@@ -174,13 +174,17 @@ def _draw_setup(rng: random.Random) -> Setup:
     return replace(setup, min_workers=min(setup.min_workers, setup.max_workers))
 
 
+_QUERIES = 80.0
+"""Of one stream: bursts are short, so that a run is cheap."""
+
+
 def _draw_load(rng: random.Random, setup: Setup) -> list[Item]:
     items = []
     at_s = rng.uniform(0.0, 4.0)
     while at_s < setup.end_s:
-        length_s = min(rng.uniform(1.0, 10.0), setup.end_s - at_s)
+        rate = rng.choice((2.0, 10.0, 25.0, 60.0))
+        length_s = min(rng.uniform(1.0, 10.0), _QUERIES / rate, setup.end_s - at_s)
         target = rng.choice(("alpha", "beta", "both", "both"))
-        rate = rng.choice((2.0, 8.0, 15.0, 30.0))
         items.append(Item(at_s, "load", target, length_s, rate))
         at_s += length_s + rng.choice((0.0, 0.0, 2.0))
     return items

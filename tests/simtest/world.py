@@ -70,7 +70,7 @@ class Process:
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
-        self.is_alive = True
+        self.is_alive, self.started_s, self.ended_s = True, world.now_s, 0.0
         self.slow = 1.0
         self.hung_until_s = self.hung_from_s = -1.0
         rng = world.rng("clock", name)
@@ -108,7 +108,7 @@ class Process:
 
     def end(self) -> None:
         """Crash, or leave: callers learn of it, each after a while."""
-        self.is_alive = False
+        self.is_alive, self.ended_s = False, self.world.now_s
         del self.world.processes[self.name]
         for call in list(self.calls):
             call.break_off()
