@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from modelless.controller.control.machine import Control
+from modelless.controller.device.load_backoff import LoadBackoff
 from modelless.controller.device.load_queue import LoadQueue
 from modelless.controller.device.machine import Device
 from modelless.controller.dispatch import dispatcher
 from modelless.controller.dispatch.dispatcher import Dispatcher
 from modelless.controller.dispatch.open_queries import OpenQueries
+from modelless.controller.dispatch.quarantine import Quarantine
 from modelless.controller.dispatch.queues import WaitingQueries
 from tests.simtest.__main__ import run_seed
 from tests.simtest.members import Member
@@ -68,6 +70,15 @@ def _twice(inner: Callable[..., None]) -> Callable[..., None]:
     return put
 
 
+def _for_ever(inner: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda backoff, now_s: inner(backoff, -1e9)
+
+
+def _always(inner: Callable[..., Any]) -> Callable[..., bool]:
+    del inner
+    return lambda *arguments: True
+
+
 def _any_control(inner: Callable[..., None]) -> Callable[..., None]:
     def call(member: Member, *arguments: Any) -> None:
         alive = [each.name for each in member.cluster.controls if each.is_alive]
@@ -88,6 +99,9 @@ MUTATIONS: dict[str, tuple[Any, str, Change, int]] = {
     "a displaced query is forgotten": (Dispatcher, "_rechoose", _never, 0),
     "deadlines are forgotten": (WaitingQueries, "find_expired", _never, 6),
     "a silent member is never forgotten": (Control, "_forget_silent", _never, 4),
+    "a quarantine never ends": (Quarantine, "release_due", _never, 9),
+    "control decides before it knows all": (Control, "is_settled", _always, 3),
+    "a load that failed is never tried again": (LoadBackoff, "barred", _for_ever, 0),
     "an old control process is obeyed": (Member, "call_control", _any_control, 0),
     "versions are never withdrawn": (sys.modules[Control.__module__], "version_effects", _never, 8),
 }
