@@ -15,7 +15,7 @@ from modelless.variants.registry.versions import name_of
 from tests.simtest import fleet
 from tests.simtest.control import ControlProcess, Store
 from tests.simtest.invariants import Checks
-from tests.simtest.members import Asked, Gateway, LocalDevice, Member, Worker
+from tests.simtest.members import LIMITS, Asked, Gateway, LocalDevice, Member, Worker
 from tests.simtest.schedule import SOLVERS, Item, Schedule, Setup
 from tests.simtest.world import Process, World
 
@@ -261,8 +261,37 @@ class Cluster:
                   for task in ("alpha", "beta")]  # fmt: skip
         self._pass_until(lambda: all(each.is_answered for each in probes), PROBE_S)
         self.checks.check_probes(probes)
+        if self.setup.scaling == "on-demand" and self.serve.fronts:
+            self._ask_while_reports_are_lost(self.serve.fronts[0])
         self._pass(3.0)
         self.checks.check_books()
+
+    def _ask_while_reports_are_lost(self, gateway: Gateway) -> None:
+        """A query that waits is loaded for, though the report of its arrival does not arrive."""
+        devices = [each.device for each in self.serve.members.values() if each.device is not None]
+        held = {name_of(each) for device in devices for each in device.machine.ready}
+        near = [
+            gateway.device,
+            *(e.device for e in self.serve.members.values() if not e.is_gateway),
+        ]
+        free = [e.machine.memory_bytes - e.machine.used_bytes for e in near if e is not None]
+        better = [
+            (name.partition("/")[0], percent)
+            for name, (_, percent, mib) in fleet.LADDER.items()
+            if mib * fleet.MIB * 1.5 < max(free, default=0)
+            and all(accuracy(each) < percent for each in held if each[0] == name[0])
+        ]
+        if not better:
+            return
+        task, percent = better[0]
+        pair = frozenset((gateway.name, self.control_name))
+        self.world.network.cut[pair] += 1
+        self.world.plan(self.world.now_s + 0.3, lambda: self.world.network.cut.subtract([pair]))
+        asked = Asked(-1, task, 1, 15.0, percent, inf, 0, "", False, True)
+        gateway.take(asked)
+        self._pass(LIMITS.max_hold_s + 1.0)
+        if [kind for kind, _, _ in asked.ends] != ["answered"]:
+            self.world.fail("a query that waits is known", f"{asked}")
 
     def _pass(self, length_s: float) -> None:
         end_s = self.world.now_s + length_s

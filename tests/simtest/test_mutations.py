@@ -74,6 +74,11 @@ def _for_ever(inner: Callable[..., Any]) -> Callable[..., Any]:
     return lambda backoff, now_s: inner(backoff, -1e9)
 
 
+def _same(inner: Callable[..., Any]) -> Callable[..., Any]:
+    del inner
+    return lambda control, report: report
+
+
 def _always(inner: Callable[..., Any]) -> Callable[..., bool]:
     del inner
     return lambda *arguments: True
@@ -89,21 +94,22 @@ def _any_control(inner: Callable[..., None]) -> Callable[..., None]:
 
 
 MUTATIONS: dict[str, tuple[Any, str, Change, int]] = {
-    "a variant in use is freed": (Device, "_free_if_unused", _free_at_once, 1),
+    "a variant in use is freed": (Device, "_free_if_unused", _free_at_once, 12),
     "a completion is dropped": (OpenQueries, "complete_batch", _without_last, 0),
-    "the minimum accuracy is skipped": (dispatcher, "ask_on_query", _without_minimum, 11),
-    "memory is not set aside": (Device, "_set_aside", _room_for_all, 43),
+    "the minimum accuracy is skipped": (dispatcher, "ask_on_query", _without_minimum, 3),
+    "memory is not set aside": (Device, "_set_aside", _room_for_all, 4),
     "a load starts twice": (LoadQueue, "put", _twice, 0),
-    "a lost worker is not forgotten": (Dispatcher, "_on_worker_lost", _never, 0),
+    "a lost worker is not forgotten": (Dispatcher, "_on_worker_lost", _never, 3),
     "a returned batch is forgotten": (Dispatcher, "_rechoose_returned", _never, 0),
     "a displaced query is forgotten": (Dispatcher, "_rechoose", _never, 0),
-    "deadlines are forgotten": (WaitingQueries, "find_expired", _never, 6),
-    "a silent member is never forgotten": (Control, "_forget_silent", _never, 4),
+    "deadlines are forgotten": (WaitingQueries, "find_expired", _never, 0),
+    "a silent member is never forgotten": (Control, "_forget_silent", _never, 0),
+    "a wait is told once": (Control, "_with_waits", _same, 0),
     "a quarantine never ends": (Quarantine, "release_due", _never, 9),
     "control decides before it knows all": (Control, "is_settled", _always, 3),
-    "a load that failed is never tried again": (LoadBackoff, "barred", _for_ever, 0),
+    "a load that failed is never tried again": (LoadBackoff, "barred", _for_ever, 3),
     "an old control process is obeyed": (Member, "call_control", _any_control, 0),
-    "versions are never withdrawn": (sys.modules[Control.__module__], "version_effects", _never, 8),
+    "versions are never withdrawn": (sys.modules[Control.__module__], "version_effects", _never, 21),
 }
 """Where each is, what it changes, and a seed that finds it."""
 

@@ -70,6 +70,12 @@ KEPT = {
             Item(14.996194548756998, "crash", "resizing:1", 0.07358812466611683),
         ),
     ),
+    "a query that waited for a load was never loaded for, as the report of its arrival was "
+    "lost": Schedule(
+        3,
+        Setup(memory_mib=1500, scaling="on-demand", end_s=6.0),
+        (Item(1.0, "load", "both", 2.0, 5.0),),
+    ),
 }
 """Schedules that once failed, shrunken, by what it was."""
 
