@@ -109,7 +109,12 @@ MUTATIONS: dict[str, tuple[Any, str, Change, int]] = {
     "control decides before it knows all": (Control, "is_settled", _always, 3),
     "a load that failed is never tried again": (LoadBackoff, "barred", _for_ever, 3),
     "an old control process is obeyed": (Member, "call_control", _any_control, 0),
-    "versions are never withdrawn": (sys.modules[Control.__module__], "version_effects", _never, 21),
+    "versions are never withdrawn": (
+        sys.modules[Control.__module__],
+        "version_effects",
+        _never,
+        21,
+    ),
 }
 """Where each is, what it changes, and a seed that finds it."""
 
