@@ -21,6 +21,7 @@ from modelless.controller.control.messages import (
     VersionEffect,
     VersionsChanged,
 )
+from modelless.controller.control.planned_memory import expected_bytes
 from modelless.controller.control.served_versions import Service
 from modelless.controller.device.messages import LoadInstance, UnloadInstance
 from modelless.policies.reasons import Reason
@@ -133,10 +134,11 @@ def version_effects(
         names = {name_of(each) for each in held}
         free_bytes = worker.free_bytes
         for trial in service.trials:
-            needed = _bytes_on(facts.get(trial.variant_id), worker.device_class)
+            needed = expected_bytes(facts.get(trial.variant_id), worker.device_class)
             if trial.name in names and trial.variant_id not in held and needed <= free_bytes:
                 free_bytes -= int(needed)
-                effects.append(LoadInstance(worker.worker_id, trial.variant_id, Reason.ON_TRIAL))
+                on_trial = (worker.worker_id, trial.variant_id, Reason.ON_TRIAL)
+                effects.append(LoadInstance(*on_trial, int(needed), worker.device_class))
         effects += [
             UnloadInstance(worker.worker_id, variant_id, Reason.WITHDRAWN)
             for variant_id in _outdated(service, held)
@@ -151,7 +153,3 @@ def _outdated(service: Service, held: Mapping[str, Instance]) -> list[str]:
         kept.update(line.in_service, line.serving(held))
         kept.update(f"{line.name}@{each}" for each in line.earlier[-1:])
     return [each for each in held if name_of(each) in service.lines and each not in kept]
-
-
-def _bytes_on(facts: VariantFacts | None, device_class: str) -> float:
-    return float("inf") if facts is None else facts.memory_bytes.get(device_class, float("inf"))

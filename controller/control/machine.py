@@ -31,6 +31,7 @@ from modelless.controller.control.messages import (
     WakeAt,
 )
 from modelless.controller.control.neighbours import NeighbourSlowdowns, busy_neighbours
+from modelless.controller.control.planned_memory import expected_bytes
 from modelless.controller.control.planner import Planner
 from modelless.controller.control.pools import PoolTracker
 from modelless.controller.control.rates import RateWindow
@@ -49,6 +50,7 @@ from modelless.controller.device.messages import (
 )
 from modelless.controller.dispatch.counters import demands_of, missed
 from modelless.controller.dispatch.messages import WorkerReport
+from modelless.policies.scopes import in_scope
 from modelless.policies.views import ClusterView, Demand, Pool, VariantFacts
 from modelless.profiler.cost_model.slowdowns import Slowdowns
 from modelless.variants.vocabulary import DeviceClass
@@ -255,7 +257,7 @@ class Control:
         effects: list[ControlEffect] = [*self._forget_silent(now_s)]
         self._ticked_s = now_s
         view = self._view(now_s)
-        plan = self._planner.tick(view)
+        plan = [self._with_sizes(each, view) for each in self._planner.tick(view)]
         placing = (LoadInstance, UnloadInstance)
         busy = {effect.worker_id for effect in plan if isinstance(effect, placing)}
         plan += version_effects(self._service, view.workers, self._facts, busy)
@@ -280,6 +282,15 @@ class Control:
         effects += self._canaries.judge(now_s, now_s + self._epoch_offset_s)
         return effects
 
+    def _with_sizes(self, effect: PlanEffect, view: ClusterView) -> PlanEffect:
+        """A resize with the sizes of versions that are held but no longer planned for, too."""
+        if not isinstance(effect, ResizeWorker):
+            return effect
+        (worker,) = [each for each in view.workers if each.worker_id == effect.worker_id]
+        held = {each.variant_id for each in worker.instances} & self._facts.keys()
+        known = {n: expected_bytes(self._facts[n], effect.device_class) for n in sorted(held)}
+        return effect._replace(memory_bytes={**known, **effect.memory_bytes})
+
     def _forget_silent(self, now_s: float) -> list[ForgetMember]:
         """Part with the members that were silent for too long.
 
@@ -298,6 +309,30 @@ class Control:
             del self._members[each.member_id]
         return silent
 
+    def _with_waits(self, report: MemberReport) -> MemberReport:
+        """Count the queries that wait for a load that nobody has begun as if they came just now.
+
+        They were counted as they came; but that report may be lost, its reader may have died, and a
+        load that was decided on may not have been begun.
+        """
+        if not report.held:
+            return report
+        states = (each.state for each in self.reports if each.state is not None)
+        present = {each.variant_id for state in states for each in state.instances}
+        able = [facts for name, facts in self._facts.items() if name in present]
+        kinds = dict(report.kinds)
+        waits: Counter[str] = Counter()
+        for kind, counts in report.held.items():
+            scope, _, accuracy = kind
+            if not any(
+                in_scope(each.variant_id, scope) and each.accuracy_percent >= accuracy
+                for each in able
+            ):
+                kinds[kind] = max(kinds.get(kind, (0, 0)), counts, key=lambda each: each[0])
+                waits[scope] += counts[0]
+        unmet = {**report.unmet, **{s: max(report.unmet.get(s, 0), n) for s, n in waits.items()}}
+        return replace(report, kinds=kinds, unmet=unmet)
+
     def _view(self, now_s: float) -> ClusterView:
         arrivals: dict[str, float] = {}
         unmet: dict[str, float] = {}
@@ -305,7 +340,7 @@ class Control:
         open_queries: Counter[str] = Counter()
         missed_per_s = 0.0
         workers = []
-        reports = self.reports
+        reports = [self._with_waits(each) for each in self.reports]
         for report in reports:
             if report.state is not None:
                 state = replace(

@@ -61,6 +61,7 @@ class MemberReport:
         outcomes: finished queries by outcome since its last report.
         served: answered queries by variant since its last report.
         kinds: as in ``DispatchCounters``, since its last report.
+        held: as ``kinds``, of the queries that wait for a load now.
         open_queries: queries waiting or running now, by scope.
         queued: queries waiting now; at a worker of a pool, whether a batch waits.
         resident_bytes: memory of the process.
@@ -87,6 +88,7 @@ class MemberReport:
     outcomes: Mapping[str, int] = field(default_factory=dict)
     served: Mapping[str, int] = field(default_factory=dict)
     kinds: Mapping[Kind, Sequence[int]] = field(default_factory=dict)
+    held: Mapping[Kind, Sequence[int]] = field(default_factory=dict)
     open_queries: Mapping[str, int] = field(default_factory=dict)
     queued: int = 0
     resident_bytes: int = 0

@@ -87,8 +87,13 @@ def _with(facts: VariantFacts, measured: dict[str, tuple[int, float]]) -> Varian
     )
 
 
+def expected_bytes(facts: VariantFacts | None, device_class: str) -> float:
+    """Memory that a variant takes on a device class; inf if it cannot run there."""
+    return _ceil(facts.memory_bytes.get(device_class, math.inf)) if facts else math.inf
+
+
 def _ceil(size: float) -> float:
-    return math.ceil(size) if math.isfinite(size) else size
+    return math.ceil(size) if math.isfinite(size) else math.inf
 
 
 class PlannedMemory:
@@ -125,9 +130,8 @@ class PlannedMemory:
 
     def needed_bytes(self, placement: Placement) -> int | None:
         """Memory an instance takes; None if it cannot run there or that is unknown."""
-        facts = self._facts.get(placement.variant_id)
-        size = facts.memory_bytes.get(placement.device_class) if facts is not None else None
-        return math.ceil(size) if size is not None and math.isfinite(size) else None
+        size = expected_bytes(self._facts.get(placement.variant_id), placement.device_class)
+        return int(size) if size < math.inf else None
 
     def count(self, placement: Placement) -> int:
         """How many workers of the class hold the variant, or are loading it."""

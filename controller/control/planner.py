@@ -138,7 +138,9 @@ class _Draft:
     def load(self, worker_id: str, variant_id: str, memory_bytes: int, reason: Reason) -> None:
         """Load the variant."""
         self.memory.load(worker_id, variant_id, memory_bytes)
-        self.effects.append(LoadInstance(worker_id, variant_id, reason))
+        device_class = self.memory.worker(worker_id).device_class
+        order = LoadInstance(worker_id, variant_id, reason, memory_bytes, device_class)
+        self.effects.append(order)
 
     def unload(
         self, worker_id: str, variant_id: str, reason: Reason, for_variant_id: str = ""

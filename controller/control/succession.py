@@ -74,8 +74,9 @@ def lacking(
 def successor_loads(members: Collection[MemberReport]) -> list[LoadInstance]:
     """Return the loads that successors need. A load that has begun already may be among them."""
     found = predecessors(members)
+    held = {name: size for each in members for name, size in each.ready_bytes.items()}
     return [
-        LoadInstance(member.member_id, variant_id, Reason.SUCCESSION)
+        LoadInstance(member.member_id, variant_id, Reason.SUCCESSION, held[variant_id])
         for member in members
         if member.member_id in found
         for variant_id in lacking(member, found[member.member_id], members)

@@ -1,10 +1,11 @@
 """The loads that a device has still to start: in which order, and when it rests between them.
 
-A load takes a whole core for up to a second. A worker that joins others while they are busy is
-ordered to load dozens of variants that all of them hold, for the day when one is needed there; a
+A load takes a whole core for up to a second, and slows the batches that run meanwhile. A worker
+that joins others while they are busy is ordered to load dozens of variants that all of them hold; a
 worker that was resized is ordered to load again what it held and did not use. Loaded in one go,
 these take time from the queries that the worker was started or resized for. So these *spare* loads
-come last, and take a quarter of the time that serving leaves.
+come last, and after each the device rests: for the load's time, times the share of it that batches
+ran in. An idle device loads at once, and one that is always busy half of the time.
 """
 
 from __future__ import annotations
@@ -15,13 +16,6 @@ from math import inf
 from typing import NamedTuple
 
 from modelless.policies.reasons import Reason
-
-SHARE = 0.25
-"""The share of the time in which no batch runs that spare loads take."""
-_LEAST_FREE = 0.05
-"""A device that is never free counts as free for this share of its time."""
-MOST_REST_S = 30.0
-"""The longest rest before a spare load: the device may have fallen idle meanwhile."""
 
 
 class QueuedLoad(NamedTuple):
@@ -35,7 +29,7 @@ class QueuedLoad(NamedTuple):
 
     variant_id: str
     reason: Reason
-    memory_bytes: float = 0
+    memory_bytes: int = 0
 
 
 class LoadQueue:
@@ -105,7 +99,6 @@ class LoadQueue:
             now_s: when it ended.
             busy_share: the share of the time since the load before in which batches ran, 0 to 1.
         """
-        if self.is_spare(variant_id, reason) and busy_share > 0.0:
-            free_share = max(1.0 - busy_share, _LEAST_FREE)
-            self._rest_until_s = now_s + min(took_s / (SHARE * free_share), MOST_REST_S)
+        if self.is_spare(variant_id, reason):
+            self._rest_until_s = now_s + took_s * busy_share
         self._given_up.discard(variant_id)

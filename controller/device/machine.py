@@ -52,7 +52,6 @@ from modelless.controller.device.resizing import Candidate, Resize, take_along
 from modelless.policies.reasons import Reason
 from modelless.policies.scopes import scopes_of
 from modelless.policies.views import Instance, WorkerState
-from modelless.variants.vocabulary import Placement
 
 _LEAST_WAIT_S: Final = 0.001
 """A batch that runs longer than expected keeps the device for at least so long."""
@@ -315,19 +314,13 @@ class Device:
             elif isinstance(order, ResizeWorker):
                 self._begin_resize(order, event, now_s, effects)
             elif isinstance(order, LoadInstance) and order.variant_id not in without_room:
-                self._order_load(order, event.expected_bytes, now_s, effects)
+                self._order_load(order, now_s, effects)
         return self._settle(effects, now_s)
 
-    def _order_load(
-        self,
-        order: LoadInstance,
-        expected_bytes: Mapping[Placement, float],
-        now_s: float,
-        effects: list[Effect],
-    ) -> None:
+    def _order_load(self, order: LoadInstance, now_s: float, effects: list[Effect]) -> None:
         variant_id, reason = order.variant_id, order.reason
         resident = self._residents.get(variant_id)
-        if self._resize is not None:
+        if self._resize is not None or order.device_class not in ("", self._device_class):
             return
         if resident is not None:
             copy = resident.copy
@@ -335,8 +328,7 @@ class Device:
             if is_draining and copy.device_class == self._device_class:
                 self._keep(resident)
             return
-        size_bytes = expected_bytes.get(Placement(variant_id, self._device_class), 0)
-        load = QueuedLoad(variant_id, reason, size_bytes)
+        load = QueuedLoad(variant_id, reason, order.memory_bytes)
         if not self._loads.is_spare(variant_id, reason):
             if variant_id in self._backoff.barred(now_s):
                 return
@@ -380,7 +372,7 @@ class Device:
         free_bytes = self.memory_bytes - self._used_bytes + leaving_bytes
         if load.memory_bytes > max(free_bytes, 0):
             return False
-        copy = self._make_copy(load.variant_id, self._device_class, int(load.memory_bytes))
+        copy = self._make_copy(load.variant_id, self._device_class, load.memory_bytes)
         pinned = not set(scopes_of(load.variant_id)).isdisjoint(self._pinned)
         self._residents[load.variant_id] = _Resident(copy, _State.LOADING, now_s, pinned)
         return True
@@ -566,7 +558,7 @@ class Device:
         candidates = [
             Candidate(
                 name,
-                event.expected_bytes.get(Placement(name, becomes), it.copy.memory_bytes),
+                order.memory_bytes.get(name, it.copy.memory_bytes),
                 it.last_used_s if it.use_count else -inf,
                 it.copy.leases > 0 or name in event.in_use,
             )

@@ -12,17 +12,26 @@ from math import inf
 from typing import NamedTuple
 
 from modelless.policies.reasons import Reason
-from modelless.variants.vocabulary import Placement
 
 # -- orders, which events carry ------------------------------------------------------------------
 
 
 class LoadInstance(NamedTuple):
-    """Load the variant into the worker."""
+    """Load the variant into the worker.
+
+    Attributes:
+        worker_id, variant_id: which and where.
+        reason: why.
+        memory_bytes: memory that it is expected to take; if 0, none is set aside for it.
+        device_class: the class that this holds for: a worker that was resized meanwhile does not
+            obey. Empty for any.
+    """
 
     worker_id: str
     variant_id: str
     reason: Reason
+    memory_bytes: int = 0
+    device_class: str = ""
 
 
 class UnloadInstance(NamedTuple):
@@ -35,11 +44,19 @@ class UnloadInstance(NamedTuple):
 
 
 class ResizeWorker(NamedTuple):
-    """Make the worker one of another device class while it serves."""
+    """Make the worker one of another device class while it serves.
+
+    Attributes:
+        worker_id, device_class: the worker, and what it is to become.
+        reason: why.
+        memory_bytes: memory that its variants are expected to take then, by id; inf if one cannot
+            run there. One that is not named takes as much as now.
+    """
 
     worker_id: str
     device_class: str
     reason: Reason
+    memory_bytes: Mapping[str, float] = {}
 
 
 Order = LoadInstance | UnloadInstance | ResizeWorker
@@ -56,14 +73,10 @@ class Ordered(NamedTuple):
         effects: in the order in which the device obeys them; loads, unloads and resizes.
         in_use: variants with queries that run here or wait for this device, as far as the driver
             knows.
-        expected_bytes: memory that a load of each placement is expected to take; inf if it cannot
-            run there. A variant that is not named takes no memory until it is loaded, and as a
-            second copy what its first one takes.
     """
 
     effects: Sequence[Order]
     in_use: Collection[str] = ()
-    expected_bytes: Mapping[Placement, float] = {}
 
 
 class LoadEnded(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from modelless.controller.dispatch.counters import DispatchCounters
+from modelless.controller.dispatch.counters import DispatchCounters, Kind
 from modelless.controller.dispatch.deadlines import extend_deadline, find_late
 from modelless.controller.dispatch.fair_shares import Tenants
 from modelless.controller.dispatch.idle_workers import IdleWorkers
@@ -144,6 +144,11 @@ class Dispatcher:
     def open_by_scope(self) -> dict[str, int]:
         """Return the number of queries that wait or run, by scope."""
         return dict(Counter(base_of(receipt.query.scope) for receipt in self._open.by_id.values()))
+
+    @property
+    def held(self) -> dict[Kind, list[int]]:
+        """The queries that wait for a load and their items, by kind."""
+        return self._pending.kinds
 
     def members(self, batch_id: int) -> tuple[int, ...]:
         """Return the queries of a running batch, in order; none if it does not run (any more)."""

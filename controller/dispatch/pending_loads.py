@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from modelless.controller.dispatch.counters import DispatchCounters, Kind
 from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
 from modelless.controller.dispatch.messages import AskForLoad, DispatchEffect
@@ -56,6 +57,14 @@ class PendingLoads:
             self._loads[load] -= 1
             if not self._loads[load]:
                 del self._loads[load]
+
+    @property
+    def kinds(self) -> dict[Kind, list[int]]:
+        """The held queries and their items, by kind."""
+        counters = DispatchCounters()
+        for query, _ in self._held.values():
+            counters.count_arrival(query)
+        return counters.kinds
 
     def find_expired(self, now_s: float) -> list[QueryView]:
         """Return the queries that were held as long as they may be."""

@@ -60,15 +60,18 @@ def refusal_message(receipt: Receipt, max_batch: int) -> tuple[str, float | None
             f"{wait_s * 1e3:.0f} ms long; try again, or allow more latency or less accuracy",
             max(_until_admitted_s(query, candidates), 0.05),
         )
-    if reason is Reason.NOTHING_READY and candidates is not None and candidates.placements:
+    loaded = candidates.estimates.p99_s if candidates is not None else np.empty(0)
+    if reason is Reason.NOTHING_READY and len(loaded) and not np.isfinite(loaded).any():
         return (
             f"variants of {query.scope!r} are loaded, but none has a profile on its device: "
             "profile them",
             1.0,
         )
+    accurate = f" with min_accuracy {query.min_accuracy_percent:g} or more"
+    which = f"{query.scope!r}{accurate if query.min_accuracy_percent > 0.0 else ''}"
     messages: dict[AnyReason, str] = {
         Reason.QUEUE_FULL: "too many queries are waiting; try again",
-        Reason.NOTHING_READY: f"no variant of {query.scope!r} is loaded yet; try again",
+        Reason.NOTHING_READY: f"no variant of {which} is loaded yet; try again",
         Reason.DEADLINE_PASSED: "the deadline passed before the query could be run",
         Reason.WORKER_LOST: "the worker was lost while running the query, and so was its retry",
         Reason.EXECUTION_FAILED: "the variant failed while running the query",

@@ -24,7 +24,7 @@ from modelless.controller.replay.codec import encode, encode_item
 
 logger = logging.getLogger(__name__)
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 SUFFIX: Final = ".tape.gz"
 MOST_QUEUED: Final = 50_000
 """Number of items that may wait for the thread: some seconds of a gateway at its limit."""

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from modelless.controller.device import messages
 from modelless.controller.device.machine import Device
-from modelless.controller.device.messages import LoadInstance, Order, ResizeWorker
+from modelless.controller.device.messages import LoadInstance, Order
 from modelless.controller.sim.devices import Host, SimulatedBatch, SimulatedWorker
 from modelless.controller.sim.events import Events
 from modelless.controller.sim.latencies import Normals, Truth
@@ -259,16 +259,8 @@ class SimulatedCluster:
                         reason=Reason.NO_ROOM.value,
                     )
             return
-        placements: list[Placement] = []
-        for effect in effects:
-            if isinstance(effect, LoadInstance):
-                placements.append(Placement(effect.variant_id, worker.device.device_class))
-            elif isinstance(effect, ResizeWorker):
-                size = effect.device_class
-                placements += [Placement(name, size) for name in worker.device.ready]
-        expected = {placement: self._size_bytes(placement) for placement in placements}
         self._is_opening = at_once
-        self._handle(worker, messages.Ordered(effects, in_use, expected))
+        self._handle(worker, messages.Ordered(effects, in_use))
         if at_once:
             self._events.happen_until(self._events.now_s)
             self._is_opening = False

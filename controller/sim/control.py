@@ -108,6 +108,7 @@ class ControlDriver:
             unmet=counters.unmet,
             outcomes=counters.outcomes,
             kinds=counters.kinds,
+            held=self._dispatcher.held,
             open_queries=self._dispatcher.open_by_scope(),
             queued=self._dispatcher.queued,
         )

@@ -30,11 +30,11 @@ class Outcome(NamedTuple):
     lines: tuple[str, ...] = ()
 
 
-def run(schedule: Schedule, keep: int = 0) -> Outcome:
+def run(schedule: Schedule, keep: int = 0, *, hashes: bool = False) -> Outcome:
     """Run a schedule. An exception in a machine or a driver is a violation, too."""
     began_s = time.process_time()
     name = message = ""
-    cluster = Cluster(schedule, keep)
+    cluster = Cluster(schedule, keep, hashes=hashes)
     try:
         cluster.run()
     except Violation as violation:
@@ -67,7 +67,7 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=3, help="failing seeds that are shrunken")
     given = parser.parse_args()
     if given.seed is not None:
-        outcome = run(draw(given.seed), keep=400 if given.verbose else 0)
+        outcome = run(draw(given.seed), keep=400 if given.verbose else 0, hashes=True)
         print("\n".join(outcome.lines))
         print(draw(given.seed).words())
         print(outcome.message or f"all invariants hold; trace {outcome.trace}")

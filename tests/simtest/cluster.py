@@ -11,11 +11,12 @@ from modelless.controller.config import Settings, parse_settings
 from modelless.controller.control.messages import Entry
 from modelless.controller.control.pools import GATEWAYS
 from modelless.policies.scopes import in_scope
+from modelless.variants.registry.versions import name_of
 from tests.simtest import fleet
 from tests.simtest.control import ControlProcess, Store
 from tests.simtest.invariants import Checks
-from tests.simtest.members import Asked, Gateway, LocalDevice, Member, Worker
-from tests.simtest.schedule import Item, Schedule, Setup
+from tests.simtest.members import LIMITS, Asked, Gateway, LocalDevice, Member, Worker
+from tests.simtest.schedule import SOLVERS, Item, Schedule, Setup
 from tests.simtest.world import Process, World
 
 WORKERS = "cpu-1"
@@ -60,7 +61,9 @@ def settings_of(setup: Setup) -> Settings:
             "pools": pools,
             "policies": {
                 "selection": setup.selection,
-                "scaling": setup.scaling,
+                "scaling": {"policy": setup.scaling, "node_limit": 20}
+                if setup.scaling in SOLVERS
+                else setup.scaling,
                 "eviction": setup.eviction,
             },
             "residency": {"pinned": list(setup.pinned), "preload": list(setup.preload)},
@@ -216,15 +219,15 @@ class Cluster:
 
     Args:
         schedule: what it is, and what happens.
-        keep: lines of the trace that are kept.
+        keep, hashes: see ``World``.
     """
 
-    def __init__(self, schedule: Schedule, keep: int = 0) -> None:
+    def __init__(self, schedule: Schedule, keep: int = 0, *, hashes: bool = False) -> None:
         self.setup = schedule.setup
-        self.world = World(str(schedule.seed), clocks_differ=self.setup.clocks_differ, keep=keep)
+        self.world = World(str(schedule.seed), self.setup.clocks_differ, keep, hashes)
         self.world.network.hop_s = max(self.setup.hop_s / 2.0, 0.0002)
         self.settings = settings_of(self.setup)
-        self.store = Store()
+        self.store = Store(self.setup.profiled)
         self.checks = Checks(self)
         self.history: list[Entry] = []
         self.asked: list[Asked] = []
@@ -258,8 +261,37 @@ class Cluster:
                   for task in ("alpha", "beta")]  # fmt: skip
         self._pass_until(lambda: all(each.is_answered for each in probes), PROBE_S)
         self.checks.check_probes(probes)
+        if self.setup.scaling == "on-demand" and self.serve.fronts:
+            self._ask_while_reports_are_lost(self.serve.fronts[0])
         self._pass(3.0)
         self.checks.check_books()
+
+    def _ask_while_reports_are_lost(self, gateway: Gateway) -> None:
+        """A query that waits is loaded for, though the report of its arrival does not arrive."""
+        devices = [each.device for each in self.serve.members.values() if each.device is not None]
+        held = {name_of(each) for device in devices for each in device.machine.ready}
+        near = [
+            gateway.device,
+            *(e.device for e in self.serve.members.values() if not e.is_gateway),
+        ]
+        free = [e.machine.memory_bytes - e.machine.used_bytes for e in near if e is not None]
+        better = [
+            (name.partition("/")[0], percent)
+            for name, (_, percent, mib) in fleet.LADDER.items()
+            if mib * fleet.MIB * 1.5 < max(free, default=0)
+            and all(accuracy(each) < percent for each in held if each[0] == name[0])
+        ]
+        if not better:
+            return
+        task, percent = better[0]
+        pair = frozenset((gateway.name, self.control_name))
+        self.world.network.cut[pair] += 1
+        self.world.plan(self.world.now_s + 0.3, lambda: self.world.network.cut.subtract([pair]))
+        asked = Asked(-1, task, 1, 15.0, percent, inf, 0, "", False, True)
+        gateway.take(asked)
+        self._pass(LIMITS.max_hold_s + 1.0)
+        if [kind for kind, _, _ in asked.ends] != ["answered"]:
+            self.world.fail("a query that waits is known", f"{asked}")
 
     def _pass(self, length_s: float) -> None:
         end_s = self.world.now_s + length_s
@@ -314,6 +346,16 @@ class Cluster:
         return alive[int(number) % len(alive)] if alive else None
 
     # -- what happens -------------------------------------------------------------------------
+
+    def due_accuracy(self, probe: Probe) -> float:
+        """The accuracy that an idle system owes: of any device, or of the one that is asked."""
+        owes = {"most-accurate-feasible": max, "best-value": min}.get(self.setup.selection)
+        devices = [each.device for each in (probe.gateway, *self.serve.members.values())
+                   if each is probe.gateway or isinstance(each, Worker)]  # fmt: skip
+        served = [probe.gateway.service.serving(each.machine.ready) for each in devices if each]
+        best = [max(mine) for ready in served
+                if (mine := [accuracy(n) for n in ready if n.startswith(probe.task)])]  # fmt: skip
+        return owes(best) if owes is not None and best else 0.0
 
     def fails_to_load(self, variant_id: str, rng: random.Random) -> bool:
         """Whether this load fails."""
@@ -446,14 +488,19 @@ class Cluster:
             len(self.asked),
             rng.choice(names) if "scope" in on and rng.random() < 0.5 else task,
             rng.choice((1, 2, 3, 4)) if "items" in on else 1,
-            rng.choice((0.03, 0.1, 0.3, 1.0, 15.0)) if has_deadline else 2.0,
+            rng.choice((0.05, 0.2, 0.6, 1.0, 15.0)) if has_deadline else 2.0,
             rng.choice((0.0, 65.0, 75.0, 80.0)) if "accuracy" in on else 0.0,
-            rng.choice((inf, 4e-7, 1e-6)) if "cost" in on else inf,
+            rng.choice((inf, 8e-7, 2e-6)) if "cost" in on else inf,
             rng.choice((0, 0, 3, 9)) if "priority" in on else 0,
             rng.choice(("", "one", "two")) if "tenants" in on else "",
             rng.random() < 0.5 if "late" in on else False,
             not has_deadline,
         )
+
+
+def accuracy(variant_id: str) -> float:
+    """Per cent."""
+    return fleet.LADDER[name_of(variant_id)][1]
 
 
 def _likelihood(shares: dict[str, float], variant_id: str) -> float:
@@ -475,18 +522,23 @@ class Probe:
     def __init__(self, cluster: Cluster, gateway: Gateway, task: str) -> None:
         self.gateway, self.task = gateway, task
         self.tries: list[Asked] = []
-        self._cluster = cluster
+        self._cluster, self._is_content = cluster, False
         self._try()
 
     @property
     def is_answered(self) -> bool:
-        """Whether it has an answer."""
-        return any(end[0] == "answered" for asked in self.tries for end in asked.ends)
+        """Whether it had an answer that is as accurate as an idle system's should be."""
+        answers = [name for asked in self.tries for kind, _, name in asked.ends
+                   if kind == "answered"]  # fmt: skip
+        self._is_content = self._is_content or (
+            bool(answers) and accuracy(answers[-1]) >= self._cluster.due_accuracy(self)
+        )
+        return self._is_content
 
     def _try(self) -> None:
         if self.is_answered or not self.gateway.is_alive:
             return
-        asked = Asked(-1, self.task, 1, 10.0, 0.0, inf, 0, "", False, True)
+        asked = Asked(-1, self.task, 1, 10.0, 0.0, inf, 0, "", False, True)  # in time for a load
         self.tries.append(asked)
         self.gateway.take(asked)
         self.gateway.after(1.0, self._try)

@@ -66,8 +66,9 @@ class Store:
         change: the number of the latest change.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, profiled: float) -> None:
         self.is_away = False
+        self._profiled = profiled
         self.newest = 2
         self.lines: dict[str, Line] = {}
         self.change = 0
@@ -76,7 +77,12 @@ class Store:
 
     def read(self) -> Knowledge | None:
         """Return what is registered; None if the store is away."""
-        return None if self.is_away else knowledge_of(self.newest)
+        return None if self.is_away else knowledge_of(self.newest, self._profiled)
+
+    @property
+    def known(self) -> Knowledge:
+        """What is registered."""
+        return knowledge_of(self.newest, self._profiled)
 
     def line(self, name: str) -> Line:
         """Return the versions of a name that are in service: the first unless it was changed."""
@@ -276,7 +282,7 @@ class ControlProcess(Process):
         self._service = Service(f"{self.name}/{store.change}", lines)
         newer = [each for each in self._service.in_service if each not in self._knowledge.variants]
         if newer:
-            self._knowledge = knowledge_of(store.newest)
+            self._knowledge = store.known
             self._handle(FactsChanged(self._knowledge.facts, fleet.CLASSES))
         numbers = [trial.number for trial in self._service.trials]
         evidence = {each: store.evidence[each] for each in numbers if each in store.evidence}
@@ -306,8 +312,9 @@ class ControlProcess(Process):
         elif isinstance(effect, CallMember):
             self._call(effect.member_id)
         elif isinstance(effect, ScalePool):
-            self.cluster.checks.check_scale(effect)
-            self.cluster.serve.scale(effect.device_class, effect.workers)
+            if self.cluster.control_name == self.name:
+                self.cluster.checks.check_scale(effect, self.epoch)
+                self.cluster.serve.scale(effect.device_class, effect.workers)
         elif isinstance(effect, Advise):
             self._shares = {scope: dict(shares) for scope, shares in effect.shares}
         elif isinstance(effect, NoteHistory):
@@ -330,6 +337,7 @@ class ControlProcess(Process):
             self._wake.cancel()
             self._wake = None
         self.plan = self._handle(Tick())
+        self.cluster.checks.check_orders(self)
         if self.control.problems:
             self.world.fail("policy failed", str(self.control.problems))
         self._call(*(name for name, orders in self._mailboxes.items() if orders))

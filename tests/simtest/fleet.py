@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from typing import NamedTuple
 
 from modelless.policies.views import VariantFacts
-from modelless.variants.estimates import Estimates, Load
+from modelless.profiler.cost_model.measured_model import MeasuredCostModel
+from modelless.profiler.cost_model.online.residuals import ResidualSettings
 from modelless.variants.registry.versions import name_of
 from modelless.variants.vocabulary import (
     Accuracy,
@@ -23,11 +22,11 @@ from modelless.variants.vocabulary import (
 MIB = 1 << 20
 MAX_BATCH = 4
 LADDER = {
-    "alpha/small/int8": (0.008, 70.0, 200),
-    "alpha/middle/fp32": (0.020, 76.0, 300),
-    "alpha/large/fp32": (0.050, 82.0, 500),
-    "beta/one/int8": (0.015, 60.0, 250),
-    "beta/two/fp32": (0.040, 75.0, 400),
+    "alpha/small/int8": (0.016, 70.0, 200),
+    "alpha/middle/fp32": (0.040, 76.0, 300),
+    "alpha/large/fp32": (0.100, 82.0, 500),
+    "beta/one/int8": (0.030, 60.0, 250),
+    "beta/two/fp32": (0.080, 75.0, 400),
 }
 """p50 of a batch of one on ``cpu-1`` in seconds, accuracy in percent, and memory in MiB."""
 
@@ -77,39 +76,38 @@ def make_variant(variant_id: str) -> Variant:
     )
 
 
-class TableModel:
-    """A ``CostModel`` that knows the medians of this table, and learns nothing."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[tuple[Placement, ...], int], Estimates] = {}
-
-    def estimate(self, placements: Sequence[Placement], batch: int, load: Load) -> Estimates:
-        """See ``CostModel.estimate``."""
-        del load
-        key = tuple(placements), batch
-        found = self._known.get(key)
-        if found is None:
-            p50 = np.array([p50_s(each, batch) for each in placements], dtype=np.float64)
-            memory = np.array([memory_bytes(each) for each in placements], dtype=np.float64)
-            loads = np.array([load_s(each) for each in placements], dtype=np.float64)
-            found = self._known[key] = Estimates(p50, p50 * 1.2, p50 * 1.4, memory, loads)
-        return found
-
-    def observe(self, placement: Placement, batch: int, load: Load, latency_s: float) -> None:
-        """See ``CostModel.observe``."""
-
-    def doubt(self, placements: Sequence[Placement], at_s: float) -> None:
-        """See ``CostModel.doubt``."""
+class _Figures(NamedTuple):
+    placement: Placement
+    batch: int
+    p50_s: float
+    p90_s: float
+    p99_s: float
+    memory_bytes: float
+    load_s: float
 
 
-MODEL = TableModel()
+def make_model(*, learns: bool) -> MeasuredCostModel:
+    """Return a cost model that has this table as its profile."""
+    figures = [
+        _Figures(each, n, p50_s(each, n), 1.2 * p50_s(each, n), 1.4 * p50_s(each, n),
+                 memory_bytes(each), load_s(each))
+        for name, versions in VERSIONS.items()
+        for version in versions
+        for each in [Placement(f"{name}@{version}", of) for of in CLASSES]
+        for n in range(1, MAX_BATCH + 1)
+    ]  # fmt: skip
+    return MeasuredCostModel((), ResidualSettings(learns=learns), predicted=figures)
+
+
+MODEL = make_model(learns=False)
 
 
 @dataclass(frozen=True)
 class Knowledge:
-    """The versions that a process knows."""
+    """The versions that a process knows; ``profiled`` as in ``Setup``."""
 
     variants: dict[str, Variant]
+    profiled: float = 1.0
 
     @property
     def facts(self) -> tuple[VariantFacts, ...]:
@@ -122,7 +120,7 @@ class Knowledge:
                     variant.id,
                     variant.task,
                     variant.accuracy.percent,
-                    {name: float(memory_bytes(each)) for name, each in where.items()},
+                    {name: memory_bytes(each) * self.profiled for name, each in where.items()},
                     {name: load_s(each) for name, each in where.items()},
                     {name: p50_s(each, 1) for name, each in where.items()},
                     {
@@ -134,7 +132,7 @@ class Knowledge:
         return tuple(facts)
 
 
-def knowledge_of(newest: int) -> Knowledge:
+def knowledge_of(newest: int, profiled: float) -> Knowledge:
     """Return all versions up to a number."""
     ids = [f"{name}@{n}" for name, all_of in VERSIONS.items() for n in all_of if n <= newest]
-    return Knowledge({each: make_variant(each) for each in ids})
+    return Knowledge({each: make_variant(each) for each in ids}, profiled)

@@ -27,19 +27,23 @@ from tests.simtest.world import Violation
 
 if TYPE_CHECKING:
     from tests.simtest.cluster import Cluster, Probe
+    from tests.simtest.control import ControlProcess
     from tests.simtest.members import Asked, Gateway, LocalDevice, Member
 
 LOOK_S = 0.3
 """A query that waits is refused so long after its deadline at the latest; its gateway looks ten
 times a second."""
 
-RUNS_S = 4.0
+RUNS_S = 4.5
 """And one that runs: its batch is given up ``overdue_factor`` x p99 + ``overdue_s`` after its start
-(2.5 s here), and it may have begun just before its deadline."""
+(3.4 s here), and it may have begun just before its deadline."""
 
 
 SETTLES = ("fixed", RESTLESS)
 """Scaling policies that want the same at every tick, once the load has ended."""
+
+HEARD_S = 6.0
+"""A member that was undisturbed for so long has reported to the control process."""
 
 LATE_BINDING = ("clockwork", "slack-fit")
 """These choose for whole batches, and hold to a maximum cost on arrival only; see
@@ -56,6 +60,7 @@ class Checks:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._fail = cluster.world.fail
+        self._scaled_by = 0
 
     # -- queries ------------------------------------------------------------------------------
 
@@ -112,7 +117,7 @@ class Checks:
         machine = device.machine
         if used > machine.used_bytes:
             self._fail("account of memory", f"{machine.worker_id}: {used}, {machine.used_bytes}")
-        if used > machine.memory_bytes and self._cluster.setup.knows_sizes:
+        if used > machine.memory_bytes and self._cluster.setup.profiled >= 1.0:
             self._fail("memory", f"{machine.worker_id} uses {used / fleet.MIB} MiB")
         held = {each for copy_id, each in device.engines.items() if copy_id not in device.freeing}
         ready = {Placement(each, machine.device_class) for each in machine.ready}
@@ -136,6 +141,9 @@ class Checks:
         wanted = Placement(effect.variant_id, effect.device_class)
         if device.loading is not None or wanted in there:
             self._fail("one load a variant", f"{device.machine.worker_id}: {effect}")
+        least = fleet.memory_bytes(wanted) * min(self._cluster.setup.profiled, 1.0)
+        if effect.memory_bytes < int(least):
+            self._fail("memory is set aside", f"{device.machine.worker_id}: {effect}, not {least}")
 
     # -- control ------------------------------------------------------------------------------
 
@@ -146,8 +154,38 @@ class Checks:
             self._fail("one control process", f"{member.name} obeys {epoch} after {member.epoch}")
         member.epoch = epoch
 
-    def check_scale(self, effect: ScalePool) -> None:
-        """A pool stays within its bounds."""
+    def check_orders(self, control: ControlProcess) -> None:
+        """No order that may be regretted is given by one who does not know all members."""
+        cluster, now_s = self._cluster, self._cluster.world.now_s
+        regretted = [each for each in control.plan
+                     if isinstance(each, (UnloadInstance, ResizeWorker, ScalePool))]  # fmt: skip
+        beside_s = max(control.started_s, now_s - HEARD_S)
+        others = [each for each in cluster.controls if each is not control]
+        if any(each.is_alive or each.ended_s > beside_s for each in others):
+            return  # some members may obey another one that was alive beside it
+        if not regretted or control.hung_until_s > now_s - HEARD_S:
+            return
+        known = {report.member_id for report in control.control.reports}
+        lost_s = cluster.world.network.lost_s
+        for member in cluster.serve.members.values():
+            disturbed_s = max(
+                member.started_s, member.hung_until_s, lost_s[member.name], lost_s[control.name]
+            )
+            if (
+                member.name not in known
+                and member.is_alive
+                and not member.is_leaving
+                and disturbed_s < now_s - HEARD_S
+            ):
+                self._fail(
+                    "a partial view", f"{control.name} orders {regretted} without {member.name}"
+                )
+
+    def check_scale(self, effect: ScalePool, epoch: int) -> None:
+        """A pool stays within its bounds, and obeys no earlier control process."""
+        if epoch < self._scaled_by:
+            self._fail("one control process", f"{effect} of {epoch} after {self._scaled_by}")
+        self._scaled_by = epoch
         setup = self._cluster.setup
         if not setup.min_workers <= effect.workers <= setup.max_workers:
             self._fail("bounds of the pool", f"{effect}")
@@ -175,8 +213,7 @@ class Checks:
         names = {each.name for each in members}
         workers = {each.name for each in members if not each.is_gateway}
         control = cluster.controls[-1]
-        machine = control.control
-        if machine is None:
+        if control.control is None:
             self._fail("rest: control", f"{control.name} has not begun")
             return
         for member in members:
@@ -185,6 +222,12 @@ class Checks:
             device = member.device
             if device is not None and (device.jobs or device.loading or device.machine.batches):
                 self._fail("rest: devices", f"{member.name}: {device.jobs} {device.loading}")
+            machine = device.machine if device is not None else None
+            if machine is not None and machine.used_bytes > machine.memory_bytes:
+                self._fail("rest: memory", f"{member.name} uses {machine.used_bytes}")
+            barred = machine.state((), 0.0, member.now_s).barred if machine is not None else ()
+            if barred:
+                self._fail("rest: barred", f"{member.name}: {barred}")
             if device is not None and device.machine.resizing_to:
                 self._fail("rest: devices", f"{member.name} is being resized")
             if not member.is_gateway:
@@ -205,7 +248,7 @@ class Checks:
                 self._fail("rest: upgrade", f"{[each.rollout for each in members]}")
             if there != count:
                 self._fail("rest: pools", f"{pool} has {there} members, wanted {count}")
-        reported = {report.member_id for report in machine.reports}
+        reported = {report.member_id for report in control.control.reports}
         if reported != names:
             self._fail("rest: members known", f"{reported}, not {names}")
         self._check_versions(members)
@@ -216,7 +259,8 @@ class Checks:
 
     def _check_versions(self, members: list[Member]) -> None:
         """No rolled-back version is held, and a current version is where an earlier one is."""
-        store, is_fixed = self._cluster.store, self._cluster.setup.scaling in SETTLES
+        store, setup = self._cluster.store, self._cluster.setup
+        has_room = setup.scaling in SETTLES and setup.profiled <= 1.0
         for member in members:
             ready = member.device.machine.ready if member.device is not None else ()
             for variant_id in ready:
@@ -228,7 +272,7 @@ class Checks:
                 )
                 if int(variant_id.partition("@")[2]) not in known:
                     self._fail("rest: versions", f"{member.name} holds {variant_id}: {line}")
-                if is_fixed and line.current_id not in ready:
+                if has_room and line.current_id not in ready:
                     self._fail("rest: current versions", f"{member.name} holds {ready}: {line}")
 
     def check_probes(self, probes: list[Probe]) -> None:

@@ -77,7 +77,7 @@ if TYPE_CHECKING:
 EXCHANGE_S, LEAST_PAUSE_S, AGAIN_S = 1.0, 0.05, 0.5
 PATIENCE_S = 5.0
 FIRST_ANSWER_S, MOST_LOADING_S = 5.0, 10.0
-TICK_S, IDLE_TICK_S = 0.02, 0.1
+TICK_S, IDLE_TICK_S = 0.05, 0.1
 GOODBYE_S = 1.0
 BELIEVED_GONE_S = 5.0
 MOST_DRAIN_S = 5.0
@@ -86,7 +86,7 @@ LIMITS = DispatchLimits(
     max_batch=fleet.MAX_BATCH,
     max_hold_s=8.0,
     max_late_s=3.0,
-    overdue_factor=10.0,
+    overdue_factor=6.0,
     overdue_s=1.0,
 )
 """Shorter than the default, so that a run of some seconds sees each limit reached."""
@@ -203,13 +203,7 @@ class LocalDevice:
             each for each in orders.effects if getattr(each, "variant_id", None) in known.variants
             or not hasattr(each, "variant_id")
         ]  # fmt: skip
-        expected = {
-            Placement(each, name): float(fleet.memory_bytes(Placement(each, name)))
-            for each in known.variants
-            for name in fleet.CLASSES
-            if self._cluster.setup.knows_sizes
-        }
-        self._handle(Ordered(effects, tuple(sorted(in_use)), expected))
+        self._handle(Ordered(effects, tuple(sorted(in_use))))
 
     @property
     def jobs(self) -> list[StartBatch | Free]:
@@ -633,9 +627,9 @@ class Gateway(Member):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         settings = self.cluster.settings
-
+        self._model = fleet.make_model(learns=True) if self.cluster.setup.learns else fleet.MODEL
         self.dispatcher = Dispatcher(
-            ReadyInstances(self.knowledge.variants, fleet.CLASSES, fleet.MODEL, fleet.MAX_BATCH),
+            ReadyInstances(self.knowledge.variants, fleet.CLASSES, self._model, fleet.MAX_BATCH),
             build_policy(SelectionPolicy, settings.policies.selection),
             np.random.default_rng(settings.seed),
             LIMITS,
@@ -822,6 +816,7 @@ class Gateway(Member):
             outcomes=counters.outcomes,
             served=counters.served,
             kinds=counters.kinds,
+            held=dispatcher.held,
             open_queries=dispatcher.open_by_scope(),
             queued=dispatcher.queued,
             host=self.name,
@@ -899,7 +894,7 @@ class Gateway(Member):
             self._advise()
 
     def on_knowledge(self) -> None:
-        self.decide(CatalogChanged(self.knowledge.variants, fleet.MODEL))
+        self.decide(CatalogChanged(self.knowledge.variants, self._model))
 
     def on_device_change(self) -> None:
         if self.device is not None:

@@ -48,4 +48,7 @@ class Restless(ScalingPolicy):
             if rng.random() < 0.5
         }
         workers = {name: rng.randrange(4) for name in ("cpu-1", "cpu-2") if rng.random() < 0.8}
+        if rng.random() < 0.5:  # as many as there are: some are resized, and none comes or goes
+            first = rng.randrange(len(view.workers) + 1)
+            workers = {"cpu-1": first, "cpu-2": len(view.workers) - first}
         return Targets(instances, workers, Reason.WANTED, on_demand=rng.random() < 0.3)

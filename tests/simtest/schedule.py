@@ -48,7 +48,8 @@ class Setup:
         min_workers, max_workers: of the pool; the same where nothing scales.
         memory_mib: of each device.
         sizes: device classes that devices may be resized to.
-        knows_sizes: whether devices are told what loads will take.
+        profiled: memory by the profiles over what loads really take.
+        learns: whether gateways learn from batches how long others will take.
         selection, scaling, eviction: policies.
         pinned, preload: scopes.
         hop_s: price of a hop to a worker.
@@ -64,7 +65,8 @@ class Setup:
     max_workers: int = 1
     memory_mib: int = 1000
     sizes: tuple[str, ...] = ()
-    knows_sizes: bool = True
+    profiled: float = 1.0
+    learns: bool = False
     selection: str = "best-value"
     scaling: str = "fixed"
     eviction: str = "lru"
@@ -107,8 +109,10 @@ SELECTIONS = (
 )  # fmt: skip
 SCALINGS = (
     "on-demand", "demand-value", "unserved-demand", "ongoing-requests", "infaas-autoscaler",
-    "predictive",
+    "predictive", "proteus", "elastic",
 )  # fmt: skip
+SOLVERS = ("proteus", "elastic")
+"""These solve programs; a limit on nodes, unlike one on time, is the same in every run."""
 EVICTIONS = ("lfu", "gdsf", "miss-cost", "demand-driven", "lemonade", "modelmesh")
 
 FAULTS = (
@@ -129,12 +133,16 @@ def draw(seed: int) -> Schedule:
     for kind in on:
         for _ in range(rng.choice((1, 1, 2, 4))):
             items.append(_draw_item(rng, kind, setup))
+    if setup.workers > 1 and rng.random() < 0.3:  # a quarantine for slowness takes some batches
+        at_s = rng.uniform(3.0, max(setup.end_s - 5.0, 3.0))
+        items.append(Item(at_s, "slow", "worker:0", 5.0, 4.5))
+        items.append(Item(at_s - 2.0, "load", "both", 7.0, 25.0))
     if "canary" in on:  # a verdict takes some hundred queries
         task = rng.choice(("alpha", "beta"))
         items.append(
             Item(0.5, "canary", next(n for n in fleet.TRIED if n.startswith(task)), value=2)
         )
-        items.append(Item(3.0, "load", task, max(setup.end_s - 3.0, 1.0), 50.0))
+        items.append(Item(3.0, "load", task, max(setup.end_s - 3.0, 1.0), 25.0))
     return Schedule(seed, setup, tuple(sorted(items)))
 
 
@@ -151,7 +159,8 @@ def _draw_setup(rng: random.Random) -> Setup:
         max_workers=workers + 2 if is_scaled else workers,
         memory_mib=rng.choice((600, 1000, 1000, 1500, 2500, 2500)),
         sizes=("cpu-2",) if rng.random() < (0.8 if scaling == RESTLESS else 0.2) else (),
-        knows_sizes=rng.random() < 0.5,
+        profiled=rng.choice((0.8, 1.0, 1.0, 1.0, 1.3)),
+        learns=rng.random() < 0.2,
         selection=rng.choice(SELECTIONS) if rng.random() < 0.3 else "best-value",
         scaling=scaling,
         eviction=rng.choice(EVICTIONS) if rng.random() < 0.3 else "lru",
@@ -165,13 +174,17 @@ def _draw_setup(rng: random.Random) -> Setup:
     return replace(setup, min_workers=min(setup.min_workers, setup.max_workers))
 
 
+_QUERIES = 80.0
+"""Of one stream: bursts are short, so that a run is cheap."""
+
+
 def _draw_load(rng: random.Random, setup: Setup) -> list[Item]:
     items = []
     at_s = rng.uniform(0.0, 4.0)
     while at_s < setup.end_s:
-        length_s = min(rng.uniform(1.0, 10.0), setup.end_s - at_s)
+        rate = rng.choice((2.0, 10.0, 25.0, 60.0))
+        length_s = min(rng.uniform(1.0, 10.0), _QUERIES / rate, setup.end_s - at_s)
         target = rng.choice(("alpha", "beta", "both", "both"))
-        rate = rng.choice((3.0, 15.0, 30.0, 60.0))
         items.append(Item(at_s, "load", target, length_s, rate))
         at_s += length_s + rng.choice((0.0, 0.0, 2.0))
     return items

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from modelless.controller.control.machine import Control
+from modelless.controller.device.load_backoff import LoadBackoff
 from modelless.controller.device.load_queue import LoadQueue
 from modelless.controller.device.machine import Device
 from modelless.controller.dispatch import dispatcher
 from modelless.controller.dispatch.dispatcher import Dispatcher
 from modelless.controller.dispatch.open_queries import OpenQueries
+from modelless.controller.dispatch.quarantine import Quarantine
 from modelless.controller.dispatch.queues import WaitingQueries
 from tests.simtest.__main__ import run_seed
 from tests.simtest.members import Member
@@ -68,6 +70,20 @@ def _twice(inner: Callable[..., None]) -> Callable[..., None]:
     return put
 
 
+def _for_ever(inner: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda backoff, now_s: inner(backoff, -1e9)
+
+
+def _same(inner: Callable[..., Any]) -> Callable[..., Any]:
+    del inner
+    return lambda control, report: report
+
+
+def _always(inner: Callable[..., Any]) -> Callable[..., bool]:
+    del inner
+    return lambda *arguments: True
+
+
 def _any_control(inner: Callable[..., None]) -> Callable[..., None]:
     def call(member: Member, *arguments: Any) -> None:
         alive = [each.name for each in member.cluster.controls if each.is_alive]
@@ -78,18 +94,27 @@ def _any_control(inner: Callable[..., None]) -> Callable[..., None]:
 
 
 MUTATIONS: dict[str, tuple[Any, str, Change, int]] = {
-    "a variant in use is freed": (Device, "_free_if_unused", _free_at_once, 1),
+    "a variant in use is freed": (Device, "_free_if_unused", _free_at_once, 12),
     "a completion is dropped": (OpenQueries, "complete_batch", _without_last, 0),
-    "the minimum accuracy is skipped": (dispatcher, "ask_on_query", _without_minimum, 11),
-    "memory is not set aside": (Device, "_set_aside", _room_for_all, 43),
+    "the minimum accuracy is skipped": (dispatcher, "ask_on_query", _without_minimum, 3),
+    "memory is not set aside": (Device, "_set_aside", _room_for_all, 4),
     "a load starts twice": (LoadQueue, "put", _twice, 0),
-    "a lost worker is not forgotten": (Dispatcher, "_on_worker_lost", _never, 0),
+    "a lost worker is not forgotten": (Dispatcher, "_on_worker_lost", _never, 3),
     "a returned batch is forgotten": (Dispatcher, "_rechoose_returned", _never, 0),
     "a displaced query is forgotten": (Dispatcher, "_rechoose", _never, 0),
-    "deadlines are forgotten": (WaitingQueries, "find_expired", _never, 6),
-    "a silent member is never forgotten": (Control, "_forget_silent", _never, 4),
+    "deadlines are forgotten": (WaitingQueries, "find_expired", _never, 0),
+    "a silent member is never forgotten": (Control, "_forget_silent", _never, 0),
+    "a wait is told once": (Control, "_with_waits", _same, 0),
+    "a quarantine never ends": (Quarantine, "release_due", _never, 9),
+    "control decides before it knows all": (Control, "is_settled", _always, 3),
+    "a load that failed is never tried again": (LoadBackoff, "barred", _for_ever, 3),
     "an old control process is obeyed": (Member, "call_control", _any_control, 0),
-    "versions are never withdrawn": (sys.modules[Control.__module__], "version_effects", _never, 8),
+    "versions are never withdrawn": (
+        sys.modules[Control.__module__],
+        "version_effects",
+        _never,
+        21,
+    ),
 }
 """Where each is, what it changes, and a seed that finds it."""
 

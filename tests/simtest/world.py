@@ -11,7 +11,7 @@ import hashlib
 import heapq
 import random
 import re
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any
@@ -70,7 +70,7 @@ class Process:
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
-        self.is_alive = True
+        self.is_alive, self.started_s, self.ended_s = True, world.now_s, 0.0
         self.slow = 1.0
         self.hung_until_s = self.hung_from_s = -1.0
         rng = world.rng("clock", name)
@@ -108,7 +108,7 @@ class Process:
 
     def end(self) -> None:
         """Crash, or leave: callers learn of it, each after a while."""
-        self.is_alive = False
+        self.is_alive, self.ended_s = False, self.world.now_s
         del self.world.processes[self.name]
         for call in list(self.calls):
             call.break_off()
@@ -129,9 +129,10 @@ class World:
         seed: of all random streams.
         clocks_differ: whether each process has clocks of its own.
         keep: lines of the trace that are kept for people.
+        hashes: whether the trace is hashed.
     """
 
-    def __init__(self, seed: str, *, clocks_differ: bool = True, keep: int = 0) -> None:
+    def __init__(self, seed: str, clocks_differ: bool, keep: int, hashes: bool) -> None:
         self.seed = seed
         self.clocks_differ = clocks_differ
         self.now_s = 0.0
@@ -140,7 +141,7 @@ class World:
         self.effects: Counter[str] = Counter()
         self.lines: deque[str] = deque(maxlen=keep)
         self._keep = keep
-        self._hash = hashlib.blake2b(digest_size=16)
+        self._hash = hashlib.blake2b(digest_size=16) if hashes else None
         self._events: list[tuple[float, int, Process | None, Timer]] = []
         self._count = 0
         self.network = Network(self)
@@ -148,7 +149,7 @@ class World:
     @property
     def trace(self) -> str:
         """The hash of all that has happened."""
-        return self._hash.hexdigest()
+        return self._hash.hexdigest() if self._hash is not None else ""
 
     def rng(self, *names: object) -> random.Random:
         """Return a random stream of its own."""
@@ -185,9 +186,12 @@ class World:
             kinds = (getattr(effect, each, None) for each in _KINDS)
             more = next((kind for kind in kinds if isinstance(kind, Enum)), "")
             self.effects[f"{type(effect).__name__} {more}".strip()] += 1
+        if not self._keep and self._hash is None:
+            return
         text = f"{self.now_s:.6f} {who} {event!r} {done!r}"
         text = _SETS.sub(lambda found: f"{{{', '.join(sorted(found[1].split(', ')))}}}", text)
-        self._hash.update(text.encode())
+        if self._hash is not None:
+            self._hash.update(text.encode())
         if self._keep:
             self.lines.append(text)
 
@@ -248,6 +252,7 @@ class Network:
     Attributes:
         loss, repeat, spike: probabilities that a message is lost, comes twice, or is late.
         cut: pairs of processes that do not reach each other, by name.
+        lost_s: when a message to or from a process was lost last, by its name.
     """
 
     def __init__(self, world: World) -> None:
@@ -257,6 +262,7 @@ class Network:
         self.hop_s = 0.001
         self.spike_s = 0.5
         self.cut: Counter[frozenset[str]] = Counter()
+        self.lost_s: defaultdict[str, float] = defaultdict(lambda: -1e9)
 
     def detect_s(self) -> float:
         """Return the time until a caller learns that a process is dead."""
@@ -267,6 +273,7 @@ class Network:
         rng, injected = self._rng, self.world.injected
         if self.cut[frozenset((sender, receiver))] or rng.random() < self.loss:
             injected["lost message"] += 1
+            self.lost_s[sender] = self.lost_s[receiver] = self.world.now_s
             return []
         copies = 1
         if rng.random() < self.repeat:

@@ -193,7 +193,17 @@ def take_away(pools: Iterable[PoolSettings]) -> None:
 
 
 def scale_pool(effect: ScalePool) -> None:
-    """Bring a pool to a number of workers."""
+    """Bring a pool to a number of workers, in the control process that has its name.
+
+    Members ask the process of that name, too: one that another has replaced is not obeyed.
+    """
+    try:
+        named = ray.get_actor(CONTROL_NAME, namespace=NAMESPACE)
+    except ValueError:  # it is being taken down
+        return
+    if named._actor_id.hex() != ray.get_runtime_context().get_actor_id():
+        logger.warning("%s is not scaled: another control process decides", effect.device_class)
+        return
     _scale(pool_app_name(effect.device_class), POOL_DEPLOYMENT, effect.workers)
 
 

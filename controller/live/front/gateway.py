@@ -379,6 +379,7 @@ class Gateway:
             outcomes=counters.outcomes,
             served=counters.served,
             kinds=counters.kinds,
+            held=self._dispatcher.held,
             open_queries=self._dispatcher.open_by_scope(),
             queued=self._dispatcher.queued,
             resident_bytes=resident_bytes(),

@@ -74,7 +74,7 @@ def tick(machine: Control, now_s: float, *reports: MemberReported) -> list[Contr
 
 
 def loads(effects: Iterable[ControlEffect]) -> list[tuple[str, str, Reason]]:
-    return [tuple(each) for each in effects if isinstance(each, LoadInstance)]
+    return [tuple(each)[:3] for each in effects if isinstance(each, LoadInstance)]
 
 
 class TestTicks:
@@ -98,6 +98,15 @@ class TestTicks:
         waiting = gateway(interval_s=0.05, queued=1, is_urgent=True, **counted)
         effects = tick(machine, 1.0, worker("w"), waiting)
         assert loads(effects) == [("w", A, Reason.DEMAND)]
+
+    def test_a_query_that_waits_is_loaded_for_though_the_report_of_its_arrival_was_lost(
+        self,
+    ) -> None:
+        machine = control(UnservedDemand())
+        waiting = gateway(interval_s=1.0, queued=1, held={(A, 10.0, 0.0): (1, 1)})
+        assert loads(tick(machine, 1.0, worker("w"), waiting)) == [("w", A, Reason.DEMAND)]
+        assert loads(tick(machine, 2.0, worker("w"), waiting)) == [("w", A, Reason.DEMAND)]
+        assert loads(tick(machine, 3.0, worker("w", A), worker("v"), waiting)) == []
 
     def test_a_waiting_gateway_is_called_when_a_worker_holds_something_else(self) -> None:
         machine = control()
@@ -164,7 +173,7 @@ class TestScaling:
         assert decided(DEFAULT_TIMES.settle_s) == [
             ScalePool("cpu-1", 0, Reason.FIXED_SIZE),
             UnloadInstance("w", B, Reason.ROOM_NEEDED, A),
-            LoadInstance("w", A, Reason.WANTED),
+            LoadInstance("w", A, Reason.WANTED, 10, "cpu-1"),
         ]
 
     def test_a_load_into_free_memory_does_not_wait(self) -> None:

@@ -59,7 +59,7 @@ def test_a_measured_footprint_replaces_the_declared_one() -> None:
     full = worker("w0", 100, held(A, memory_bytes=18))
     effects = planner(Wants((A, 2))).tick(view(full, worker("w1", 15)))
     assert effects == []
-    copy = LoadInstance("w1", A, Reason.ANOTHER_COPY)
+    copy = LoadInstance("w1", A, Reason.ANOTHER_COPY, 18, "cpu-1")
     assert planner(Wants((A, 2))).tick(view(full, worker("w1", 18))) == [copy]
 
 
@@ -67,7 +67,7 @@ def test_it_is_remembered_after_it_has_left() -> None:
     decides = planner(Wants(A))
     decides.tick(view(worker("w0", 100, held(A, memory_bytes=18))))
     assert decides.tick(view(worker("w0", 15))) == []
-    assert decides.tick(view(worker("w0", 18))) == [load(A)]
+    assert decides.tick(view(worker("w0", 18))) == [load(A, memory_bytes=18)]
 
 
 def test_what_was_too_large_for_one_worker_does_not_come_back_for_what_it_takes_in_another() -> (
@@ -79,7 +79,7 @@ def test_what_was_too_large_for_one_worker_does_not_come_back_for_what_it_takes_
     assert over == [UnloadInstance("w0", A, Reason.OVER_BUDGET)]
     for _ in range(3):
         assert decides.tick(view(worker("w0", 15), other)) == []
-    copy = LoadInstance("w2", A, Reason.ANOTHER_COPY)
+    copy = LoadInstance("w2", A, Reason.ANOTHER_COPY, 12, "cpu-1")
     assert decides.tick(view(worker("w2", 15), other)) == [copy], (
         "of one that is gone it is not known"
     )
@@ -202,7 +202,7 @@ def test_fifty_cold_queries_cause_one_load() -> None:
     """Asked for in vain, then loading, then there: one order in all."""
     decides = planner(OnDemandFor(A))
     orders = decides.tick(view(worker("w0", 10), unmet={"t": 50.0}))
-    assert orders == [LoadInstance("w0", A, Reason.DEMAND)]
+    assert orders == [LoadInstance("w0", A, Reason.DEMAND, 10, "cpu-1")]
     loading = held(A, memory_bytes=0, in_use=True)
     for _ in range(5):
         assert decides.tick(view(worker("w0", 10, loading), unmet={"t": 50.0})) == []

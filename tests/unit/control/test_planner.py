@@ -104,13 +104,13 @@ def planner(
     )
 
 
-def load(variant_id: str, worker_id: str = "w0") -> LoadInstance:
-    return LoadInstance(worker_id, variant_id, Reason.WANTED)
+def load(variant_id: str, worker_id: str = "w0", memory_bytes: int = 10) -> LoadInstance:
+    return LoadInstance(worker_id, variant_id, Reason.WANTED, memory_bytes, "cpu-1")
 
 
 def cold(variant_id: str) -> LoadInstance:
     """Loaded because clients asked for it in vain."""
-    return LoadInstance("w0", variant_id, Reason.DEMAND)
+    return LoadInstance("w0", variant_id, Reason.DEMAND, 10, "cpu-1")
 
 
 def unload(variant_id: str, for_variant_id: str, worker_id: str = "w0") -> UnloadInstance:
@@ -151,7 +151,7 @@ def test_what_is_wanted_is_loaded() -> None:
 def test_what_serves_elsewhere_is_loaded_as_another_copy() -> None:
     seen = view(worker("w0", 100, held(A), held(B, in_use=True)), worker("w1", 100))
     assert planner(Wants((A, 2), (B, 2))).tick(seen) == [
-        LoadInstance("w1", A, Reason.ANOTHER_COPY),
+        LoadInstance("w1", A, Reason.ANOTHER_COPY, 10, "cpu-1"),
         load(B, "w1"),  # nobody can use the first one yet
     ]
 
@@ -236,7 +236,7 @@ def test_a_worker_too_full_for_what_fits_elsewhere_is_not_closed_to_others() -> 
     """``A`` fits nowhere on w0 now, but on w1: w0 stays open for ``B``."""
     world = view(worker("w0", 25, held(C, in_use=True)), worker("w1", 20, held(D)), sizes={A: 20.0})
     effects = planner(Wants(A, B, C)).tick(world)
-    assert effects == [unload(D, A, "w1"), load(A, "w1"), load(B, "w0")]
+    assert effects == [unload(D, A, "w1"), load(A, "w1", 20), load(B, "w0")]
 
 
 def test_a_copy_in_excess_may_leave() -> None:
@@ -255,8 +255,16 @@ def test_what_nobody_wants_leaves_for_what_is_wanted() -> None:
 
 def test_evictions_follow_the_policy_and_end_when_there_is_room() -> None:
     world = view(worker("w0", 30, held(B), held(C), held(D)), sizes={A: 15.0})
-    assert planner(Wants(A), InOrder(D, B, C)).tick(world) == [unload(D, A), unload(B, A), load(A)]
-    assert planner(Wants(A), InOrder(C, D, B)).tick(world) == [unload(C, A), unload(D, A), load(A)]
+    assert planner(Wants(A), InOrder(D, B, C)).tick(world) == [
+        unload(D, A),
+        unload(B, A),
+        load(A, memory_bytes=15),
+    ]
+    assert planner(Wants(A), InOrder(C, D, B)).tick(world) == [
+        unload(C, A),
+        unload(D, A),
+        load(A, memory_bytes=15),
+    ]
 
 
 def test_nothing_leaves_if_even_all_of_it_would_not_do() -> None:

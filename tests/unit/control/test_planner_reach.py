@@ -23,7 +23,7 @@ def gateway(
 
 
 def fetch(variant_id: str) -> LoadInstance:
-    return LoadInstance("w1", variant_id, Reason.DEMAND)
+    return LoadInstance("w1", variant_id, Reason.DEMAND, 10, "cpu-1")
 
 
 def test_what_another_gateway_holds_is_loaded_where_it_is_asked_for() -> None:

@@ -55,7 +55,7 @@ def tick_after_a_burst(
     return decides.tick(at(now_s, *workers))
 
 
-AHEAD = LoadInstance("w0", OTHER, Reason.FORECAST)
+AHEAD = LoadInstance("w0", OTHER, Reason.FORECAST, 10, "cpu-1")
 
 
 def test_what_wakes_is_loaded_a_load_and_a_margin_before() -> None:

@@ -105,7 +105,7 @@ def test_an_earlier_version_in_a_pinned_scope_is_not_pinned() -> None:
 
 def test_it_is_loaded_beside_the_current_one_room_allowing() -> None:
     on, known = service(2, 1, trial=TRIAL), facts(*ids(1, 2, 3))
-    load = LoadInstance("w", f"{NAME}@3", Reason.ON_TRIAL)
+    load = LoadInstance("w", f"{NAME}@3", Reason.ON_TRIAL, 100, "cpu-1")
     assert version_effects(on, [worker(*ids(2))], known, ()) == [load]
     assert version_effects(on, [worker(*ids(2), memory_bytes=150)], known, ()) == []
     assert version_effects(on, [worker(OTHER)], known, ()) == []  # its variant is not wanted there

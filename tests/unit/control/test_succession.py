@@ -73,8 +73,8 @@ def test_more_successors_than_predecessors() -> None:
 def test_a_successor_loads_what_the_other_serves_and_it_does_not() -> None:
     members = [old("a", 1.0, A, B, C), new("x", 10.0, B)]
     assert successor_loads(members) == [
-        LoadInstance("x", A, Reason.SUCCESSION),
-        LoadInstance("x", C, Reason.SUCCESSION),
+        LoadInstance("x", A, Reason.SUCCESSION, 10),
+        LoadInstance("x", C, Reason.SUCCESSION, 10),
     ]
 
 

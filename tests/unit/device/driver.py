@@ -24,7 +24,6 @@ from modelless.controller.device.messages import (
     UnloadInstance,
 )
 from modelless.policies.reasons import Reason
-from modelless.variants.vocabulary import Placement
 
 A, B, C = "t/a/x@1", "t/b/x@1", "t/c/x@1"
 SMALL, LARGE = "cpu-1", "cpu-2"
@@ -72,12 +71,16 @@ class Driver:
         sizes: Mapping[str, float] | None = None,
     ) -> list[Effect]:
         """Send orders; ``sizes``: expected bytes of the variants, on both device classes."""
-        expected = {
-            Placement(name, device_class): size
-            for name, size in (sizes or {}).items()
-            for device_class in (SMALL, LARGE)
-        }
-        return self.handle(Ordered(effects, in_use, expected))
+        sizes = sizes or {}
+        orders = [
+            each._replace(memory_bytes=sizes.get(each.variant_id, 0))
+            if isinstance(each, LoadInstance)
+            else each._replace(memory_bytes=sizes)
+            if isinstance(each, ResizeWorker)
+            else each
+            for each in effects
+        ]
+        return self.handle(Ordered(orders, in_use))
 
     def end_load(self, memory_bytes: int = 10) -> list[Effect]:
         """The load that runs ends."""

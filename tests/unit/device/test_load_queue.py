@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelless.controller.device.load_queue import MOST_REST_S, SHARE, LoadQueue, QueuedLoad
+from modelless.controller.device.load_queue import LoadQueue, QueuedLoad
 from modelless.policies.reasons import Reason
 
 ONE, TWO, THREE = "t/one/x@1", "t/two/x@1", "t/three/x@1"
@@ -32,9 +32,8 @@ def test_copies_come_last() -> None:
 @pytest.mark.parametrize(
     ("reason", "busy_share", "rest_s"),
     [
-        (Reason.ANOTHER_COPY, 0.5, 0.5 / (0.5 * SHARE)),
-        (Reason.ANOTHER_COPY, 0.9, 0.5 / (0.1 * SHARE)),
-        (Reason.ANOTHER_COPY, 1.0, MOST_REST_S),
+        (Reason.ANOTHER_COPY, 0.2, 0.1),
+        (Reason.ANOTHER_COPY, 1.0, 0.5),
         (Reason.ANOTHER_COPY, 0.0, 0.0),
         (Reason.WANTED, 0.5, 0.0),
     ],

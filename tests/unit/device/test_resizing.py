@@ -88,6 +88,16 @@ def test_while_it_is_resized_nothing_else_is_begun() -> None:
     assert driver.loads[2:] == [(B, LARGE)]
 
 
+def test_a_load_that_was_decided_for_the_former_class_is_not_begun() -> None:
+    driver = Driver()
+    driver.order(RESIZE)
+    assert driver.device.device_class == LARGE, "it held nothing"
+    driver.order(load(A)._replace(memory_bytes=10, device_class=SMALL))
+    assert driver.loads == []
+    driver.order(load(A)._replace(memory_bytes=12, device_class=LARGE))
+    assert driver.loads == [(A, LARGE)]
+
+
 def test_while_it_loads_it_is_not_resized() -> None:
     driver = Driver()
     driver.hold(A)

@@ -53,6 +53,14 @@ def test_a_query_held_in_vain_is_refused_at_its_deadline() -> None:
     assert world.refused[query].retry_after_s is not None
 
 
+def test_what_is_not_accurate_enough_is_not_what_lacks_a_profile() -> None:
+    world = World()
+    world.add_worker("w0", [INT8])
+    query = world.ask(latency_ms=1000.0, min_accuracy=79.0)
+    world.tick(1.0)
+    assert "with min_accuracy 79 or more is loaded yet" in world.refused[query].message
+
+
 def test_a_query_without_a_deadline_is_not_held_for_ever() -> None:
     world = World(limits=DispatchLimits(max_hold_s=5.0))
     world.add_worker("w0", [])
@@ -96,6 +104,8 @@ def test_what_is_held_counts_as_unmet_once_and_leaves_room_in_the_queue() -> Non
     world.add_worker("w1", [])
     assert world.dispatcher.queued == 2
     assert world.dispatcher.take_counters().unmet == {"imagenet": 3}
+    held = {("imagenet", 1.0, 0.0): [2, 2]}
+    assert world.dispatcher.held == held, "a report that is lost loses no query that still waits"
 
 
 def test_a_held_query_can_be_cancelled() -> None:

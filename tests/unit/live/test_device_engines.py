@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from modelless.common.errors import EnvironmentUnfitError
-from modelless.controller.device import load_backoff, load_queue
+from modelless.controller.device import load_backoff
 from modelless.controller.device.messages import LoadInstance, UnloadInstance
 from modelless.controller.live.worker.batch_replies import TurnedBack
 from modelless.controller.live.worker.device import LocalDevice
@@ -264,29 +264,15 @@ def test_a_load_that_never_ends_makes_the_device_unfit_and_batches_still_run(
     asyncio.run(ask())
 
 
-def test_a_device_that_serves_rests_between_copies_and_not_before_what_is_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(load_queue, "SHARE", 1e-9)
-
+def test_a_device_that_serves_wakes_after_each_rest_between_copies(tmp_path: Path) -> None:
     async def ask() -> None:
-        first, copy, later, needed = (
-            variant(name, Engine.ONNXRUNTIME_CPU) for name in ("first", "copy", "later", "needed")
-        )
+        first, *copies = (variant(name, Engine.ONNXRUNTIME_CPU) for name in ("a", "b", "c"))
         device = await load_all(tmp_path, [first], done=1)
         await run(device, first.id)
-        for each in (copy, later):
-            load(device, each, reason=Reason.ANOTHER_COPY)
-        while len(device.report().variant_ids) < 2:
-            await asyncio.sleep(0)
-        load(device, needed, reason=Reason.DEMAND)
+        load(device, *copies, reason=Reason.ANOTHER_COPY)
         while len(device.report().variant_ids) < 3:
             await asyncio.sleep(0)
-        assert device.report().variant_ids == (first.id, copy.id, needed.id)
-        assert later.id not in [one.variant_id for one in device.state().instances]
-        load(device, later, reason=Reason.DEMAND)  # clients ask for it, or who had it is gone
-        while len(device.report().variant_ids) < 4:
-            await asyncio.sleep(0)
+        assert device.report().variant_ids == (first.id, *[copy.id for copy in copies])
         device.close()
 
     asyncio.run(ask())

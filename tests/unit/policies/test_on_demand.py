@@ -157,6 +157,6 @@ def test_a_miss_is_loaded_at_the_next_tick_and_the_eviction_policy_chooses_who_l
     reason = Reason.DEMAND if seen["unmet"] else Reason.WANTED
     assert planner.tick(cluster) == [
         UnloadInstance("w0", f"{victim}/m/v@1", Reason.ROOM_NEEDED, MIDDLE),
-        LoadInstance("w0", MIDDLE, reason),
+        LoadInstance("w0", MIDDLE, reason, size, "gpu"),
     ]
     assert planner.problems == []

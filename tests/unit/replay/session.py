@@ -256,7 +256,6 @@ def record_device(folder: Path, steps: int = 600, seed: int = 0) -> None:
     machine, tape = open_device(RecordSettings(folder=str(folder)), arguments)
     assert tape is not None
     names = [f"cats/{model}/x@1" for model in "abc"]
-    sizes = {Placement(name, "cpu-1"): 4e8 for name in names}
     now_s = START_S
     to_come: list[device.Event] = []
     for number in range(steps):
@@ -268,16 +267,16 @@ def record_device(folder: Path, steps: int = 600, seed: int = 0) -> None:
         elif draw < 0.8:
             event = device.BatchHandedIn(number, name, 0.02, float(rng.choice([0.01, math.inf])))
         else:
-            reason = Reason.ANOTHER_COPY if draw < 0.88 else Reason.WANTED
-            order: device.Order = device.LoadInstance("w", name, reason)
+            reason = Reason.ANOTHER_COPY if draw < 0.93 else Reason.WANTED
+            order: device.Order = device.LoadInstance("w", name, reason, 400_000_000)
             if draw > 0.98:
                 size = str(rng.choice(arguments["sizes"]))
                 order = device.ResizeWorker("w", size, Reason.OPTIMISED)
             other = device.UnloadInstance("w", str(rng.choice(names)), Reason.ROOM_NEEDED, name)
-            event = device.Ordered([other, order], frozenset(machine.in_use), sizes)
+            event = device.Ordered([other, order], frozenset(machine.in_use))
         for effect in machine.handle(event, now_s):
             if isinstance(effect, device.StartBatch):
-                to_come.append(device.BatchEnded(effect.batch_id, 0.02))
+                to_come.append(device.BatchEnded(effect.batch_id, 0.2))
             elif isinstance(effect, device.StartLoad) and rng.random() < 0.2:
                 to_come.append(device.LoadFailed(effect.copy_id, "no such operator"))
             elif isinstance(effect, device.StartLoad):
