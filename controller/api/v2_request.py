@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from json import JSONDecodeError, JSONDecoder
 from typing import Any
 
 from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
-from modelless.controller.api.v2_errors import PayloadTooLargeError, Words, invalid, member, nearest
+from modelless.controller.api.json_reader import read_json
+from modelless.controller.api.v2_errors import Words, invalid, member, nearest
 from modelless.controller.api.v2_headers import SLO_PARAMETERS, TENANT_PARAMETER
 from modelless.controller.api.v2_limits import DEFAULT_LIMITS, Limits
 from modelless.controller.api.v2_tensors import BYTES, DATATYPES, NUMBERS, from_binary, from_json
@@ -102,13 +102,7 @@ def parse_infer(
         hint = "The body is cut off or the header is wrong."
         raise invalid("inference-header-content-length", json_length, allowed, hint)
     limits.check_body_bytes(body_bytes)
-    if json_end > limits.max_json_bytes:
-        raise PayloadTooLargeError(
-            f"the body's JSON: got {json_end} bytes; allowed: up to {limits.max_json_bytes}. "
-            "Send tensors as binary data."
-        )
-
-    document = _read_json(body, json_end)
+    document = read_json(body, json_end, limits)
     if type(document) is not dict:
         raise invalid("body", document, "a JSON object")
     if not document.keys() <= _ROOT:
@@ -148,40 +142,6 @@ def check_outputs(request: InferRequest, task: Task) -> None:
         if wanted.name not in known:
             hint = nearest(wanted.name, known)
             raise invalid(f"outputs[{index}].name", wanted.name, ", ".join(known), hint)
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise invalid("body", key, "each key of a JSON object once")
-            seen.add(key)
-    return found
-
-
-def _refuse_constant(constant: str) -> Any:
-    raise invalid("body", constant, "JSON, which has no NaN or Infinity", "Leave the limit out.")
-
-
-_decode = JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_refuse_constant).decode
-
-
-def _read_json(body: bytes | memoryview, end: int) -> Any:
-    try:
-        return _decode(str(body[:end], "utf-8"))
-    except JSONDecodeError as error:
-        near = error.doc[max(0, error.pos - 20) : error.pos + 20]
-        place = f"valid JSON ({error.msg}, at character {error.pos})"
-        part = "" if end == len(body) else f"By Inference-Header-Content-Length it has {end} bytes."
-        raise invalid("body", near, place, part) from None
-    except ValueError as error:  # not UTF-8, or an integer of thousands of digits
-        raise invalid("body", Words(error), "valid JSON in UTF-8") from None
-    except RecursionError:
-        raise invalid(
-            "body", Words("JSON nested too deeply"), "as deep as a tensor's shape"
-        ) from None
 
 
 def _read_object(field: str, value: object, known: frozenset[str]) -> dict[str, Any]:
@@ -233,6 +193,7 @@ def _read_inputs(
     if type(inputs) is not list or not 0 < len(inputs) <= limits.max_tensors:
         raise invalid("inputs", inputs, f"a list of 1 to {limits.max_tensors} tensors")
     tensors: dict[str, NDArray[Any]] = {}
+    strings = 0
     for index, entry in enumerate(inputs):
         field = f"inputs[{index}]"
         entry = _read_object(field, entry, _INPUT)
@@ -242,8 +203,9 @@ def _read_inputs(
             raise invalid(f"{field}.datatype", datatype, ", ".join(DATATYPES))
         shape: Any = entry.get("shape")
         count = _count_elements(field, shape, limits)
-        if datatype == BYTES and count > limits.max_strings:
-            raise invalid(f"{field}.shape", shape, f"up to {limits.max_strings} strings")
+        strings += count if datatype == BYTES else 0
+        if strings > limits.max_strings:
+            raise invalid(f"{field}.shape", shape, f"up to {limits.max_strings} strings a request")
         size = _read_binary_size(field, entry.get("parameters"))
         data = entry.get("data")
         if size is None:

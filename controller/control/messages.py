@@ -75,6 +75,7 @@ class MemberReport:
         quarantined: why it gives workers no batches for now, by worker id.
         is_urgent: a query waits for a load that no query waited for before.
         replica: its release, and whether it serves yet.
+        replies: HTTP replies by status since its last report.
     """
 
     member_id: str
@@ -101,6 +102,7 @@ class MemberReport:
     quarantined: Mapping[str, str] = field(default_factory=dict)
     is_urgent: bool = False
     replica: Replica = field(default_factory=Replica)
+    replies: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def ready_bytes(self) -> dict[str, int]:

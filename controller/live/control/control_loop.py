@@ -277,6 +277,7 @@ class ControlLoop:
             "drifted": drifts_status(reports),
             "residency": self._residency.status(),
             "outcomes": dict(self._totals),
+            "replies": {str(code): count for code, count in sorted(self._metrics.replies.items())},
             "served_by_variant": dict(self._served),
             "trials": control.trials_status(time.monotonic()),
             "began_s": round(self._started_s, 1),

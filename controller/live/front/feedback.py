@@ -11,7 +11,7 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError, ModellessError, NotFoundError
-from modelless.controller.api.feedback import Feedback, judge, parse_feedback
+from modelless.controller.api.feedback import Feedback, judge
 from modelless.controller.dispatch.receipts import Receipt
 from modelless.controller.dispatch.trials import Answer, TrialArms
 from modelless.controller.live.messages import Orders
@@ -42,6 +42,7 @@ class FeedbackDesk:
         self._gateway_id = gateway_id
         self._tasks = tasks
         self._outputs: dict[str, ClassOutput | None] = {}
+        self._indices: dict[str, dict[str, int]] = {}
         self._elsewhere: deque[Feedback] = deque(maxlen=ELSEWHERE_KEPT)
         self._gateways: dict[str, int] = {}  # by id, the number of the last orders that mention it
         self._orders = 0
@@ -53,15 +54,13 @@ class FeedbackDesk:
         """Count a query of the task that was answered with these outputs."""
         self.arms.count_answer(receipt, partial(self._classes, outputs, task))
 
-    def accept_feedback(self, body: bytes) -> dict[str, int]:
+    def accept_feedback(self, feedback: Sequence[Feedback]) -> dict[str, int]:
         """Count a client's feedback; return how many entries counted, or not.
 
         Raises:
-            InvalidInputError: the body is malformed, or an entry does not fit its answer; those
-                before it have counted.
+            InvalidInputError: an entry does not fit its answer; those before it have counted.
             NotFoundError: some entries are on answers of unknown gateways; none counts.
         """
-        feedback = parse_feedback(body)
         self._check_gateways(feedback)
         became = {"counted": 0, "passed_on": 0, "ignored": 0}
         for told in feedback:
@@ -114,7 +113,10 @@ class FeedbackDesk:
 
     def _count(self, told: Feedback) -> bool:
         def of_answer(answer: Answer) -> tuple[bool, ...]:
-            return judge(answer, told, self._tasks[answer.task])
+            task = self._tasks[answer.task]
+            if task.name not in self._indices:
+                self._indices[task.name] = {name: i for i, name in enumerate(task.labels)}
+            return judge(answer, told, task, self._indices[task.name])
 
         return self.arms.count_feedback(told.query_id, of_answer)
 

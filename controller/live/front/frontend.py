@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 from numpy.typing import NDArray
 
 from modelless.common.errors import ModellessError, NotFoundError
 from modelless.controller.api import v2_metadata as metadata
+from modelless.controller.api.feedback import Feedback, parse_feedback
 from modelless.controller.api.v2_errors import MethodNotAllowedError, NoSuchPathError
-from modelless.controller.api.v2_headers import decode_body, read_headers
+from modelless.controller.api.v2_headers import RequestHeaders, decode_body, read_headers
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import (
     Headers,
@@ -40,6 +43,8 @@ from modelless.controller.dispatch.messages import (
     WakeAt,
 )
 from modelless.controller.history.receipts import receipt_document
+from modelless.controller.live.front.aside import Aside
+from modelless.controller.live.front.bodies import BodyBudget
 from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.replies import error_of, reply_parameters
 from modelless.controller.live.servable import Servable
@@ -52,6 +57,7 @@ logger = logging.getLogger(__name__)
 
 Tensors = Mapping[str, NDArray[Any]]
 Respond = Callable[[Reply], None]
+_T = TypeVar("_T")
 RECEIPTS_PATH = b"/modelless/receipts/"
 
 
@@ -62,6 +68,51 @@ class RunBatch(NamedTuple):
     worker_id: str
     variant_id: str
     inputs: Sequence[Tensors]
+
+
+class _Read(NamedTuple):
+    """A query's body, read and checked: what was asked, its tensors and their items."""
+
+    request: InferRequest
+    tensors: Tensors
+    items: int
+
+
+class _Room:
+    """Memory that one request takes of a budget besides its body."""
+
+    def __init__(self, budget: BodyBudget) -> None:
+        self._budget = budget
+        self._taken_bytes = 0
+
+    def take(self, size_bytes: int) -> None:
+        self._budget.take(size_bytes)
+        self._taken_bytes += size_bytes
+
+    def give_back(self) -> None:
+        self._budget.give(self._taken_bytes)
+        self._taken_bytes = 0
+
+
+@dataclass(slots=True)
+class _ReadAside:
+    """A request that is read in the other thread: its memory, and the query that it becomes."""
+
+    room: _Room
+    query_id: int = 0
+
+
+def _read_query(
+    body: bytes | memoryview, said: RequestHeaders, limits: Limits, scope: Scope, room: _Room
+) -> _Read:
+    """Read the body of a query for ``scope``; ``room`` is for what it is in plain."""
+    if said.content_encoding is not None:
+        only_json = said.json_length is None
+        most_bytes = limits.max_json_bytes if only_json else limits.max_body_bytes
+        body = memoryview(decode_body(body, said.content_encoding, most_bytes, room.take))
+    request = parse_infer(body, said.json_length, limits, said.parameters)
+    check_outputs(request, scope.task)
+    return _Read(request, *check_inputs(scope.task, request.tensors))
 
 
 @dataclass(slots=True)
@@ -90,8 +141,10 @@ class V2Frontend:
         wake_at: asks for a ``Tick`` at a time of the clock, seconds.
         answer_metrics: answers ``GET /metrics``, now or later.
         check_health: raises an error if the process cannot serve any more.
+        budget: of the memory for bodies.
 
     Attributes:
+        replies: how many replies had each HTTP status, since the gateway's last report.
         is_at_rest: whether no worker is kept just now; the first query starts one.
         is_draining: whether the process is about to end: then it is not ready, but still answers.
         on_load_wanted: called when a query begins to wait for a load that no other waits for.
@@ -112,8 +165,11 @@ class V2Frontend:
         wake_at: Callable[[float], None],
         answer_metrics: Callable[[Respond], None],
         check_health: Callable[[], None],
+        budget: BodyBudget | None = None,
     ) -> None:
         self.limits = limits
+        self.budget = budget or BodyBudget(limits.max_body_bytes)
+        self.replies: Counter[int] = Counter()
         self.is_at_rest = False
         self.is_draining = False
         self.on_load_wanted: Callable[[], None] = lambda: None
@@ -134,6 +190,8 @@ class V2Frontend:
         self._next_query_id = 0
         self._service = Service()
         self._desk = desk
+        self._aside = Aside()
+        self._read_aside: dict[int, _ReadAside] = {}
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -152,9 +210,7 @@ class V2Frontend:
             if found.endpoint is Endpoint.INFER:
                 return self._infer(found, headers, body, arrival_s, respond)
             if found.endpoint is Endpoint.FEEDBACK:
-                self.limits.check_body_bytes(len(body))
-                respond(render_json(self._desk.accept_feedback(bytes(body))))
-                return None
+                return self._take_feedback(body, respond)
             if found.endpoint is Endpoint.METRICS:
                 self._answer_metrics(respond)
                 return None
@@ -166,10 +222,26 @@ class V2Frontend:
             respond(render_error(error))
         return None
 
-    def on_abandoned(self, query_id: int) -> None:
-        """Cancel a query whose client closed its connection."""
-        if self._open.pop(query_id, None) is not None:
-            self.decide(QueryCancelled(query_id))
+    def on_abandoned(self, number: int) -> None:
+        """Cancel a request whose client closed its connection."""
+        if number < 0:
+            self._aside.cancel(number)
+            found = self._read_aside.pop(number, None)
+            if found is None or not found.query_id:  # its memory is still in use
+                return
+            found.room.give_back()
+            number = found.query_id
+        if self._open.pop(number, None) is not None:
+            self.decide(QueryCancelled(number))
+
+    def take_replies(self) -> dict[int, int]:
+        """Return how many replies had each HTTP status since the last call."""
+        taken, self.replies = self.replies, Counter()
+        return dict(taken)
+
+    def close(self) -> None:
+        """Read no more large bodies."""
+        self._aside.close()
 
     def _infer(
         self,
@@ -180,14 +252,77 @@ class V2Frontend:
         respond: Respond,
     ) -> int:
         said = read_headers(headers, self.limits)
-        if said.content_encoding is not None:
-            body = decode_body(bytes(body), said.content_encoding, self.limits)
-        request = parse_infer(body, said.json_length, self.limits, said.parameters)
         scope = self._resolve(found)
         if not self._is_served(scope.name):
             self.servable.check(scope)
-        check_outputs(request, scope.task)
-        tensors, items = check_inputs(scope.task, request.tensors)
+        room = _Room(self.budget)
+        read = partial(_read_query, body, said, self.limits, scope, room)
+        json_bytes = len(body) if said.json_length is None else said.json_length
+        if (
+            said.content_encoding is None
+            and json_bytes <= self.limits.small_json_bytes
+            and len(body) <= self.limits.small_body_bytes
+        ):
+            return self._enter(found, scope, arrival_s, respond, read())
+
+        return self._set_aside(read, partial(self._enter, found, scope, arrival_s), respond, room)
+
+    def _take_feedback(self, body: bytes | memoryview, respond: Respond) -> int | None:
+        def count(respond: Respond, feedback: Sequence[Feedback]) -> int:
+            respond(render_json(self._desk.accept_feedback(feedback)))
+            return 0
+
+        read = partial(parse_feedback, body, self.limits)
+        if len(body) > self.limits.small_json_bytes:
+            return self._set_aside(read, count, respond, _Room(self.budget))
+        count(respond, read())
+        return None
+
+    def _set_aside(
+        self,
+        read: Callable[[], _T],
+        go_on: Callable[[Respond, _T], int],
+        respond: Respond,
+        room: _Room,
+    ) -> int:
+        """Read a request in the other thread; returns a number for ``on_abandoned``.
+
+        Args:
+            read: reads it, in the thread.
+            go_on: answers what was read, now or later; returns the query's id.
+            respond: takes the answer.
+            room: given back with the answer, or when the client goes away.
+        """
+
+        def answer(reply: Reply) -> None:
+            self._read_aside.pop(number, None)
+            room.give_back()
+            respond(reply)
+
+        def done(result: _T | BaseException) -> None:
+            found = self._read_aside.get(number)
+            if found is None:  # the client went away
+                room.give_back()
+                return
+            try:
+                if isinstance(result, BaseException):
+                    raise result
+                found.query_id = go_on(answer, result)
+            except ModellessError as error:
+                answer(render_error(error))
+            except Exception as error:
+                logger.exception("a request could not be answered")
+                answer(render_error(error))
+
+        number = self._aside.begin(read, done)
+        self._read_aside[number] = _ReadAside(room)
+        return number
+
+    def _enter(
+        self, found: Route, scope: Scope, arrival_s: float, respond: Respond, read: _Read
+    ) -> int:
+        """Hand a query to the dispatcher; returns its id."""
+        request = read.request
         slo = request.slo
         latency_s = slo.latency_ms / 1e3 if slo.latency_ms is not None else self._default_latency_s
         self._next_query_id += 1
@@ -200,13 +335,13 @@ class V2Frontend:
             min_accuracy_percent=slo.min_accuracy or 0.0,
             max_cost_usd=slo.max_cost_usd if slo.max_cost_usd is not None else float("inf"),
             priority=slo.priority,
-            items=items,
-            batch_key=tuple(array.shape[1:] for array in tensors.values()),
+            items=read.items,
+            batch_key=tuple(array.shape[1:] for array in read.tensors.values()),
             tenant=tenant,
             serve_late=slo.serves_late,
             has_default_deadline=slo.latency_ms is None,
         )
-        self._open[query.query_id] = _Open(request, scope, found.name, tensors, respond)
+        self._open[query.query_id] = _Open(request, scope, found.name, read.tensors, respond)
         try:
             effects = self._dispatcher.handle(QueryArrived(query), self._clock())
         except Exception:

@@ -32,6 +32,7 @@ from modelless.controller.dispatch.messages import (
 )
 from modelless.controller.dispatch.trials import TrialArms
 from modelless.controller.live.control.control_link import ControlLink
+from modelless.controller.live.front.bodies import BodyBudget
 from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.frontend import Respond, RunBatch, V2Frontend
 from modelless.controller.live.front.overhead import Overhead
@@ -167,6 +168,7 @@ class Gateway:
             self._wake_at,
             Scrapes(control).answer,
             self.check_health,
+            BodyBudget(max(settings.limits.max_bodies_bytes, settings.http.max_body_bytes)),
         )
         self._pace = Pace()
         self.frontend.on_load_wanted = partial(self._pace.hurry, urgent=True)
@@ -226,6 +228,7 @@ class Gateway:
         if self._wake is not None:
             self._wake.cancel()
         self.frontend.decide(ShutDown())
+        self.frontend.close()
         if self._receipt_log is not None:
             self._receipt_log.close(self._dispatcher.receipts)
         if self._tape is not None:
@@ -393,6 +396,7 @@ class Gateway:
             quarantined={n: str(sign) for n, sign in self._dispatcher.quarantined.items()},
             is_urgent=self._pace.take_urgency(),
             replica=self._successor.replica,
+            replies=self.frontend.take_replies(),
         )
 
     def _obey(self, orders: Orders) -> None:

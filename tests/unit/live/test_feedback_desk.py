@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from modelless.common.errors import InvalidInputError, NotFoundError
-from modelless.controller.api.feedback import Feedback
+from modelless.controller.api.feedback import Feedback, parse_feedback
 from modelless.controller.dispatch.receipts import Receipt
 from modelless.controller.dispatch.trials import TrialArms
 from modelless.controller.live.front.feedback import GRACE_ORDERS, FeedbackDesk
@@ -42,8 +42,8 @@ def desk() -> FeedbackDesk:
     return made
 
 
-def body(*entries: dict[str, Any]) -> bytes:
-    return json.dumps({"feedback": entries}).encode()
+def body(*entries: dict[str, Any]) -> tuple[Feedback, ...]:
+    return parse_feedback(json.dumps({"feedback": entries}).encode())
 
 
 def orders(*feedback: Feedback, others: tuple[str, ...] = (), is_settled: bool = True) -> Orders:
