@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -33,6 +34,44 @@ class HttpSettings(_Section):
     )
     port: int = Field(8080, ge=1, le=65535, description="port of the Open Inference Protocol")
     max_body_bytes: int = Field(64 * 2**20, ge=1024, description="largest request body, bytes")
+    operators_host: str = Field(
+        "127.0.0.1", description="address to listen on for operators, in plain HTTP"
+    )
+    operators_port: int | None = Field(
+        None,
+        ge=1,
+        le=65535,
+        description="port for operators: `/metrics`, `/modelless/status` and Ray Serve's own paths "
+        "are served there and no longer on `port`; default: on `port` if `host` is loopback, else "
+        "a free port",
+    )
+    max_connections_per_source: int = Field(
+        1024, ge=1, description="maximum client connections from one address; HAProxy closes more"
+    )
+    max_requests_per_s_per_source: int = Field(
+        5000, ge=1, description="maximum requests per second from one address; more get 429"
+    )
+
+    @property
+    def has_one_port(self) -> bool:
+        """Whether operators use the clients' port, which nobody else's machine reaches."""
+        return self.operators_port is None and is_loopback(self.host)
+
+    @model_validator(mode="after")
+    def _operators_have_their_own(self) -> HttpSettings:
+        if self.operators_port == self.port:
+            raise ValueError(
+                f"operators_port {self.operators_port} is port: choose another, or leave it out"
+            )
+        return self
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:  # another name
+        return False
 
 
 class GatewaySettings(_Section):
@@ -284,6 +323,12 @@ class Settings(_Section):
             raise ValueError("gateways without a device need a pool: nothing would run")
         if self.gateways.device_class is None and self.gateways.sizes:
             raise ValueError("gateways.sizes: gateways without a device have none to resize")
+        return self
+
+    @model_validator(mode="after")
+    def _somebody_listens_for_operators(self) -> Settings:
+        if self.ingress == "serve" and self.http.operators_port is not None:
+            raise ValueError("http.operators_port: Ray Serve's own proxy has one port; use haproxy")
         return self
 
     @field_validator("pools")

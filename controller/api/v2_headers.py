@@ -6,6 +6,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from mmap import mmap
 from typing import Any
 
 from modelless.common.errors import InvalidInputError
@@ -103,7 +104,7 @@ def decode_body(
     encoding: str,
     max_bytes: int,
     take: Callable[[int], None] = lambda _: None,
-) -> bytearray:
+) -> memoryview:
     """Undo ``gzip`` or ``deflate`` (zlib), stopping where a bomb would pass the limit.
 
     Args:
@@ -122,8 +123,8 @@ def decode_body(
             "content-encoding", encoding[:80], "gzip, deflate, identity or none"
         )
     inflate = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
-    plain = bytearray()
-    unused = 0
+    plain = mmap(-1, max_bytes)  # pages that are not written to take no memory
+    filled = unused = 0
     for begin in range(0, len(body), _PIECE_BYTES):
         piece: bytes | memoryview = body[begin : begin + _PIECE_BYTES]
         if inflate.eof:
@@ -135,11 +136,12 @@ def decode_body(
                 found = inflate.decompress(piece, _PIECE_BYTES)
             except zlib.error as error:
                 raise invalid("body", Words(error), f"a {encoding} stream") from None
-            if len(plain) + len(found) > max_bytes:
+            if filled + len(found) > max_bytes:
                 allowed = f"up to {max_bytes} bytes in plain"
                 raise PayloadTooLargeError.of("body", Words("a compressed body"), allowed)
             take(len(found))
-            plain += found
+            plain[filled : filled + len(found)] = found
+            filled += len(found)
             piece = inflate.unconsumed_tail
             is_full = len(found) == _PIECE_BYTES  # there may be more of it
         unused += len(inflate.unused_data)
@@ -149,7 +151,7 @@ def decode_body(
         )
     if unused:
         raise invalid("body", Words(f"{unused} bytes more"), f"none after the {encoding} stream")
-    return plain
+    return memoryview(plain)[:filled]
 
 
 def _read_length(name: bytes, value: bytes) -> int:

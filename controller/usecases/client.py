@@ -330,7 +330,7 @@ def find_url(home: Home, url: str | None) -> str:
     state = read_state(home_folder(home))
     if state is None:
         raise ModellessError("nothing is up: start it with 'modelless up'")
-    return state.url
+    return state.operators_url or state.url
 
 
 def get_json(url: str, path: str, timeout_s: float = 10.0) -> Any:

@@ -166,7 +166,8 @@ def up(
     except BaseException:
         _end(child)
         raise
-    ready = {} if state.awaits else get_json(state.url, "/v2/health/ready")
+    operators_url = state.operators_url or state.url
+    ready = {} if state.awaits else get_json(operators_url, "/v2/health/ready")
     return Up(state.url, state.pid, not state.awaits, ready.get("not_served", {}), log)
 
 
@@ -348,7 +349,7 @@ def _wait(
                 on_progress(Note(f"not every task is served yet: {state.awaits}"))
                 return state
             try:
-                get_json(state.url, "/v2/health/ready", 2.0)
+                get_json(state.operators_url or state.url, "/v2/health/ready", 2.0)
             except ModellessError:
                 pass
             else:

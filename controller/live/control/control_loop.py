@@ -47,6 +47,7 @@ from modelless.controller.live.control.predictions import (
 )
 from modelless.controller.live.control.residency_totals import ResidencyTotals
 from modelless.controller.live.control.version_store import VersionStore
+from modelless.controller.live.front.haproxy_counts import ProxyCounts
 from modelless.controller.live.knowledge import Knowledge, Rereader, read_knowledge
 from modelless.controller.live.logs import log_to
 from modelless.controller.live.messages import Orders
@@ -180,7 +181,14 @@ class ControlLoop:
             knowledge, Rereader(home, settings), self._versions.watch, lambda _: None, self._learn
         )
         self._following = asyncio.create_task(follower.follow_forever())
+        self._counting = asyncio.create_task(self._count_proxy_refusals())
         self._has_begun = True
+
+    async def _count_proxy_refusals(self) -> None:
+        counts = ProxyCounts(self._home / "run" / "doors")
+        while True:
+            self._metrics.proxy_refusals = await asyncio.to_thread(counts.read)
+            await asyncio.sleep(EXPORT_S)
 
     async def close(self) -> None:
         """Write what is recorded, and the history, to their ends: this process is ended next."""
@@ -278,6 +286,7 @@ class ControlLoop:
             "residency": self._residency.status(),
             "outcomes": dict(self._totals),
             "replies": {str(code): count for code, count in sorted(self._metrics.replies.items())},
+            "proxy_refusals": dict(self._metrics.proxy_refusals),
             "served_by_variant": dict(self._served),
             "trials": control.trials_status(time.monotonic()),
             "began_s": round(self._started_s, 1),

@@ -14,6 +14,7 @@ from typing import Any
 from modelless.common.errors import ModellessError
 from modelless.controller.api.v2_reply import Reply, render_error
 from modelless.controller.live.front.bodies import allowed_s, check_pace
+from modelless.controller.live.front.frontend import OPERATORS
 from modelless.controller.live.front.http_server import Frontend
 
 _here: list[Frontend] = []
@@ -61,8 +62,10 @@ async def asgi_app(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
             if not message.get("more_body"):
                 break
         raw_path = scope.get("raw_path") or scope["path"].encode()
+        # Only what came through HAProxy and a door can be an operator's.
+        headers = [pair for pair in scope["headers"] if pair[0] != OPERATORS]
         number = frontend.on_request(
-            scope["method"], raw_path, list(scope["headers"]), memoryview(body), arrival_s, respond
+            scope["method"], raw_path, headers, memoryview(body), arrival_s, respond
         )
         reply = await answered
     except ModellessError as error:

@@ -24,7 +24,7 @@ class Aside:
         self._open: dict[int, Future[Any]] = {}
         self._last = 0
 
-    def begin(self, work: Callable[[], _T], done: Callable[[_T | BaseException], None]) -> int:
+    def begin(self, work: Callable[[], _T], done: Callable[[_T | Exception], None]) -> int:
         """Begin to do ``work``; returns a number, below 0, for ``cancel``.
 
         Args:
@@ -47,7 +47,14 @@ class Aside:
 
         def end() -> None:
             self._open.pop(number, None)
-            done(CancelledError() if future.cancelled() else future.exception() or future.result())
+            if future.cancelled():
+                done(CancelledError())
+                return
+            error = future.exception()
+            if error is None:
+                done(future.result())
+            else:
+                done(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
         def tell(_: object) -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended

@@ -46,6 +46,7 @@ from modelless.controller.history.receipts import receipt_document
 from modelless.controller.live.front.aside import Aside
 from modelless.controller.live.front.bodies import BodyBudget
 from modelless.controller.live.front.feedback import FeedbackDesk
+from modelless.controller.live.front.haproxy_launcher import OPERATORS_HEADER
 from modelless.controller.live.front.replies import error_of, reply_parameters
 from modelless.controller.live.servable import Servable
 from modelless.policies.reasons import Reason
@@ -58,7 +59,8 @@ logger = logging.getLogger(__name__)
 Tensors = Mapping[str, NDArray[Any]]
 Respond = Callable[[Reply], None]
 _T = TypeVar("_T")
-RECEIPTS_PATH = b"/modelless/receipts/"
+OPERATORS = OPERATORS_HEADER.encode()
+_OF_OPERATORS = frozenset({Endpoint.METRICS, Endpoint.STATUS})
 
 
 class RunBatch(NamedTuple):
@@ -109,7 +111,7 @@ def _read_query(
     if said.content_encoding is not None:
         only_json = said.json_length is None
         most_bytes = limits.max_json_bytes if only_json else limits.max_body_bytes
-        body = memoryview(decode_body(body, said.content_encoding, most_bytes, room.take))
+        body = decode_body(body, said.content_encoding, most_bytes, room.take)
     request = parse_infer(body, said.json_length, limits, said.parameters)
     check_outputs(request, scope.task)
     return _Read(request, *check_inputs(scope.task, request.tensors))
@@ -142,6 +144,8 @@ class V2Frontend:
         answer_metrics: answers ``GET /metrics``, now or later.
         check_health: raises an error if the process cannot serve any more.
         budget: of the memory for bodies.
+        has_one_port: whether operators come in where clients do; else their requests bear a
+            header that clients cannot send.
 
     Attributes:
         replies: how many replies had each HTTP status, since the gateway's last report.
@@ -166,8 +170,11 @@ class V2Frontend:
         answer_metrics: Callable[[Respond], None],
         check_health: Callable[[], None],
         budget: BodyBudget | None = None,
+        *,
+        has_one_port: bool = True,
     ) -> None:
         self.limits = limits
+        self._has_one_port = has_one_port
         self.budget = budget or BodyBudget(limits.max_body_bytes)
         self.replies: Counter[int] = Counter()
         self.is_at_rest = False
@@ -211,6 +218,8 @@ class V2Frontend:
                 return self._infer(found, headers, body, arrival_s, respond)
             if found.endpoint is Endpoint.FEEDBACK:
                 return self._take_feedback(body, respond)
+            if found.endpoint in _OF_OPERATORS and not self._is_operator(headers):
+                raise NoSuchPathError(path)
             if found.endpoint is Endpoint.METRICS:
                 self._answer_metrics(respond)
                 return None
@@ -299,20 +308,21 @@ class V2Frontend:
             room.give_back()
             respond(reply)
 
-        def done(result: _T | BaseException) -> None:
+        def done(result: _T | Exception) -> None:
             found = self._read_aside.get(number)
             if found is None:  # the client went away
                 room.give_back()
                 return
             try:
-                if isinstance(result, BaseException):
-                    raise result
-                found.query_id = go_on(answer, result)
-            except ModellessError as error:
-                answer(render_error(error))
-            except Exception as error:
-                logger.exception("a request could not be answered")
-                answer(render_error(error))
+                if not isinstance(result, Exception):
+                    found.query_id = go_on(answer, result)
+                    return
+            except Exception as error:  # noqa: BLE001  (it is answered)
+                result = error
+            if not isinstance(result, ModellessError):
+                logger.error("a request could not be answered", exc_info=result)
+            answer(render_error(result))
+            result.__traceback__ = None  # its frames hold the body, and they each other
 
         number = self._aside.begin(read, done)
         self._read_aside[number] = _ReadAside(room)
@@ -401,12 +411,11 @@ class V2Frontend:
                 for name in self._catalog.tasks
             )
         if endpoint is Endpoint.NOT_FOUND:
-            asked = path.partition(b"?")[0]
-            if asked == b"/modelless/status" and method == "GET":
-                return render_json(dict(self._status()))
-            if asked.startswith(RECEIPTS_PATH) and method == "GET":
-                return render_json(self._tell(asked[len(RECEIPTS_PATH) :].decode("latin-1")))
             raise NoSuchPathError(path)
+        if endpoint is Endpoint.STATUS:
+            return render_json(dict(self._status()))
+        if endpoint is Endpoint.RECEIPT:
+            return render_json(self._tell(found.name))
         scope = self._resolve(found)
         if endpoint is Endpoint.MODEL_READY:
             problem = self.servable.problem(scope)
@@ -416,6 +425,9 @@ class V2Frontend:
         narrowed = scope.name.count("/") == 2
         versions = [str(variant.version) for variant in scope.variants] if narrowed else ["1"]
         return metadata.model_metadata(found.name, scope.task, versions)
+
+    def _is_operator(self, headers: Headers) -> bool:
+        return self._has_one_port or any(name == OPERATORS for name, _ in headers)
 
     def _tell(self, receipt_id: str) -> dict[str, Any]:
         """Return the receipt of one of this gateway's queries, as plain JSON."""

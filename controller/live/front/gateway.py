@@ -169,6 +169,7 @@ class Gateway:
             Scrapes(control).answer,
             self.check_health,
             BodyBudget(max(settings.limits.max_bodies_bytes, settings.http.max_body_bytes)),
+            has_one_port=settings.http.has_one_port,
         )
         self._pace = Pace()
         self.frontend.on_load_wanted = partial(self._pace.hurry, urgent=True)

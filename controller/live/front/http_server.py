@@ -73,6 +73,7 @@ _REASONS = {
 }
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _READ_BYTES = 1 << 16
+_DIRECT_BYTES = 1 << 18
 _MOST_WAITING = 16
 """Pipelined requests of a connection from which on nothing is read; one read may bring more."""
 _LOOK_S = 1.0
@@ -169,7 +170,9 @@ class DoorConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint
-        return self._room[self._filled :] if self._is_direct else self._received
+        # Bounded: the kernel may go on to fill a large one for as long as the client sends.
+        end = self._filled + _DIRECT_BYTES
+        return self._room[self._filled : end] if self._is_direct else self._received
 
     def buffer_updated(self, nbytes: int) -> None:
         if not self._is_direct:

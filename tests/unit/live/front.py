@@ -46,7 +46,14 @@ class Front:
         answers_at_once: whether the device does; else ``finish`` ends the batches.
     """
 
-    def __init__(self, knowledge: Knowledge, path: Path, limits: Limits, budget_bytes: int) -> None:
+    def __init__(
+        self,
+        knowledge: Knowledge,
+        path: Path,
+        limits: Limits,
+        budget_bytes: int,
+        has_one_port: bool,
+    ) -> None:
         self.path = path
         self.ran: list[RunBatch] = []
         self.answers_at_once = True
@@ -67,6 +74,7 @@ class Front:
             lambda respond: None,
             lambda: None,
             BodyBudget(budget_bytes),
+            has_one_port=has_one_port,
         )
         report = WorkerReport("g", "cpu-1", tuple(knowledge.catalog.versions))
         self.frontend.decide(WorkerReported(report))
@@ -117,11 +125,11 @@ async def serving(
     folder: Path,
     limits: Limits | None = None,
     budget_bytes: int = 1 << 30,
-    prepare: Callable[[Front], None] = lambda front: None,
+    *,
+    has_one_port: bool = True,
 ) -> AsyncIterator[Front]:
     """A server on a socket in the folder."""
-    front = Front(knowledge, folder / "door", limits or Limits(), budget_bytes)
-    prepare(front)
+    front = Front(knowledge, folder / "door", limits or Limits(), budget_bytes, has_one_port)
     server, connections = await open_door(front.frontend, str(front.path), 64)
     try:
         yield front
