@@ -26,7 +26,7 @@ from modelless.variants.signature import MAX_ITEMS
 from modelless.variants.vocabulary import Task
 
 MOST_AT_ONCE: Final = 1000
-_RECEIPT: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}-[1-9][0-9]{0,17}")
+_RECEIPT: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}-[1-9][0-9]{0,17}(\.[0-9a-f]{24})?")
 
 
 class Feedback(NamedTuple):
@@ -36,12 +36,16 @@ class Feedback(NamedTuple):
         gateway_id, query_id: of the receipt: the gateway that answered, and the query.
         correct: whether each item's answer was right; None if ``labels`` say it.
         labels: the right class of each item, by index or by name.
+        tag: the end of the receipt's id.
+        owner: the tenant whose key the feedback came with; empty where there are no keys.
     """
 
     gateway_id: str
     query_id: int
     correct: tuple[bool, ...] | None
     labels: tuple[int | str, ...] | None
+    tag: str = ""
+    owner: str = ""
 
 
 class _Entry(BaseModel):
@@ -55,7 +59,7 @@ class _Entry(BaseModel):
     @classmethod
     def _is_a_receipt(cls, receipt_id: str) -> str:
         if not _RECEIPT.fullmatch(receipt_id):
-            raise ValueError("allowed: a reply's parameters.receipt_id, such as k2j5h8-17")
+            raise ValueError("allowed: a reply's parameters.receipt_id, such as k2j5h8-17.5e0c9a")
         return receipt_id
 
     @field_validator("correct", "label", mode="before")
@@ -129,13 +133,15 @@ def judge(
 
 
 def _feedback(entry: _Entry) -> Feedback:
-    gateway_id, _, query_id = entry.receipt_id.rpartition("-")
+    gateway_id, _, rest = entry.receipt_id.rpartition("-")
+    query_id, _, tag = rest.partition(".")
     correct, label = entry.correct, entry.label
     return Feedback(
         gateway_id,
         int(query_id),
         None if correct is None else tuple(correct) if isinstance(correct, list) else (correct,),
         None if label is None else tuple(label) if isinstance(label, list) else (label,),
+        tag,
     )
 
 

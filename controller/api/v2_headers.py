@@ -25,11 +25,13 @@ SLO_PARAMETERS = ("latency_ms", "min_accuracy", "max_cost_usd", "priority", "whe
 
 TENANT_PARAMETER = "tenant"
 
+SLO_NAME_PARAMETER = "slo"
+
 HEADER_PREFIX = "x-modelless-"
 
 SLO_HEADERS: Mapping[bytes, str] = {
     f"{HEADER_PREFIX}{name.replace('_', '-')}".encode(): name
-    for name in (*SLO_PARAMETERS, TENANT_PARAMETER)
+    for name in (*SLO_PARAMETERS, TENANT_PARAMETER, SLO_NAME_PARAMETER)
 }
 """Lower-case header to the parameter it stands for."""
 
@@ -123,7 +125,7 @@ def decode_body(
             "content-encoding", encoding[:80], "gzip, deflate, identity or none"
         )
     inflate = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
-    plain = mmap(-1, max_bytes)  # pages that are not written to take no memory
+    plain = mmap(-1, max(max_bytes, 1))  # pages that are not written to take no memory
     filled = unused = 0
     for begin in range(0, len(body), _PIECE_BYTES):
         piece: bytes | memoryview = body[begin : begin + _PIECE_BYTES]
@@ -162,7 +164,7 @@ def _read_length(name: bytes, value: bytes) -> int:
 
 def _read_parameter(parameter: str, name: bytes, value: bytes) -> Any:
     text = value.decode("latin-1").strip()
-    if parameter in (TENANT_PARAMETER, "when_late"):
+    if parameter in (TENANT_PARAMETER, SLO_NAME_PARAMETER, "when_late"):
         return text
     if parameter == "priority":
         if not _WHOLE.fullmatch(text):

@@ -188,6 +188,8 @@ def render_error(error: Exception, receipt_id: str | None = None) -> Reply:
         wait_s = min(max(wait_s, 0.001), 86400.0) if math.isfinite(wait_s) else 60.0
         reply.headers.append((b"retry-after", b"%d" % math.ceil(wait_s)))
         reply.headers.append((b"retry-after-ms", b"%d" % math.ceil(wait_s * 1e3)))
+    if error.http_status == 401:
+        reply.headers.append((b"www-authenticate", b"Bearer"))
     if isinstance(error, MethodNotAllowedError):
         reply.headers.append((b"allow", ", ".join(error.allow).encode()))
     return reply

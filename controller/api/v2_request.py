@@ -11,7 +11,11 @@ from numpy.typing import NDArray
 from modelless.common.errors import InvalidInputError
 from modelless.controller.api.json_reader import read_json
 from modelless.controller.api.v2_errors import Words, invalid, member, nearest
-from modelless.controller.api.v2_headers import SLO_PARAMETERS, TENANT_PARAMETER
+from modelless.controller.api.v2_headers import (
+    SLO_NAME_PARAMETER,
+    SLO_PARAMETERS,
+    TENANT_PARAMETER,
+)
 from modelless.controller.api.v2_limits import DEFAULT_LIMITS, Limits
 from modelless.controller.api.v2_tensors import BYTES, DATATYPES, NUMBERS, from_binary, from_json
 from modelless.variants.vocabulary import SLO, WHEN_LATE, Task, check_name
@@ -27,9 +31,9 @@ PROTOCOL_PARAMETERS = (
 )
 """Parameters that v2 clients send by themselves; only ``binary_data_output`` has an effect."""
 
-_OWN = frozenset((*SLO_PARAMETERS, TENANT_PARAMETER))
+_OWN = frozenset((*SLO_PARAMETERS, TENANT_PARAMETER, SLO_NAME_PARAMETER))
 _TOLERATED = frozenset(PROTOCOL_PARAMETERS)
-_KNOWN = (*SLO_PARAMETERS, TENANT_PARAMETER, *PROTOCOL_PARAMETERS)
+_KNOWN = (*SLO_PARAMETERS, TENANT_PARAMETER, SLO_NAME_PARAMETER, *PROTOCOL_PARAMETERS)
 _ROOT = frozenset({"id", "parameters", "inputs", "outputs", "model_name", "model_version"})
 _INPUT = frozenset({"name", "shape", "datatype", "parameters", "data"})
 _INPUT_PARAMETERS = frozenset({"binary_data_size", "content_type"})
@@ -78,6 +82,7 @@ def parse_infer(
     json_length: int | None = None,
     limits: Limits = DEFAULT_LIMITS,
     header_parameters: Mapping[str, Any] = _NO_PARAMETERS,
+    slos: Mapping[str, Mapping[str, Any]] = _NO_PARAMETERS,
 ) -> InferRequest:
     """Parse the body of ``POST /v2/models/{name}/infer``.
 
@@ -87,6 +92,7 @@ def parse_infer(
         json_length: the ``Inference-Header-Content-Length`` header; None if it was not sent.
         limits: what is refused as too large.
         header_parameters: parameters that came as headers (``read_headers``).
+        slos: limits by name, which a request may name; under "" those of a request that does not.
 
     Raises:
         InvalidInputError: anything malformed, contradictory or unknown; it names the field.
@@ -115,7 +121,8 @@ def parse_infer(
         if len(request_id) > limits.max_id_chars:
             raise invalid("id", request_id, f"up to {limits.max_id_chars} characters")
 
-    slo, tenant, others = _read_parameters(document.get("parameters"), header_parameters)
+    given = document.get("parameters")
+    slo, tenant, others = _read_parameters(given, header_parameters, slos)
     binary_default = others.get("binary_data_output", False)
     if type(binary_default) is not bool:
         raise invalid("parameters.binary_data_output", binary_default, "true or false")
@@ -153,7 +160,7 @@ def _read_object(field: str, value: object, known: frozenset[str]) -> dict[str, 
 
 
 def _read_parameters(
-    given: object, from_headers: Mapping[str, Any]
+    given: object, from_headers: Mapping[str, Any], slos: Mapping[str, Mapping[str, Any]]
 ) -> tuple[SLO, str | None, dict[str, Any]]:
     own: dict[str, Any] = {}
     others: dict[str, Any] = {}
@@ -175,6 +182,10 @@ def _read_parameters(
             header = f"x-modelless-{key.replace('_', '-')}"
             both = Words(f"{own[key]!r:.40} and, in the header {header}, {value!r:.40}")
             raise invalid(f"parameters.{key}", both, "one value", "Leave one of them out.")
+    name = own.pop(SLO_NAME_PARAMETER, "")
+    if name != "" and (type(name) is not str or name not in slos):
+        allowed = ", ".join(filter(None, slos)) or "none, as the settings have no slos"
+        raise invalid("parameters.slo", name, allowed, nearest(str(name), slos))
     tenant = own.pop(TENANT_PARAMETER, None)
     if tenant is not None:
         check_name("parameters.tenant", tenant)
@@ -184,7 +195,7 @@ def _read_parameters(
                 raise invalid("parameters.when_late", value, " or ".join(WHEN_LATE))
         elif type(value) is not float and type(value) is not int:
             raise invalid(f"parameters.{key}", value, "a number", "Leave it out for no limit.")
-    return SLO(**own), tenant, others
+    return SLO(**{**slos.get(name, _NO_PARAMETERS), **own}), tenant, others
 
 
 def _read_inputs(

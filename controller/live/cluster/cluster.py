@@ -186,7 +186,7 @@ class Cluster:
     @property
     def url(self) -> str:
         """Where clients go."""
-        return f"http://{self._settings.http.host}:{self._settings.http.port}"
+        return self._settings.http.url
 
     @property
     def operators_url(self) -> str:
@@ -357,6 +357,7 @@ class Cluster:
             f"{operators_host}:{self._operators_port}",
             http.max_connections_per_source,
             http.max_requests_per_s_per_source,
+            str(Path(http.tls_certificate).resolve()) if http.tls_certificate else "",
         )
 
     def _join_ray(self, address: str) -> None:

@@ -26,6 +26,7 @@ from modelless.controller.live.front.gateway import Gateway
 from modelless.controller.live.front.http_server import DoorConnection, door_path, open_door
 from modelless.controller.live.front.receipt_log import ReceiptLog
 from modelless.controller.live.front.remote_workers import RemoteWorkers
+from modelless.controller.live.key_file import KeyFollower
 from modelless.controller.live.knowledge import Rereader, read_knowledge
 from modelless.controller.live.logs import log_to
 from modelless.controller.live.successor import Successor
@@ -79,6 +80,7 @@ class GatewayReplica:
             count=context.world_size,
             receipt_log=ReceiptLog(Path(home), replica_id, checked.history),
             successor=successor,
+            keys=KeyFollower(Path(home)),
         )
         answer_with(self._gateway.frontend)
         self._gateway.start()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from modelless.controller.api.feedback import Feedback
+from modelless.controller.api.tenants import TenantUse
 from modelless.controller.config import Settings
 from modelless.controller.control.machine import DEFAULT_TIMES, ControlTimes
 from modelless.controller.control.messages import (
@@ -46,6 +47,7 @@ from modelless.controller.live.control.predictions import (
     predictions_status,
 )
 from modelless.controller.live.control.residency_totals import ResidencyTotals
+from modelless.controller.live.control.tenant_totals import TenantTotals
 from modelless.controller.live.control.version_store import VersionStore
 from modelless.controller.live.front.haproxy_counts import ProxyCounts
 from modelless.controller.live.knowledge import Knowledge, Rereader, read_knowledge
@@ -181,13 +183,16 @@ class ControlLoop:
             knowledge, Rereader(home, settings), self._versions.watch, lambda _: None, self._learn
         )
         self._following = asyncio.create_task(follower.follow_forever())
-        self._counting = asyncio.create_task(self._count_proxy_refusals())
+        self._tenants = TenantTotals(home, time.time())
+        self._noting = asyncio.create_task(self._note_forever())
         self._has_begun = True
 
-    async def _count_proxy_refusals(self) -> None:
+    async def _note_forever(self) -> None:
+        """Fetch what HAProxy refused, and keep what tenants spent."""
         counts = ProxyCounts(self._home / "run" / "doors")
         while True:
             self._metrics.proxy_refusals = await asyncio.to_thread(counts.read)
+            await asyncio.to_thread(self._tenants.write)
             await asyncio.sleep(EXPORT_S)
 
     async def close(self) -> None:
@@ -196,6 +201,7 @@ class ControlLoop:
             if self._tape is not None:
                 await asyncio.to_thread(self._tape.close)
             await self._history.finish()
+            await asyncio.to_thread(self._tenants.write)
 
     def is_for(self, home: Path, settings: Settings, release: str) -> bool:
         """Whether it was started with these, from this code."""
@@ -247,6 +253,7 @@ class ControlLoop:
             control.is_settled(time.monotonic()),
             predecessor_id,
             lacking,
+            self._tenants.of_others(member_id),
         )
 
     async def leave(self, report: MemberReport, feedback: Sequence[Feedback] = ()) -> None:
@@ -254,6 +261,7 @@ class ControlLoop:
         self._begin()
         self._mailboxes.pop(report.member_id, None)
         self._count(report, feedback)
+        self._tenants.remove(report.member_id)
         self._handle(MemberLeft(report))
 
     async def called(self, member_id: str) -> bool:
@@ -302,6 +310,9 @@ class ControlLoop:
         for variant_id, count in report.served.items():
             self._served[variant_id] = self._served.get(variant_id, 0) + count
         self._metrics.add(report)
+        if report.tenants:
+            used = {name: TenantUse(*use) for name, use in report.tenants.items()}
+            self._tenants.add(report.member_id, used, report.interval_s, time.time())
         self._drift_notes.add(report.drifts)
         self._last_run.count(report.served, time.monotonic())
         self._residency.add(report)
@@ -345,6 +356,7 @@ class ControlLoop:
             self._history.add(effect.entries)
         elif isinstance(effect, ForgetMember):
             logger.warning("%s has not reported for too long: forgotten", effect.member_id)
+            self._tenants.remove(effect.member_id)
             self._mailboxes.pop(effect.member_id, None)
         elif isinstance(effect, VersionEffect):
             self._versions.write(effect)

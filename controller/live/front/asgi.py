@@ -13,8 +13,8 @@ from typing import Any
 
 from modelless.common.errors import ModellessError
 from modelless.controller.api.v2_reply import Reply, render_error
+from modelless.controller.live.front.access import OPERATORS
 from modelless.controller.live.front.bodies import allowed_s, check_pace
-from modelless.controller.live.front.frontend import OPERATORS
 from modelless.controller.live.front.http_server import Frontend
 
 _here: list[Frontend] = []

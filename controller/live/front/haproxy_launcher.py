@@ -66,8 +66,9 @@ _FRONTEND = re.compile(r"^(frontend http_frontend\n)(?:\s*bind .*\n)+", re.MULTI
 _FIRST_ERROR_FILE = re.compile(r"^(\s*)errorfile 502 ", re.MULTILINE)
 _RATE_WINDOW_S = 10
 
-OPERATORS_HEADER = "modelless-operators"
-"""Of a request that came in on the operators' port."""
+OPERATORS_HEADER, OF_PORT, OF_SOCKET = "modelless-operators", "port", "socket"
+"""A header that clients cannot send, and its values: on the operators' port, and straight on a
+gateway's own socket, which only this user reaches."""
 
 REFUSALS = {
     400: ("Bad Request", "not an HTTP/1.1 request, or one with too many or too long headers"),
@@ -108,12 +109,14 @@ class Rules(NamedTuple):
         operators: ``ADDRESS:PORT`` for operators alone, with the port on which Serve listens.
         connections: that clients at one address may have open.
         requests_per_s: that clients at one address may send.
+        certificate: PEM file for clients' TLS; empty for none.
     """
 
     clients: str
     operators: str
     connections: int
     requests_per_s: int
+    certificate: str = ""
 
 
 def read_rules(folder: Path) -> Rules | None:
@@ -133,7 +136,7 @@ def let_in(configuration: str, rules: Rules) -> str:
     of_operators = f"{{ dst_port {rules.operators.rpartition(':')[2]} }}"
     lines = [
         f"bind {rules.operators}  # {NOT_FOR_CLIENTS}",
-        f"bind {rules.clients}",
+        f"bind {rules.clients}{_tls(rules.certificate)}",
         f"stick-table type ipv6 size 100k expire 60s "
         f"store conn_cur,http_req_rate({_RATE_WINDOW_S}s)",
         f"tcp-request connection track-sc0 src if {of_clients}",
@@ -142,11 +145,17 @@ def let_in(configuration: str, rules: Rules) -> str:
         f"string '{refusal_body(TOO_MANY).decode()}' hdr retry-after {_RATE_WINDOW_S} "
         f"if {{ sc0_http_req_rate gt {_RATE_WINDOW_S * rules.requests_per_s} }}",
         f"http-request del-header {OPERATORS_HEADER}",
-        f"http-request set-header {OPERATORS_HEADER} 1 if {of_operators}",
+        f"http-request set-header {OPERATORS_HEADER} {OF_PORT} if {of_operators}",
         f"http-request deny deny_status 404 if {{ path_beg /-/ }} !{of_operators}",
     ]
     block = found[1] + "".join(f"    {line}\n" for line in lines)
     return configuration[: found.start()] + block + configuration[found.end() :]
+
+
+def _tls(certificate: str) -> str:
+    """What makes a port speak TLS, 1.2 at least; nothing without a certificate."""
+    quoted = certificate.replace("\\", "\\\\").replace(" ", "\\ ")
+    return f" ssl crt {quoted} ssl-min-ver TLSv1.2" if certificate else ""
 
 
 NOT_FOR_CLIENTS = "not for clients"

