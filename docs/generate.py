@@ -215,7 +215,9 @@ def _allowed(field: FieldInfo) -> str:
         literals = [
             value for part in parts if get_origin(part) is Literal for value in get_args(part)
         ]
-        return " or ".join(f"`{value}`" for value in literals) + ", or `null`" * ("NoneType" in words)
+        return " or ".join(f"`{value}`" for value in literals) + ", or `null`" * (
+            type(None) in get_args(field.annotation)
+        )
     if "dict[str, typing.Any]" in words:
         return "a name, or a mapping of `policy` and its settings"
     if words.startswith(("tuple", "list")):

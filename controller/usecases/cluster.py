@@ -185,13 +185,11 @@ def up(
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
     try:
-        state = _wait(folder, child, log, on_progress)
+        state, not_served = _wait(folder, child, log, on_progress)
     except BaseException:
         _end(child)
         raise
-    operators_url = state.operators_url or state.url
-    ready = {} if state.awaits else get_json(operators_url, "/v2/health/ready")
-    return Up(state.url, state.pid, not state.awaits, ready.get("not_served", {}), log)
+    return Up(state.url, state.pid, not state.awaits, not_served, log)
 
 
 def serve(
@@ -373,8 +371,11 @@ def _make_record_folder(settings: Settings) -> None:
 
 def _wait(
     home: Path, child: subprocess.Popen[bytes], log: Path, on_progress: Progress
-) -> cluster.UpState:
-    """The state of the child once it serves all that it can; its stages are reported meanwhile."""
+) -> tuple[cluster.UpState, Mapping[str, str]]:
+    """The child's state once it serves all that it can, and what it does not serve.
+
+    Its stages are reported meanwhile.
+    """
     end_s = time.monotonic() + PATIENCE_S
     repeated = 0
     while time.monotonic() < end_s:
@@ -391,13 +392,13 @@ def _wait(
         if state is not None and state.pid == child.pid:
             if state.awaits:
                 on_progress(Note(f"not every task is served yet: {state.awaits}"))
-                return state
+                return state, {}
             try:
-                get_json(state.operators_url or state.url, "/v2/health/ready", 2.0)
+                ready = get_json(state.operators_url or state.url, "/v2/health/ready", 2.0)
             except ModellessError:
                 pass
             else:
-                return state
+                return state, ready.get("not_served", {})
         time.sleep(POLL_S)
     raise EnvironmentUnfitError(f"it did not become ready within {PATIENCE_S:.0f} s; log: {log}")
 
