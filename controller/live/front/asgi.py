@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from modelless.common.errors import ModellessError
-from modelless.controller.api.v2_reply import Reply, render_error
+from modelless.controller.api.v2_reply import Reply, render_error, with_request_id
 from modelless.controller.live.front.access import OPERATORS
 from modelless.controller.live.front.bodies import allowed_s, check_pace
-from modelless.controller.live.front.http_server import Frontend
+from modelless.controller.live.front.http_server import REQUEST_IDS, Frontend
 
 _here: list[Frontend] = []
 """The frontend of this process: a replica has a process to itself."""
@@ -74,6 +74,7 @@ async def asgi_app(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
         budget.give(len(body))
         if number is not None and (not answered.done() or answered.cancelled()):
             frontend.on_abandoned(number)
+    reply = with_request_id(reply, REQUEST_IDS.of(scope["headers"]))
     frontend.replies[reply.status] += 1
     await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
     await send({"type": "http.response.body", "body": reply.body})

@@ -71,24 +71,39 @@ OPERATORS_HEADER, OF_PORT, OF_SOCKET = "modelless-operators", "port", "socket"
 gateway's own socket, which only this user reaches."""
 
 REFUSALS = {
-    400: ("Bad Request", "not an HTTP/1.1 request, or one with too many or too long headers"),
-    408: ("Request Timeout", "the request took too long to arrive: send it faster, or less of it"),
-    503: ("Service Unavailable", "no gateway could answer the query; try once again"),
+    400: (
+        "Bad Request",
+        "invalid-input",
+        "not an HTTP/1.1 request, or one with too many or too long headers",
+    ),
+    408: (
+        "Request Timeout",
+        "too-slow",
+        "the request took too long to arrive: send it faster, or less of it",
+    ),
+    503: (
+        "Service Unavailable",
+        "unavailable",
+        "no gateway could answer the query; try once again",
+    ),
 }
-"""What HAProxy answers itself, by status."""
-
-TOO_MANY = "too many requests from this address; try again in a few seconds"
+"""What HAProxy answers itself, by status: its words, and the error's code and message."""
 
 
-def refusal_body(message: str) -> bytes:
+def refusal_body(code: str, message: str) -> bytes:
     """The body of such a reply."""
-    return json.dumps({"error": message}, separators=(",", ":")).encode()
+    return json.dumps({"error": message, "code": code}, separators=(",", ":")).encode()
+
+
+TOO_MANY = refusal_body(
+    "overloaded", "too many requests from this address; try again in a few seconds"
+)
 
 
 def refusal(status: int) -> bytes:
     """The HTTP reply with which HAProxy refuses a request itself."""
-    words, message = REFUSALS[status]
-    body = refusal_body(message)
+    words, code, message = REFUSALS[status]
+    body = refusal_body(code, message)
     lines = [f"HTTP/1.1 {status} {words}", "content-type: application/json"]
     lines += [f"content-length: {len(body)}", "connection: close"]
     lines += ["retry-after: 1"] if status == 503 else []
@@ -142,7 +157,7 @@ def let_in(configuration: str, rules: Rules) -> str:
         f"tcp-request connection track-sc0 src if {of_clients}",
         f"tcp-request connection reject if {{ sc0_conn_cur gt {rules.connections} }}",
         f"http-request deny deny_status 429 content-type application/json "
-        f"string '{refusal_body(TOO_MANY).decode()}' hdr retry-after {_RATE_WINDOW_S} "
+        f"string '{TOO_MANY.decode()}' hdr retry-after {_RATE_WINDOW_S} "
         f"if {{ sc0_http_req_rate gt {_RATE_WINDOW_S * rules.requests_per_s} }}",
         f"http-request del-header {OPERATORS_HEADER}",
         f"http-request set-header {OPERATORS_HEADER} {OF_PORT} if {of_operators}",

@@ -20,7 +20,13 @@ import numpy as np
 
 from modelless.common.errors import InvalidInputError, ModellessError
 from modelless.controller.api.v2_limits import Limits
-from modelless.controller.api.v2_reply import Headers, Reply, render_error
+from modelless.controller.api.v2_reply import (
+    Headers,
+    Reply,
+    RequestIds,
+    render_error,
+    with_request_id,
+)
 from modelless.controller.live.front.bodies import BodyBudget, check_pace
 
 Respond = Callable[[Reply], None]
@@ -73,6 +79,8 @@ _REASONS = {
     503: b"Service Unavailable",
     504: b"Gateway Timeout",
 }
+REQUEST_IDS = RequestIds()
+"""Of this process."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _READ_BYTES = 1 << 16
 _DIRECT_BYTES = 1 << 18
@@ -299,8 +307,10 @@ class DoorConnection(asyncio.BufferedProtocol):
 
     def _answer(self, request: _Request) -> None:
         self._busy = True
+        request_id = REQUEST_IDS.of(request.headers)
 
         def respond(reply: Reply) -> None:
+            reply = with_request_id(reply, request_id)
             self._query_id = None
             self._take_bytes(-min(len(request.body), self._taken_bytes))
             self._write(reply, request.keep_alive, with_body=request.method != "HEAD")
@@ -344,7 +354,7 @@ class DoorConnection(asyncio.BufferedProtocol):
 
     def _fail(self, error: Exception) -> None:
         """The connection cannot be understood any further: say why, and close it."""
-        reply = render_error(error)
+        reply = with_request_id(render_error(error), REQUEST_IDS.of(self._headers))
         self._body_began_s = None
         if not self._busy:
             self._write(reply, keep_alive=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import modelless.controller.api.v2_errors  # noqa: F401  (its errors are walked below)
 from modelless.common.errors import ModellessError
 from modelless.controller.api.v2_headers import SLO_HEADERS
-from modelless.controller.api.v2_reply import REPLY_PARAMETERS
+from modelless.controller.api.v2_reply import REPLY_PARAMETERS, render_error
 from modelless.controller.api.v2_request import PROTOCOL_PARAMETERS, parse_infer
 from modelless.controller.api.v2_routes import Endpoint, route
 from modelless.controller.api.v2_tensors import DATATYPES
@@ -69,4 +70,7 @@ def test_the_error_shown_is_the_error_given() -> None:
     body = b'{"inputs": [' + tensor.encode() + b'"parameters": {"binary_data_size": 12}}]}'
     with pytest.raises(ModellessError) as caught:
         parse_infer(body + bytes(12), len(body))
-    assert f"`{caught.value}`" in PAGE
+    shown = re.search(r'^\{"error": .*?\}$', PAGE, re.MULTILINE | re.DOTALL)
+    assert shown is not None
+    given = json.loads(render_error(caught.value).body)
+    assert json.loads(shown[0]) == {**given, "request_id": "5e0c9a1b2c3d-17"}

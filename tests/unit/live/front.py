@@ -25,6 +25,7 @@ from modelless.controller.live.front.bodies import BodyBudget
 from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.frontend import RunBatch, V2Frontend
 from modelless.controller.live.front.http_server import open_door
+from modelless.controller.live.front.receipt_tags import ReceiptTags
 from modelless.controller.live.knowledge import Knowledge
 from modelless.controller.live.recordings import open_dispatcher
 from tests.unit.cli.tiny import TASK
@@ -45,6 +46,7 @@ class Front:
         frontend: of the server.
         path: of its socket.
         ring: the keys that count.
+        tags: of its receipts.
         access: decides who may do what.
         ran: batches that the device was given.
         answers_at_once: whether the device does; else ``finish`` ends the batches.
@@ -59,6 +61,7 @@ class Front:
         settings: Settings,
     ) -> None:
         self.ring = KeyRing()
+        self.tags = ReceiptTags()
         self.access = Access(settings, lambda: self.ring)
         self.path = path
         self.ran: list[RunBatch] = []
@@ -74,7 +77,7 @@ class Front:
             limits,
             10.0,
             "g",
-            FeedbackDesk("g", arms, knowledge.catalog.tasks),
+            FeedbackDesk("g", arms, knowledge.catalog.tasks, self.tags),
             lambda: {"members": []},
             lambda at_s: None,
             lambda respond: None,
@@ -89,6 +92,10 @@ class Front:
         self.ran.append(batch)
         if self.answers_at_once:
             asyncio.get_running_loop().call_soon(self.finish, batch)
+
+    def receipt_id(self, query_id: int) -> str:
+        """The id of a query's receipt, where there are no keys."""
+        return f"g-{query_id}.{self.tags.tag(query_id, '')}"
 
     def finish(self, batch: RunBatch) -> None:
         """The device has run the batch."""

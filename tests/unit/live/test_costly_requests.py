@@ -165,8 +165,6 @@ def test_only_so_many_wait_for_the_thread(
 def test_large_feedback_is_refused_and_smaller_is_read_off_the_loop(
     knowledge: Knowledge, tmp_path: Path
 ) -> None:
-    entry = {"receipt_id": "g-1", "correct": True}
-    many = json.dumps({"feedback": [entry] * 900}).encode()
     wrong = b'{"feedback":[{"receipt_id":"g-1","label":[' + b"null," * 40_000 + b"0]}]}"
 
     async def ask(front: Front) -> None:
@@ -175,6 +173,8 @@ def test_large_feedback_is_refused_and_smaller_is_read_off_the_loop(
         refused = await front.send("POST", path, wrong)
         assert refused.status == 400
         assert len(refused.document["error"]) < 1000
+        entry = {"receipt_id": front.receipt_id(1), "correct": True}
+        many = json.dumps({"feedback": [entry] * 900}).encode()
         told = await front.send("POST", path, many)
         assert (told.status, told.document["ignored"]) == (200, 900)
 
@@ -207,17 +207,18 @@ def test_the_loop_runs_while_large_json_is_parsed(knowledge: Knowledge, tmp_path
     async def ask() -> float:
         async with serving(knowledge, tmp_path) as front:
             asked = asyncio.ensure_future(front.send("POST", INFER, body))
-            longest_s, turns = 0.0, 0
+            longest_s, turns, all_s = 0.0, 0, time.perf_counter()
             while not asked.done():
                 began_s = time.perf_counter()
                 await asyncio.sleep(0)
                 longest_s, turns = max(longest_s, time.perf_counter() - began_s), turns + 1
             assert (await asked).status == 400  # 0.12 is no pixel
             assert turns > 100
-            return longest_s
+            return longest_s / (time.perf_counter() - all_s)
 
     # The machine may be busy with something else: the best of three says what the code does.
-    assert min(asyncio.run(ask()) for _ in range(3)) < 0.05
+    # Parsed in one piece it is more than 0.7 of the time.
+    assert min(asyncio.run(ask()) for _ in range(3)) < 0.4
 
 
 def test_limits_have_sensible_sizes() -> None:

@@ -131,7 +131,7 @@ def test_what_no_gateway_answers_is_answered_as_the_protocol_says():
     for status in REFUSALS:
         head, _, body = refusal(status).partition(b"\r\n\r\n")
         assert b"content-length: %d" % len(body) in head
-        assert set(json.loads(body)) == {"error"}
+        assert set(json.loads(body)) == {"error", "code"}
 
 
 def test_without_gateways_every_port_is_somebody_elses():

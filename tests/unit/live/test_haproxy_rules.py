@@ -230,12 +230,12 @@ def test_what_is_no_request_or_never_ends_is_refused_as_json_and_counted(
             head, _, text = (await reader.read()).partition(b"\r\n\r\n")
             assert int(head.split()[1]) == status
             if b"host" in sent:  # what has no head HAProxy refuses in its own words
-                assert json.loads(text)["error"] == REFUSALS[status][1]
+                assert json.loads(text)["error"] == REFUSALS[status][2]
             writer.close()
         await until(lambda: malformed() == 4)
         proxy.front.path.unlink()
         status, text = await proxy.send(proxy.clients, "GET", "/v2/health/live")
-        assert (status, json.loads(text)["error"]) == (503, REFUSALS[503][1])
+        assert (status, json.loads(text)["error"]) == (503, REFUSALS[503][2])
         await until(lambda: proxy.counts.read().get("unanswered") == 1)
 
     run(test, knowledge, tmp_path)
