@@ -35,6 +35,7 @@ async def asgi_app(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
     loop = asyncio.get_running_loop()
     arrival_s = time.monotonic()
     body = bytearray()
+    raw_path = scope.get("raw_path") or scope["path"].encode()
     answered: asyncio.Future[Reply] = loop.create_future()
 
     def age_s() -> float:
@@ -56,12 +57,11 @@ async def asgi_app(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
             if message["type"] == "http.disconnect":
                 return
             part = message.get("body", b"")
-            frontend.limits.check_body_bytes(len(body) + len(part))
+            frontend.limits.check_body_bytes(len(body) + len(part), raw_path)
             budget.take(len(part))
             body += part
             if not message.get("more_body"):
                 break
-        raw_path = scope.get("raw_path") or scope["path"].encode()
         # Only what came through HAProxy and a door can be an operator's.
         headers = [pair for pair in scope["headers"] if pair[0] != OPERATORS]
         number = frontend.on_request(

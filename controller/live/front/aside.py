@@ -45,23 +45,23 @@ class Aside:
         future = self._thread.submit(work)
         self._open[number] = future
 
-        def end() -> None:
-            self._open.pop(number, None)
-            if future.cancelled():
-                done(CancelledError())
-                return
-            error = future.exception()
-            if error is None:
-                done(future.result())
-            else:
-                done(error if isinstance(error, Exception) else RuntimeError(repr(error)))
-
-        def tell(_: object) -> None:
+        def tell(ended: Future[_T]) -> None:  # does not hold the future, which holds it
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(end)
+                loop.call_soon_threadsafe(self._end, number, ended, done)
 
         future.add_done_callback(tell)
         return number
+
+    def _end(self, number: int, future: Future[_T], done: Callable[[_T | Exception], None]) -> None:
+        self._open.pop(number, None)
+        if future.cancelled():
+            done(CancelledError())
+            return
+        error = future.exception()
+        if error is None:
+            done(future.result())
+        else:
+            done(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
     def cancel(self, number: int) -> None:
         """Do not begin a piece of work; one that has begun goes on."""

@@ -238,7 +238,7 @@ class DoorConnection(asyncio.BufferedProtocol):
         for name, value in self._headers:
             if name == b"content-length":
                 self._length = int(value)
-                self._frontend.limits.check_body_bytes(self._length)
+                self._frontend.limits.check_body_bytes(self._length, self._path)
                 # Not zeroed: pages that the client never fills are never touched.
                 self._room = np.empty(self._length, np.uint8).data
             elif name == b"expect" and value.lower() == b"100-continue" and self._transport:
@@ -247,7 +247,7 @@ class DoorConnection(asyncio.BufferedProtocol):
     def on_body(self, body: bytes) -> None:
         end = self._filled + len(body)
         if self._length is None:
-            self._frontend.limits.check_chunked_bytes(end)
+            self._frontend.limits.check_chunked_bytes(end, self._path)
         self._take_bytes(len(body))
         if end > len(self._room):  # chunked: the length is known when the last chunk is there
             room = np.empty(max(2 * end, _READ_BYTES), np.uint8).data

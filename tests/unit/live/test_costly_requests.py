@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import json
 import time
@@ -219,6 +220,26 @@ def test_the_loop_runs_while_large_json_is_parsed(knowledge: Knowledge, tmp_path
     # The machine may be busy with something else: the best of three says what the code does.
     # Parsed in one piece it is more than 0.7 of the time.
     assert min(asyncio.run(ask()) for _ in range(3)) < 0.4
+
+
+def test_a_refused_body_is_freed_at_once(knowledge: Knowledge, tmp_path: Path) -> None:
+    body, length = infer_binary("FP32", [4, 1000, 1000, 1], bytes(16_000_000))
+
+    async def ask() -> int:
+        async with serving(knowledge, tmp_path) as front:
+            for turn in range(4):
+                if turn == 1:
+                    before = tracemalloc.get_traced_memory()[0]
+                assert (await front.send("POST", INFER, body, length)).status == 400
+            return tracemalloc.get_traced_memory()[0] - before
+
+    gc.disable()  # it would free what frees itself not
+    tracemalloc.start()
+    try:
+        assert asyncio.run(ask()) < 8_000_000
+    finally:
+        tracemalloc.stop()
+        gc.enable()
 
 
 def test_limits_have_sensible_sizes() -> None:

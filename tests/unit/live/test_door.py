@@ -237,7 +237,11 @@ def test_a_body_that_drips_is_refused_and_one_that_is_only_large_is_not(chunked)
     frontend = Echo()
     connection, wire = connect(frontend)
     length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: 1000000"
-    feed(connection, b"POST / HTTP/1.1\r\nHost: h\r\n" + length + b"\r\n\r\n", 1 << 20)
+    feed(
+        connection,
+        b"POST /v2/models/x/infer HTTP/1.1\r\nHost: h\r\n" + length + b"\r\n\r\n",
+        1 << 20,
+    )
     connection.check_pace(9.0)
     part = b"x" * LEAST_BYTES_PER_S * 20
     feed(connection, (b"%x\r\n" % len(part) + part + b"\r\n") if chunked else part, 1 << 20)
@@ -317,6 +321,15 @@ def test_chunks_beyond_the_limit_are_refused():
     feed(connection, data + b"3e8\r\n" + b"x" * 1000 + b"\r\n1\r\nx\r\n", 1 << 20)
     assert wire.sent.startswith(b"HTTP/1.1 413 ")
     assert not frontend.asked
+
+
+def test_what_is_no_query_may_have_a_small_body_only():
+    frontend = Echo()
+    for path, status in ((b"/modelless/feedback", b"413"), (b"/v2/models/x/infer", b"200")):
+        connection, wire = connect(frontend)
+        data = post(b"x" * 300_000).replace(b"/v2/x", path)
+        feed(connection, data[:80] if status == b"413" else data, 1 << 20)
+        assert wire.sent.startswith(b"HTTP/1.1 " + status)
 
 
 @pytest.mark.parametrize(
