@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from mmap import mmap
 from typing import Any
 
 from modelless.common.errors import InvalidInputError
@@ -125,7 +125,10 @@ def decode_body(
             "content-encoding", encoding[:80], "gzip, deflate, identity or none"
         )
     inflate = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
-    plain = mmap(-1, max(max_bytes, 1))  # pages that are not written to take no memory
+    # Pages that are not written to take no memory.
+    plain = mmap.mmap(-1, max(max_bytes, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):  # 16,000 small ones take 12 ms to free
+        plain.madvise(mmap.MADV_HUGEPAGE)
     filled = unused = 0
     for begin in range(0, len(body), _PIECE_BYTES):
         piece: bytes | memoryview = body[begin : begin + _PIECE_BYTES]
