@@ -184,16 +184,14 @@ class ControlLoop:
         )
         self._following = asyncio.create_task(follower.follow_forever())
         self._tenants = TenantTotals(home, time.time())
-        self._noting = asyncio.create_task(self._note_forever())
+        self._proxy_counts = ProxyCounts(home / "run" / "doors")
+        self._noting: asyncio.Task[None] | None = None
         self._has_begun = True
 
-    async def _note_forever(self) -> None:
+    async def _note(self) -> None:
         """Fetch what HAProxy refused, and keep what tenants spent."""
-        counts = ProxyCounts(self._home / "run" / "doors")
-        while True:
-            self._metrics.proxy_refusals = await asyncio.to_thread(counts.read)
-            await asyncio.to_thread(self._tenants.write)
-            await asyncio.sleep(EXPORT_S)
+        self._metrics.proxy_refusals = await asyncio.to_thread(self._proxy_counts.read)
+        await asyncio.to_thread(self._tenants.write)
 
     async def close(self) -> None:
         """Write what is recorded, and the history, to their ends: this process is ended next."""
@@ -380,9 +378,12 @@ class ControlLoop:
         now_s = time.monotonic()
         held = (report.ready_bytes.keys() for report in self._control.reports)
         self._last_run.hold(frozenset().union(*held), now_s)
-        if self._export is not None and now_s - self._exported_s >= EXPORT_S:
+        if now_s - self._exported_s >= EXPORT_S:
             self._exported_s = now_s
-            self._export(self._metrics.scalars())
+            if self._noting is None or self._noting.done():
+                self._noting = asyncio.get_running_loop().create_task(self._note())
+            if self._export is not None:
+                self._export(self._metrics.scalars())
 
     def _mailbox(self, member_id: str) -> _Mailbox:
         return self._mailboxes.setdefault(member_id, _Mailbox())
