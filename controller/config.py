@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -33,6 +34,61 @@ class HttpSettings(_Section):
     )
     port: int = Field(8080, ge=1, le=65535, description="port of the Open Inference Protocol")
     max_body_bytes: int = Field(64 * 2**20, ge=1024, description="largest request body, bytes")
+    operators_host: str = Field(
+        "127.0.0.1", description="address to listen on for operators, in plain HTTP"
+    )
+    operators_port: int | None = Field(
+        None,
+        ge=1,
+        le=65535,
+        description="port for operators: `/metrics`, `/modelless/status` and Ray Serve's own paths "
+        "are served there and no longer on `port`; default: on `port` if `host` is loopback, else "
+        "a free port",
+    )
+    max_connections_per_source: int = Field(
+        1024, ge=1, description="maximum client connections from one address; HAProxy closes more"
+    )
+    max_requests_per_s_per_source: int = Field(
+        5000, ge=1, description="maximum requests per second from one address; more get 429"
+    )
+
+    insecure: bool = Field(
+        False,
+        description="serve on an address that is not loopback although there are no keys: whoever "
+        "reaches it may do everything",
+    )
+    tls_certificate: str | None = Field(
+        None,
+        description="PEM file with the certificate chain and its private key; `port` then speaks "
+        "HTTPS; default: plain HTTP",
+    )
+
+    @property
+    def url(self) -> str:
+        """Where clients go."""
+        scheme = "https" if self.tls_certificate else "http"
+        return f"{scheme}://{self.host}:{self.port}"
+
+    @property
+    def has_one_port(self) -> bool:
+        """Whether operators use the clients' port, which nobody else's machine reaches."""
+        return self.operators_port is None and is_loopback(self.host)
+
+    @model_validator(mode="after")
+    def _operators_have_their_own(self) -> HttpSettings:
+        if self.operators_port == self.port:
+            raise ValueError(
+                f"operators_port {self.operators_port} is port: choose another, or leave it out"
+            )
+        return self
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:  # another name
+        return False
 
 
 class GatewaySettings(_Section):
@@ -182,6 +238,47 @@ class LimitSettings(_Section):
     )
 
 
+class SloSettings(_Section):
+    """Limits under a name: clients send `"slo": NAME`, and may still set each limit themselves."""
+
+    latency_ms: float | None = Field(None, gt=0, le=3.6e6, description="deadline, milliseconds")
+    min_accuracy: float | None = Field(None, ge=0, le=100, description="minimum accuracy, per cent")
+    max_cost_usd: float | None = Field(
+        None, gt=0, le=1e6, description="maximum price of the query's device time"
+    )
+    priority: int | None = Field(None, ge=0, le=9, description="priority; a higher one is first")
+    when_late: Literal["refuse", "serve"] | None = Field(
+        None, description="what happens to a query that cannot meet its deadline"
+    )
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """Those that are set."""
+        return self.model_dump(exclude_none=True)
+
+
+class TenantSettings(_Section):
+    """Limits of one tenant, for the whole cluster. They hold for tenants with keys."""
+
+    max_queries_per_s: float | None = Field(
+        None, gt=0, description="maximum queries per second; more get 429"
+    )
+    max_open_queries: int | None = Field(
+        None, ge=1, description="maximum queries that wait or run; more get 429"
+    )
+    max_cost_usd_per_day: float | None = Field(
+        None,
+        ge=0,
+        description="maximum cost of its queries per day (UTC); then 429 until midnight",
+    )
+    slo: str | None = Field(
+        None, description="name in `slos` of the limits of queries that name none"
+    )
+    private: tuple[str, ...] = Field(
+        (), description="tasks that no other tenant sees; several tenants may share one"
+    )
+
+
 class HistorySettings(_Section):
     """Records of decisions, for `modelless history` and `modelless why`."""
 
@@ -251,6 +348,13 @@ class Settings(_Section):
         description="price of a device per hour, by device class, e.g. {cpu-1: 0.04}; default: "
         "0.05 for each core, 3 for a GPU",
     )
+    slos: dict[str, SloSettings] = Field(
+        default_factory=dict, description="named limits, e.g. {interactive: {latency_ms: 50}}"
+    )
+    tenants: dict[str, TenantSettings] = Field(
+        default_factory=dict,
+        description="limits by tenant, e.g. {shop: {max_queries_per_s: 100}}",
+    )
     seed: int = Field(0, ge=0, description="seed of the policies' random generators")
     ingress: Literal["haproxy", "serve"] = Field(
         "haproxy",
@@ -264,6 +368,14 @@ class Settings(_Section):
         for pool in self.pools:
             names |= {pool.device_class, *pool.sizes}
         return frozenset(name for name in names if name is not None)
+
+    @model_validator(mode="after")
+    def _slos_are_there(self) -> Settings:
+        for name, tenant in self.tenants.items():
+            if tenant.slo is not None and tenant.slo not in self.slos:
+                allowed = ", ".join(self.slos) or "a name in slos, which is empty"
+                raise ValueError(f"tenants.{name}.slo: got {tenant.slo!r}; allowed: {allowed}")
+        return self
 
     @field_validator("prices_usd_per_hour")
     @classmethod
@@ -284,6 +396,13 @@ class Settings(_Section):
             raise ValueError("gateways without a device need a pool: nothing would run")
         if self.gateways.device_class is None and self.gateways.sizes:
             raise ValueError("gateways.sizes: gateways without a device have none to resize")
+        return self
+
+    @model_validator(mode="after")
+    def _somebody_listens_for_operators(self) -> Settings:
+        for key in ("operators_port", "tls_certificate"):
+            if self.ingress == "serve" and getattr(self.http, key) is not None:
+                raise ValueError(f"http.{key}: Ray Serve's own proxy has none; use haproxy")
         return self
 
     @field_validator("pools")

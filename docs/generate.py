@@ -176,9 +176,10 @@ def _sections(section: type[BaseModel], prefix: str) -> Iterator[str]:
     yield from _table(("key", "default", "allowed", "meaning"), rows)
     for name, found in inner.items():
         if found is not None:
-            listed = not isinstance(section.model_fields[name].annotation, type)
+            kind = get_origin(section.model_fields[name].annotation)
+            place = {tuple: f"{name}[]", dict: f"{name}.NAME"}.get(kind, name)
             yield ""
-            yield from _sections(found, f"{prefix}{name}[]." if listed else f"{prefix}{name}.")
+            yield from _sections(found, f"{prefix}{place}.")
 
 
 def _section_in(field: FieldInfo) -> type[BaseModel] | None:
@@ -210,7 +211,13 @@ def _allowed(field: FieldInfo) -> str:
             ["a list of names", *(f"`{word}`" for (word,) in map(get_args, literals))]
         )
     if "Literal" in words:
-        return " or ".join(f"`{value}`" for value in get_args(field.annotation))
+        parts = (field.annotation, *get_args(field.annotation))
+        literals = [
+            value for part in parts if get_origin(part) is Literal for value in get_args(part)
+        ]
+        return " or ".join(f"`{value}`" for value in literals) + ", or `null`" * (
+            type(None) in get_args(field.annotation)
+        )
     if "dict[str, typing.Any]" in words:
         return "a name, or a mapping of `policy` and its settings"
     if words.startswith(("tuple", "list")):

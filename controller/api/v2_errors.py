@@ -16,6 +16,18 @@ class PayloadTooLargeError(InvalidInputError):
     http_status: ClassVar[int] = 413
 
 
+class TooSlowError(InvalidInputError):
+    """A request that takes too long to arrive."""
+
+    http_status: ClassVar[int] = 408
+
+
+class LengthRequiredError(InvalidInputError):
+    """A large body that does not say beforehand how long it is."""
+
+    http_status: ClassVar[int] = 411
+
+
 class UnsupportedEncodingError(InvalidInputError):
     """A request body compressed in a way the server does not read."""
 

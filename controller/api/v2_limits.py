@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from modelless.common.errors import InvalidInputError
-from modelless.controller.api.v2_errors import PayloadTooLargeError
+from modelless.controller.api.v2_errors import LengthRequiredError, PayloadTooLargeError
 
 _MIB = 1 << 20
+_QUERIES = b"/v2/models/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,19 +17,28 @@ class Limits:
 
     Attributes:
         max_body_bytes: of the whole body, after decompression.
-        max_json_bytes: of its JSON part; parsed JSON takes many times its size in memory, and
-            takes about 30 ms a mebibyte to parse, so it is held shorter than the body.
+        max_chunked_bytes: of a body that comes in chunks: it has to be copied as it grows.
+        max_json_bytes: of its JSON part.
+        max_parsed_bytes: of memory that its JSON takes once it is parsed; see ``json_reader``.
+        small_json_bytes: of JSON that the event loop parses itself, in a millisecond.
+        small_body_bytes: of a body that the event loop looks through itself, in a millisecond.
+        max_feedback_bytes: of the body of feedback, and of whatever is no query.
         max_tensors: inputs, and likewise requested outputs.
         max_dims: axes of one tensor.
-        max_strings: elements of one BYTES tensor, each of which is an object of its own.
+        max_strings: elements of all BYTES tensors, each of which is an object of its own.
         max_id_chars: of the request's ``id``, which the reply repeats.
     """
 
     max_body_bytes: int = 64 * _MIB
-    max_json_bytes: int = 8 * _MIB
+    max_chunked_bytes: int = 8 * _MIB
+    max_json_bytes: int = 4 * _MIB
+    max_parsed_bytes: int = 10 * _MIB
+    small_json_bytes: int = 16 * 1024
+    small_body_bytes: int = _MIB
+    max_feedback_bytes: int = 256 * 1024
     max_tensors: int = 64
     max_dims: int = 8
-    max_strings: int = 65_536
+    max_strings: int = 16_384
     max_id_chars: int = 256
 
     def __post_init__(self) -> None:
@@ -39,12 +49,24 @@ class Limits:
         if self.max_dims > 64:
             raise InvalidInputError.of("limits.max_dims", self.max_dims, "1 to 64")
 
-    def check_body_bytes(self, size_bytes: int) -> None:
-        """Raise PayloadTooLargeError if a body of ``size_bytes`` is more than is read."""
-        if size_bytes > self.max_body_bytes:
+    def check_body_bytes(self, size_bytes: int, path: bytes = _QUERIES) -> None:
+        """Raise PayloadTooLargeError if a body of this size for a path is more than is read."""
+        most_bytes = self.max_body_bytes
+        if not path.startswith(_QUERIES):
+            most_bytes = min(most_bytes, self.max_feedback_bytes)
+        if size_bytes > most_bytes:
             raise PayloadTooLargeError(
-                f"body: got {size_bytes} bytes; allowed: up to {self.max_body_bytes}. "
+                f"body: got {size_bytes} bytes; allowed: up to {most_bytes}. "
                 "Send fewer items a request."
+            )
+
+    def check_chunked_bytes(self, size_bytes: int, path: bytes = _QUERIES) -> None:
+        """Raise if a body that comes in chunks has more than is read."""
+        self.check_body_bytes(size_bytes, path)
+        if size_bytes > self.max_chunked_bytes:
+            raise LengthRequiredError(
+                f"body: got more than {self.max_chunked_bytes} bytes in chunks; allowed: a body of "
+                "that size has a Content-Length. Send one."
             )
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
+import secrets
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from json import JSONEncoder
 from typing import Any, NamedTuple
 
@@ -28,6 +31,9 @@ REPLY_PARAMETERS: Mapping[str, str] = {
     "receipt_id": "id of the receipt, the record of the decision",
 }
 """What a reply's ``parameters`` say, and what each means. A value that is not known is left out."""
+
+REQUEST_ID = b"x-request-id"
+_PLAIN_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 
 RECEIPT_HEADER = b"modelless-receipt-id"
 """Of a refusal: the id that ``modelless why`` takes."""
@@ -170,14 +176,17 @@ def render_json(document: object, status: int = 200) -> Reply:
 
 
 def render_error(error: Exception, receipt_id: str | None = None) -> Reply:
-    """The reply to a failed request: ``{"error": "..."}`` and the error's status.
+    """The reply to a failed request: ``{"error": "...", "code": "..."}`` and the error's status.
 
-    Of a query that was refused, the receipt's id stands beside the error and in a header. An
-    exception that is no ModellessError is a bug: its text stays inside, the status is 500.
+    The error's field and hint stand beside it, if it has them. Of a query that was refused, the
+    receipt's id stands there and in a header. An exception that is no ModellessError is a bug: its
+    text stays inside, the status is 500.
     """
     if not isinstance(error, ModellessError):
-        return render_json({"error": "internal error; the server's log says more"}, 500)
-    document = {"error": str(error)}
+        message = "internal error; the server's log says more"
+        return render_json({"error": message, "code": "internal"}, 500)
+    document = {"error": str(error), "code": code_of(type(error).__name__)}
+    document |= {key: value for key in ("field", "hint") if (value := getattr(error, key))}
     if receipt_id is not None:
         document["receipt_id"] = receipt_id
     reply = render_json(document, error.http_status)
@@ -188,9 +197,43 @@ def render_error(error: Exception, receipt_id: str | None = None) -> Reply:
         wait_s = min(max(wait_s, 0.001), 86400.0) if math.isfinite(wait_s) else 60.0
         reply.headers.append((b"retry-after", b"%d" % math.ceil(wait_s)))
         reply.headers.append((b"retry-after-ms", b"%d" % math.ceil(wait_s * 1e3)))
+    if error.http_status == 401:
+        reply.headers.append((b"www-authenticate", b"Bearer"))
     if isinstance(error, MethodNotAllowedError):
         reply.headers.append((b"allow", ", ".join(error.allow).encode()))
     return reply
+
+
+@lru_cache
+def code_of(name: str) -> str:
+    """The code of a kind of errors: ``invalid-input`` of InvalidInputError."""
+    return re.sub(r"(?<=.)([A-Z])", r"-\1", name.removesuffix("Error")).lower()
+
+
+def with_request_id(reply: Reply, request_id: bytes) -> Reply:
+    """The reply with the id of its request in a header, and in the body of an error."""
+    status, body, headers = reply
+    if status >= 400 and body.startswith(b'{"error":'):
+        body = b'%b,"request_id":"%b"}' % (body[:-1], request_id)
+        headers = [pair for pair in headers if pair[0] != b"content-length"]
+        headers.append((b"content-length", b"%d" % len(body)))
+    return Reply(status, body, [*headers, (REQUEST_ID, request_id)])
+
+
+class RequestIds:
+    """Takes the ids of requests from their headers, and makes some where there are none."""
+
+    def __init__(self) -> None:
+        self._prefix = secrets.token_hex(6).encode()
+        self._last = 0
+
+    def of(self, headers: Headers) -> bytes:
+        """Return the request's ``X-Request-Id`` if it is a plain one, or else a new id."""
+        for name, value in headers:
+            if name == REQUEST_ID and _PLAIN_ID.fullmatch(value):
+                return value
+        self._last += 1
+        return b"%b-%x" % (self._prefix, self._last)
 
 
 def _refuse_non_finite(described: list[dict[str, Any]]) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from json import JSONDecodeError, JSONDecoder
 from typing import Any
 
 from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError
-from modelless.controller.api.v2_errors import PayloadTooLargeError, Words, invalid, member, nearest
-from modelless.controller.api.v2_headers import SLO_PARAMETERS, TENANT_PARAMETER
+from modelless.controller.api.json_reader import read_json
+from modelless.controller.api.v2_errors import Words, invalid, member, nearest
+from modelless.controller.api.v2_headers import (
+    SLO_NAME_PARAMETER,
+    SLO_PARAMETERS,
+    TENANT_PARAMETER,
+)
 from modelless.controller.api.v2_limits import DEFAULT_LIMITS, Limits
 from modelless.controller.api.v2_tensors import BYTES, DATATYPES, NUMBERS, from_binary, from_json
 from modelless.variants.vocabulary import SLO, WHEN_LATE, Task, check_name
@@ -27,9 +31,9 @@ PROTOCOL_PARAMETERS = (
 )
 """Parameters that v2 clients send by themselves; only ``binary_data_output`` has an effect."""
 
-_OWN = frozenset((*SLO_PARAMETERS, TENANT_PARAMETER))
+_OWN = frozenset((*SLO_PARAMETERS, TENANT_PARAMETER, SLO_NAME_PARAMETER))
 _TOLERATED = frozenset(PROTOCOL_PARAMETERS)
-_KNOWN = (*SLO_PARAMETERS, TENANT_PARAMETER, *PROTOCOL_PARAMETERS)
+_KNOWN = (*SLO_PARAMETERS, TENANT_PARAMETER, SLO_NAME_PARAMETER, *PROTOCOL_PARAMETERS)
 _ROOT = frozenset({"id", "parameters", "inputs", "outputs", "model_name", "model_version"})
 _INPUT = frozenset({"name", "shape", "datatype", "parameters", "data"})
 _INPUT_PARAMETERS = frozenset({"binary_data_size", "content_type"})
@@ -78,6 +82,7 @@ def parse_infer(
     json_length: int | None = None,
     limits: Limits = DEFAULT_LIMITS,
     header_parameters: Mapping[str, Any] = _NO_PARAMETERS,
+    slos: Mapping[str, Mapping[str, Any]] = _NO_PARAMETERS,
 ) -> InferRequest:
     """Parse the body of ``POST /v2/models/{name}/infer``.
 
@@ -87,6 +92,7 @@ def parse_infer(
         json_length: the ``Inference-Header-Content-Length`` header; None if it was not sent.
         limits: what is refused as too large.
         header_parameters: parameters that came as headers (``read_headers``).
+        slos: limits by name, which a request may name; under "" those of a request that does not.
 
     Raises:
         InvalidInputError: anything malformed, contradictory or unknown; it names the field.
@@ -102,13 +108,7 @@ def parse_infer(
         hint = "The body is cut off or the header is wrong."
         raise invalid("inference-header-content-length", json_length, allowed, hint)
     limits.check_body_bytes(body_bytes)
-    if json_end > limits.max_json_bytes:
-        raise PayloadTooLargeError(
-            f"the body's JSON: got {json_end} bytes; allowed: up to {limits.max_json_bytes}. "
-            "Send tensors as binary data."
-        )
-
-    document = _read_json(body, json_end)
+    document = read_json(body, json_end, limits)
     if type(document) is not dict:
         raise invalid("body", document, "a JSON object")
     if not document.keys() <= _ROOT:
@@ -121,7 +121,8 @@ def parse_infer(
         if len(request_id) > limits.max_id_chars:
             raise invalid("id", request_id, f"up to {limits.max_id_chars} characters")
 
-    slo, tenant, others = _read_parameters(document.get("parameters"), header_parameters)
+    given = document.get("parameters")
+    slo, tenant, others = _read_parameters(given, header_parameters, slos)
     binary_default = others.get("binary_data_output", False)
     if type(binary_default) is not bool:
         raise invalid("parameters.binary_data_output", binary_default, "true or false")
@@ -150,40 +151,6 @@ def check_outputs(request: InferRequest, task: Task) -> None:
             raise invalid(f"outputs[{index}].name", wanted.name, ", ".join(known), hint)
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise invalid("body", key, "each key of a JSON object once")
-            seen.add(key)
-    return found
-
-
-def _refuse_constant(constant: str) -> Any:
-    raise invalid("body", constant, "JSON, which has no NaN or Infinity", "Leave the limit out.")
-
-
-_decode = JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_refuse_constant).decode
-
-
-def _read_json(body: bytes | memoryview, end: int) -> Any:
-    try:
-        return _decode(str(body[:end], "utf-8"))
-    except JSONDecodeError as error:
-        near = error.doc[max(0, error.pos - 20) : error.pos + 20]
-        place = f"valid JSON ({error.msg}, at character {error.pos})"
-        part = "" if end == len(body) else f"By Inference-Header-Content-Length it has {end} bytes."
-        raise invalid("body", near, place, part) from None
-    except ValueError as error:  # not UTF-8, or an integer of thousands of digits
-        raise invalid("body", Words(error), "valid JSON in UTF-8") from None
-    except RecursionError:
-        raise invalid(
-            "body", Words("JSON nested too deeply"), "as deep as a tensor's shape"
-        ) from None
-
-
 def _read_object(field: str, value: object, known: frozenset[str]) -> dict[str, Any]:
     if type(value) is not dict:
         raise invalid(field, value, "a JSON object")
@@ -193,7 +160,7 @@ def _read_object(field: str, value: object, known: frozenset[str]) -> dict[str, 
 
 
 def _read_parameters(
-    given: object, from_headers: Mapping[str, Any]
+    given: object, from_headers: Mapping[str, Any], slos: Mapping[str, Mapping[str, Any]]
 ) -> tuple[SLO, str | None, dict[str, Any]]:
     own: dict[str, Any] = {}
     others: dict[str, Any] = {}
@@ -215,6 +182,10 @@ def _read_parameters(
             header = f"x-modelless-{key.replace('_', '-')}"
             both = Words(f"{own[key]!r:.40} and, in the header {header}, {value!r:.40}")
             raise invalid(f"parameters.{key}", both, "one value", "Leave one of them out.")
+    name = own.pop(SLO_NAME_PARAMETER, "")
+    if name != "" and (type(name) is not str or name not in slos):
+        allowed = ", ".join(filter(None, slos)) or "none, as the settings have no slos"
+        raise invalid("parameters.slo", name, allowed, nearest(str(name), slos))
     tenant = own.pop(TENANT_PARAMETER, None)
     if tenant is not None:
         check_name("parameters.tenant", tenant)
@@ -224,7 +195,7 @@ def _read_parameters(
                 raise invalid("parameters.when_late", value, " or ".join(WHEN_LATE))
         elif type(value) is not float and type(value) is not int:
             raise invalid(f"parameters.{key}", value, "a number", "Leave it out for no limit.")
-    return SLO(**own), tenant, others
+    return SLO(**{**slos.get(name, _NO_PARAMETERS), **own}), tenant, others
 
 
 def _read_inputs(
@@ -233,6 +204,7 @@ def _read_inputs(
     if type(inputs) is not list or not 0 < len(inputs) <= limits.max_tensors:
         raise invalid("inputs", inputs, f"a list of 1 to {limits.max_tensors} tensors")
     tensors: dict[str, NDArray[Any]] = {}
+    strings = 0
     for index, entry in enumerate(inputs):
         field = f"inputs[{index}]"
         entry = _read_object(field, entry, _INPUT)
@@ -242,8 +214,9 @@ def _read_inputs(
             raise invalid(f"{field}.datatype", datatype, ", ".join(DATATYPES))
         shape: Any = entry.get("shape")
         count = _count_elements(field, shape, limits)
-        if datatype == BYTES and count > limits.max_strings:
-            raise invalid(f"{field}.shape", shape, f"up to {limits.max_strings} strings")
+        strings += count if datatype == BYTES else 0
+        if strings > limits.max_strings:
+            raise invalid(f"{field}.shape", shape, f"up to {limits.max_strings} strings a request")
         size = _read_binary_size(field, entry.get("parameters"))
         data = entry.get("data")
         if size is None:

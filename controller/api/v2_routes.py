@@ -25,6 +25,8 @@ class Endpoint(StrEnum):
     REPOSITORY_INDEX = "repository_index"
     FEEDBACK = "feedback"
     METRICS = "metrics"
+    STATUS = "status"
+    RECEIPT = "receipt"
     NOT_FOUND = "not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
 
@@ -34,7 +36,8 @@ class Route:
     """An endpoint and what the path says of it.
 
     Attributes:
-        name: of the model, slashes and all: ``imagenet``, ``imagenet/efficientnet-lite0``; or "".
+        name: of the model, slashes and all: ``imagenet``, ``imagenet/efficientnet-lite0``; of a
+            receipt its id; else "".
         version: as written in the path; None if it is not.
         allow: for METHOD_NOT_ALLOWED, the methods the path has.
     """
@@ -54,6 +57,7 @@ _FIXED = {
     "v2/health/ready": (Endpoint.HEALTH_READY, _GET),
     "v2/repository/index": (Endpoint.REPOSITORY_INDEX, _POST),
     "modelless/feedback": (Endpoint.FEEDBACK, _POST),
+    "modelless/status": (Endpoint.STATUS, _GET),
     "metrics": (Endpoint.METRICS, _GET),
 }
 _ACTIONS = {
@@ -61,6 +65,7 @@ _ACTIONS = {
     "ready": (Endpoint.MODEL_READY, _GET),
     "config": (Endpoint.MODEL_CONFIG, _GET),
 }
+_RECEIPTS = "modelless/receipts/"
 _SEGMENT = re.compile(r"[A-Za-z0-9_@-][A-Za-z0-9._@-]{0,127}")
 
 
@@ -84,6 +89,8 @@ def _route(method: str, raw_path: bytes | str) -> Route:
     name, version = "", None
     if path in _FIXED:
         endpoint, methods = _FIXED[path]
+    elif path.startswith(_RECEIPTS) and path.count("/") == 2:
+        endpoint, methods, name = Endpoint.RECEIPT, _GET, path.removeprefix(_RECEIPTS)
     elif path.startswith("v2/models/"):
         segments = path.split("/")[2:]
         endpoint, methods = _ACTIONS.get(segments[-1], (Endpoint.MODEL_METADATA, _GET))

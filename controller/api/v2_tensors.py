@@ -40,6 +40,7 @@ _JSON_KINDS: Mapping[str, tuple[frozenset[type], str]] = {
     "f": (frozenset({int, float}), "numbers"),
 }
 _LENGTH = Struct("<I")
+_SLICE = 1 << 14
 _IN_BINARY = "Send it as binary data."
 
 
@@ -87,12 +88,14 @@ def from_json(
         return _bytes_from_json(field, flat, shape)
     dtype = NUMBERS[datatype]
     kinds, called = _JSON_KINDS[dtype.kind]
-    if not kinds.issuperset(map(type, flat)):
-        odd = next(value for value in flat if type(value) not in kinds)
-        raise invalid(field, odd, f"{called} only, as {datatype} is")
+    slices = [flat[begin : begin + _SLICE] for begin in range(0, count, _SLICE)] or [flat]
+    for part in slices:  # each of these calls holds the interpreter
+        if not kinds.issuperset(map(type, part)):
+            odd = next(value for value in part if type(value) not in kinds)
+            raise invalid(field, odd, f"{called} only, as {datatype} is")
     try:
         with np.errstate(over="ignore"):
-            array = np.array(flat, dtype)
+            array = np.concatenate([np.array(part, dtype) for part in slices])
         if dtype.kind != "f" or np.isfinite(array).all():
             return array.reshape(shape)
     except OverflowError:

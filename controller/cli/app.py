@@ -15,6 +15,7 @@ from modelless.controller.cli import (
     cluster,
     cost_model,
     decisions,
+    keys,
     making,
     profiling,
     querying,
@@ -106,6 +107,11 @@ _add(costmodel, cost_model.evaluate, "evaluate", cost_model.TablesAfterTrain)
 app.add_typer(
     costmodel, name="costmodel", epilog="Example: modelless costmodel evaluate profiles.csv"
 )
+key = typer.Typer(help="Keys for clients and operators.", no_args_is_help=True)
+_add(key, keys.create, "create")
+_add(key, keys.list_, "list")
+_add(key, keys.revoke, "revoke")
+app.add_typer(key, name="key", epilog="Example: modelless key create --tenant shop")
 for _command in (
     *(registering.register, making.make, making.rebuild, validating.validate),
     *(registering.variants, profiling.device, profiling.engines, profiling.profile),

@@ -67,6 +67,15 @@ def seconds_of(field: str, text: str) -> float:
     return total_s
 
 
+def days_of(field: str, text: str) -> float:
+    """``90d``, ``12h`` or ``30m`` in seconds, up to ten years; InvalidInputError if it is none."""
+    found = re.fullmatch(r"(\d{1,5})([dhm])", text.strip().lower())
+    total_s = int(found[1]) * {"d": 86400.0, "h": 3600.0, "m": 60.0}[found[2]] if found else 0.0
+    if not 0.0 < total_s <= 3660 * 86400.0:
+        raise InvalidInputError.of(field, text, "a time such as 90d, 12h or 30m, up to 3660d")
+    return total_s
+
+
 def share_of(field: str, text: str) -> float:
     """``5%`` or ``5`` per cent as 0.05; InvalidInputError if it is not above 0 and up to 100.
 

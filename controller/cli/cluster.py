@@ -59,6 +59,10 @@ def up(
             "own on this machine."
         ),
     ] = None,
+    insecure: Annotated[
+        bool,
+        Option("--insecure", help="Listen on an address that others reach, even without keys."),
+    ] = False,
     detach: Annotated[
         bool, Option("--detach", "-d", help="Go on in the background once it is ready.")
     ] = False,
@@ -74,12 +78,14 @@ def up(
     from modelless.controller.usecases import cluster
 
     home = ctx.obj
-    settings = cluster.read_settings(config, host=host, port=port, gateways=gateways, record=record)
+    settings = cluster.read_settings(
+        config, host=host, port=port, gateways=gateways, record=record, insecure=insecure
+    )
     if detach:
         with show_progress() as progress:
             running = cluster.up(
                 config=config, host=host, port=port, gateways=gateways, record=record,
-                address=address, home=home, on_progress=progress,
+                address=address, insecure=insecure, home=home, on_progress=progress,
             )  # fmt: skip
         _announce(home, settings, running, as_json=as_json)
         say(

@@ -76,6 +76,9 @@ class MemberReport:
         quarantined: why it gives workers no batches for now, by worker id.
         is_urgent: a query waits for a load that no query waited for before.
         replica: its release, and whether it serves yet.
+        replies: HTTP replies by status since its last report.
+        tenants: what the tenants with limits used since its last report: queries, queries that are
+            open now, and US dollars.
     """
 
     member_id: str
@@ -103,6 +106,8 @@ class MemberReport:
     quarantined: Mapping[str, str] = field(default_factory=dict)
     is_urgent: bool = False
     replica: Replica = field(default_factory=Replica)
+    replies: Mapping[int, int] = field(default_factory=dict)
+    tenants: Mapping[str, tuple[float, int, float]] = field(default_factory=dict)
 
     @property
     def ready_bytes(self) -> dict[str, int]:

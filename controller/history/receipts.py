@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import heapq
 import json
+import re
 import time
 import zlib
 from collections import deque
@@ -25,6 +26,7 @@ OLD_FILES_KEPT: Final = 32
 """Files of gateways that are gone: the newest stay."""
 
 _OLD_S: Final = 3600.0
+_TAG: Final = re.compile(r"[0-9a-f]{24}")
 _NEWER: Final = ".receipts.gz"
 _OLDER: Final = ".older.gz"
 
@@ -94,7 +96,8 @@ def find_receipt(folder: Path, receipt_id: str) -> dict[str, Any] | None:
         InvalidInputError: it is no receipt's id.
     """
     gateway_id = gateway_of(receipt_id)
-    wanted = json.dumps({"receipt_id": receipt_id}, separators=(",", ":"))[:-1] + ","
+    bare_id = receipt_id.partition(".")[0]
+    wanted = json.dumps({"receipt_id": bare_id}, separators=(",", ":"))[:-1] + ","
     for path in (folder / f"{gateway_id}{_NEWER}", folder / f"{gateway_id}{_OLDER}"):
         for line in _lines(path):
             if line.startswith(wanted):
@@ -126,11 +129,12 @@ def gateway_of(receipt_id: str) -> str:
     Raises:
         InvalidInputError: it is no receipt's id.
     """
-    gateway_id, _, number = receipt_id.rpartition("-")
+    gateway_id, _, rest = receipt_id.rpartition("-")
+    number, _, tag = rest.partition(".")
     plain = gateway_id.replace("-", "").replace("_", "").isalnum()
-    if not (plain and number.isascii() and number.isdigit()):
+    if not (plain and number.isascii() and number.isdigit() and (not tag or _TAG.fullmatch(tag))):
         raise InvalidInputError.of(
-            "receipt id", receipt_id, "a reply's parameters.receipt_id, such as k2j5h8-17"
+            "receipt id", receipt_id, "a reply's parameters.receipt_id, such as k2j5h8-17.5e0c9a1b"
         )
     return gateway_id
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from modelless.controller.api.feedback import Feedback
+from modelless.controller.api.tenants import TenantUse
 from modelless.controller.device.messages import Order
 from modelless.controller.dispatch.messages import WorkerReport
 from modelless.variants.vocabulary import Placement
@@ -32,6 +33,7 @@ class Orders:
             directory is not gone.
         predecessor_id: the member that it succeeds, while it starts; empty if there is none.
         lacking: what the predecessor serves and this member does not yet.
+        tenants: what tenants use at other gateways, and what they have spent today at all.
     """
 
     effects: tuple[Order, ...]
@@ -45,3 +47,4 @@ class Orders:
     is_settled: bool = True
     predecessor_id: str = ""
     lacking: tuple[str, ...] = ()
+    tenants: Mapping[str, TenantUse] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -27,17 +28,22 @@ from modelless.common.errors import (
     OverloadedError,
     UnavailableError,
 )
+from modelless.controller.api.keys import ForbiddenError, UnauthorizedError
 from modelless.controller.api.v2_errors import PayloadTooLargeError, UnsupportedEncodingError
 from modelless.controller.api.v2_tensors import NUMBERS, datatype_of, to_binary
 from modelless.controller.live.cluster.cluster import read_state
 from modelless.controller.usecases.home import Home, home_folder
 from modelless.variants.vocabulary import SLO
 
+KEY_VARIABLE: Final = "MODELLESS_KEY"
+"""The environment variable with the key that requests bear."""
+
 JSON_LENGTH = "inference-header-content-length"
 
 _ERRORS: Final = (
     *(InvalidInputError, NotFoundError, PayloadTooLargeError, UnsupportedEncodingError),
     *(InfeasibleError, OverloadedError, UnavailableError, DeadlineExceededError),
+    *(UnauthorizedError, ForbiddenError),
 )
 _BY_STATUS: Final = {error.http_status: error for error in _ERRORS}
 
@@ -208,6 +214,7 @@ class Client:
     Args:
         url: ``http://host:port``; default: the modelless that runs from ``home``.
         timeout_s: for connecting and for each reply.
+        key: to send with each request; default: $MODELLESS_KEY.
         home: see ``home_folder``.
 
     Raises:
@@ -222,10 +229,20 @@ class Client:
     """
 
     def __init__(
-        self, url: str | None = None, timeout_s: float = 30.0, *, home: Home = None
+        self,
+        url: str | None = None,
+        timeout_s: float = 30.0,
+        *,
+        key: str | None = None,
+        home: Home = None,
     ) -> None:
-        host, port = _split(find_url(home, url))
-        self._connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+        found = find_url(home, url)
+        host, port = _split(found)
+        is_tls = found.startswith("https:")
+        kind = http.client.HTTPSConnection if is_tls else http.client.HTTPConnection
+        self._connection = kind(host, port, timeout=timeout_s)
+        secret = key or os.environ.get(KEY_VARIABLE)
+        self._headers = {"authorization": f"Bearer {secret}"} if secret else {}
 
     def __enter__(self) -> Client:
         return self
@@ -298,7 +315,7 @@ class Client:
                 connection.connect()
                 made: Any = connection.sock
                 made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.request(method, path, body, dict(headers))
+            connection.request(method, path, body, {**headers, **self._headers})
             reply = connection.getresponse()
             return reply.status, reply.headers, reply.read()
         except (OSError, http.client.HTTPException) as error:
@@ -330,7 +347,7 @@ def find_url(home: Home, url: str | None) -> str:
     state = read_state(home_folder(home))
     if state is None:
         raise ModellessError("nothing is up: start it with 'modelless up'")
-    return state.url
+    return state.operators_url or state.url
 
 
 def get_json(url: str, path: str, timeout_s: float = 10.0) -> Any:
@@ -347,9 +364,9 @@ def error_of(status: int, message: str) -> ModellessError:
 def _split(url: str) -> tuple[str, int]:
     try:
         parts = urlsplit(url)
-        port = parts.port or 80
+        port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError:
         parts, port = urlsplit(""), 0
-    if parts.scheme != "http" or not parts.hostname:
-        raise InvalidInputError.of("url", url, "http://host:port")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidInputError.of("url", url, "http://host:port or https://host:port")
     return parts.hostname, port

@@ -13,14 +13,30 @@ from pathlib import Path
 from typing import Any, Final
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, ModellessError
-from modelless.controller.config import HistorySettings, Settings, load_settings, parse_settings
+from modelless.controller.api.keys import KeyRing
+from modelless.controller.config import (
+    HistorySettings,
+    Settings,
+    is_loopback,
+    load_settings,
+    parse_settings,
+)
 from modelless.controller.control.messages import Entry, EntryKind
+from modelless.controller.history.audit import note_act
 from modelless.controller.history.entries import write_entries
 from modelless.controller.live.cluster import cluster, upgrade
 from modelless.controller.live.cluster.run_folder import only_one
+from modelless.controller.live.key_file import read_keys
 from modelless.controller.replay.tape import SUFFIX
 from modelless.controller.usecases.client import find_url, get_json
-from modelless.controller.usecases.home import AnyPath, Home, home_folder, open_home, path_or_none
+from modelless.controller.usecases.home import (
+    AnyPath,
+    Home,
+    home_folder,
+    open_home,
+    path_or_none,
+    user_name,
+)
 from modelless.controller.usecases.progress import Note, Progress, ignore
 from modelless.profiler.devices.device import default_device_classes
 from modelless.profiler.devices.device_records import DeviceRecords, describe_devices
@@ -79,6 +95,7 @@ def read_settings(
     port: int | None = None,
     gateways: int | None = None,
     record: AnyPath | None = None,
+    insecure: bool = False,
 ) -> Settings:
     """The settings file with the other arguments in place of its values, all checked.
 
@@ -90,6 +107,7 @@ def read_settings(
     for section, key, value in (
         ("http", "host", host),
         ("http", "port", port),
+        ("http", "insecure", insecure or None),
         ("gateways", "count", gateways),
         ("record", "folder", str(Path(folder).resolve()) if folder else None),  # read elsewhere
     ):
@@ -106,6 +124,7 @@ def up(
     gateways: int | None = None,
     record: AnyPath | None = None,
     address: str | None = None,
+    insecure: bool = False,
     home: Home = None,
     on_progress: Progress = ignore,
 ) -> Up:
@@ -120,6 +139,7 @@ def up(
         record: record all decisions in this folder, for ``replay``.
         address: a Ray cluster to join: ``auto``, ``HOST:PORT`` or ``ray://HOST:PORT``; default: a
             cluster of its own on this machine.
+        insecure: listen on an address that others reach, even without keys.
         home: see ``home_folder``.
         on_progress: receives the stages.
 
@@ -133,10 +153,12 @@ def up(
         >>> server.url  # doctest: +SKIP
         'http://127.0.0.1:8080'
     """
-    _make_record_folder(
-        read_settings(config, host=host, port=port, gateways=gateways, record=record)
+    settings = read_settings(
+        config, host=host, port=port, gateways=gateways, record=record, insecure=insecure
     )
     folder = home_folder(home)
+    check_exposed(settings, read_keys(folder))
+    _make_record_folder(settings)
     running = cluster.read_state(folder)
     if running is not None:
         raise EnvironmentUnfitError(
@@ -151,6 +173,7 @@ def up(
         "address": address,
     }  # fmt: skip
     words = [w for name, v in options.items() if v is not None for w in (f"--{name}", str(v))]
+    words += ["--insecure"] if insecure else []
     command = [sys.executable, "-P", "-m", "modelless.controller.cli"]
     with log.open("wb") as output:
         child = subprocess.Popen(
@@ -162,12 +185,11 @@ def up(
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
     try:
-        state = _wait(folder, child, log, on_progress)
+        state, not_served = _wait(folder, child, log, on_progress)
     except BaseException:
         _end(child)
         raise
-    ready = {} if state.awaits else get_json(state.url, "/v2/health/ready")
-    return Up(state.url, state.pid, not state.awaits, ready.get("not_served", {}), log)
+    return Up(state.url, state.pid, not state.awaits, not_served, log)
 
 
 def serve(
@@ -194,7 +216,9 @@ def serve(
         ModellessError: the settings do not fit the home or the machine, or the folder of a
             recording has one already.
     """
+    check_exposed(settings, read_keys(home_folder(home)))
     _make_record_folder(settings)
+    note_act(home_folder(home), "up", user_name(), url=settings.http.url, address=address)
     if settings.serve_unmeasured:
         facts = read_facts()
         with open_home(home) as registry:
@@ -226,6 +250,8 @@ def down(*, home: Home = None) -> Down:
     """
     folder = home_folder(home)
     state = cluster.read_state(folder)
+    if state is not None:
+        note_act(folder, "down", user_name(), url=state.url)
     return Down(cluster.take_down(folder), state.url if state is not None else None)
 
 
@@ -271,6 +297,7 @@ def upgrade_cluster(
     """
     folder = home_folder(home)
     asked = load_settings(config) if config is not None else None
+    note_act(folder, "upgrade", user_name(), config=config, restart=restart)
     has_begun = False
 
     def on_stage(stage: str) -> None:
@@ -304,6 +331,22 @@ def served_tasks(settings: Settings, up: Up, *, home: Home = None) -> list[Task]
         return [task for task in registry.tasks() if task.name in served]
 
 
+def check_exposed(settings: Settings, keys: KeyRing) -> None:
+    """Refuse to listen where others reach it while there is no key.
+
+    Raises:
+        EnvironmentUnfitError: names the ways out.
+    """
+    http = settings.http
+    if keys.is_needed or http.insecure or is_loopback(http.host):
+        return
+    raise EnvironmentUnfitError(
+        f"http.host: got {http.host!r}, which other machines reach, and there are no keys; allowed "
+        "without keys: 127.0.0.1. Make one with 'modelless key create --tenant NAME', or say "
+        "--insecure if something else keeps strangers out"
+    )
+
+
 def last_error(text: str) -> str:
     """The error that a log reports last, without the word ``error``; or its last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -328,8 +371,11 @@ def _make_record_folder(settings: Settings) -> None:
 
 def _wait(
     home: Path, child: subprocess.Popen[bytes], log: Path, on_progress: Progress
-) -> cluster.UpState:
-    """The state of the child once it serves all that it can; its stages are reported meanwhile."""
+) -> tuple[cluster.UpState, Mapping[str, str]]:
+    """The child's state once it serves all that it can, and what it does not serve.
+
+    Its stages are reported meanwhile.
+    """
     end_s = time.monotonic() + PATIENCE_S
     repeated = 0
     while time.monotonic() < end_s:
@@ -346,13 +392,13 @@ def _wait(
         if state is not None and state.pid == child.pid:
             if state.awaits:
                 on_progress(Note(f"not every task is served yet: {state.awaits}"))
-                return state
+                return state, {}
             try:
-                get_json(state.url, "/v2/health/ready", 2.0)
+                ready = get_json(state.operators_url or state.url, "/v2/health/ready", 2.0)
             except ModellessError:
                 pass
             else:
-                return state
+                return state, ready.get("not_served", {})
         time.sleep(POLL_S)
     raise EnvironmentUnfitError(f"it did not become ready within {PATIENCE_S:.0f} s; log: {log}")
 

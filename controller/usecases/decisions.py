@@ -22,6 +22,7 @@ from modelless.controller.history.receipts import (
     receipts_until,
 )
 from modelless.controller.history.why import context_of
+from modelless.controller.live.front.haproxy_launcher import OF_SOCKET, OPERATORS_HEADER
 from modelless.controller.usecases.home import Home, home_folder, open_home
 from modelless.controller.usecases.progress import Note, Progress, ignore
 
@@ -166,7 +167,8 @@ def _ask_gateway(door: Path, receipt_id: str) -> dict[str, Any] | None:
             link.settimeout(_TIMEOUT_S)
             link.connect(str(door))
             connection.sock = link
-            connection.request("GET", f"/modelless/receipts/{receipt_id}")
+            headers = {OPERATORS_HEADER: OF_SOCKET}
+            connection.request("GET", f"/modelless/receipts/{receipt_id}", headers=headers)
             reply = connection.getresponse()
             found = json.loads(reply.read())
     except (OSError, ValueError, http.client.HTTPException):

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from modelless.controller.control.canary_verdict import TrialEvidence, status_of
+from modelless.controller.history.audit import note_act
 from modelless.controller.live.cluster.cluster import read_state
 from modelless.controller.usecases.cluster import status as read_status
 from modelless.controller.usecases.home import Home, home_folder, open_home, user_name
@@ -27,6 +28,7 @@ def promote(
 
     A running cluster loads it within seconds. A canary of the version ends.
     """
+    note_act(home_folder(home), "promote", user_name(), version=version)
     with open_home(home) as registry:
         line = promotion.promote(registry.store, version, user_name(), reason or _REASON)
         _warn_if_unprofiled(registry, line.current_id, on_progress)
@@ -35,6 +37,7 @@ def promote(
 
 def roll_back(variant: str, *, reason: str | None = None, home: Home = None) -> Line:
     """Undo the last change to a variant: its canary, or else its latest promotion."""
+    note_act(home_folder(home), "rollback", user_name(), variant=variant)
     with open_home(home) as registry:
         return promotion.rollback(registry.store, variant, user_name(), reason or _REASON)
 
@@ -63,6 +66,7 @@ def begin_canary(
     other = None
     if against is not None:
         other = parse_path(f"{version.partition('@')[0]}@{against.removeprefix('@')}").version
+    note_act(home_folder(home), "canary", user_name(), version=version, share=share)
     with open_home(home) as registry:
         trial = promotion.begin_trial(
             registry.store, version, share, rules or TrialRules(), user_name(), reason or _REASON,

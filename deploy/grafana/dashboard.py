@@ -79,6 +79,17 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "other limits or other variants.",
         ),
         Panel(
+            "HTTP errors by status",
+            "reqps",
+            {
+                "{{code}}": 'sum by (code) (rate(modelless_http_replies_total{code!="200"}'
+                "[$__rate_interval]))",
+                "HAProxy: {{reason}}": "sum by (reason) "
+                "(rate(modelless_proxy_refusals_total[$__rate_interval]))",
+            },
+            "4xx are requests that no queue has seen; HAProxy: refused before a gateway saw it.",
+        ),
+        Panel(
             "Waiting and open queries",
             "short",
             {

@@ -31,6 +31,7 @@ from modelless.controller.config import Settings
 from modelless.controller.live.cluster import reaper
 from modelless.controller.live.cluster.deployed import write_deployed
 from modelless.controller.live.cluster.loopback import (
+    LOOPBACK,
     absolute_paths,
     check_authentication,
     joining_environment,
@@ -51,6 +52,7 @@ from modelless.controller.live.cluster.run_folder import (
     token_path,
 )
 from modelless.controller.live.front.haproxy_keeper import HAProxyKeeper
+from modelless.controller.live.front.haproxy_launcher import Rules
 from modelless.controller.live.logs import RAY_LOGS
 
 logger = logging.getLogger(__name__)
@@ -103,6 +105,7 @@ class UpState:
         began_ticks: when the process began, as the kernel counts: process ids are used again; 0
             where it does not say.
         awaits: nodes that have room for what, if not every task is served for want of it.
+        operators_url: where operators go; empty if that is ``url``.
     """
 
     pid: int
@@ -110,6 +113,7 @@ class UpState:
     started_at: float
     began_ticks: int = 0
     awaits: str = ""
+    operators_url: str = ""
 
 
 def read_state(home: Path) -> UpState | None:
@@ -176,12 +180,18 @@ class Cluster:
         self._began_at = time.time()
         self._lock = ExitStack()
         self._connects = False
+        self._operators_port = 0
         self.not_served: Mapping[str, str] = {}
 
     @property
     def url(self) -> str:
         """Where clients go."""
-        return f"http://{self._settings.http.host}:{self._settings.http.port}"
+        return self._settings.http.url
+
+    @property
+    def operators_url(self) -> str:
+        """Where operators go, on this machine; ``url`` if they have no port of their own."""
+        return f"http://{LOOPBACK}:{self._operators_port}" if self._operators_port else self.url
 
     def __enter__(self) -> Cluster:
         from modelless.controller.live.knowledge import read_knowledge
@@ -237,20 +247,20 @@ class Cluster:
         """
         end_s = time.monotonic() + most_s
         while time.monotonic() < end_s:
-            if _is_ready(self.url):
+            if _is_ready(self.operators_url):
                 return True
             time.sleep(0.05)
         if self._lacking:
             awaits = "; ".join(self._lacking.values())
             self._on_stage(
                 f"not every task is served yet: {awaits}. What else may be missing is in "
-                f"{self.url}/modelless/status"
+                f"{self.operators_url}/modelless/status"
             )
             self._note_up(awaits)
             return False
         raise EnvironmentUnfitError(
             f"modelless did not become ready within {most_s:.0f} s; "
-            f"GET {self.url}/modelless/status says what could not be loaded"
+            f"GET {self.operators_url}/modelless/status says what could not be loaded"
         )
 
     # -- parts --------------------------------------------------------------------------------
@@ -288,8 +298,11 @@ class Cluster:
         self._on_stage("starting the control loop")
         deployment.start_control(self._home, settings)
         self._on_stage("starting Ray Serve")
+        listens = settings.http.host, settings.http.port
+        if self._keeper is not None:  # HAProxy listens for clients, Serve asks it on loopback
+            listens = LOOPBACK, self._operators_port
         serve.start(
-            http_options={"host": settings.http.host, "port": settings.http.port},
+            http_options={"host": listens[0], "port": listens[1]},
             logging_config={"log_level": "WARNING", "enable_access_log": False},
         )
         for number, pool in enumerate(settings.pools):
@@ -306,22 +319,22 @@ class Cluster:
 
     def _note_up(self, awaits: str = "") -> None:
         ticks = began_ticks(os.getpid())
-        state = UpState(os.getpid(), self.url, self._began_at, ticks, awaits)
+        operators_url = self.operators_url if self._operators_port else ""
+        state = UpState(os.getpid(), self.url, self._began_at, ticks, awaits, operators_url)
         temporary = self._run / "up.json.new"
         temporary.write_text(json.dumps(asdict(state)))
         temporary.replace(self._run / "up.json")
 
     def _start_ray(self, doors: Path, short: Path) -> None:
-        host = self._settings.http.host
         launcher = files = None
         if self._settings.ingress == "haproxy":
-            launcher, binary = write_haproxy_launcher(self._run, host, doors)
+            launcher, binary = write_haproxy_launcher(self._run, self._hold_ports(), doors)
             self._keeper = HAProxyKeeper(doors, binary, self._ports, self._settings.http.port)
             self._keeper.start()
             files = short / empty_folder(self._run / "serve").name
-        environment = ray_environment(host, token_path(self._run), haproxy=launcher, files=files)
+        environment = ray_environment(token_path(self._run), haproxy=launcher, files=files)
         for name in ("RAY_SERVE_HAPROXY_STATS_PORT", "RAY_SERVE_HAPROXY_METRICS_PORT"):
-            environment[name] = str(self._ports.hold(host))
+            environment[name] = str(self._ports.hold(LOOPBACK))
         set_environment(environment | absolute_paths(os.environ))
         self._connect(
             address="local",
@@ -329,6 +342,22 @@ class Cluster:
             num_cpus=cpus_for(self._settings, self._settings.gateways.count or _cores()),
             include_dashboard=False,
             object_store_memory=128 * 2**20,
+        )
+
+    def _hold_ports(self) -> Rules:
+        """Hold the operators' port; returns where HAProxy listens, besides on loopback for Serve.
+
+        The clients' port is held already.
+        """
+        http = self._settings.http
+        operators_host = http.operators_host if http.operators_port else LOOPBACK
+        self._operators_port = self._ports.hold(operators_host, http.operators_port or 0)
+        return Rules(
+            f"{http.host}:{http.port}",
+            f"{operators_host}:{self._operators_port}",
+            http.max_connections_per_source,
+            http.max_requests_per_s_per_source,
+            str(Path(http.tls_certificate).resolve()) if http.tls_certificate else "",
         )
 
     def _join_ray(self, address: str) -> None:

@@ -6,6 +6,7 @@ cluster is on loopback. Each is set before Ray starts, because Ray reads them wh
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import stat
@@ -18,6 +19,7 @@ from modelless.common.errors import EnvironmentUnfitError
 from modelless.controller.live.cluster.deployed import AUTH_MODE
 from modelless.controller.live.cluster.run_folder import SOCKET
 from modelless.controller.live.front import haproxy_launcher
+from modelless.controller.live.front.haproxy_launcher import RULES, Rules
 
 logger = logging.getLogger(__name__)
 
@@ -81,12 +83,13 @@ def set_environment(variables: Mapping[str, str]) -> None:
 
 
 def ray_environment(
-    host: str, token: Path, *, haproxy: Path | None, files: Path | None = None
+    token: Path, *, haproxy: Path | None, files: Path | None = None
 ) -> dict[str, str]:
-    """Environment variables for Ray and Serve, before either is imported.
+    """Environment variables for a Ray of modelless's own and its Serve, before either is imported.
+
+    All of it is held to loopback: it has one machine. Only HAProxy may listen elsewhere.
 
     Args:
-        host: what the HTTP port listens on; on loopback all of Ray is held to loopback too.
         token: file with the token by which Ray's processes, and those that join, know each other.
         haproxy: the launcher to run as HAProxy; None for Serve's own Python proxy.
         files: where Serve keeps what it writes for HAProxy, a folder a node, and HAProxy's socket;
@@ -106,8 +109,7 @@ def ray_environment(
         "RAY_raylet_report_resources_period_milliseconds": "1000",
         "RAY_gcs_pull_resource_loads_period_milliseconds": "5000",
     }
-    if host == LOOPBACK:
-        variables |= _HELD_TO_LOOPBACK
+    variables |= _HELD_TO_LOOPBACK
     if haproxy is not None:
         variables |= {
             **HAPROXY,
@@ -142,7 +144,7 @@ def absolute_paths(environment: Mapping[str, str]) -> dict[str, str]:
     return variables
 
 
-def write_haproxy_launcher(folder: Path, host: str, doors: Path) -> tuple[Path, str]:
+def write_haproxy_launcher(folder: Path, rules: Rules, doors: Path) -> tuple[Path, str]:
     """Write the executable that Serve runs as HAProxy; returns it and HAProxy itself.
 
     See ``haproxy_launcher``.
@@ -153,7 +155,8 @@ def write_haproxy_launcher(folder: Path, host: str, doors: Path) -> tuple[Path, 
     launcher = folder / "haproxy"
     # A path of our own making: double quotes suffice, and a folder with one in its name is refused.
     binary: str = get_haproxy_binary()
-    words = [sys.executable, "-I", "-S", str(script), host, binary, str(doors)]
+    (doors / RULES).write_text(json.dumps(rules))
+    words = [sys.executable, "-I", "-S", str(script), LOOPBACK, binary, str(doors)]
     if any('"' in word or "$" in word or "`" in word for word in words):
         raise ValueError(f"a path with a quote, a dollar or a backtick cannot be used: {words}")
     quoted = " ".join(f'"{word}"' for word in words)

@@ -58,8 +58,8 @@ class HeldPorts:
             self._sockets.append(_bound(host, chosen, shared=True))
         except OSError as error:
             raise EnvironmentUnfitError(
-                f"http.port: {host}:{port} cannot be listened on ({error.strerror}); "
-                "free it, or choose another with --port or http.port"
+                f"http: {host}:{port} cannot be listened on ({error.strerror}); "
+                "free it, or choose another with --port, http.port or http.operators_port"
             ) from None
         return chosen
 

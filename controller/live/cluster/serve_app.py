@@ -22,11 +22,11 @@ from modelless.controller.live.cluster.node_room import REPLICA_CPUS
 from modelless.controller.live.cluster.release import release_of
 from modelless.controller.live.control.control_link import ControlLink
 from modelless.controller.live.front.asgi import answer_with, asgi_app
-from modelless.controller.live.front.bodies import BodyBudget
 from modelless.controller.live.front.gateway import Gateway
 from modelless.controller.live.front.http_server import DoorConnection, door_path, open_door
 from modelless.controller.live.front.receipt_log import ReceiptLog
 from modelless.controller.live.front.remote_workers import RemoteWorkers
+from modelless.controller.live.key_file import KeyFollower
 from modelless.controller.live.knowledge import Rereader, read_knowledge
 from modelless.controller.live.logs import log_to
 from modelless.controller.live.successor import Successor
@@ -80,15 +80,15 @@ class GatewayReplica:
             count=context.world_size,
             receipt_log=ReceiptLog(Path(home), replica_id, checked.history),
             successor=successor,
+            keys=KeyFollower(Path(home)),
         )
-        budget = BodyBudget(max(checked.limits.max_bodies_bytes, checked.http.max_body_bytes))
-        answer_with(self._gateway.frontend, budget)
+        answer_with(self._gateway.frontend)
         self._gateway.start()
         await successor.wait(lambda: self._gateway.frontend.is_ready)
         self._door = door_path(Path(doors), replica_id) if doors is not None else None
         if self._door is not None:
             self._server, self._connections = await open_door(
-                self._gateway.frontend, str(self._door), checked.limits.max_connections, budget
+                self._gateway.frontend, str(self._door), checked.limits.max_connections
             )
 
     def reconfigure(self, user_config: object, rank: ReplicaRank) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 
 from modelless.common.errors import EnvironmentUnfitError, InvalidInputError, ModellessError
 from modelless.controller.assembly import check_policies
-from modelless.controller.config import PoolSettings, Settings, parse_settings
+from modelless.controller.config import HttpSettings, PoolSettings, Settings, parse_settings
 from modelless.controller.live.cluster.cluster import UpState, read_state
 from modelless.controller.live.cluster.deployed import (
     AUTH_MODE,
@@ -39,7 +39,10 @@ from modelless.controller.live.cluster.run_folder import current_folder, token_p
 
 # Which settings a cluster that serves goes on with, and whether there is room for one more.
 
-_FIXED = (("http", "host"), ("http", "port"), ("", "ingress"))
+_FIXED = (
+    *(("http", key) for key in HttpSettings.model_fields if key != "max_body_bytes"),
+    ("", "ingress"),
+)
 """Sections and keys of what HAProxy and Ray Serve were started with."""
 
 
@@ -333,7 +336,7 @@ def _joined(deployed: Deployed, home: Path, settings: Settings) -> Iterator[None
     run = home.resolve() / "run"
     if deployed.is_own:
         launcher = run / "haproxy" if settings.ingress == "haproxy" else None
-        set_environment(ray_environment(settings.http.host, token_path(run), haproxy=launcher))
+        set_environment(ray_environment(token_path(run), haproxy=launcher))
     else:
         os.environ.update(joining_environment(deployed.address))
         os.environ.pop("RAY_ADDRESS", None)

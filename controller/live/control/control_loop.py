@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from modelless.controller.api.feedback import Feedback
+from modelless.controller.api.tenants import TenantUse
 from modelless.controller.config import Settings
 from modelless.controller.control.machine import DEFAULT_TIMES, ControlTimes
 from modelless.controller.control.messages import (
@@ -46,7 +47,9 @@ from modelless.controller.live.control.predictions import (
     predictions_status,
 )
 from modelless.controller.live.control.residency_totals import ResidencyTotals
+from modelless.controller.live.control.tenant_totals import TenantTotals
 from modelless.controller.live.control.version_store import VersionStore
+from modelless.controller.live.front.haproxy_counts import ProxyCounts
 from modelless.controller.live.knowledge import Knowledge, Rereader, read_knowledge
 from modelless.controller.live.logs import log_to
 from modelless.controller.live.messages import Orders
@@ -180,7 +183,15 @@ class ControlLoop:
             knowledge, Rereader(home, settings), self._versions.watch, lambda _: None, self._learn
         )
         self._following = asyncio.create_task(follower.follow_forever())
+        self._tenants = TenantTotals(home, time.time())
+        self._proxy_counts = ProxyCounts(home / "run" / "doors")
+        self._noting: asyncio.Task[None] | None = None
         self._has_begun = True
+
+    async def _note(self) -> None:
+        """Fetch what HAProxy refused, and keep what tenants spent."""
+        self._metrics.proxy_refusals = await asyncio.to_thread(self._proxy_counts.read)
+        await asyncio.to_thread(self._tenants.write)
 
     async def close(self) -> None:
         """Write what is recorded, and the history, to their ends: this process is ended next."""
@@ -188,6 +199,7 @@ class ControlLoop:
             if self._tape is not None:
                 await asyncio.to_thread(self._tape.close)
             await self._history.finish()
+            await asyncio.to_thread(self._tenants.write)
 
     def is_for(self, home: Path, settings: Settings, release: str) -> bool:
         """Whether it was started with these, from this code."""
@@ -239,6 +251,7 @@ class ControlLoop:
             control.is_settled(time.monotonic()),
             predecessor_id,
             lacking,
+            self._tenants.of_others(member_id),
         )
 
     async def leave(self, report: MemberReport, feedback: Sequence[Feedback] = ()) -> None:
@@ -246,6 +259,7 @@ class ControlLoop:
         self._begin()
         self._mailboxes.pop(report.member_id, None)
         self._count(report, feedback)
+        self._tenants.remove(report.member_id)
         self._handle(MemberLeft(report))
 
     async def called(self, member_id: str) -> bool:
@@ -277,6 +291,8 @@ class ControlLoop:
             "drifted": drifts_status(reports),
             "residency": self._residency.status(),
             "outcomes": dict(self._totals),
+            "replies": {str(code): count for code, count in sorted(self._metrics.replies.items())},
+            "proxy_refusals": dict(self._metrics.proxy_refusals),
             "served_by_variant": dict(self._served),
             "trials": control.trials_status(time.monotonic()),
             "began_s": round(self._started_s, 1),
@@ -292,6 +308,9 @@ class ControlLoop:
         for variant_id, count in report.served.items():
             self._served[variant_id] = self._served.get(variant_id, 0) + count
         self._metrics.add(report)
+        if report.tenants:
+            used = {name: TenantUse(*use) for name, use in report.tenants.items()}
+            self._tenants.add(report.member_id, used, report.interval_s, time.time())
         self._drift_notes.add(report.drifts)
         self._last_run.count(report.served, time.monotonic())
         self._residency.add(report)
@@ -335,6 +354,7 @@ class ControlLoop:
             self._history.add(effect.entries)
         elif isinstance(effect, ForgetMember):
             logger.warning("%s has not reported for too long: forgotten", effect.member_id)
+            self._tenants.remove(effect.member_id)
             self._mailboxes.pop(effect.member_id, None)
         elif isinstance(effect, VersionEffect):
             self._versions.write(effect)
@@ -358,9 +378,12 @@ class ControlLoop:
         now_s = time.monotonic()
         held = (report.ready_bytes.keys() for report in self._control.reports)
         self._last_run.hold(frozenset().union(*held), now_s)
-        if self._export is not None and now_s - self._exported_s >= EXPORT_S:
+        if now_s - self._exported_s >= EXPORT_S:
             self._exported_s = now_s
-            self._export(self._metrics.scalars())
+            if self._noting is None or self._noting.done():
+                self._noting = asyncio.get_running_loop().create_task(self._note())
+            if self._export is not None:
+                self._export(self._metrics.scalars())
 
     def _mailbox(self, member_id: str) -> _Mailbox:
         return self._mailboxes.setdefault(member_id, _Mailbox())

@@ -56,6 +56,14 @@ FAMILIES: Mapping[str, Family] = {
     "modelless_refusals_total": Family(
         "counter", ("task", "reason"), "Refused queries, by reason."
     ),
+    "modelless_http_replies_total": Family(
+        "counter",
+        ("code",),
+        "HTTP replies of the gateways by status, refusals of all kinds included.",
+    ),
+    "modelless_proxy_refusals_total": Family(
+        "counter", ("reason",), "What HAProxy refused itself; no gateway has seen it."
+    ),
     "modelless_unmet_queries_total": Family(
         "counter", ("task",), "Queries for which no suitable variant was loaded."
     ),
@@ -123,6 +131,10 @@ class ClusterMetrics:
     Args:
         device_classes: by name, for their prices.
         reports: the members' last reports.
+
+    Attributes:
+        replies: HTTP replies by status.
+        proxy_refusals: what HAProxy refused, by reason; set by the owner.
     """
 
     def __init__(
@@ -136,12 +148,15 @@ class ClusterMetrics:
         self._meters = Meters()
         self._changes: Counter[tuple[str, str, str]] = Counter()
         self._unmet: Counter[str] = Counter()
+        self.replies: Counter[int] = Counter()
+        self.proxy_refusals: Mapping[str, int] = {}
         self._device_s: dict[str, float] = {}
 
     def add(self, report: MemberReport) -> None:
         """Add what a member counted since its last report."""
         self._meters.add(report.meters)
         self._changes.update((c.kind, c.variant_id, c.reason.value) for c in report.changes)
+        self.replies.update(report.replies)
         for scope, queries in report.unmet.items():
             self._unmet[_task(scope)] += queries
         if report.state is not None:
@@ -194,6 +209,10 @@ class ClusterMetrics:
             add("modelless_queries_total", (_task(scope), outcome), queries)
         for (scope, reason), queries in self._meters.refusals.items():
             add("modelless_refusals_total", (_task(scope), reason), queries)
+        for status, replies in self.replies.items():
+            add("modelless_http_replies_total", (str(status),), replies)
+        for reason, requests in self.proxy_refusals.items():
+            add("modelless_proxy_refusals_total", (reason,), requests)
         for task, queries in self._unmet.items():
             add("modelless_unmet_queries_total", (task,), queries)
         for (variant_id, device_class), counts in self._meters.batches.items():

@@ -12,55 +12,69 @@ from collections.abc import Mapping
 from typing import Any
 
 from modelless.common.errors import ModellessError
-from modelless.controller.api.v2_reply import Reply, render_error
-from modelless.controller.live.front.bodies import BodyBudget
-from modelless.controller.live.front.http_server import Frontend
+from modelless.controller.api.v2_reply import Reply, render_error, with_request_id
+from modelless.controller.live.front.access import OPERATORS
+from modelless.controller.live.front.bodies import allowed_s, check_pace
+from modelless.controller.live.front.http_server import REQUEST_IDS, Frontend
 
-_here: list[tuple[Frontend, BodyBudget]] = []
-"""The frontend of this process, and its budget: a replica has a process to itself."""
+_here: list[Frontend] = []
+"""The frontend of this process: a replica has a process to itself."""
 
 
-def answer_with(frontend: Frontend, budget: BodyBudget) -> None:
-    """From now on the frontend answers, with so much memory for bodies."""
-    _here[:] = [(frontend, budget)]
+def answer_with(frontend: Frontend) -> None:
+    """From now on the frontend answers."""
+    _here[:] = [frontend]
 
 
 async def asgi_app(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
     """The way in through Serve's own HTTP server: the same frontend, for where there is no door."""
     if scope["type"] != "http":
         return
-    frontend, budget = _here[0]
+    frontend = _here[0]
+    budget = frontend.budget
     loop = asyncio.get_running_loop()
     arrival_s = time.monotonic()
     body = bytearray()
+    raw_path = scope.get("raw_path") or scope["path"].encode()
     answered: asyncio.Future[Reply] = loop.create_future()
+
+    def age_s() -> float:
+        return time.monotonic() - arrival_s
 
     def respond(reply: Reply) -> None:
         if not answered.done():
             answered.set_result(reply)
 
-    query_id: int | None = None
+    number: int | None = None
     try:
         while True:
-            message = await receive()
+            try:
+                async with asyncio.timeout_at(loop.time() + allowed_s(len(body)) - age_s()):
+                    message = await receive()
+            except TimeoutError:
+                check_pace(len(body), age_s())
+                continue
             if message["type"] == "http.disconnect":
                 return
             part = message.get("body", b"")
-            frontend.limits.check_body_bytes(len(body) + len(part))
+            frontend.limits.check_body_bytes(len(body) + len(part), raw_path)
             budget.take(len(part))
             body += part
             if not message.get("more_body"):
                 break
-        raw_path = scope.get("raw_path") or scope["path"].encode()
-        query_id = frontend.on_request(
-            scope["method"], raw_path, list(scope["headers"]), memoryview(body), arrival_s, respond
+        # Only what came through HAProxy and a door can be an operator's.
+        headers = [pair for pair in scope["headers"] if pair[0] != OPERATORS]
+        number = frontend.on_request(
+            scope["method"], raw_path, headers, memoryview(body), arrival_s, respond
         )
         reply = await answered
     except ModellessError as error:
         reply = render_error(error)
     finally:
         budget.give(len(body))
-        if query_id is not None and (not answered.done() or answered.cancelled()):
-            frontend.on_abandoned(query_id)
+        if number is not None and (not answered.done() or answered.cancelled()):
+            frontend.on_abandoned(number)
+    reply = with_request_id(reply, REQUEST_IDS.of(scope["headers"]))
+    frontend.replies[reply.status] += 1
     await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
     await send({"type": "http.response.body", "body": reply.body})

@@ -1,12 +1,36 @@
-"""Memory for request bodies: a bound on all that one gateway holds, however many clients come."""
+"""Request bodies: a bound on all that one gateway holds, and a least rate at which each arrives."""
 
 from __future__ import annotations
 
+import threading
+from typing import Final
+
 from modelless.common.errors import OverloadedError
+from modelless.controller.api.v2_errors import TooSlowError
+
+GRACE_S: Final = 10.0
+LEAST_BYTES_PER_S: Final = 16_384
+"""A body may take ``GRACE_S``, and a second for each so many of its bytes that are there."""
+
+
+def allowed_s(size_bytes: int) -> float:
+    """Return how long a body may take of which so many bytes are there."""
+    return GRACE_S + size_bytes / LEAST_BYTES_PER_S
+
+
+def check_pace(size_bytes: int, age_s: float) -> None:
+    """Raise TooSlowError if ``size_bytes`` of a body are too little after ``age_s`` seconds."""
+    if age_s > allowed_s(size_bytes):
+        raise TooSlowError(
+            f"body: got {size_bytes} bytes in {age_s:.0f} s; allowed: {LEAST_BYTES_PER_S} bytes a "
+            f"second after the first {GRACE_S:.0f} s. Send it faster, or less of it."
+        )
 
 
 class BodyBudget:
     """Bytes that bodies may take together, from their first byte to the answer.
+
+    Safe to use from several threads: bodies are decompressed in one of their own.
 
     Args:
         max_bytes: of all of them.
@@ -15,6 +39,7 @@ class BodyBudget:
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.used_bytes = 0
+        self._lock = threading.Lock()
 
     def take(self, size_bytes: int) -> None:
         """Set so many bytes aside.
@@ -22,13 +47,15 @@ class BodyBudget:
         Raises:
             OverloadedError: there are none left.
         """
-        if self.used_bytes + size_bytes > self.max_bytes:
-            raise OverloadedError(
-                f"{self.used_bytes} bytes of queries are being read, wait or run; with "
-                f"{size_bytes} more that would be over {self.max_bytes}; try again"
-            )
-        self.used_bytes += size_bytes
+        with self._lock:
+            if self.used_bytes + size_bytes > self.max_bytes:
+                raise OverloadedError(
+                    f"{self.used_bytes} bytes of queries are being read, wait or run; with "
+                    f"{size_bytes} more that would be over {self.max_bytes}; try again"
+                )
+            self.used_bytes += size_bytes
 
     def give(self, size_bytes: int) -> None:
         """They are not needed any more."""
-        self.used_bytes -= size_bytes
+        with self._lock:
+            self.used_bytes -= size_bytes

@@ -11,9 +11,10 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from modelless.common.errors import InvalidInputError, ModellessError, NotFoundError
-from modelless.controller.api.feedback import Feedback, judge, parse_feedback
+from modelless.controller.api.feedback import Feedback, judge
 from modelless.controller.dispatch.receipts import Receipt
 from modelless.controller.dispatch.trials import Answer, TrialArms
+from modelless.controller.live.front.receipt_tags import ReceiptTags
 from modelless.controller.live.messages import Orders
 from modelless.variants.metrics.outputs import ClassOutput
 from modelless.variants.vocabulary import Task
@@ -35,13 +36,22 @@ class FeedbackDesk:
         gateway_id: begins the receipt ids of this gateway's answers.
         arms: counts the answers of trials.
         tasks: all tasks, by name.
+        tags: of the gateway's receipts.
     """
 
-    def __init__(self, gateway_id: str, arms: TrialArms, tasks: Mapping[str, Task]) -> None:
+    def __init__(
+        self,
+        gateway_id: str,
+        arms: TrialArms,
+        tasks: Mapping[str, Task],
+        tags: ReceiptTags | None = None,
+    ) -> None:
         self.arms = arms
+        self.tags = tags or ReceiptTags()
         self._gateway_id = gateway_id
         self._tasks = tasks
         self._outputs: dict[str, ClassOutput | None] = {}
+        self._indices: dict[str, dict[str, int]] = {}
         self._elsewhere: deque[Feedback] = deque(maxlen=ELSEWHERE_KEPT)
         self._gateways: dict[str, int] = {}  # by id, the number of the last orders that mention it
         self._orders = 0
@@ -53,20 +63,24 @@ class FeedbackDesk:
         """Count a query of the task that was answered with these outputs."""
         self.arms.count_answer(receipt, partial(self._classes, outputs, task))
 
-    def accept_feedback(self, body: bytes) -> dict[str, int]:
+    def accept_feedback(self, feedback: Sequence[Feedback], owner: str = "") -> dict[str, int]:
         """Count a client's feedback; return how many entries counted, or not.
 
+        Args:
+            feedback: the entries.
+            owner: the tenant of the client's key; empty where there are no keys.
+
         Raises:
-            InvalidInputError: the body is malformed, or an entry does not fit its answer; those
-                before it have counted.
-            NotFoundError: some entries are on answers of unknown gateways; none counts.
+            InvalidInputError: an entry does not fit its answer; those before it have counted.
+            NotFoundError: some entries are on answers of unknown gateways, or on answers that this
+                tenant never got; none counts.
         """
-        feedback = parse_feedback(body)
         self._check_gateways(feedback)
+        self._check_tags(feedback, owner)
         became = {"counted": 0, "passed_on": 0, "ignored": 0}
         for told in feedback:
             if told.gateway_id != self._gateway_id:
-                self._elsewhere.append(told)
+                self._elsewhere.append(told._replace(owner=owner))
                 became["passed_on"] += 1
             else:
                 became["counted" if self._count(told) else "ignored"] += 1
@@ -84,6 +98,8 @@ class FeedbackDesk:
             oldest = self._orders - GRACE_ORDERS
             self._gateways = {id_: last for id_, last in self._gateways.items() if last >= oldest}
         for told in orders.feedback:
+            if not self._is_owner(told, told.owner):
+                continue
             try:
                 self._count(told)
             except ModellessError as error:  # the client has its answer already
@@ -112,9 +128,23 @@ class FeedbackDesk:
                 f"{'it' if len(unknown) == 1 else 'these'} out; none of the others has counted yet."
             )
 
+    def _check_tags(self, feedback: Sequence[Feedback], owner: str) -> None:
+        for number, told in enumerate(feedback):
+            if told.gateway_id == self._gateway_id and not self._is_owner(told, owner):
+                raise NotFoundError(
+                    f"feedback.{number}.receipt_id: got no receipt of yours; allowed: a reply's "
+                    "parameters.receipt_id, whole. Leave the entry out; none has counted yet."
+                )
+
+    def _is_owner(self, told: Feedback, owner: str) -> bool:
+        return self.tags.fits(told.query_id, owner, told.tag)
+
     def _count(self, told: Feedback) -> bool:
         def of_answer(answer: Answer) -> tuple[bool, ...]:
-            return judge(answer, told, self._tasks[answer.task])
+            task = self._tasks[answer.task]
+            if task.name not in self._indices:
+                self._indices[task.name] = {name: i for i, name in enumerate(task.labels)}
+            return judge(answer, told, task, self._indices[task.name])
 
         return self.arms.count_feedback(told.query_id, of_answer)
 

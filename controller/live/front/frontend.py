@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 from numpy.typing import NDArray
 
 from modelless.common.errors import ModellessError, NotFoundError
 from modelless.controller.api import v2_metadata as metadata
+from modelless.controller.api.feedback import Feedback, parse_feedback
+from modelless.controller.api.keys import Key
 from modelless.controller.api.v2_errors import MethodNotAllowedError, NoSuchPathError
-from modelless.controller.api.v2_headers import decode_body, read_headers
+from modelless.controller.api.v2_headers import RequestHeaders, decode_body, read_headers
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import (
     Headers,
@@ -23,6 +27,7 @@ from modelless.controller.api.v2_reply import (
 )
 from modelless.controller.api.v2_request import InferRequest, check_outputs, parse_infer
 from modelless.controller.api.v2_routes import Endpoint, Route, route
+from modelless.controller.config import Settings
 from modelless.controller.control.served_versions import Service
 from modelless.controller.dispatch.dispatcher import Dispatcher
 from modelless.controller.dispatch.messages import (
@@ -40,7 +45,11 @@ from modelless.controller.dispatch.messages import (
     WakeAt,
 )
 from modelless.controller.history.receipts import receipt_document
+from modelless.controller.live.front.access import Access, operator_of
+from modelless.controller.live.front.aside import Aside
+from modelless.controller.live.front.bodies import BodyBudget
 from modelless.controller.live.front.feedback import FeedbackDesk
+from modelless.controller.live.front.haproxy_launcher import OF_SOCKET
 from modelless.controller.live.front.replies import error_of, reply_parameters
 from modelless.controller.live.servable import Servable
 from modelless.policies.reasons import Reason
@@ -52,7 +61,7 @@ logger = logging.getLogger(__name__)
 
 Tensors = Mapping[str, NDArray[Any]]
 Respond = Callable[[Reply], None]
-RECEIPTS_PATH = b"/modelless/receipts/"
+_T = TypeVar("_T")
 
 
 class RunBatch(NamedTuple):
@@ -64,6 +73,56 @@ class RunBatch(NamedTuple):
     inputs: Sequence[Tensors]
 
 
+class _Read(NamedTuple):
+    """A query's body, read and checked: what was asked, its tensors and their items."""
+
+    request: InferRequest
+    tensors: Tensors
+    items: int
+
+
+class _Room:
+    """Memory that one request takes of a budget besides its body."""
+
+    def __init__(self, budget: BodyBudget) -> None:
+        self._budget = budget
+        self._taken_bytes = 0
+
+    def take(self, size_bytes: int) -> None:
+        self._budget.take(size_bytes)
+        self._taken_bytes += size_bytes
+
+    def give_back(self) -> None:
+        self._budget.give(self._taken_bytes)
+        self._taken_bytes = 0
+
+
+@dataclass(slots=True)
+class _ReadAside:
+    """A request that is read in the other thread: its memory, and the query that it becomes."""
+
+    room: _Room
+    query_id: int = 0
+
+
+def _read_query(
+    body: bytes | memoryview,
+    said: RequestHeaders,
+    limits: Limits,
+    scope: Scope,
+    room: _Room,
+    slos: Mapping[str, Mapping[str, Any]],
+) -> _Read:
+    """Read the body of a query for ``scope``; ``room`` is for what it is in plain."""
+    if said.content_encoding is not None:
+        only_json = said.json_length is None
+        most_bytes = limits.max_json_bytes if only_json else limits.max_body_bytes
+        body = decode_body(body, said.content_encoding, most_bytes, room.take)
+    request = parse_infer(body, said.json_length, limits, said.parameters, slos)
+    check_outputs(request, scope.task)
+    return _Read(request, *check_inputs(scope.task, request.tensors))
+
+
 @dataclass(slots=True)
 class _Open:
     request: InferRequest
@@ -71,6 +130,18 @@ class _Open:
     model_name: str
     tensors: Tensors
     respond: Respond
+    owner: str  # the tenant of the key; empty where there are no keys
+
+
+def _owner(key: Key | None) -> str:
+    return key.tenant if key is not None else ""
+
+
+def _not_found(found: Route) -> NotFoundError:
+    return NotFoundError(
+        f"there is no task {found.name!r:.130}, or no version of it that you asked for, for you. "
+        "POST /v2/repository/index lists the tasks"
+    )
 
 
 class V2Frontend:
@@ -90,8 +161,11 @@ class V2Frontend:
         wake_at: asks for a ``Tick`` at a time of the clock, seconds.
         answer_metrics: answers ``GET /metrics``, now or later.
         check_health: raises an error if the process cannot serve any more.
+        budget: of the memory for bodies.
+        access: who may do what; None: everybody may do everything.
 
     Attributes:
+        replies: how many replies had each HTTP status, since the gateway's last report.
         is_at_rest: whether no worker is kept just now; the first query starts one.
         is_draining: whether the process is about to end: then it is not ready, but still answers.
         on_load_wanted: called when a query begins to wait for a load that no other waits for.
@@ -112,8 +186,13 @@ class V2Frontend:
         wake_at: Callable[[float], None],
         answer_metrics: Callable[[Respond], None],
         check_health: Callable[[], None],
+        budget: BodyBudget | None = None,
+        access: Access | None = None,
     ) -> None:
         self.limits = limits
+        self._access = access or Access(Settings())
+        self.budget = budget or BodyBudget(limits.max_body_bytes)
+        self.replies: Counter[int] = Counter()
         self.is_at_rest = False
         self.is_draining = False
         self.on_load_wanted: Callable[[], None] = lambda: None
@@ -134,6 +213,8 @@ class V2Frontend:
         self._next_query_id = 0
         self._service = Service()
         self._desk = desk
+        self._aside = Aside()
+        self._read_aside: dict[int, _ReadAside] = {}
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -149,16 +230,18 @@ class V2Frontend:
         """Answer one HTTP request; see ``door.Frontend``."""
         try:
             found = route(method, path)
+            key = self._access.check(found.endpoint, headers)
             if found.endpoint is Endpoint.INFER:
-                return self._infer(found, headers, body, arrival_s, respond)
+                return self._infer(found, headers, body, arrival_s, respond, key)
             if found.endpoint is Endpoint.FEEDBACK:
-                self.limits.check_body_bytes(len(body))
-                respond(render_json(self._desk.accept_feedback(bytes(body))))
+                return self._take_feedback(body, respond, _owner(key))
+            if found.endpoint is Endpoint.RECEIPT:
+                respond(render_json(self._tell(found.name, key, operator_of(headers) == OF_SOCKET)))
                 return None
             if found.endpoint is Endpoint.METRICS:
                 self._answer_metrics(respond)
                 return None
-            respond(self._describe(found, method, path))
+            respond(self._describe(found, method, path, key))
         except ModellessError as error:
             respond(render_error(error))
         except Exception as error:
@@ -166,10 +249,26 @@ class V2Frontend:
             respond(render_error(error))
         return None
 
-    def on_abandoned(self, query_id: int) -> None:
-        """Cancel a query whose client closed its connection."""
-        if self._open.pop(query_id, None) is not None:
-            self.decide(QueryCancelled(query_id))
+    def on_abandoned(self, number: int) -> None:
+        """Cancel a request whose client closed its connection."""
+        if number < 0:
+            self._aside.cancel(number)
+            found = self._read_aside.pop(number, None)
+            if found is None or not found.query_id:  # its memory is still in use
+                return
+            found.room.give_back()
+            number = found.query_id
+        if self._close(number) is not None:
+            self.decide(QueryCancelled(number))
+
+    def take_replies(self) -> dict[int, int]:
+        """Return how many replies had each HTTP status since the last call."""
+        taken, self.replies = self.replies, Counter()
+        return dict(taken)
+
+    def close(self) -> None:
+        """Read no more large bodies."""
+        self._aside.close()
 
     def _infer(
         self,
@@ -178,20 +277,93 @@ class V2Frontend:
         body: bytes | memoryview,
         arrival_s: float,
         respond: Respond,
+        key: Key | None,
     ) -> int:
         said = read_headers(headers, self.limits)
-        if said.content_encoding is not None:
-            body = decode_body(bytes(body), said.content_encoding, self.limits)
-        request = parse_infer(body, said.json_length, self.limits, said.parameters)
-        scope = self._resolve(found)
+        scope = self._resolve(found, key)
         if not self._is_served(scope.name):
             self.servable.check(scope)
-        check_outputs(request, scope.task)
-        tensors, items = check_inputs(scope.task, request.tensors)
+        room = _Room(self.budget)
+        slos = self._access.slos(key)
+        read = partial(_read_query, body, said, self.limits, scope, room, slos)
+        json_bytes = len(body) if said.json_length is None else said.json_length
+        if (
+            said.content_encoding is None
+            and json_bytes <= self.limits.small_json_bytes
+            and len(body) <= self.limits.small_body_bytes
+        ):
+            return self._enter(found, scope, arrival_s, key, respond, read())
+        enter = partial(self._enter, found, scope, arrival_s, key)
+        return self._set_aside(read, enter, respond, room)
+
+    def _take_feedback(self, body: bytes | memoryview, respond: Respond, owner: str) -> int | None:
+        def count(respond: Respond, feedback: Sequence[Feedback]) -> int:
+            respond(render_json(self._desk.accept_feedback(feedback, owner)))
+            return 0
+
+        read = partial(parse_feedback, body, self.limits)
+        if len(body) > self.limits.small_json_bytes:
+            return self._set_aside(read, count, respond, _Room(self.budget))
+        count(respond, read())
+        return None
+
+    def _set_aside(
+        self,
+        read: Callable[[], _T],
+        go_on: Callable[[Respond, _T], int],
+        respond: Respond,
+        room: _Room,
+    ) -> int:
+        """Read a request in the other thread; returns a number for ``on_abandoned``.
+
+        Args:
+            read: reads it, in the thread.
+            go_on: answers what was read, now or later; returns the query's id.
+            respond: takes the answer.
+            room: given back with the answer, or when the client goes away.
+        """
+
+        def answer(reply: Reply) -> None:
+            self._read_aside.pop(number, None)
+            room.give_back()
+            respond(reply)
+
+        def done(result: _T | Exception) -> None:
+            found = self._read_aside.get(number)
+            if found is None:  # the client went away
+                room.give_back()
+                return
+            try:
+                if not isinstance(result, Exception):
+                    found.query_id = go_on(answer, result)
+                    return
+            except Exception as error:  # noqa: BLE001  (it is answered)
+                result = error
+            if not isinstance(result, ModellessError):
+                logger.error("a request could not be answered", exc_info=result)
+            answer(render_error(result))
+            result.__traceback__ = None  # its frames hold the body, and they each other
+
+        number = self._aside.begin(read, done)
+        self._read_aside[number] = _ReadAside(room)
+        return number
+
+    def _enter(
+        self,
+        found: Route,
+        scope: Scope,
+        arrival_s: float,
+        key: Key | None,
+        respond: Respond,
+        read: _Read,
+    ) -> int:
+        """Hand a query to the dispatcher; returns its id."""
+        request = read.request
+        tenant = self._access.tenant_of(request, key)
+        self._access.admit(tenant, key, self._clock())
         slo = request.slo
         latency_s = slo.latency_ms / 1e3 if slo.latency_ms is not None else self._default_latency_s
         self._next_query_id += 1
-        tenant = request.tenant or ""
         query = QueryView(
             query_id=self._next_query_id,
             scope=self._desk.arms.assign_arm(scope.name, self._next_query_id, tenant),
@@ -200,28 +372,49 @@ class V2Frontend:
             min_accuracy_percent=slo.min_accuracy or 0.0,
             max_cost_usd=slo.max_cost_usd if slo.max_cost_usd is not None else float("inf"),
             priority=slo.priority,
-            items=items,
-            batch_key=tuple(array.shape[1:] for array in tensors.values()),
+            items=read.items,
+            batch_key=tuple(array.shape[1:] for array in read.tensors.values()),
             tenant=tenant,
             serve_late=slo.serves_late,
             has_default_deadline=slo.latency_ms is None,
         )
-        self._open[query.query_id] = _Open(request, scope, found.name, tensors, respond)
+        self._open[query.query_id] = _Open(
+            request, scope, found.name, read.tensors, respond, _owner(key)
+        )
         try:
             effects = self._dispatcher.handle(QueryArrived(query), self._clock())
         except Exception:
-            self._open.pop(query.query_id, None)
+            self._close(query.query_id)
             raise
         self._carry_out(effects)
         return query.query_id
 
-    def _resolve(self, found: Route) -> Scope:
-        key = (found.name, found.version)
-        scope = self._scopes.get(key)
+    def _close(self, query_id: int, cost_usd: float = 0.0) -> _Open | None:
+        """Forget an open query, if it is still open; its tenant pays what it cost."""
+        found = self._open.pop(query_id, None)
+        if found is not None and found.owner:
+            self._access.books.close(found.owner, cost_usd)
+        return found
+
+    def _resolve(self, found: Route, key: Key | None) -> Scope:
+        """Return what a request names.
+
+        Raises:
+            NotFoundError: there is none, or it is another tenant's: the error is the same.
+        """
+        asked = (found.name, found.version)
+        scope = self._scopes.get(asked)
         if scope is None:
-            scope = self._look_up(*key)
+            try:
+                scope = self._look_up(*asked)
+            except NotFoundError:
+                if self._access.has_private:  # what was probably meant may be another's
+                    raise _not_found(found) from None
+                raise
             if len(self._scopes) < 4096:
-                self._scopes[key] = scope
+                self._scopes[asked] = scope
+        if not self._access.sees(scope.name, key):
+            raise _not_found(found)
         return scope
 
     def _look_up(self, name: str, version: str | None) -> Scope:
@@ -247,14 +440,14 @@ class V2Frontend:
         self._scopes.clear()
         self._desk.arms.set_trials(service.trials)
 
-    def _describe(self, found: Route, method: str, path: bytes) -> Reply:
+    def _describe(self, found: Route, method: str, path: bytes, key: Key | None) -> Reply:
         endpoint = found.endpoint
         if endpoint is Endpoint.SERVER_METADATA:
             return metadata.server_metadata()
         if endpoint is Endpoint.HEALTH_LIVE:
             return metadata.server_live(self._health_problem())
         if endpoint is Endpoint.HEALTH_READY:
-            not_served = self.servable.not_served
+            not_served = self._visible(self.servable.not_served, None)
             return metadata.server_ready(self.is_ready and not self.is_draining, not_served)
         if endpoint is Endpoint.METHOD_NOT_ALLOWED:
             raise MethodNotAllowedError(method, found.allow)
@@ -263,16 +456,13 @@ class V2Frontend:
                 metadata.ModelEntry(
                     name, "", self._is_served(name), self.servable.not_served.get(name, "")
                 )
-                for name in self._catalog.tasks
+                for name in self._visible(self._catalog.tasks, key)
             )
         if endpoint is Endpoint.NOT_FOUND:
-            asked = path.partition(b"?")[0]
-            if asked == b"/modelless/status" and method == "GET":
-                return render_json(dict(self._status()))
-            if asked.startswith(RECEIPTS_PATH) and method == "GET":
-                return render_json(self._tell(asked[len(RECEIPTS_PATH) :].decode("latin-1")))
             raise NoSuchPathError(path)
-        scope = self._resolve(found)
+        if endpoint is Endpoint.STATUS:
+            return render_json(dict(self._status()))
+        scope = self._resolve(found, key)
         if endpoint is Endpoint.MODEL_READY:
             problem = self.servable.problem(scope)
             return metadata.model_ready(found.name, self._is_served(scope.name), problem)
@@ -282,10 +472,16 @@ class V2Frontend:
         versions = [str(variant.version) for variant in scope.variants] if narrowed else ["1"]
         return metadata.model_metadata(found.name, scope.task, versions)
 
-    def _tell(self, receipt_id: str) -> dict[str, Any]:
+    def _visible(self, tasks: Mapping[str, _T], key: Key | None) -> dict[str, _T]:
+        return {name: each for name, each in tasks.items() if self._access.sees(name, key)}
+
+    def _tell(self, receipt_id: str, key: Key | None, is_owner: bool) -> dict[str, Any]:
         """Return the receipt of one of this gateway's queries, as plain JSON."""
-        gateway_id, _, number = receipt_id.rpartition("-")
+        gateway_id, _, rest = receipt_id.rpartition("-")
+        number, _, tag = rest.partition(".")
         known = gateway_id == self._gateway_id and number.isascii() and number.isdigit()
+        if known and not is_owner and (key is None or not key.allows("operate")):
+            known = self._desk.tags.fits(int(number), _owner(key), tag)
         receipt = self._dispatcher.receipt(int(number)) if known else None
         if receipt is None:
             raise NotFoundError(f"gateway {self._gateway_id} has no receipt {receipt_id!r:.80}")
@@ -364,20 +560,22 @@ class V2Frontend:
                 self._outputs.pop(query_id, None)
 
     def _complete(self, effect: Complete) -> None:
-        found = self._open.pop(effect.query_id, None)
+        found = self._open.get(effect.query_id)
         receipt = self._dispatcher.receipt(effect.query_id)
         if found is None or receipt is None:
+            self._close(effect.query_id)
             return
         variant = self._catalog.versions[receipt.variant_id]
+        receipt_id = self._receipt_id(effect.query_id, found.owner)
+        parameters = reply_parameters(receipt, variant.accuracy, receipt_id)
+        self._close(effect.query_id, parameters.get("cost_usd", 0.0))
         try:
             body, headers = render_infer(
                 found.request,
                 self._outputs[effect.query_id],
                 model_name=found.model_name,
                 model_version=str(variant.version),
-                parameters=reply_parameters(
-                    receipt, variant.accuracy, self._receipt_id(effect.query_id)
-                ),
+                parameters=parameters,
                 labels=found.scope.task.labels,
             )
             reply = Reply(200, body, headers)
@@ -389,15 +587,16 @@ class V2Frontend:
         found.respond(reply)
         self._desk.count_answer(receipt, self._outputs[effect.query_id], found.scope.task)
 
-    def _receipt_id(self, query_id: int) -> str:
-        return f"{self._gateway_id}-{query_id}"
+    def _receipt_id(self, query_id: int, owner: str) -> str:
+        return f"{self._gateway_id}-{query_id}.{self._desk.tags.tag(query_id, owner)}"
 
     def _refuse(self, effect: Refuse) -> None:
         if effect.reason is Reason.POLICY_FAILED:
             logger.error("query %d: %s", effect.query_id, effect.message)
-        found = self._open.pop(effect.query_id, None)
+        found = self._close(effect.query_id)
         if found is not None:
-            found.respond(render_error(error_of(effect), self._receipt_id(effect.query_id)))
+            receipt_id = self._receipt_id(effect.query_id, found.owner)
+            found.respond(render_error(error_of(effect), receipt_id))
         receipt = self._dispatcher.receipt(effect.query_id)
         if receipt is not None:
             self._desk.arms.count_refusal(receipt)

@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
-from modelless.common.errors import UnavailableError
+from modelless.common.errors import ModellessError, UnavailableError
+from modelless.controller.api.keys import KeyRing
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import render_error, render_text
 from modelless.controller.config import Settings
@@ -32,11 +33,14 @@ from modelless.controller.dispatch.messages import (
 )
 from modelless.controller.dispatch.trials import TrialArms
 from modelless.controller.live.control.control_link import ControlLink
+from modelless.controller.live.front.access import Access
+from modelless.controller.live.front.bodies import BodyBudget
 from modelless.controller.live.front.feedback import FeedbackDesk
 from modelless.controller.live.front.frontend import Respond, RunBatch, V2Frontend
 from modelless.controller.live.front.overhead import Overhead
 from modelless.controller.live.front.receipt_log import ReceiptLog
 from modelless.controller.live.front.remote_workers import RemoteWorkers
+from modelless.controller.live.key_file import KeyFollower
 from modelless.controller.live.knowledge import Knowledge, Rereader
 from modelless.controller.live.messages import Orders
 from modelless.controller.live.pace import EXCHANGE_S, Pace
@@ -106,6 +110,9 @@ logger = logging.getLogger(__name__)
 TICK_S = 0.02
 OWN_TIME_LEARNT = 0.02
 OWN_TIME_STEP_S = 0.0003
+KEYS_S = 1.0
+"""How often it is looked whether keys have changed: a revoked one counts for so long."""
+NO_KEYS = KeyRing()
 IDLE_TICK_S = 0.1
 """Time to the first tick after a quiet time: a refusal may be this late."""
 
@@ -125,6 +132,7 @@ class Gateway:
         count: number of gateways.
         receipt_log: writes receipts to files; None: nothing does.
         successor: its part in the replacement of another gateway.
+        keys: the home's keys; None: there are none.
     """
 
     def __init__(
@@ -139,6 +147,7 @@ class Gateway:
         count: int = 1,
         receipt_log: ReceiptLog | None = None,
         successor: Successor | None = None,
+        keys: KeyFollower | None = None,
     ) -> None:
         self.gateway_id = gateway_id
         self._settings = settings
@@ -148,6 +157,8 @@ class Gateway:
         self._loop = asyncio.get_running_loop()
         self._dispatcher, self._tape = open_dispatcher(gateway_id, settings, knowledge)
         self._device = self._open_device(rank, count)
+        self._keys = keys
+        self._access = Access(settings, lambda: keys.ring if keys is not None else NO_KEYS)
         self._desk = FeedbackDesk(
             gateway_id,
             TrialArms(settings.seed, gateway_id, self._dispatcher.instances.is_served),
@@ -167,6 +178,8 @@ class Gateway:
             self._wake_at,
             Scrapes(control).answer,
             self.check_health,
+            BodyBudget(max(settings.limits.max_bodies_bytes, settings.http.max_body_bytes)),
+            self._access,
         )
         self._pace = Pace()
         self.frontend.on_load_wanted = partial(self._pace.hurry, urgent=True)
@@ -199,6 +212,7 @@ class Gateway:
                 self._pace.heed_forever(partial(self._control.called, self.gateway_id))
             ),
             self._loop.create_task(self._follower.follow_forever()),
+            self._loop.create_task(self._follow_keys_forever()),
         ]
 
     def check_health(self) -> None:
@@ -226,6 +240,7 @@ class Gateway:
         if self._wake is not None:
             self._wake.cancel()
         self.frontend.decide(ShutDown())
+        self.frontend.close()
         if self._receipt_log is not None:
             self._receipt_log.close(self._dispatcher.receipts)
         if self._tape is not None:
@@ -329,6 +344,15 @@ class Gateway:
             settled = (self.frontend.is_ready or not is_empty) and not is_woken
             await self._pace.pause(EXCHANGE_S if settled else 0.1)
 
+    async def _follow_keys_forever(self) -> None:
+        while True:
+            await asyncio.sleep(KEYS_S)
+            try:
+                if self._keys is not None:
+                    await asyncio.to_thread(self._keys.follow)
+            except ModellessError as error:  # those that were read last still count
+                logger.warning("%s", error)
+
     def _open_device(self, rank: int | None, count: int) -> LocalDevice | None:
         settings = self._settings.gateways
         if settings.device_class is None:
@@ -394,6 +418,8 @@ class Gateway:
             quarantined={n: str(sign) for n, sign in self._dispatcher.quarantined.items()},
             is_urgent=self._pace.take_urgency(),
             replica=self._successor.replica,
+            replies=self.frontend.take_replies(),
+            tenants=self._access.books.take_use(),
         )
 
     def _obey(self, orders: Orders) -> None:
@@ -406,6 +432,7 @@ class Gateway:
             self._shares = orders.shares
             self._advise()
         self._desk.obey(orders)
+        self._access.books.note_others(orders.tenants)
         directory = {report.worker_id: report for report in orders.directory}
         if orders.starting_s != self._starting_s:  # before it is ready for want of work
             self._starting_s = orders.starting_s

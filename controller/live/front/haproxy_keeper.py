@@ -26,6 +26,7 @@ from modelless.controller.live.cluster.ports import HeldPorts
 from modelless.controller.live.front.haproxy_launcher import (
     CURRENT,
     KEEPER,
+    NOT_FOR_CLIENTS,
     Current,
     is_running,
     read_current,
@@ -42,6 +43,7 @@ _OF_SERVE = re.compile(
     re.M,
 )
 _BIND = re.compile(r"^(\s*bind )\S+", re.M)
+_NOT_FOR_CLIENTS = re.compile(rf"^\s*bind .*# {NOT_FOR_CLIENTS}\n", re.M)
 _OTHER_PORTS = re.compile(r"^((?:frontend prometheus|listen stats)\n)\s*bind .*\n", re.M)
 
 
@@ -54,6 +56,7 @@ def stand_in(configuration: str, socket: str, listener: int) -> str:
         listener: number of the inherited file that clients are accepted from.
     """
     text = _OTHER_PORTS.sub(r"\1", _OF_SERVE.sub("", configuration))
+    text = _NOT_FOR_CLIENTS.sub("", text)
     text = _BIND.sub(rf"\g<1>fd@{listener}", text)
     own = f"    stats socket {socket} mode 600 level admin expose-fd listeners\n"
     return text.replace("global\n", f"global\n{own}", 1)

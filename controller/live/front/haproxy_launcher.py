@@ -5,6 +5,9 @@ binary. It edits the configuration in these ways and then becomes HAProxy (same 
 supervision, reloads and health checks work as ever):
 
 - Serve binds its metrics and statistics ports on every address: they are held to ``host``.
+- Serve listens on a port of its own on loopback, for its health checks and for operators, whose
+  requests get a header that clients cannot send. Clients get a port here, without Serve's own
+  paths and with limits by source address: of connections, and of requests a second.
 - Serve opens HAProxy's administration socket to every user of the machine, who could take servers
   out of service or fetch the listening sockets: it is held to this user, who is Serve's as well.
 - A gateway that has opened a door (a Unix socket named after its replica) is reached through it
@@ -16,6 +19,7 @@ supervision, reloads and health checks work as ever):
 - Nothing is logged per query: Serve's configuration formats and sends a line for each.
 - A query whose gateway dies before it answers is sent once more, to another gateway: inference may
   be repeated. HAProxy can only repeat what it has kept, so it takes a query in as a whole first.
+- What HAProxy refuses itself is refused in JSON, as gateways do, once it has a request's head.
 - What no gateway answers is answered here: 503, as JSON, to be tried again. Serve would ask its own
   proxy, which says 404 once the gateways are being taken down.
 - Serve has HAProxy share its port with nobody (``-dR``): then it could not listen beside a stand-in
@@ -58,17 +62,119 @@ _APPLICATION = re.compile(r"^backend http-", re.MULTILINE)
 _FALLBACK = re.compile(r"^\s*server .* check backup\n", re.MULTILINE)
 _ERROR_FILE = re.compile(r"^(\s*errorfile (?:502|503|504) )\S+", re.MULTILINE)
 
-UNANSWERED = (
-    b"HTTP/1.1 503 Service Unavailable\r\n"
-    b"content-type: application/json\r\n"
-    b"content-length: 61\r\n"
-    b"retry-after: 1\r\n"
-    b"\r\n"
-    b'{"error":"no gateway could answer the query; try once again"}'
+_FRONTEND = re.compile(r"^(frontend http_frontend\n)(?:\s*bind .*\n)+", re.MULTILINE)
+_FIRST_ERROR_FILE = re.compile(r"^(\s*)errorfile 502 ", re.MULTILINE)
+_RATE_WINDOW_S = 10
+
+OPERATORS_HEADER, OF_PORT, OF_SOCKET = "modelless-operators", "port", "socket"
+"""A header that clients cannot send, and its values: on the operators' port, and straight on a
+gateway's own socket, which only this user reaches."""
+
+REFUSALS = {
+    400: (
+        "Bad Request",
+        "invalid-input",
+        "not an HTTP/1.1 request, or one with too many or too long headers",
+    ),
+    408: (
+        "Request Timeout",
+        "too-slow",
+        "the request took too long to arrive: send it faster, or less of it",
+    ),
+    503: (
+        "Service Unavailable",
+        "unavailable",
+        "no gateway could answer the query; try once again",
+    ),
+}
+"""What HAProxy answers itself, by status: its words, and the error's code and message."""
+
+
+def refusal_body(code: str, message: str) -> bytes:
+    """The body of such a reply."""
+    return json.dumps({"error": message, "code": code}, separators=(",", ":")).encode()
+
+
+TOO_MANY = refusal_body(
+    "overloaded", "too many requests from this address; try again in a few seconds"
 )
+
+
+def refusal(status: int) -> bytes:
+    """The HTTP reply with which HAProxy refuses a request itself."""
+    words, code, message = REFUSALS[status]
+    body = refusal_body(code, message)
+    lines = [f"HTTP/1.1 {status} {words}", "content-type: application/json"]
+    lines += [f"content-length: {len(body)}", "connection: close"]
+    lines += ["retry-after: 1"] if status == 503 else []
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
 NO_SHARING = "-dR"
-KEEPER, CURRENT = "keeper.pid", "haproxy.json"
-"""In the doors' folder: who keeps HAProxy alive, and which HAProxy serves clients now."""
+KEEPER, CURRENT, RULES = "keeper.pid", "haproxy.json", "rules.json"
+"""In the doors' folder: who keeps HAProxy alive, which HAProxy serves clients now, and where
+clients and operators come in."""
+
+
+class Rules(NamedTuple):
+    """Where clients and operators come in, and what each address may do.
+
+    Attributes:
+        clients: ``ADDRESS:PORT`` for clients.
+        operators: ``ADDRESS:PORT`` for operators alone, with the port on which Serve listens.
+        connections: that clients at one address may have open.
+        requests_per_s: that clients at one address may send.
+        certificate: PEM file for clients' TLS; empty for none.
+    """
+
+    clients: str
+    operators: str
+    connections: int
+    requests_per_s: int
+    certificate: str = ""
+
+
+def read_rules(folder: Path) -> Rules | None:
+    """What was written for HAProxy; None if nothing was."""
+    try:
+        return Rules(*json.loads((folder / RULES).read_text()))
+    except OSError:
+        return None
+
+
+def let_in(configuration: str, rules: Rules) -> str:
+    """The configuration with the clients' and the operators' ports, and limits for clients."""
+    found = _FRONTEND.search(configuration)
+    if found is None:
+        return configuration
+    of_clients = f"{{ dst_port {rules.clients.rpartition(':')[2]} }}"
+    of_operators = f"{{ dst_port {rules.operators.rpartition(':')[2]} }}"
+    lines = [
+        f"bind {rules.operators}  # {NOT_FOR_CLIENTS}",
+        f"bind {rules.clients}{_tls(rules.certificate)}",
+        f"stick-table type ipv6 size 100k expire 60s "
+        f"store conn_cur,http_req_rate({_RATE_WINDOW_S}s)",
+        f"tcp-request connection track-sc0 src if {of_clients}",
+        f"tcp-request connection reject if {{ sc0_conn_cur gt {rules.connections} }}",
+        f"http-request deny deny_status 429 content-type application/json "
+        f"string '{TOO_MANY.decode()}' hdr retry-after {_RATE_WINDOW_S} "
+        f"if {{ sc0_http_req_rate gt {_RATE_WINDOW_S * rules.requests_per_s} }}",
+        f"http-request del-header {OPERATORS_HEADER}",
+        f"http-request set-header {OPERATORS_HEADER} {OF_PORT} if {of_operators}",
+        f"http-request deny deny_status 404 if {{ path_beg /-/ }} !{of_operators}",
+    ]
+    block = found[1] + "".join(f"    {line}\n" for line in lines)
+    return configuration[: found.start()] + block + configuration[found.end() :]
+
+
+def _tls(certificate: str) -> str:
+    """What makes a port speak TLS, 1.2 at least; nothing without a certificate."""
+    quoted = certificate.replace("\\", "\\\\").replace(" ", "\\ ")
+    return f" ssl crt {quoted} ssl-min-ver TLSv1.2" if certificate else ""
+
+
+NOT_FOR_CLIENTS = "not for clients"
+"""Marks the ports of a frontend that a stand-in does without."""
 
 
 def hold_to_host(configuration: str, host: str) -> str:
@@ -146,9 +252,11 @@ def hand_over_through(configuration: str, socket: str) -> str:
     return _ADMIN.sub(rf"\g<0>\n\g<1>{socket}\g<2>", configuration)
 
 
-def say_unavailable(configuration: str, file: str) -> str:
-    """The configuration with ``file`` as the answer to what no server answered."""
-    return _ERROR_FILE.sub(rf"\g<1>{file}", _FALLBACK.sub("", configuration))
+def say_refusals(configuration: str, folder: Path) -> str:
+    """The configuration with files of the folder, ``STATUS.http``, as HAProxy's own refusals."""
+    text = _ERROR_FILE.sub(rf"\g<1>{folder}/503.http", _FALLBACK.sub("", configuration))
+    others = "".join(rf"\1errorfile {code} {folder}/{code}.http\n" for code in (400, 408))
+    return _FIRST_ERROR_FILE.sub(rf"{others}\g<0>", text, count=1)
 
 
 def is_running(process_id: int, word: str) -> bool:
@@ -240,9 +348,12 @@ def main() -> None:
     written = Path(arguments[place])
     text = hold_to_user(hold_to_host(written.read_text(), host))
     text = route_through_doors(text, doors)
-    unanswered = written.with_name("unanswered.http")
-    unanswered.write_bytes(UNANSWERED)
-    text = say_unavailable(repeat_unanswered(log_nothing(prefer_first(text))), str(unanswered))
+    for status in REFUSALS:
+        written.with_name(f"{status}.http").write_bytes(refusal(status))
+    text = say_refusals(repeat_unanswered(log_nothing(prefer_first(text))), written.parent)
+    rules = read_rules(folder)
+    if rules is not None:
+        text = let_in(text, rules)
     # A name of its own: the one that serves now may have to be started again as it was.
     edited = written.with_name(f"{written.name}.{os.getpid()}.held")
     before = read_current(folder)

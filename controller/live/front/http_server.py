@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
@@ -20,16 +20,30 @@ import numpy as np
 
 from modelless.common.errors import InvalidInputError, ModellessError
 from modelless.controller.api.v2_limits import Limits
-from modelless.controller.api.v2_reply import Headers, Reply, render_error
-from modelless.controller.live.front.bodies import BodyBudget
+from modelless.controller.api.v2_reply import (
+    Headers,
+    Reply,
+    RequestIds,
+    render_error,
+    with_request_id,
+)
+from modelless.controller.live.front.bodies import BodyBudget, check_pace
 
 Respond = Callable[[Reply], None]
 
 
 class Frontend(Protocol):
-    """What answers requests."""
+    """What answers requests.
+
+    Attributes:
+        limits: bounds on requests.
+        budget: of the memory for bodies.
+        replies: how many replies had each HTTP status; the server counts them here.
+    """
 
     limits: Limits
+    budget: BodyBudget
+    replies: Counter[int]
 
     def on_request(
         self,
@@ -40,19 +54,23 @@ class Frontend(Protocol):
         arrival_s: float,
         respond: Respond,
     ) -> int | None:
-        """Answer by calling ``respond`` once, now or later; if later, return the query's id."""
+        """Answer by calling ``respond`` once, now or later; if later, return a number for it."""
         ...
 
-    def on_abandoned(self, query_id: int) -> None:
-        """The client of an unanswered query went away."""
+    def on_abandoned(self, number: int) -> None:
+        """The client of an unanswered request went away."""
         ...
 
 
 _REASONS = {
     200: b"OK",
     400: b"Bad Request",
+    401: b"Unauthorized",
+    403: b"Forbidden",
     404: b"Not Found",
     405: b"Method Not Allowed",
+    408: b"Request Timeout",
+    411: b"Length Required",
     413: b"Content Too Large",
     415: b"Unsupported Media Type",
     422: b"Unprocessable Content",
@@ -61,10 +79,15 @@ _REASONS = {
     503: b"Service Unavailable",
     504: b"Gateway Timeout",
 }
+REQUEST_IDS = RequestIds()
+"""Of this process."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _READ_BYTES = 1 << 16
+_DIRECT_BYTES = 1 << 18
 _MOST_WAITING = 16
 """Pipelined requests of a connection from which on nothing is read; one read may bring more."""
+_LOOK_S = 1.0
+"""How often it is looked whether bodies arrive fast enough."""
 _NO_ROOM = memoryview(bytearray())
 
 
@@ -75,21 +98,20 @@ class _Request(NamedTuple):
     body: memoryview
     arrival_s: float
     keep_alive: bool
-    room_bytes: int
 
 
 class DoorConnection(asyncio.BufferedProtocol):
     """One connection.
 
     A body of known length, which is nearly every one, is read from the socket straight into the
-    memory that its tensors will be views of: the parser sees the head, and what came with it.
+    memory that its tensors will be views of: the parser sees the head, and what came with it. Its
+    bytes count as they arrive: who only announces a body takes no other client's memory.
 
     Args:
         frontend: what answers.
         clock: seconds; finer than the event loop's, which may be as coarse as 1 ms.
         connections: those that are open, so that a closing server can close them.
         max_connections: how many of those there may be; one more is closed at once.
-        budget: of the memory for bodies.
     """
 
     def __init__(
@@ -98,9 +120,8 @@ class DoorConnection(asyncio.BufferedProtocol):
         clock: Callable[[], float],
         connections: set[DoorConnection],
         max_connections: int,
-        budget: BodyBudget,
     ) -> None:
-        self._budget = budget
+        self._budget = frontend.budget
         self._taken_bytes = 0
         self._frontend = frontend
         self._clock = clock
@@ -117,6 +138,7 @@ class DoorConnection(asyncio.BufferedProtocol):
         self._method = ""
         self._keep_alive = True
         self._length: int | None = None
+        self._body_began_s: float | None = None
         self._room = _NO_ROOM
         self._filled = 0
         self._begin()
@@ -131,6 +153,7 @@ class DoorConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are none by inheritance
         if len(self._connections) >= self._max_connections:
+            self._frontend.replies[503] += 1  # HAProxy asks another gateway, or says 503
             self._transport.abort()
             return
         self._connections.add(self)
@@ -157,16 +180,32 @@ class DoorConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint
-        return self._room[self._filled :] if self._is_direct else self._received
+        # Bounded: the kernel may go on to fill a large one for as long as the client sends.
+        end = self._filled + _DIRECT_BYTES
+        return self._room[self._filled : end] if self._is_direct else self._received
 
     def buffer_updated(self, nbytes: int) -> None:
         if not self._is_direct:
             self._parse(bytes(self._received[:nbytes]))
             return
+        try:
+            self._take_bytes(nbytes)
+        except ModellessError as error:
+            self._fail(error)
+            return
         self._filled += nbytes
         if self._filled == len(self._room):
             self._parser = httptools.HttpRequestParser(self)  # the old one waits for the body
             self.on_message_complete()
+
+    def check_pace(self, now_s: float) -> None:
+        """Refuse a body that arrives too slowly."""
+        if self._body_began_s is None or self._is_paused:
+            return
+        try:
+            check_pace(self._filled, now_s - self._body_began_s)
+        except ModellessError as error:
+            self._fail(error)
 
     def _parse(self, data: bytes) -> None:
         try:
@@ -195,11 +234,11 @@ class DoorConnection(asyncio.BufferedProtocol):
     def on_headers_complete(self) -> None:
         self._method = self._parser.get_method().decode("ascii")
         self._keep_alive = self._parser.should_keep_alive()
+        self._body_began_s = self._clock()
         for name, value in self._headers:
             if name == b"content-length":
                 self._length = int(value)
-                self._frontend.limits.check_body_bytes(self._length)
-                self._take_bytes(self._length)
+                self._frontend.limits.check_body_bytes(self._length, self._path)
                 # Not zeroed: pages that the client never fills are never touched.
                 self._room = np.empty(self._length, np.uint8).data
             elif name == b"expect" and value.lower() == b"100-continue" and self._transport:
@@ -207,9 +246,10 @@ class DoorConnection(asyncio.BufferedProtocol):
 
     def on_body(self, body: bytes) -> None:
         end = self._filled + len(body)
-        self._frontend.limits.check_body_bytes(end)
+        if self._length is None:
+            self._frontend.limits.check_chunked_bytes(end, self._path)
+        self._take_bytes(len(body))
         if end > len(self._room):  # chunked: the length is known when the last chunk is there
-            self._take_bytes(max(2 * end, _READ_BYTES) - len(self._room))
             room = np.empty(max(2 * end, _READ_BYTES), np.uint8).data
             room[: self._filled] = self._room[: self._filled]
             self._room = room
@@ -224,7 +264,6 @@ class DoorConnection(asyncio.BufferedProtocol):
             self._room[: self._filled],
             self._arrival_s,
             self._keep_alive,
-            len(self._room),
         )
         self._begin()
         self._waiting.append(request)
@@ -238,7 +277,7 @@ class DoorConnection(asyncio.BufferedProtocol):
         self._arrival_s = self._clock()
         self._path = b""
         self._headers: Headers = []
-        self._length = None
+        self._length = self._body_began_s = None
         self._is_direct = False
         self._room = _NO_ROOM
         self._filled = 0
@@ -268,10 +307,12 @@ class DoorConnection(asyncio.BufferedProtocol):
 
     def _answer(self, request: _Request) -> None:
         self._busy = True
+        request_id = REQUEST_IDS.of(request.headers)
 
         def respond(reply: Reply) -> None:
+            reply = with_request_id(reply, request_id)
             self._query_id = None
-            self._take_bytes(-min(request.room_bytes, self._taken_bytes))
+            self._take_bytes(-min(len(request.body), self._taken_bytes))
             self._write(reply, request.keep_alive, with_body=request.method != "HEAD")
 
         query_id = self._frontend.on_request(
@@ -287,6 +328,7 @@ class DoorConnection(asyncio.BufferedProtocol):
 
     def _write(self, reply: Reply, keep_alive: bool, *, with_body: bool = True) -> None:
         self._busy = False
+        self._frontend.replies[reply.status] += 1
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -312,9 +354,12 @@ class DoorConnection(asyncio.BufferedProtocol):
 
     def _fail(self, error: Exception) -> None:
         """The connection cannot be understood any further: say why, and close it."""
+        reply = with_request_id(render_error(error), REQUEST_IDS.of(self._headers))
+        self._body_began_s = None
         if not self._busy:
-            self._write(render_error(error), keep_alive=False)
+            self._write(reply, keep_alive=False)
         elif self._transport is not None:
+            self._frontend.replies[reply.status] += 1
             self._transport.close()
 
 
@@ -324,7 +369,7 @@ def door_path(folder: Path, replica_id: str) -> Path:
 
 
 async def open_door(
-    frontend: Frontend, path: str, max_connections: int, budget: BodyBudget
+    frontend: Frontend, path: str, max_connections: int
 ) -> tuple[asyncio.AbstractServer, set[DoorConnection]]:
     """Listen on the Unix socket ``path``; returns the server and its open connections.
 
@@ -332,11 +377,18 @@ async def open_door(
         frontend: what answers.
         path: where to listen.
         max_connections: open at a time.
-        budget: of the memory for bodies.
     """
     loop = asyncio.get_running_loop()
     connections: set[DoorConnection] = set()
     server = await loop.create_unix_server(
-        lambda: DoorConnection(frontend, time.monotonic, connections, max_connections, budget), path
+        lambda: DoorConnection(frontend, time.monotonic, connections, max_connections), path
     )
+
+    def look() -> None:
+        for connection in tuple(connections):
+            connection.check_pace(time.monotonic())
+        if server.is_serving():
+            loop.call_later(_LOOK_S, look)
+
+    look()
     return server, connections

@@ -29,11 +29,15 @@ class ModellessError(Exception):
         http_status: status an HTTP reply carries.
         exit_code: exit code of the command line.
         retry_after_s: when trying again makes sense, seconds from now; None if unknown or never.
+        field: what the error is about, such as ``inputs[0].shape``; empty if unknown.
+        hint: the next step; empty if the message has none of its own.
     """
 
     http_status: ClassVar[int] = 500
     exit_code: ClassVar[int] = 1
     retry_after_s: float | None = None
+    field: str = ""
+    hint: str = ""
 
 
 class InvalidInputError(ModellessError):
@@ -45,9 +49,11 @@ class InvalidInputError(ModellessError):
     @classmethod
     def of(cls, field: str, value: object, allowed: str, hint: str = "") -> InvalidInputError:
         """An error in the house's form: field, value received, what is allowed, next step."""
-        return cls(
+        error = cls(
             f"{field}: got {shown(value)}; allowed: {allowed}." + (f" {hint}" if hint else "")
         )
+        error.field, error.hint = field, hint
+        return error
 
 
 class NotFoundError(ModellessError):

@@ -19,6 +19,7 @@ TASK = Task(
     "top-1",
     labels=("cat", "dog", "owl"),
 )
+CLASSES = {"cat": 0, "dog": 1, "owl": 2}
 
 
 def body(*entries: dict[str, Any]) -> bytes:
@@ -48,7 +49,7 @@ def test_what_is_said_is_read(entry: dict[str, Any], expected: Feedback) -> None
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (b"", "Invalid JSON"),
+        (b"", "valid JSON"),
         (b"[]", "feedback: "),
         (b'{"feedback": []}', "at least 1"),
         (body({"receipt_id": "a-1"}), "either 'correct'"),
@@ -69,12 +70,15 @@ def test_nonsense_is_refused(text: bytes, says: str) -> None:
 
 
 def test_answers_are_judged_by_label_or_by_the_clients_word() -> None:
-    assert judge(answer(0, 1, 2), Feedback("a", 1, None, ("cat", 2, "owl")), TASK) == (
+    assert judge(answer(0, 1, 2), Feedback("a", 1, None, ("cat", 2, "owl")), TASK, CLASSES) == (
         True,
         False,
         True,
     )
-    assert judge(answer(0, 1), Feedback("a", 1, (False, True), None), TASK) == (False, True)
+    assert judge(answer(0, 1), Feedback("a", 1, (False, True), None), TASK, CLASSES) == (
+        False,
+        True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,9 +93,9 @@ def test_answers_are_judged_by_label_or_by_the_clients_word() -> None:
 )
 def test_what_does_not_fit_the_answer(told: Feedback, says: str) -> None:
     with pytest.raises(InvalidInputError, match=says):
-        judge(answer(0, 1), told, TASK)
+        judge(answer(0, 1), told, TASK, CLASSES)
 
 
 def test_labels_of_what_are_no_classes() -> None:
     with pytest.raises(InvalidInputError, match="say 'correct' instead"):
-        judge(Answer(7, "animals", True, 1, None), Feedback("a", 1, None, (0,)), TASK)
+        judge(Answer(7, "animals", True, 1, None), Feedback("a", 1, None, (0,)), TASK, CLASSES)

@@ -97,6 +97,7 @@ def test_every_header_has_a_parameter() -> None:
         "max_cost_usd",
         "min_accuracy",
         "priority",
+        "slo",
         "tenant",
         "when_late",
     ]
@@ -109,27 +110,32 @@ def test_every_header_has_a_parameter() -> None:
 def test_compressed_body(encoding: str, compress: object) -> None:
     plain = bytes(range(256)) * 10
     packed = compress(plain)  # type: ignore[operator]
-    assert decode_body(packed, encoding) == plain
-    assert decode_body(packed, encoding, Limits(max_body_bytes=len(plain))) == plain
+    taken: list[int] = []
+    assert decode_body(packed, encoding, len(plain), taken.append) == plain
+    assert sum(taken) == len(plain)
     with pytest.raises(InvalidInputError, match=r"a whole"):
-        decode_body(packed[:-1], encoding)
+        decode_body(packed[:-1], encoding, 10_000)
     with pytest.raises(InvalidInputError, match=r"got 1 bytes more"):
-        decode_body(packed + b"x", encoding)
+        decode_body(packed + b"x", encoding, 10_000)
 
 
-def test_uncompressed_body_is_passed_on() -> None:
-    body = b"abc"
-    assert decode_body(body, None) is body
+@pytest.mark.parametrize("size", [0, 1 << 16, (1 << 16) + 1, 3 << 16])
+@pytest.mark.parametrize("level", [0, 9])
+def test_compressed_bodies_of_any_length(size: int, level: int) -> None:
+    plain = bytes(i * i * 31 % 251 for i in range(size))
+    assert decode_body(gzip.compress(plain, level), "gzip", size) == plain
 
 
 def test_bomb_is_stopped() -> None:
-    with pytest.raises(PayloadTooLargeError, match=r"up to 1000 bytes"):
-        decode_body(gzip.compress(bytes(10_000_000)), "gzip", Limits(max_body_bytes=1000))
+    taken: list[int] = []
+    with pytest.raises(PayloadTooLargeError, match=r"up to 100000 bytes"):
+        decode_body(gzip.compress(bytes(10_000_000)), "gzip", 100_000, taken.append)
+    assert sum(taken) <= 100_000
 
 
 def test_unknown_encoding() -> None:
     with pytest.raises(UnsupportedEncodingError, match=r"^content-encoding: got 'br'") as caught:
-        decode_body(b"", "br")
+        decode_body(b"", "br", 1)
     assert caught.value.http_status == 415
     with pytest.raises(UnsupportedEncodingError, match=r"given twice"):
         read_headers([(b"content-encoding", b"gzip")] * 2)

@@ -22,10 +22,13 @@ from modelless.controller.api.v2_errors import MethodNotAllowedError, PayloadToo
 from modelless.controller.api.v2_reply import (
     REPLY_PARAMETERS,
     Headers,
+    Reply,
+    RequestIds,
     classify,
     render_error,
     render_infer,
     render_json,
+    with_request_id,
 )
 from modelless.controller.api.v2_request import InferRequest, parse_infer
 
@@ -226,7 +229,7 @@ def test_json_text_that_is_not_utf8() -> None:
 def test_error_says_its_words() -> None:
     status, body, headers = render_error(NotFoundError("task 'x' does not exist"))
     assert status == 404
-    assert json.loads(body) == {"error": "task 'x' does not exist"}
+    assert json.loads(body) == {"error": "task 'x' does not exist", "code": "not-found"}
     assert header(headers, b"content-type") == "application/json"
     assert header(headers, b"content-length") == str(len(body))
     assert header(headers, b"retry-after") is None
@@ -252,7 +255,8 @@ def test_wrong_method_names_the_right_ones() -> None:
     reply = render_error(MethodNotAllowedError("PUT", ("GET", "HEAD")))
     assert reply.status == 405
     assert header(reply.headers, b"allow") == "GET, HEAD"
-    assert json.loads(reply.body) == {"error": "method: got 'PUT'; allowed here: GET, HEAD."}
+    message = "method: got 'PUT'; allowed here: GET, HEAD."
+    assert json.loads(reply.body) == {"error": message, "code": "method-not-allowed"}
 
 
 def test_a_bug_keeps_its_text_inside() -> None:
@@ -265,3 +269,32 @@ def test_render_json_keeps_any_text_in_ascii() -> None:
     assert render_json({"a": "\ud800é"}, 503).body == b'{"a":"\\ud800\\u00e9"}'
     with pytest.raises(TypeError):
         render_json({"a": object()})
+
+
+def test_an_error_has_a_code_and_says_what_it_is_about() -> None:
+    reply = render_error(InvalidInputError.of("inputs[0].shape", [1], "2 axes", "Send 2."))
+    assert json.loads(reply.body) == {
+        "error": "inputs[0].shape: got [1]; allowed: 2 axes. Send 2.",
+        "code": "invalid-input",
+        "field": "inputs[0].shape",
+        "hint": "Send 2.",
+    }
+    assert json.loads(render_error(KeyError("x")).body)["code"] == "internal"
+
+
+def test_a_request_has_an_id_in_the_header_and_in_the_body_of_an_error() -> None:
+    reply = with_request_id(render_error(NotFoundError("no")), b"r-1")
+    assert json.loads(reply.body) == {"error": "no", "code": "not-found", "request_id": "r-1"}
+    headers = dict(reply.headers)
+    assert headers[b"x-request-id"] == b"r-1"
+    assert int(headers[b"content-length"]) == len(reply.body)
+    answer = Reply(200, b'{"error":1}', [])
+    assert with_request_id(answer, b"r-1") == (200, answer.body, [(b"x-request-id", b"r-1")])
+
+
+def test_ids_are_the_clients_if_they_are_plain() -> None:
+    ids = RequestIds()
+    assert ids.of([(b"host", b"h"), (b"x-request-id", b"a/b:7+=._-")]) == b"a/b:7+=._-"
+    made = {ids.of([(b"x-request-id", bad)]) for bad in (b"", b'"', b"a b", b"x" * 129, b"\xff")}
+    assert len(made) == 5
+    assert made.isdisjoint({RequestIds().of([]) for _ in range(10)})

@@ -192,11 +192,8 @@ def test_the_command_line_is_put_over_the_settings_file(
     words = ("--config", config, "--port", 9001, "--host", "127.0.0.2", "--address", "auto")
     assert run("up", *words).code == 0
     assert cluster.address == "auto"
-    assert cluster.settings.http.model_dump() == {
-        "host": "127.0.0.2",
-        "port": 9001,
-        "max_body_bytes": 4096,
-    }
+    told = cluster.settings.http.model_dump()
+    assert (told["host"], told["port"], told["max_body_bytes"]) == ("127.0.0.2", 9001, 4096)
     assert cluster.settings.seed == 7
 
 

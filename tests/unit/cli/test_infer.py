@@ -184,7 +184,7 @@ def test_what_is_wrong_is_said_before_anything_is_sent(
     ):
         ran = run("infer", *words, "--url", server.url)
         assert (ran.code, ran.err.count("\n")) == (2, 1)
-    for url in ("ftp://x", "http://", "http://x:port", "https://x"):
+    for url in ("ftp://x", "http://", "http://x:port", "https://"):
         assert run("infer", photo, "-t", "pixels", "--url", url).code == 2
     assert server.paths == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import Reply
-from modelless.controller.live.front import asgi
+from modelless.controller.live.front import asgi, bodies
 from modelless.controller.live.front.bodies import BodyBudget
 
 SCOPE = {"type": "http", "method": "POST", "path": "/v2/models/t/infer", "headers": []}
@@ -22,6 +23,8 @@ class Frontend:
 
     def __init__(self) -> None:
         self.limits = Limits()
+        self.budget = BodyBudget(10)
+        self.replies: Counter[int] = Counter()
         self.abandoned: list[int] = []
         self.asked: list[tuple[bytes, Callable[[Reply], None]]] = []
 
@@ -37,9 +40,9 @@ class Frontend:
 
 @pytest.fixture
 def here() -> Iterator[SimpleNamespace]:
-    found = SimpleNamespace(frontend=Frontend(), budget=BodyBudget(10))
-    asgi.answer_with(found.frontend, found.budget)
-    yield found
+    frontend = Frontend()
+    asgi.answer_with(frontend)
+    yield SimpleNamespace(frontend=frontend, budget=frontend.budget)
     asgi._here.clear()
 
 
@@ -72,7 +75,28 @@ def test_a_body_counts_until_it_is_answered(here: SimpleNamespace) -> None:
         head, answer = await first
         assert (head["status"], answer["body"]) == (200, b"answer")
         assert here.budget.used_bytes == 0
+        assert here.frontend.replies == {200: 1, 429: 1}
 
+    asyncio.run(serve())
+
+
+def test_a_body_that_never_comes_is_refused(
+    here: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never() -> dict[str, Any]:
+        return await asyncio.get_running_loop().create_future()
+
+    async def serve() -> None:
+        sent: list[dict[str, Any]] = []
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        await asgi.asgi_app(SCOPE, never, send)
+        assert sent[0]["status"] == 408
+        assert here.frontend.replies == {408: 1}
+
+    monkeypatch.setattr(bodies, "GRACE_S", 0.01)
     asyncio.run(serve())
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import pytest
 
 from modelless.controller.api.v2_limits import Limits
 from modelless.controller.api.v2_reply import Reply
-from modelless.controller.live.front.bodies import BodyBudget
+from modelless.controller.live.front.bodies import LEAST_BYTES_PER_S, BodyBudget
 from modelless.controller.live.front.http_server import DoorConnection
 
 
@@ -45,8 +46,10 @@ class Wire:
 class Echo:
     """A frontend that keeps what it is asked, and answers when told to (or at once)."""
 
-    def __init__(self, *, at_once=True, limits=None):
+    def __init__(self, *, at_once=True, limits=None, budget=None):
         self.limits = limits or Limits()
+        self.budget = budget or BodyBudget(1 << 30)
+        self.replies = Counter()
         self.at_once = at_once
         self.asked = []
         self.responds = []
@@ -67,12 +70,10 @@ class Echo:
         self.abandoned.append(query_id)
 
 
-def connect(frontend, most=8, budget=None):
+def connect(frontend, most=8):
     ticks = itertools.count()
     connections = set()
-    connection = DoorConnection(
-        frontend, lambda: float(next(ticks)), connections, most, budget or BodyBudget(1 << 30)
-    )
+    connection = DoorConnection(frontend, lambda: float(next(ticks)), connections, most)
     wire = Wire()
     connection.connection_made(wire)
     return connection, wire
@@ -164,8 +165,9 @@ def test_many_pipelined_requests_stop_the_reading():
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_memory_for_bodies_is_given_back_with_the_answer(at_once):
-    frontend, budget = Echo(at_once=at_once), BodyBudget(1000)
-    connection, _ = connect(frontend, budget=budget)
+    budget = BodyBudget(1000)
+    frontend = Echo(at_once=at_once, budget=budget)
+    connection, _ = connect(frontend)
     for number in range(5):
         feed(connection, post(b"x" * 900), 100)
         if not at_once:
@@ -174,31 +176,96 @@ def test_memory_for_bodies_is_given_back_with_the_answer(at_once):
         assert budget.used_bytes == 0
 
 
-def test_a_body_that_finds_no_memory_is_refused_before_it_is_read():
-    frontend, budget = Echo(at_once=False), BodyBudget(1000)
-    first, _ = connect(frontend, budget=budget)
+def test_a_body_that_is_only_announced_takes_no_memory():
+    budget = BodyBudget(1000)
+    frontend = Echo(at_once=False, budget=budget)
+    wires = [connect(frontend) for _ in range(50)]
+    for connection, _ in wires:
+        feed(connection, post(b"x" * 900)[:-890], 1 << 20)
+    assert budget.used_bytes == 500
+    honest, _ = connect(frontend)
+    feed(honest, post(b"y" * 300), 1 << 20)
+    assert [asked[3] for asked in frontend.asked] == [b"y" * 300]
+    for connection, _ in wires:
+        connection.connection_lost(None)
+    assert budget.used_bytes == 300
+
+
+@pytest.mark.parametrize("piece", [7, 1 << 20])
+def test_a_body_that_finds_no_memory_is_refused_as_it_arrives(piece):
+    budget = BodyBudget(1000)
+    frontend = Echo(at_once=False, budget=budget)
+    first, _ = connect(frontend)
     feed(first, post(b"x" * 900), 1 << 20)
-    second, wire = connect(frontend, budget=budget)
-    feed(second, post(b"x" * 101)[:-101], 1 << 20)
+    second, wire = connect(frontend)
+    feed(second, post(b"x" * 200)[:-99], piece)
     assert wire.sent.startswith(b"HTTP/1.1 429 ")
     assert b"\r\nretry-after: 1\r\n" in wire.sent
     assert wire.closed
+    assert frontend.replies == {429: 1}
     first.connection_lost(None)
+    second.connection_lost(None)
     assert budget.used_bytes == 0
-    third, _ = connect(frontend, budget=budget)
+    third, _ = connect(frontend)
     feed(third, post(b"x" * 1000), 1 << 20)
     assert len(frontend.asked) == 2
     assert budget.used_bytes == 1000
 
 
 def test_memory_for_chunks_counts_and_is_given_back():
-    frontend, budget = Echo(at_once=False), BodyBudget(1 << 20)
-    connection, _ = connect(frontend, budget=budget)
+    budget = BodyBudget(1 << 20)
+    frontend = Echo(at_once=False, budget=budget)
+    connection, _ = connect(frontend)
     data = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
     feed(connection, data + b"3e8\r\n" + b"x" * 1000 + b"\r\n0\r\n\r\n", 1 << 20)
-    assert budget.used_bytes >= 1000
+    assert budget.used_bytes == 1000
     frontend.answer(0)
     assert budget.used_bytes == 0
+
+
+def test_many_chunks_are_refused_for_a_length():
+    frontend = Echo(limits=Limits(max_chunked_bytes=100_000))
+    connection, wire = connect(frontend)
+    data = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+    feed(connection, data + b"186a1\r\n" + b"x" * 100_001, 1 << 20)
+    assert wire.sent.startswith(b"HTTP/1.1 411 Length Required")
+    assert frontend.replies == {411: 1}
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+def test_a_body_that_drips_is_refused_and_one_that_is_only_large_is_not(chunked):
+    frontend = Echo()
+    connection, wire = connect(frontend)
+    length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: 1000000"
+    feed(
+        connection,
+        b"POST /v2/models/x/infer HTTP/1.1\r\nHost: h\r\n" + length + b"\r\n\r\n",
+        1 << 20,
+    )
+    connection.check_pace(9.0)
+    part = b"x" * LEAST_BYTES_PER_S * 20
+    feed(connection, (b"%x\r\n" % len(part) + part + b"\r\n") if chunked else part, 1 << 20)
+    connection.check_pace(29.0)
+    assert not wire.sent
+    connection.check_pace(40.0)
+    assert wire.sent.startswith(b"HTTP/1.1 408 Request Timeout")
+    assert wire.closed
+    assert frontend.replies == {408: 1}
+    connection.connection_lost(None)
+    assert frontend.budget.used_bytes == 0
+
+
+def test_a_client_that_waits_for_its_answer_or_sends_nothing_is_not_too_slow():
+    frontend = Echo(at_once=False)
+    connection, wire = connect(frontend)
+    connection.check_pace(1e6)
+    feed(connection, post(b"x"), 1 << 20)
+    connection.check_pace(1e6)
+    frontend.answer(0)
+    connection.check_pace(1e6)
+    assert wire.sent.startswith(b"HTTP/1.1 200 ")
+    assert not wire.closed
+    assert frontend.replies == {200: 1}
 
 
 def test_thousands_of_pipelined_requests_are_answered_in_order():
@@ -256,6 +323,15 @@ def test_chunks_beyond_the_limit_are_refused():
     assert not frontend.asked
 
 
+def test_what_is_no_query_may_have_a_small_body_only():
+    frontend = Echo()
+    for path, status in ((b"/modelless/feedback", b"413"), (b"/v2/models/x/infer", b"200")):
+        connection, wire = connect(frontend)
+        data = post(b"x" * 300_000).replace(b"/v2/x", path)
+        feed(connection, data[:80] if status == b"413" else data, 1 << 20)
+        assert wire.sent.startswith(b"HTTP/1.1 " + status)
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -302,5 +378,7 @@ def test_a_client_that_leaves_abandons_what_is_unanswered():
 
 
 def test_one_connection_too_many_is_closed_at_once():
-    _, wire = connect(Echo(), most=0)
+    frontend = Echo()
+    _, wire = connect(frontend, most=0)
     assert wire.closed
+    assert frontend.replies == {503: 1}

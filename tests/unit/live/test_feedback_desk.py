@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from modelless.common.errors import InvalidInputError, NotFoundError
-from modelless.controller.api.feedback import Feedback
+from modelless.controller.api.feedback import Feedback, parse_feedback
 from modelless.controller.dispatch.receipts import Receipt
 from modelless.controller.dispatch.trials import TrialArms
 from modelless.controller.live.front.feedback import GRACE_ORDERS, FeedbackDesk
+from modelless.controller.live.front.receipt_tags import ReceiptTags
 from modelless.controller.live.messages import Orders
 from modelless.policies.views import QueryView
 from modelless.variants.registry.versions import Trial
@@ -29,10 +30,13 @@ TRIAL = Trial("animals/net/fp32", 2, 1, 0.5, 7, 0.0)
 SCORES = {"scores": np.array([[0.1, 0.7, 0.2], [0.9, 0.1, 0.0]], np.float32)}  # dog, cat
 
 
+TAGS = ReceiptTags(b"a gateway's own")
+
+
 @pytest.fixture
 def desk() -> FeedbackDesk:
     """With one answer of two items, number 1, by the version on trial."""
-    made = FeedbackDesk("g1", TrialArms(0, "g1", lambda _: True), {"animals": TASK})
+    made = FeedbackDesk("g1", TrialArms(0, "g1", lambda _: True), {"animals": TASK}, TAGS)
     made.arms.set_trials([TRIAL])
     made.arms.assign_arm("animals", 1, "")
     query = QueryView(1, f"animals with {TRIAL.variant_id}", 0.0, 1.0, items=2)
@@ -42,8 +46,12 @@ def desk() -> FeedbackDesk:
     return made
 
 
-def body(*entries: dict[str, Any]) -> bytes:
-    return json.dumps({"feedback": entries}).encode()
+def body(*entries: dict[str, Any]) -> tuple[Feedback, ...]:
+    tagged = []
+    for entry in entries:
+        number = int(entry["receipt_id"].rpartition("-")[2])
+        tagged.append({**entry, "receipt_id": f"{entry['receipt_id']}.{TAGS.tag(number, '')}"})
+    return parse_feedback(json.dumps({"feedback": tagged}).encode())
 
 
 def orders(*feedback: Feedback, others: tuple[str, ...] = (), is_settled: bool = True) -> Orders:
@@ -63,14 +71,19 @@ def test_its_own_counts_once(desk: FeedbackDesk) -> None:
 def test_others_are_passed_on_once(desk: FeedbackDesk) -> None:
     became = desk.accept_feedback(body({"receipt_id": "g2-1", "correct": True}))
     assert became == {"counted": 0, "passed_on": 1, "ignored": 0}
-    assert desk.for_others() == (Feedback("g2", 1, (True,), None),)
+    assert desk.for_others() == (Feedback("g2", 1, (True,), None, TAGS.tag(1, "")),)
     assert desk.for_others() == ()
 
 
 def test_what_was_passed_on_counts_or_is_dropped_without_harm(desk: FeedbackDesk) -> None:
-    desk.obey(orders(Feedback("g1", 1, (True,), None), Feedback("g1", 99, (True,), None)))
+    tag, other = TAGS.tag(1, ""), TAGS.tag(99, "")
+    desk.obey(
+        orders(Feedback("g1", 1, (True,), None, tag), Feedback("g1", 99, (True,), None, other))
+    )
+    desk.obey(orders(Feedback("g1", 1, (True, True), None, other)))  # not its receipt's tag
+    desk.obey(orders(Feedback("g1", 1, (True, True), None, tag, "shop")))  # nor its owner
     assert desk.arms.take_counts() == ()  # one entry for two items, and an unknown answer
-    desk.obey(orders(Feedback("g1", 1, (True, True), None)))
+    desk.obey(orders(Feedback("g1", 1, (True, True), None, tag)))
     (counts,) = desk.arms.take_counts()
     assert (counts.tried.labelled, counts.tried.wrong) == (2, 0)
 

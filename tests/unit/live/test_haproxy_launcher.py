@@ -16,7 +16,7 @@ from modelless.controller.live.front import haproxy_keeper as keeper
 from modelless.controller.live.front import haproxy_launcher as launcher
 from modelless.controller.live.front.haproxy_keeper import stand_in
 from modelless.controller.live.front.haproxy_launcher import (
-    UNANSWERED,
+    REFUSALS,
     Current,
     after,
     hand_over_through,
@@ -29,9 +29,10 @@ from modelless.controller.live.front.haproxy_launcher import (
     log_nothing,
     prefer_first,
     read_current,
+    refusal,
     repeat_unanswered,
     route_through_doors,
-    say_unavailable,
+    say_refusals,
     write_current,
 )
 
@@ -121,11 +122,16 @@ def test_a_query_is_taken_in_as_a_whole_and_a_server_that_is_down_gives_its_quer
 
 
 def test_what_no_gateway_answers_is_answered_as_the_protocol_says():
-    assert say_unavailable(RETRIED, "/run/x.http").count("/run/x.http") == 2
-    assert "backup" not in say_unavailable(WRITTEN, "/run/x.http")
-    head, _, body = UNANSWERED.partition(b"\r\n\r\n")
-    assert b"content-length: %d" % len(body) in head
-    assert set(json.loads(body)) == {"error"}
+    text = say_refusals(RETRIED, Path("/run"))
+    files = [line.split()[1:] for line in text.splitlines() if "errorfile" in line]
+    assert files == [[code, f"/run/{code}.http"] for code in ("400", "408")] + [
+        [code, "/run/503.http"] for code in ("502", "503")
+    ]
+    assert "backup" not in say_refusals(WRITTEN, Path("/run"))
+    for status in REFUSALS:
+        head, _, body = refusal(status).partition(b"\r\n\r\n")
+        assert b"content-length: %d" % len(body) in head
+        assert set(json.loads(body)) == {"error", "code"}
 
 
 def test_without_gateways_every_port_is_somebody_elses():

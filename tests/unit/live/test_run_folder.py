@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from modelless.controller.live.cluster.loopback import LOOPBACK, absolute_paths, ray_environment
+from modelless.controller.live.cluster.loopback import absolute_paths, ray_environment
 from modelless.controller.live.cluster.run_folder import (
     LONGEST_SOCKET,
     SOCKET,
@@ -143,7 +143,7 @@ def test_a_folder_fits_up_to_the_longest_path_of_a_socket() -> None:
 
 def serve_would_say(variable: str, files: Path) -> Path:
     """The path that Serve makes of the variable for a node."""
-    environment = ray_environment(LOOPBACK, Path("/t"), haproxy=Path("/h"), files=files)
+    environment = ray_environment(Path("/t"), haproxy=Path("/h"), files=files)
     path = Path(environment[variable])
     return path / NODE if variable.endswith("_BASE") else path.parent / NODE / path.name
 
@@ -156,9 +156,7 @@ def test_all_that_serve_writes_for_haproxy_is_in_the_folder(short: Path) -> None
     assert len(set(paths)) == len(names)
     # With the name under which HAProxy binds first, it is what Linux takes at most.
     assert len(os.fsencode(paths[0])) <= LONGEST_SOCKET <= 107 - len(".4194304.tmp")
-    assert not [
-        name for name in ray_environment(LOOPBACK, Path("/t"), haproxy=None) if "HAPROXY" in name
-    ]
+    assert not [name for name in ray_environment(Path("/t"), haproxy=None) if "HAPROXY" in name]
 
 
 def test_serve_knows_the_variables_that_are_set_for_it() -> None:
@@ -166,7 +164,7 @@ def test_serve_knows_the_variables_that_are_set_for_it() -> None:
     assert spec is not None
     assert spec.origin is not None
     text = (Path(spec.origin).parent / "serve" / "_private" / "constants.py").read_text()
-    set_for_it = ray_environment(LOOPBACK, Path("/t"), haproxy=Path("/h"), files=Path("/f"))
+    set_for_it = ray_environment(Path("/t"), haproxy=Path("/h"), files=Path("/f"))
     assert [name for name in set_for_it if "SERVE" in name and f'"{name}"' not in text] == []
 
 

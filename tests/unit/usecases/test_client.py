@@ -129,4 +129,4 @@ def test_no_server() -> None:
     with Client("http://127.0.0.1:1", timeout_s=1.0) as client, pytest.raises(UnavailableError):
         client.get("/v2")
     with pytest.raises(InvalidInputError, match="http://host:port"):
-        Client("https://127.0.0.1")
+        Client("ftp://127.0.0.1")

@@ -1,0 +1,84 @@
+"""What the tenants use in the whole cluster; what they spent today outlives the control loop."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from modelless.common.files import write_whole
+from modelless.controller.api.tenants import DAY_S, TenantUse
+
+logger = logging.getLogger(__name__)
+
+SPENDING: Final = "spending.json"
+
+
+class TenantTotals:
+    """Adds up the members' reports.
+
+    Args:
+        home: where the day's spending is kept.
+        now: seconds since the epoch.
+    """
+
+    def __init__(self, home: Path, now: float) -> None:
+        self._path = home / SPENDING
+        self._day = int(now // DAY_S)
+        self._spent_usd: dict[str, float] = {}
+        self._used: dict[str, dict[str, TenantUse]] = {}  # by member: queries are a second
+        try:
+            kept = json.loads(self._path.read_text())
+            if kept["day"] == self._day:
+                self._spent_usd = {str(name): float(usd) for name, usd in kept["usd"].items()}
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            logger.warning("what tenants spent today is not known: %s: %s", self._path, error)
+        self._written = dict(self._spent_usd)
+
+    def add(
+        self, member_id: str, used: Mapping[str, TenantUse], interval_s: float, now: float
+    ) -> None:
+        """Add a member's report of the last ``interval_s`` seconds."""
+        if int(now // DAY_S) != self._day:
+            self._day, self._spent_usd = int(now // DAY_S), {}
+        for name, use in used.items():
+            self._spent_usd[name] = self._spent_usd.get(name, 0.0) + use.cost_usd
+        self._used[member_id] = {
+            name: use._replace(queries=use.queries / interval_s if interval_s > 0.0 else 0.0)
+            for name, use in used.items()
+        }
+
+    def remove(self, member_id: str) -> None:
+        """Forget a member that is gone; what it spent stays."""
+        self._used.pop(member_id, None)
+
+    def of_others(self, member_id: str) -> dict[str, TenantUse]:
+        """Return what tenants use at all other members, and spent today at all of them."""
+        found = {name: TenantUse(cost_usd=usd) for name, usd in self._spent_usd.items()}
+        for other, used in self._used.items():
+            if other == member_id:
+                continue
+            for name, use in used.items():
+                known = found.get(name, TenantUse())
+                found[name] = TenantUse(
+                    known.queries + use.queries,
+                    known.open_queries + use.open_queries,
+                    known.cost_usd,
+                )
+        return found
+
+    def write(self) -> None:
+        """Keep what was spent today, if it changed."""
+        spent = dict(self._spent_usd)
+        if spent != self._written:
+            document = json.dumps({"day": self._day, "usd": spent})
+            try:
+                write_whole(self._path, document.encode(), mode=0o600)
+            except OSError as error:
+                logger.warning("what tenants spent is not kept: %s", error)
+            else:
+                self._written = spent

@@ -1,0 +1,173 @@
+"""A gateway's HTTP server in this process: the real server, frontend and dispatcher.
+
+Only the device is made up: it answers every batch at once. Time is real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from modelless.controller.api.keys import KeyRing
+from modelless.controller.api.v2_limits import Limits
+from modelless.controller.config import Settings
+from modelless.controller.dispatch.messages import WorkerReport, WorkerReported
+from modelless.controller.dispatch.trials import TrialArms
+from modelless.controller.live.front.access import Access
+from modelless.controller.live.front.bodies import BodyBudget
+from modelless.controller.live.front.feedback import FeedbackDesk
+from modelless.controller.live.front.frontend import RunBatch, V2Frontend
+from modelless.controller.live.front.http_server import open_door
+from modelless.controller.live.front.receipt_tags import ReceiptTags
+from modelless.controller.live.knowledge import Knowledge
+from modelless.controller.live.recordings import open_dispatcher
+from tests.unit.cli.tiny import TASK
+
+
+class Answer(NamedTuple):
+    """An HTTP reply."""
+
+    status: int
+    headers: Mapping[str, str]
+    document: Any
+
+
+class Front:
+    """A running server.
+
+    Attributes:
+        frontend: of the server.
+        path: of its socket.
+        ring: the keys that count.
+        tags: of its receipts.
+        access: decides who may do what.
+        ran: batches that the device was given.
+        answers_at_once: whether the device does; else ``finish`` ends the batches.
+    """
+
+    def __init__(
+        self,
+        knowledge: Knowledge,
+        path: Path,
+        limits: Limits,
+        budget_bytes: int,
+        settings: Settings,
+    ) -> None:
+        self.ring = KeyRing()
+        self.tags = ReceiptTags()
+        self.access = Access(settings, lambda: self.ring)
+        self.path = path
+        self.ran: list[RunBatch] = []
+        self.answers_at_once = True
+        dispatcher, _ = open_dispatcher("g", Settings(), knowledge)
+        arms = TrialArms(0, "g", dispatcher.instances.is_served)
+        self.frontend = V2Frontend(
+            knowledge.catalog,
+            knowledge.servable(),
+            dispatcher,
+            self._run,
+            time.monotonic,
+            limits,
+            10.0,
+            "g",
+            FeedbackDesk("g", arms, knowledge.catalog.tasks, self.tags),
+            lambda: {"members": []},
+            lambda at_s: None,
+            lambda respond: None,
+            lambda: None,
+            BodyBudget(budget_bytes),
+            self.access,
+        )
+        report = WorkerReport("g", "cpu-1", tuple(knowledge.catalog.versions))
+        self.frontend.decide(WorkerReported(report))
+
+    def _run(self, batch: RunBatch) -> None:
+        self.ran.append(batch)
+        if self.answers_at_once:
+            asyncio.get_running_loop().call_soon(self.finish, batch)
+
+    def receipt_id(self, query_id: int) -> str:
+        """The id of a query's receipt, where there are no keys."""
+        return f"g-{query_id}.{self.tags.tag(query_id, '')}"
+
+    def finish(self, batch: RunBatch) -> None:
+        """The device has run the batch."""
+        rows = [len(tensors["image"]) for tensors in batch.inputs]
+        outputs = [{"scores": np.full((count, 4), 0.25, np.float32)} for count in rows]
+        self.frontend.on_batch_done(batch.batch_id, 0.001, outputs, lost=False)
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether a request is read in the other thread, or runs after that."""
+        return bool(self.frontend._read_aside)
+
+    @property
+    def has_open(self) -> bool:
+        """Whether a query waits or runs."""
+        return bool(self.frontend._open)
+
+    async def send(
+        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """The answer to one request on a connection of its own."""
+        lines = [f"{method} {path} HTTP/1.1", "host: h", f"content-length: {len(body)}"]
+        lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+        reader, writer = await asyncio.open_unix_connection(str(self.path))
+        try:
+            writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            status = int(head.split()[1])
+            told = dict(line.split(": ", 1) for line in head.split("\r\n")[1:] if line)
+            text = await reader.readexactly(int(told.get("content-length", "0")))
+        finally:
+            writer.close()
+        length = int(told.get("inference-header-content-length", len(text)))
+        return Answer(status, told, json.loads(text[:length]) if text else None)
+
+
+@asynccontextmanager
+async def serving(
+    knowledge: Knowledge,
+    folder: Path,
+    limits: Limits | None = None,
+    budget_bytes: int = 1 << 30,
+    *,
+    settings: Settings | None = None,
+) -> AsyncIterator[Front]:
+    """A server on a socket in the folder."""
+    front = Front(
+        knowledge, folder / "door", limits or Limits(), budget_bytes, settings or Settings()
+    )
+    server, connections = await open_door(front.frontend, str(front.path), 64)
+    try:
+        yield front
+    finally:
+        server.close()
+        for connection in tuple(connections):
+            connection.close()
+        front.frontend.close()
+
+
+def query(shape: tuple[int, ...] = (1, 2, 2, 3), **parameters: Any) -> bytes:
+    """A query of the task, all of it JSON."""
+    image = np.zeros(shape, np.uint8)
+    given = {"name": "image", "shape": list(shape), "datatype": "UINT8", "data": image.tolist()}
+    return json.dumps({"inputs": [given], "parameters": parameters}).encode()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let everything else run until it is so."""
+    end_s = time.monotonic() + 30.0
+    while not condition():
+        assert time.monotonic() < end_s, "not so after 30 s"
+        await asyncio.sleep(0)
+
+
+INFER = f"/v2/models/{TASK.name}/infer"

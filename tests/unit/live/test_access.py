@@ -1,0 +1,264 @@
+"""Keys at a real gateway's server: who may do what, and what is another tenant's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modelless.common.errors import StoreError
+from modelless.controller.api.keys import KeyRing, make_key
+from modelless.controller.api.tenants import TenantUse
+from modelless.controller.config import Settings, parse_settings
+from modelless.controller.live.control.tenant_totals import TenantTotals
+from modelless.controller.live.front.haproxy_launcher import OF_PORT, OF_SOCKET, OPERATORS_HEADER
+from modelless.controller.live.key_file import KeyFollower, change_keys, read_keys
+from modelless.controller.live.knowledge import Knowledge, read_knowledge
+from tests.unit.cli.tiny import TASK, add_measurements, add_variants
+
+from .front import INFER, Front, query, serving
+
+KEYS = {
+    name: make_key(tenant, scopes, priority, 0.0, None)
+    for name, tenant, scopes, priority in (
+        ("shop", "shop", ("infer", "feedback"), 3),
+        ("other", "other", ("infer", "feedback"), 0),
+        ("asks", "shop", ("infer",), 0),
+        ("operator", "ops", ("operate",), 0),
+        ("admin", "ops", ("admin",), 9),
+    )
+}
+OPERATOR, SOCKET = {OPERATORS_HEADER: OF_PORT}, {OPERATORS_HEADER: OF_SOCKET}
+STATUS, FEEDBACK = "/modelless/status", "/modelless/feedback"
+
+
+@pytest.fixture
+def knowledge(tmp_path: Path) -> Knowledge:
+    add_variants(tmp_path)
+    add_measurements(tmp_path)
+    return read_knowledge(tmp_path, Settings())
+
+
+@pytest.fixture
+def run(knowledge: Knowledge, tmp_path: Path) -> Callable[..., None]:
+    def go(test: Callable[[Front], Awaitable[None]], *, keys: bool = True, **settings: Any) -> None:
+        async def inside() -> None:
+            async with serving(knowledge, tmp_path, settings=parse_settings(settings)) as front:
+                if keys:
+                    front.ring = KeyRing(key for key, _ in KEYS.values())
+                await test(front)
+
+        asyncio.run(inside())
+
+    return go
+
+
+def bearer(name: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {KEYS[name][1]}"}
+
+
+def test_each_endpoint_wants_its_scope(run: Callable[..., None]) -> None:
+    paths = {
+        ("GET", "/v2"): set(KEYS) | {""},
+        ("GET", "/v2/health/live"): set(KEYS) | {""},
+        ("GET", "/v2/health/ready"): set(KEYS) | {""},
+        ("POST", INFER): {"shop", "other", "asks", "admin"},
+        ("GET", f"/v2/models/{TASK.name}"): {"shop", "other", "asks", "admin"},
+        ("POST", "/v2/repository/index"): {"shop", "other", "asks", "admin"},
+        ("POST", FEEDBACK): {"shop", "other", "admin"},
+        ("GET", STATUS): {"operator", "admin"},
+    }
+
+    async def test(front: Front) -> None:
+        for (method, path), allowed in paths.items():
+            for name in ["", *KEYS]:
+                body = query() if path == INFER else b"{}" if path == FEEDBACK else b""
+                answer = await front.send(method, path, body, bearer(name) if name else {})
+                if name in allowed:
+                    assert answer.status not in (401, 403), (path, name, answer)
+                else:
+                    assert answer.status == (403 if name else 401), (path, name, answer)
+                    assert ("www-authenticate" in answer.headers) == (not name)
+        assert (await front.send("GET", STATUS, headers=OPERATOR)).status == 200
+
+    run(test)
+
+
+def test_tenant_and_priority_come_from_the_key(run: Callable[..., None]) -> None:
+    async def test(front: Front) -> None:
+        for parameters, status in (
+            ({"priority": 3}, 200),
+            ({"tenant": "shop"}, 200),
+            ({"priority": 4}, 403),
+            ({"tenant": "other"}, 403),
+        ):
+            answer = await front.send("POST", INFER, query(**parameters), bearer("shop"))
+            assert answer.status == status, answer
+        answer = await front.send("POST", INFER, query(), bearer("shop"))
+        number = answer.document["parameters"]["receipt_id"]
+        told = await front.send("GET", f"/modelless/receipts/{number}", headers=bearer("shop"))
+        assert told.document["tenant"] == "shop"
+
+    run(test)
+
+
+def test_receipts_and_feedback_are_for_who_asked(run: Callable[..., None]) -> None:
+    async def test(front: Front) -> None:
+        answer = await front.send("POST", INFER, query(), bearer("shop"))
+        receipt_id = answer.document["parameters"]["receipt_id"]
+        guessed = receipt_id.partition(".")[0]
+        forged = f"{guessed}.{'0' * 24}"
+
+        async def told(number: str, name: str) -> tuple[int, int]:
+            entry = {"feedback": [{"receipt_id": number, "correct": True}]}
+            body = json.dumps(entry).encode()
+            got = await front.send("GET", f"/modelless/receipts/{number}", headers=bearer(name))
+            return got.status, (await front.send("POST", FEEDBACK, body, bearer(name))).status
+
+        assert await told(receipt_id, "shop") == (200, 200)
+        for number in (guessed, forged):
+            assert await told(number, "shop") == (404, 404)
+        assert await told(receipt_id, "other") == (404, 404)
+        assert (await told(receipt_id, "admin"))[0] == 200
+        for headers, status in ((OPERATOR, 401), (SOCKET, 200)):
+            got = await front.send("GET", f"/modelless/receipts/{guessed}", headers=headers)
+            assert got.status == status
+
+    run(test)
+
+
+def test_without_keys_receipts_cannot_be_guessed_either(run: Callable[..., None]) -> None:
+    async def test(front: Front) -> None:
+        answer = await front.send("POST", INFER, query())
+        receipt_id = answer.document["parameters"]["receipt_id"]
+        assert (await front.send("GET", f"/modelless/receipts/{receipt_id}")).status == 200
+        guessed = receipt_id.partition(".")[0]
+        assert (await front.send("GET", f"/modelless/receipts/{guessed}")).status == 404
+
+    run(test, keys=False)
+
+
+def test_another_tenants_task_does_not_exist(run: Callable[..., None]) -> None:
+    async def test(front: Front) -> None:
+        for method, path in (("POST", INFER), ("GET", f"/v2/models/{TASK.name}/mean")):
+            mine = await front.send(method, path, query(), bearer("shop"))
+            assert mine.status == 200, mine
+            theirs = await front.send(method, path, query(), bearer("other"))
+            missing = await front.send(
+                method, path.replace("pixels", "absent"), query(), bearer("other")
+            )
+            assert theirs.status == missing.status == 404
+            assert theirs.document["error"].replace("pixels", "absent") == missing.document["error"]
+        listed = [
+            [row["name"] for row in (await front.send("POST", path, b"", bearer(name))).document]
+            for path in ("/v2/repository/index",)
+            for name in ("shop", "other", "admin")
+        ]
+        assert listed == [[TASK.name], [], [TASK.name]]
+        assert (await front.send("GET", "/v2/health/ready")).document == {"ready": True}
+
+    run(test, tenants={"shop": {"private": [TASK.name]}})
+
+
+def test_limits_of_a_tenant_are_its_own(run: Callable[..., None]) -> None:
+    async def test(front: Front) -> None:
+        front.answers_at_once = False
+        sent = [
+            asyncio.ensure_future(front.send("POST", INFER, query(), bearer("shop")))
+            for _ in range(4)
+        ]
+        done, waiting = await asyncio.wait(sent, return_when=asyncio.FIRST_COMPLETED)
+        while len(done) < 2:
+            more, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            done |= more
+        assert [task.result().status for task in done] == [429, 429]
+        assert int(done.pop().result().headers["retry-after"]) >= 1
+        while not all(task.done() for task in sent):
+            for batch in front.ran:
+                front.finish(batch)
+            front.ran.clear()
+            await asyncio.sleep(0)
+        front.answers_at_once = True
+        assert (await front.send("POST", INFER, query(), bearer("other"))).status == 200
+        assert (await front.send("POST", INFER, query(), bearer("shop"))).status == 200
+        use = front.access.books.take_use()["shop"]
+        assert (use.queries, use.open_queries) == (3, 0)
+        assert use.cost_usd > 0.0
+
+    run(test, tenants={"shop": {"max_open_queries": 2}})
+
+
+def test_limits_have_names(run: Callable[..., None]) -> None:
+    async def test(front: Front) -> None:
+        for name, parameters, status in (
+            ("other", {"slo": "sharp"}, 422),  # nothing is that accurate
+            ("other", {"slo": "sharp", "min_accuracy": 1.0}, 200),  # its own word counts more
+            ("other", {"slo": "blunt"}, 200),
+            ("other", {"slo": "shrap"}, 400),
+            ("other", {}, 200),
+            ("shop", {}, 422),
+            ("shop", {"slo": "blunt"}, 200),
+        ):
+            answer = await front.send("POST", INFER, query(**parameters), bearer(name))
+            assert answer.status == status, (name, parameters, answer)
+        answer = await front.send("POST", INFER, query(slo="shrap"), bearer("other"))
+        assert "Did you mean 'sharp'?" in answer.document["error"]
+        headers = {**bearer("other"), "x-modelless-slo": "sharp"}
+        assert (await front.send("POST", INFER, query(), headers)).status == 422
+
+    slos = {"sharp": {"min_accuracy": 99.9}, "blunt": {"min_accuracy": 10.0}}
+    run(test, slos=slos, tenants={"shop": {"slo": "sharp"}})
+
+
+@pytest.mark.parametrize("insecure", [True, False])
+def test_without_keys_only_loopback_is_served(run: Callable[..., None], insecure: bool) -> None:
+    async def test(front: Front) -> None:
+        status = (await front.send("POST", INFER, query())).status
+        assert status == (200 if insecure else 401)
+        assert (await front.send("GET", "/v2/health/live")).status == 200
+        assert (await front.send("GET", STATUS)).status in (401, 404)
+        assert (await front.send("GET", STATUS, headers=OPERATOR)).status == 200
+
+    run(test, keys=False, http={"host": "192.0.2.1", "insecure": insecure})
+
+
+def test_keys_are_followed_and_never_lost(tmp_path: Path) -> None:
+    follower = KeyFollower(tmp_path)
+    assert not follower.ring.is_needed
+    key, _ = KEYS["shop"]
+    change_keys(tmp_path, lambda ring: ((*ring.keys, key), None))
+    assert (tmp_path / "keys.json").stat().st_mode & 0o777 == 0o600
+    follower.follow()
+    assert follower.ring.keys == (key,)
+    change_keys(tmp_path, lambda ring: ([each.revoked(1.0) for each in ring.keys], None))
+    follower.follow()
+    assert follower.ring.keys[0].revoked_at == 1.0
+    for damage in ("half a fi", None):
+        path = tmp_path / "keys.json"
+        path.write_text(damage) if damage else path.unlink()
+        with pytest.raises(StoreError):
+            follower.follow()
+        assert follower.ring.is_needed
+    (tmp_path / "keys.json").write_text("{")
+    with pytest.raises(StoreError, match="cannot be read"):
+        read_keys(tmp_path)
+
+
+def test_what_tenants_spend_is_summed_and_kept_for_the_day(tmp_path: Path) -> None:
+    day = 86_400.0
+    totals = TenantTotals(tmp_path, 10 * day)
+    use = {"shop": (10.0, 2, 0.5)}
+    for member in ("a", "b"):
+        totals.add(member, {name: TenantUse(*each) for name, each in use.items()}, 2.0, 10 * day)
+    assert totals.of_others("a") == {"shop": TenantUse(5.0, 2, 1.0)}
+    totals.remove("b")
+    assert totals.of_others("a") == {"shop": TenantUse(0.0, 0, 1.0)}
+    totals.write()
+    assert TenantTotals(tmp_path, 10 * day + 5).of_others("x")["shop"].cost_usd == 1.0
+    assert TenantTotals(tmp_path, 11 * day).of_others("x") == {}
+    totals.add("a", {"shop": TenantUse(1.0, 0, 0.25)}, 1.0, 11 * day)
+    assert totals.of_others("a")["shop"].cost_usd == 0.25
