@@ -1,72 +1,81 @@
 """Best value: binds late, and spends device time where it gains most.
 
-A query waits in the queue of its scope until a device falls idle. The policy then looks at the
-queues, the one with the most urgent query first, and chooses variant, batch and members together:
-the batch with the most value. The value of a batch is the accuracy that it gains by answering in
-time, less what its queries would be worth to the next worker, less a price for the device time.
+A query waits in the queue of its scope until a worker falls idle. The policy then looks at the
+queues, the most urgent head first, and runs the batch with the highest gain. In accuracy points,
 
-In full, a batch is worth
+    gain = sum over its members of (accuracy + miss_penalty)
+         - sum over its members of their value later
+         - price x device time
+         - what queries of higher priorities would lose
 
-    sum over its members of (accuracy + penalty) x probability(answered in time) - penalty
-    - what each of them would be worth if left for the next worker of the class  (``value_table``)
-    - price x device time                                                        (``value_price``)
+A member counts only if it is in time with probability 95 %. Its *value later* is what it would be
+worth to the next worker, in a batch of the best size at the price:
 
-and the batch worth most runs. While devices have time to spare the price is zero and everyone gets
-the most accurate variant that is in time; as demand grows the price rises, and variants are given
-up in the order of accuracy lost per second won, never below a query's own minimum. Each device
-class has a price of its own, by what it spares the others (``value_classes``). Who is indifferent
-at the price between two variants takes the one now and then the other, as often as there is time
-for: if all took the quicker one, nobody would wait, and small batches of it would fill the devices.
-And who can outwait a crowd is compared with what time will be worth after it.
+    later(slack) = max over variants and sizes with p95 <= slack of
+                   accuracy + miss_penalty - price x batch time / size,    0 if there is none
 
-A batch that is not full takes longer an item than it need. Who is charged for that depends on who
-waits: if the most urgent query has only just come, nobody else wants the device, each member pays
-for its share of a batch of the best size, and a slow, accurate batch gives the next one time to
-fill. The more of its limit the query has waited, or, at a price, the more batches those who wait
-would fill, the more of the whole batch's time is charged, and batches grow by taking in who waits.
-Full batches are what makes a fleet's capacity.
+The *price* of a second of a worker's time is the dual of a linear program: maximise the value of
+what is served, subject to the device time there is (``price``). While workers have time to spare it
+is zero, and every query gets the most accurate variant that is in time. As demand grows, the price
+rises, and variants are given up in the order of accuracy lost for each second won. Beyond capacity,
+queries that are not worth the price are served only when nothing else waits. Demand is what arrives
+plus, for each query that waits, 1 / time left; so the price rises at once with a burst. A kind of
+queries takes the time for an item that the batches take which can be gathered: what waits, and what
+arrives in half of the latency limit. Demand is shared out so that all pools of workers, each of one
+device class with the same variants, are equally busy.
 
-A query that a device of another class will soon serve better is left for that; much better, if this
-one's time has a price. For a moment that stands (``value_left``), also for who joins the queue
-behind others: so most arrivals need no decision, however many devices are idle.
+A batch pays for its share of full batches. It pays for the rest of its time as far as others want
+the worker: by the part of its limit that its first query has waited, or by how far the queries that
+wait would fill a batch of every worker. So a lone query gets an accurate variant on an idle worker,
+and batches grow under load.
 
-A batch also pays for what it keeps from higher priorities: queries that come while it runs, before
-another worker falls idle, and cannot wait so long. So one device in time stays free for them, or
-runs what is short.
+A queue is left to another pool if its next batch there would be worth more, and if this worker can
+still serve it as well should that not come about.
 
-Where not all can be served, who comes first is settled for each query, by priority and fairly to
-tenants (``value_admission``); the others run while nobody else waits in their queue. Each gateway
-goes by the demand that it sees, and takes the fleet for its own.
-
-The pieces are known: late binding and latency slack from SuperServe (Khare et al., NSDI 2025), the
-price as the dual of the accuracy-scaling program that Proteus (Ahmad et al., ASPLOS 2024) solves.
-Joining them, with a value function of the time left, is this policy's own.
+The pieces are known: late binding and latency slack from SuperServe (Khare et al., NSDI 2025), and
+the price as the dual of the accuracy-scaling program that Proteus solves (Ahmad et al., ASPLOS
+2024). Their combination, with the value later, is this policy's own.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
 from modelless.common.errors import InvalidInputError
-from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
-from modelless.policies.priorities import heads
+from modelless.policies.priorities import heads, rank
 from modelless.policies.reasons import Reason
-from modelless.policies.seams import BatchingPolicy, SelectionPolicy
-from modelless.policies.selection.best_value.batches import Line, Offer, best_for_now
-from modelless.policies.selection.best_value.crowd import Crowd
-from modelless.policies.selection.best_value.left import LeftForOthers, look_again_s
-from modelless.policies.selection.best_value.market import Market
+from modelless.policies.seams import SelectionPolicy
+from modelless.policies.selection.best_value.batches import (
+    Batch,
+    Later,
+    Line,
+    Terms,
+    best_batch,
+)
+from modelless.policies.selection.best_value.fleet import Fleet, Pool
 from modelless.policies.selection.best_value.menu import Menu
-from modelless.policies.selection.best_value.table import ValueTable
-from modelless.policies.selection.feasibility import best, list_options, why_infeasible
+from modelless.policies.selection.best_value.price import (
+    Higher,
+    Kind,
+    Offer,
+    Rates,
+    kind_of,
+    offer_of,
+    price_of_time,
+    share_out,
+)
+from modelless.policies.selection.feasibility import list_options, why_infeasible
 from modelless.policies.views import (
-    Bind,
     Candidates,
     Choice,
     Defer,
+    FloatArray,
     QueryView,
     QueueView,
     Reject,
@@ -74,47 +83,65 @@ from modelless.policies.views import (
     Wait,
     WorkerView,
 )
-from modelless.variants.estimates import Estimates
 
-_DEFERRED = Defer()
+_DEFERRED = Defer(Reason.LATE_BINDING)
+_LOOK_AGAIN_S = 0.1
 _QUEUES_LOOKED_AT = 8
-_MOST_LOOKED_AT = 256  # queries of a queue that a worker can serve, at a time
-_READY_KEPT = 4096
-_GOOD_ENOUGH_POINTS = 10.0  # so much below its best, a query, is a batch of the most urgent queue
-# Accuracy points by which another device must be better to be waited for: while this one has time
-# to spare, and if it has none.
-_BETTER_POINTS, _MUCH_BETTER_POINTS = 1.0, 5.0
-# And this share of what the time costs here: how classes' prices relate is known for the mean of
-# some seconds only, and in a crowd they are high.
-_IN_DOUBT = 0.5
+_QUERIES_LOOKED_AT = 256
+_SAMPLED = 64  # queries of a queue that stand for all in the price
+_GOOD_ENOUGH_POINTS = 10.0
+"""A batch of the most urgent queue runs if it costs at most so many points for each member."""
+_BETTER_POINTS = 1.0
+"""A query is left to another pool that serves it by more than so many points better."""
+_LEFT_FOR_S = 0.001  # at least
+_CHANCE_OF_LOSS = 0.05
+"""No batch is worth this probability of losing a query of a higher priority."""
+_SHARED_OUT_EVERY_S = 0.25
+_KEPT = 4096
+_GAMBLE = -1e9
+
+
+class _Ready(NamedTuple):
+    """The last candidates of a scope, and the least median latency by the limits of queries."""
+
+    candidates: Candidates
+    least_s: dict[tuple[float, float], float]
+
+
+class _Able(NamedTuple):
+    """The rows of a menu that may serve a query, as bits, and two latencies, seconds.
+
+    Attributes:
+        least_s: the least median anywhere.
+        sure_s: the least p95 with these rows.
+    """
+
+    mask: int
+    least_s: float
+    sure_s: float
 
 
 class BestValue(SelectionPolicy):
     """See the module.
 
     Args:
-        target_utilisation: share of the device time that steady demand may fill, for the price.
-        batching_share: share of a latency limit that waiting and running may take, for the price.
-        memory_s: seconds for which the price remembers arrivals; a query that can wait 0.4 times as
-            long is patient.
+        target_utilisation: share of the device time that demand may fill before it has a price.
+            Below 1, because arrivals and latencies vary.
+        memory_s: time constant of the arrival rates, seconds. Bursts show in what waits at once.
         reprice_s: seconds between two computations of the price.
         miss_penalty: accuracy points that a query not answered in time costs, besides its own.
-        batching: the policy for queries bound on arrival: those with a cost limit.
     """
 
     def __init__(
         self,
         target_utilisation: float = 0.95,
-        batching_share: float = 0.85,
         memory_s: float = 5.0,
         reprice_s: float = 0.02,
         miss_penalty: float = 100.0,
-        batching: BatchingPolicy | None = None,
     ) -> None:
-        super().__init__(batching or EarliestDeadlineFirst())
+        super().__init__()
         for name, value, most in (
             ("target_utilisation", target_utilisation, 2.0),
-            ("batching_share", batching_share, 1.0),
             ("memory_s", memory_s, 1e6),
             ("reprice_s", reprice_s, 1e6),
         ):
@@ -122,10 +149,25 @@ class BestValue(SelectionPolicy):
                 raise InvalidInputError.of(name, value, f"above 0, up to {most:g}")
         if not 0.0 <= miss_penalty <= 1e6:
             raise InvalidInputError.of("miss_penalty", miss_penalty, "0 to 1000000")
-        self._market = Market(target_utilisation, batching_share, miss_penalty, memory_s, reprice_s)
-        self._left = LeftForOthers()
-        # By scope and items: the estimates, and the least latency by minimum accuracy.
-        self._ready: dict[tuple[str, int], tuple[Estimates, dict[float, float]]] = {}
+        self._utilisation = target_utilisation
+        self._reprice_s = reprice_s
+        self._miss_points = miss_penalty
+        self._rates = Rates(memory_s)
+        self._fleet = Fleet()
+        self._shares: dict[tuple[Kind, Pool], float] = {}
+        self._shared_out_s = -math.inf
+        self._ready: dict[tuple[str, int], _Ready] = {}
+        # Caches, by what they are made of.
+        self._able: dict[tuple[Menu, float, float, int], tuple[_Ready | None, _Able]] = {}
+        self._later: dict[tuple[Menu, int], tuple[float, Later]] = {}
+        self._offers: dict[tuple[Kind, Menu, float], Offer] = {}
+
+    def __getstate__(self) -> dict[str, object]:
+        # What is made of the dispatcher's views is made again.
+        empty: dict[str, object] = {
+            name: {} for name in ("_ready", "_able", "_later", "_offers", "_shares")
+        }
+        return {**self.__dict__, **empty}
 
     # -- on arrival ---------------------------------------------------------------------------
 
@@ -133,45 +175,30 @@ class BestValue(SelectionPolicy):
         self, query: QueryView, candidates: Candidates, rng: np.random.Generator
     ) -> Choice:
         least_s = self._least_s(query, candidates)
-        if query.max_cost_usd != math.inf:
-            self._market.on_query(query, candidates.now_s)
-            return self._bind(query, candidates)
         if least_s < math.inf and candidates.now_s + least_s <= query.deadline_s:
-            self._market.on_query(query, candidates.now_s)
+            self._rates.count(kind_of(query), candidates.now_s)
             return _DEFERRED
         # No placement could ever serve it, queue or not.
         return Reject(why_infeasible(query, list_options(query, candidates, "p50")))
 
-    def on_late(self, query: QueryView, candidates: Candidates, rng: np.random.Generator) -> Choice:
-        return self._bind(query, candidates)
-
-    def _bind(self, query: QueryView, candidates: Candidates) -> Choice:
-        """The most accurate feasible row; a worker that falls idle does not know what it costs."""
-        options = list_options(query, candidates, "p90")
-        row = best(candidates, options, -options.accuracy_percent, options.finish_s)
-        if row is None:
-            return Reject(why_infeasible(query, options))
-        return Bind(row, Reason.BEST_VALUE)
-
     def _least_s(self, query: QueryView, candidates: Candidates) -> float:
-        """The least median latency of what is accurate enough, the queues left out."""
+        """Returns the least median latency of the placements that meet its other limits."""
         key = (query.scope, query.items)
-        known = self._ready.get(key)
-        if known is None or known[0] is not candidates.estimates:
-            if len(self._ready) >= _READY_KEPT:
+        ready = self._ready.get(key)
+        if ready is None or ready.candidates.estimates is not candidates.estimates:
+            if len(self._ready) >= _KEPT:
                 self._ready.clear()
-            known = self._ready[key] = (candidates.estimates, {})
-            if query.items == 1:
-                least_s = np.fmin.reduce(candidates.estimates.p50_s, initial=np.inf)
-                self._market.on_ready(query.scope, float(least_s))
-        by_accuracy = known[1]
-        least_s = by_accuracy.get(query.min_accuracy_percent)
+            ready = self._ready[key] = _Ready(candidates, {})
+        limits = (query.min_accuracy_percent, query.max_cost_usd)
+        least_s = ready.least_s.get(limits)
         if least_s is None:
-            accurate = candidates.accuracy_percent >= query.min_accuracy_percent
-            known_s = candidates.estimates.p50_s[accurate]
-            least_s = float(np.fmin.reduce(known_s, initial=np.inf))  # NaN is unknown
-            if len(by_accuracy) < _READY_KEPT:
-                by_accuracy[query.min_accuracy_percent] = least_s
+            allowed = candidates.accuracy_percent >= query.min_accuracy_percent
+            if query.max_cost_usd < math.inf:
+                allowed &= candidates.cost_usd <= query.max_cost_usd
+            # fmin: NaN is unknown
+            least_s = float(np.fmin.reduce(candidates.estimates.p50_s[allowed], initial=np.inf))
+            if len(ready.least_s) < _KEPT:
+                ready.least_s[limits] = least_s
         return least_s
 
     # -- on idle ------------------------------------------------------------------------------
@@ -183,205 +210,344 @@ class BestValue(SelectionPolicy):
         now_s: float,
         rng: np.random.Generator,
     ) -> Run | Wait:
-        deferred = [queue for queue in queues if queue.variant_id is None]
-        if len(deferred) < len(queues):
-            bound = [queue for queue in queues if queue.variant_id is not None]
-            decision = self.batching.next_batch(worker, bound, now_s)
-            if isinstance(decision, Run) or not deferred:
-                return decision
-        market = self._market
-        market.on_idle(worker, deferred, now_s)
-        waiting = sum([len(queue.queries) for queue in deferred])
-        chosen: Offer | None = None
-        hopeless: list[QueryView] = []
-        until_s = math.inf  # what is left for others, if anything, is left so long
-        since_s = now_s  # and the head that was left first, since then
-        looked = 0
-        for queue in _most_urgent_first(deferred):
-            menu = market.menu(worker, queue.scope)
-            stands_s = self._left.until_s(menu, worker.device_class, queue, now_s)
-            if stands_s > now_s:
-                until_s = min(until_s, stands_s)
-                continue
-            left: list[QueryView] = []
-            line = self._line_up(worker, queue, menu, waiting, now_s, hopeless, left)
-            if left:
-                until_s = min(until_s, look_again_s(now_s))
-            if line is None:
-                if left:
-                    ids = [query.query_id for query in left]
-                    head_s = self._left.put(menu, worker.device_class, queue, ids, now_s)
-                    since_s = min(since_s, head_s)
-                continue
-            offer = self._offer(line)
-            if offer is not None and (chosen is None or offer.worth > chosen.worth):
-                chosen = offer
-                if offer.worth >= -_GOOD_ENOUGH_POINTS * len(offer.queries):
+        pool = self._fleet.on_idle(worker, now_s)
+        if now_s - pool.priced_s >= self._reprice_s:
+            self._find_price(worker, pool, queues, now_s)
+        waiting = sum([len(queue.queries) for queue in queues])
+        fill = min(waiting / (worker.max_batch * pool.count), 1.0)
+        dropped: list[QueryView] = []
+        chosen: Batch | None = None
+        left_until_s = math.inf
+        for queue in islice(_most_urgent_first(queues), _QUEUES_LOOKED_AT):
+            batch = self._best_of_queue(worker, pool, queue, fill, now_s, dropped)
+            if batch is not None:
+                until_s = self._left_until_s(pool, queue, batch.queries[0], now_s)
+                if until_s > now_s:
+                    left_until_s = min(left_until_s, until_s)
+                    continue
+            if batch is not None and (chosen is None or batch.gain > chosen.gain):
+                chosen = batch
+                if batch.gain >= -_GOOD_ENOUGH_POINTS * len(batch.queries):
                     break
-            looked += 1
-            if looked == _QUEUES_LOOKED_AT:
-                break
-        dropped = tuple(hopeless)
+        if chosen is None and left_until_s < math.inf:
+            return Wait(Reason.WORTH_WAITING, left_until_s, tuple(dropped))
         if chosen is None:
-            if until_s == math.inf:
-                return Wait(Reason.NOTHING_QUEUED, dropped=dropped)
-            market.fleet.on_left(worker.device_class, since_s, now_s)
-            return Wait(Reason.WORTH_WAITING, until_s, dropped, for_alike=True)
-        market.on_run(worker, chosen.busy_s, chosen.latency_s, now_s)
-        return Run(chosen.variant_id, chosen.queries, Reason.BEST_VALUE, dropped)
+            return Wait(Reason.NOTHING_QUEUED, now_s + _LOOK_AGAIN_S, tuple(dropped))
+        self._fleet.on_run(worker.worker_id, chosen.busy_s, now_s)
+        return Run(chosen.variant_id, chosen.queries, Reason.BEST_VALUE, tuple(dropped))
 
-    def _offer(self, line: Line) -> Offer | None:
-        """The best batch from a line."""
-        if len(line.queries) > 1 or line.queries[0].items > 1 or line.coming is not None:
-            return best_for_now(line)
-        worth, row = line.table.alone(line.slack_s[0], line.reach[0])
-        menu = line.table.menu
-        worth -= line.later()[0]
-        busy_s, latency_s = float(menu.busy_s[row, 0]), float(menu.typical_s[row, 0])
-        return Offer(worth, menu.variant_ids[row], tuple(line.queries), busy_s, latency_s)
+    def _left_until_s(self, pool: Pool, queue: QueueView, query: QueryView, now_s: float) -> float:
+        """Returns until when a queue is left to a pool that serves it better; ``now_s`` if to none.
 
-    def _line_up(
+        Only if nothing is lost should that not come about: this worker can serve the query as well
+        then. And only what shares the other pool's next batch.
+        """
+        if query.max_cost_usd < math.inf:
+            return now_s
+        slack_s = query.deadline_s - now_s
+        here: float | None = None
+        for other in self._fleet.others(queue.scope, pool):
+            wait_s = max(other.next_idle_s("", now_s), _LEFT_FOR_S)
+            menu = other.menus.get(queue.scope)
+            if menu is None or len(queue.queries) > menu.most or not wait_s < slack_s:
+                continue
+            if here is None:
+                here = self._best_points(pool, query, slack_s)
+            if (
+                self._best_points(other, query, slack_s - wait_s) > here + _BETTER_POINTS
+                and self._best_points(pool, query, slack_s - wait_s) >= here
+            ):
+                return now_s + wait_s
+        return now_s
+
+    def _best_points(self, pool: Pool, query: QueryView, slack_s: float) -> float:
+        """Returns the points that a query with so much slack is worth at best in a pool."""
+        menu = pool.menus.get(query.scope)
+        if menu is None or query.items > menu.most:
+            return 0.0
+        mask = (1 << int((menu.accuracy_percent >= query.min_accuracy_percent).sum())) - 1
+        if not mask:
+            return 0.0
+        return float(self._points_later(menu, [mask], np.array([slack_s]), pool.price)[0])
+
+    def _best_of_queue(
         self,
         worker: WorkerView,
+        pool: Pool,
         queue: QueueView,
-        menu: Menu,
-        waiting: int,
+        fill: float,
         now_s: float,
-        hopeless: list[QueryView],
-        left: list[QueryView],
-    ) -> Line | None:
-        """Whom the worker could serve; None if nobody.
+        dropped: list[QueryView],
+    ) -> Batch | None:
+        """Returns the best batch from a queue; adds to ``dropped`` what nothing can serve in time.
 
-        The most urgent queries, all of the highest priority there. What the worker cannot serve,
-        given all the time in the world, blocks nobody. Those for whom there is no time are there
-        only if nobody else is looked at.
-
-        Args:
-            worker, queue: who asks, and where to look.
-            menu: what the worker offers there.
-            waiting: queries in all queues.
-            now_s: the time.
-            hopeless: takes up those whom nobody could serve in time.
-            left: takes up those who are left for others.
+        ``fill``: how far the queries that wait would fill a batch of every worker, 0 to 1.
         """
-        market = self._market
+        menu = pool.menu(worker, queue.scope)
         if not menu.variant_ids:
             return None
-        table = market.table(menu, worker.device_class)
-        admission = market.admission
-        others = market.others(worker.device_class, queue.scope)
-        # The most urgent may all be left for others.
-        crowd = Crowd(menu, is_choosy=table.price > 0.0 or bool(others))
-        standby = Crowd(menu, is_choosy=True)
-        least_s = market.least_for(queue.scope)
-        looked_at = 0
-        for query in queue.queries:
-            reach = menu.reach_for(query.min_accuracy_percent, query.items)
-            if not reach:
-                continue
-            looked_at += 1
-            if looked_at > _MOST_LOOKED_AT:
-                break
+        first, fillers = _by_rank(queue.queries)
+        full_s = float(menu.sure_s[:, -1].min())
+        queries: list[QueryView] = []
+        slacks_s: list[float] = []
+        masks: list[int] = []
+        doubtful: list[tuple[QueryView, int]] = []
+        taken: dict[tuple[int, bool], int] = {}  # enough of each sort to fill two batches
+        for query in islice(first, _QUERIES_LOOKED_AT):
+            mask, least_s, sure_s = self._able_to_serve(worker, menu, query)
             slack_s = query.deadline_s - now_s
             if slack_s < least_s:
-                hopeless.append(query)
-                continue
-            if slack_s < menu.least_s:
-                left.append(query)  # for a quicker worker, which this policy may not have met
-                continue
-            if (
-                admission
-                and reach not in crowd.enough
-                and not admission.is_first(query)
-                and not (admission.admits(query) and table.worth(slack_s, reach) > -table.penalty)
-            ):
-                standby.take(query, slack_s, reach)
-            elif not crowd.take(query, slack_s, reach):
-                break
-        those = crowd if crowd.queries else standby
-        return self._kept(worker, queue, table, those, others, waiting, now_s, left)
+                dropped.append(query)
+            elif slack_s < sure_s:
+                doubtful.append((query, mask))
+            else:
+                sort = mask, slack_s >= full_s
+                count = taken.get(sort, 0)
+                if count < 2 * menu.most:
+                    taken[sort] = count + 1
+                    queries.append(query)
+                    slacks_s.append(slack_s)
+                    masks.append(mask)
+        if not queries:
+            return _gamble(menu, doubtful, now_s)
+        wait_s = self._fleet.next_idle_s(queue.scope, worker.worker_id, now_s)
+        limit_s = queries[0].deadline_s - queries[0].arrival_s
+        waited = 1.0 - slacks_s[0] / limit_s if 0.0 < limit_s < math.inf else 0.0
+        terms = Terms(
+            pool.price,
+            max(waited, fill),
+            self._miss_points,
+            pool.higher.get(queries[0].priority),
+            pool.next_idle_s(worker.worker_id, now_s),
+        )
+        best: Batch | None = None
+        slacks = np.array(slacks_s)
+        later = self._points_later(menu, masks, slacks - wait_s, pool.price)
+        for rows, places in _rows_by_queries(menu, masks):
+            line = Line(queries, slacks, later)
+            if len(places) < len(queries):
+                line = Line([queries[place] for place in places], slacks[places], later[places])
+            batch = best_batch(menu, rows, line, terms)
+            if batch is not None and (best is None or batch.gain > best.gain):
+                best = batch
+        if best is not None and fillers:
+            return self._fill(worker, pool, menu, best, fillers, now_s)
+        return best
 
-    def _kept(
+    def _able_to_serve(self, worker: WorkerView, menu: Menu, query: QueryView) -> _Able:
+        ready = self._ready.get((query.scope, query.items))
+        key = (menu, query.min_accuracy_percent, query.max_cost_usd, query.items)
+        known = self._able.get(key)
+        if known is not None and known[0] is ready:
+            return known[1]
+        if len(self._able) >= _KEPT:
+            self._able.clear()
+        mask, sure_s = 0, math.inf
+        for row, variant_id in enumerate(menu.variant_ids):
+            if query.items > menu.most or menu.accuracy_percent[row] < query.min_accuracy_percent:
+                continue
+            if query.max_cost_usd < math.inf and not _costs_at_most(
+                query.max_cost_usd, ready, variant_id, worker.device_class
+            ):
+                continue
+            mask |= 1 << row
+            sure_s = min(sure_s, float(menu.sure_s[row, query.items - 1]))
+        limits = (query.min_accuracy_percent, query.max_cost_usd)
+        least_s = ready.least_s.get(limits, 0.0) if ready is not None else 0.0
+        able = _Able(mask, least_s, sure_s)
+        self._able[key] = ready, able
+        return able
+
+    def _points_later(
+        self, menu: Menu, masks: Sequence[int], slack_s: FloatArray, price: float
+    ) -> FloatArray:
+        """Returns what queries will be worth that may be served with the rows of their masks."""
+        points = np.empty(len(masks))
+        of_mask = np.array(masks, dtype=object) if max(masks) >= 1 << 62 else np.array(masks)
+        for mask in set(masks):
+            known = self._later.get((menu, mask))
+            if known is None or known[0] != price:
+                if len(self._later) >= _KEPT:
+                    self._later.clear()
+                later = Later(menu, menu.rows_of(mask), price, self._miss_points)
+                known = self._later[menu, mask] = price, later
+            mine = of_mask == mask
+            points[mine] = known[1].points(slack_s[mine])
+        return points
+
+    def _fill(
         self,
         worker: WorkerView,
-        queue: QueueView,
-        table: ValueTable,
-        crowd: Crowd,
-        others: Mapping[str, Menu],
-        waiting: int,
+        pool: Pool,
+        menu: Menu,
+        batch: Batch,
+        fillers: Sequence[QueryView],
         now_s: float,
-        left: list[QueryView],
-    ) -> Line | None:
-        """Those of a crowd who are not left for others; None if nobody is there."""
-        if not crowd.queries:
-            return None
-        market, device_class = self._market, worker.device_class
-        peers, wait_s = market.fleet.free(device_class, now_s, without=worker.worker_id)
-        pressure = 0.0
-        if table.price > 0.0:
-            pressure = min(waiting / (table.menu.most * (peers + 1)), 1.0)
-        line = Line(
-            table,
-            crowd.queries,
-            crowd.slack_s,
-            crowd.reach,
-            min(wait_s, market.fleet.batch_s(device_class)),
-            pressure,
-            market.calm_table(table.menu, device_class),
-            market.patient_s,
-            market.coming(device_class, crowd.queries[0].priority, wait_s, now_s),
-        )
-        if not others:
-            return line
-        kept = self._better_here(line, others, waiting / len(queue.queries), now_s)
-        if len(kept) == len(line.queries):
-            return line
-        if not kept:
-            left += line.queries
-            return None
-        stay = set(kept)
-        left += [query for place, query in enumerate(line.queries) if place not in stay]
-        return line.only(kept)
+    ) -> Batch:
+        """Adds queries of lower ranks for which the batch has room while all are in time.
 
-    def _better_here(
-        self,
-        line: Line,
-        others: Mapping[str, Menu],
-        ahead_of: float,
-        now_s: float,
-    ) -> Sequence[int]:
-        """Whom no other device class will soon serve better, as places.
-
-        ``ahead_of``: how many go, of all queues, before the second of this one.
+        Each must be worth more than what its time costs the higher priorities that will come.
         """
-        own, slacks_s, reaches = line.table, line.slack_s, line.reach
-        margin = _BETTER_POINTS if own.price == 0.0 else _MUCH_BETTER_POINTS
-        margin += _IN_DOUBT * own.price * own.menu.quickest_item_s(len(own.menu.variant_ids))
-        kept = range(len(line.queries))
-        left = set[int]()
-        for name, menu in others.items():
-            table = self._market.table(menu, name)
-            least = table.most - margin
-            ample_s = {reach: own.ample_s(least, reach) for reach in set(reaches)}
-            doubtful = [place for place in kept if slacks_s[place] < ample_s[reaches[place]]]
-            workers, wait_s = self._market.fleet.free(name, now_s) if doubtful else (0, math.inf)
-            if not workers:
+        row = menu.variant_ids.index(batch.variant_id)
+        higher = pool.higher.get(fillers[0].priority)
+        idle_s = pool.next_idle_s(worker.worker_id, now_s)
+        busy_s = np.minimum(menu.busy_s[row], idle_s)
+        lost = higher.lost(busy_s) if higher is not None else np.zeros(menu.most)
+        points = float(menu.accuracy_percent[row]) + self._miss_points
+        queries = list(batch.queries)
+        items = sum([query.items for query in queries])
+        deadline_s = min([query.deadline_s for query in queries])
+        for query in islice(fillers, menu.most):
+            more = items + query.items
+            if more > menu.most or not self._able_to_serve(worker, menu, query).mask >> row & 1:
                 continue
-            # Who is ahead in this queue runs in one batch with it; the others' are shared out.
-            batches = 1.0 + (ahead_of - 1.0) / workers
-            item_s = batches * menu.quickest_item_s(len(menu.variant_ids))
-            item_s *= self._market.delay_of(name)
-            for place in doubtful:
-                slack_s = slacks_s[place]
-                reach = menu.reach(line.queries[place].min_accuracy_percent)
-                elsewhere = table.worth(slack_s - wait_s - place * item_s, reach)
-                if elsewhere > own.worth(slack_s, reaches[place]) + margin:
-                    left.add(place)
-        return [place for place in kept if place not in left] if left else kept
+            earliest_s = min(deadline_s, query.deadline_s)
+            is_in_time = now_s + menu.sure_s[row, more - 1] <= earliest_s
+            if is_in_time and lost[more - 1] - lost[items - 1] < points:
+                queries.append(query)
+                items, deadline_s = more, earliest_s
+        return batch._replace(queries=tuple(queries), busy_s=float(menu.busy_s[row, items - 1]))
+
+    # -- the price ----------------------------------------------------------------------------
+
+    def _find_price(
+        self, worker: WorkerView, pool: Pool, queues: Sequence[QueueView], now_s: float
+    ) -> None:
+        """Finds the price of the pool's time, and the higher priorities to expect there."""
+        pool.priced_s = now_s
+        for queue in queues:
+            pool.menu(worker, queue.scope)
+        rates = self._rates.per_s(now_s)
+        if now_s - self._shared_out_s >= _SHARED_OUT_EVERY_S:
+            self._shared_out_s = now_s
+            self._share_out(rates, now_s)
+        here = {
+            kind: rate * self._shares.get((kind, pool), 1.0)
+            for kind, rate in rates.items()
+            if kind.scope in pool.menus
+        }
+        scopes = {kind.scope for kind in here}
+        # With w workers and q queues, a query waits q / w times as long as batches run.
+        latency_share = pool.count / (pool.count + max(len(scopes), 1))
+        gathered = dict.fromkeys(scopes, 1.0)
+        for kind, rate in here.items():
+            gathered[kind.scope] += 0.5 * rate * kind.items * min(kind.limit_s, 60.0)
+        demand = dict(here)
+        for queue in queues:
+            every = -(-len(queue.queries) // _SAMPLED)
+            for query in queue.queries[every // 2 :: every]:
+                kind = kind_of(query)
+                if kind in here:
+                    share = self._shares.get((kind, pool), 1.0)
+                    left_s = max(query.deadline_s - now_s, self._reprice_s)
+                    demand[kind] += every * share / left_s
+                    gathered[kind.scope] += every * share * kind.items
+        offers = {kind: self._offer(kind, pool.menus[kind.scope], latency_share) for kind in here}
+        pool.price = price_of_time(
+            [(rate, offers[kind], round(gathered[kind.scope])) for kind, rate in demand.items()],
+            self._miss_points,
+            self._utilisation * pool.count,
+        )
+        pool.higher = self._higher(here, offers, worker.max_batch / _CHANCE_OF_LOSS)
+
+    def _share_out(self, rates: Mapping[Kind, float], now_s: float) -> None:
+        self._fleet.forget_gone(now_s)
+        pools = self._fleet.pools
+        self._shares = {}
+        if len(pools) < 2:
+            return
+        workers = np.array([float(pool.count) for pool in pools])
+        latency_share = float(workers.sum() / (workers.sum() + len({k.scope for k in rates})))
+        work_s = np.full((len(rates), len(pools)), np.inf)
+        for row, (kind, rate) in enumerate(rates.items()):
+            for column, pool in enumerate(pools):
+                menu = pool.menus.get(kind.scope)
+                if menu is not None:
+                    least_s = self._offer(kind, menu, latency_share).query_s.min(initial=np.inf)
+                    work_s[row, column] = rate * least_s
+        shares = share_out(work_s, workers)
+        for row, kind in enumerate(rates):
+            for column, pool in enumerate(pools):
+                self._shares[kind, pool] = float(shares[row, column])
+
+    def _offer(self, kind: Kind, menu: Menu, latency_share: float) -> Offer:
+        key = (kind, menu, latency_share)
+        offer = self._offers.get(key)
+        if offer is None:
+            if len(self._offers) >= _KEPT:
+                self._offers.clear()
+            offer = self._offers[key] = offer_of(kind, menu, latency_share)
+        return offer
+
+    def _higher(
+        self, rates: Mapping[Kind, float], offers: Mapping[Kind, Offer], weight: float
+    ) -> dict[int, Higher]:
+        """Returns, by priority, the queries to expect of all higher ones.
+
+        ``weight``: what one of them counts, in queries of the priority itself.
+        """
+        priorities = sorted({kind.priority for kind in rates})
+        higher = {}
+        for priority in priorities[:-1]:
+            above = [
+                (
+                    weight * rate * (self._miss_points + offers[kind].accuracy_percent[0]),
+                    offers[kind],
+                )
+                for kind, rate in rates.items()
+                if kind.priority > priority and offers[kind].patience_s > 0.0
+            ]
+            points_per_s = np.array([points for points, _ in above])
+            patience_s = np.array([offer.patience_s for _, offer in above])
+            if above:
+                higher[priority] = Higher(points_per_s, patience_s)
+        return higher
 
 
-def _most_urgent_first(queues: list[QueueView]) -> Iterator[QueueView]:
-    """By their heads; the order of the others is not worked out if only the first is wanted."""
+def _costs_at_most(
+    most_usd: float, ready: _Ready | None, variant_id: str, device_class: str
+) -> bool:
+    row = ready.candidates.row_of(variant_id, device_class) if ready is not None else None
+    return ready is not None and row is not None and ready.candidates.cost_usd[row] <= most_usd
+
+
+def _gamble(menu: Menu, doubtful: Sequence[tuple[QueryView, int]], now_s: float) -> Batch | None:
+    """Returns the most urgent query alone, with the variant that is most probably in time."""
+    for query, mask in doubtful:
+        latencies_s = menu.typical_s[:, query.items - 1] if query.items <= menu.most else ()
+        row = min(menu.rows_of(mask), key=lambda row: latencies_s[row], default=None)
+        if row is not None and now_s + latencies_s[row] <= query.deadline_s:
+            busy_s = float(menu.busy_s[row, query.items - 1])
+            return Batch(_GAMBLE, menu.variant_ids[row], (query,), busy_s)
+    return None
+
+
+def _rows_by_queries(menu: Menu, masks: Sequence[int]) -> Iterator[tuple[list[int], Sequence[int]]]:
+    """Returns groups of rows, each with the places of the queries that they may serve."""
+    distinct = sorted(set(masks))
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for row in range(len(menu.variant_ids)):
+        served = tuple([mask for mask in distinct if mask >> row & 1])
+        if served:
+            groups.setdefault(served, []).append(row)
+    for served, rows in groups.items():
+        if len(served) == len(distinct):
+            yield rows, range(len(masks))
+        else:
+            yield rows, [place for place, mask in enumerate(masks) if mask in served]
+
+
+def _by_rank(queries: Sequence[QueryView]) -> tuple[Sequence[QueryView], Sequence[QueryView]]:
+    """Returns the queries of the first one's rank, and those behind them."""
+    first = rank(queries[0])
+    if rank(queries[-1]) == first:
+        return queries, ()
+    stop = bisect_right(queries, first, key=rank)
+    return queries[:stop], queries[stop:]
+
+
+def _most_urgent_first(queues: Sequence[QueueView]) -> Iterator[QueueView]:
+    """Returns the queues by their heads; sorts only if more than the first is wanted."""
     if len(queues) < 2:
         yield from queues
         return

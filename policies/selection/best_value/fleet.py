@@ -1,175 +1,170 @@
-"""Who is there: the workers that a policy meets one by one, and when the next one falls idle.
-
-Every event costs the same however many workers there are (but for the heap's logarithm).
-"""
+"""The workers that the policy has met, and when the next one of them falls idle."""
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from modelless.policies.selection.best_value.left import LONGEST_S
-from modelless.policies.views import ResidentView, WorkerView
+from modelless.policies.scopes import in_scope
+from modelless.policies.selection.best_value.menu import Menu, make_menu
+from modelless.policies.selection.best_value.price import Higher
+from modelless.policies.views import WorkerView
 
-_WORKERS_KEPT = 8192
-_FORGET_WORKER_S = 10.0
-# Who is idle is asked at once about what others left, unless one like it has left all there is not
-# long ago: then it is not asked as long as that stands.
-_TAKEN_WITHIN_S = 0.001
-_STANDS_S = LONGEST_S + 0.001
-_OF_LATE = 0.1  # the weight of the last batch in what they take of late
-_GRACE = 2.0  # times as long as expected a batch may run before its worker counts as absent
+_FORGOTTEN_AFTER_S = 10.0
+"""A worker that neither ran nor was asked about for so long is gone."""
+_MEAN_OVER = 10
+"""Batches over which the time of a batch is averaged."""
+_KEPT = 1024
+"""Menus and sets of variants that are remembered."""
 
 
 @dataclass(slots=True, eq=False)
-class Met:
-    """A worker.
-
-    Attributes:
-        worker_id: its id.
-        residents: its variants when it was last idle.
-        at_s: when that was.
-        busy_until_s: until when what it was given keeps it.
-        back_s: when that is expected back.
-    """
+class _Met:
+    """A worker; ``busy_until_s`` is the time of its last question if it is idle."""
 
     worker_id: str
-    residents: Mapping[str, ResidentView]
-    at_s: float
+    pool: Pool
     busy_until_s: float
-    back_s: float
-
-    @property
-    def absent_at_s(self) -> float:
-        """If it has not been idle again by then, something is wrong with it."""
-        return self.at_s + _GRACE * (self.back_s - self.at_s)
 
 
-@dataclass(slots=True)
-class _Class:
-    """The workers of a device class.
+@dataclass(slots=True, eq=False)
+class Pool:
+    """The workers of one device class that hold the same variants.
 
     Attributes:
-        idle: those that should be, the longest first.
-        left_s: when one of them last left queries for others; those alike were not asked then.
-        batch_s: how long their batches take of late.
+        menus: the last menu by scope, of the scopes for which menus were asked.
+        price: points that a second of a worker is worth.
+        priced_s: when the price was found.
+        higher: the queries to expect of each priority and of those above it.
     """
 
-    met: dict[str, Met] = field(default_factory=dict)
-    idle: dict[str, Met] = field(default_factory=dict)
-    ends: list[tuple[float, int, Met]] = field(default_factory=list)  # heap; some outdated
-    left_s: float = -math.inf
-    batch_s: float = math.inf
+    menus: dict[str, Menu] = field(default_factory=dict)
+    price: float = 0.0
+    priced_s: float = -math.inf
+    higher: dict[int, Higher] = field(default_factory=dict)
+    _variants: frozenset[str] = frozenset()
+    _made: dict[tuple[int, str], tuple[object, Menu]] = field(default_factory=dict)
+    _met: dict[str, _Met] = field(default_factory=dict)
+    _idle: set[str] = field(default_factory=set)
+    _ends: list[tuple[float, int, _Met]] = field(default_factory=list)  # a heap, some outdated
+
+    @property
+    def count(self) -> int:
+        """Number of workers."""
+        return len(self._met)
+
+    def serves(self, scope: str) -> bool:
+        """Returns whether it holds a variant of the scope."""
+        return any(in_scope(name, scope) for name in self._variants)
+
+    def menu(self, worker: WorkerView, scope: str) -> Menu:
+        """Returns what a worker of the pool offers for a scope."""
+        residents = worker.residents  # a new object whenever estimates change
+        known = self._made.get((id(residents), scope))
+        if known is None or known[0] is not residents:
+            if len(self._made) >= _KEPT:
+                self._made.clear()
+            held = [residents[name] for name in sorted(self._variants) if in_scope(name, scope)]
+            known = residents, make_menu(held, worker.max_batch, worker.lead_s)
+            self._made[id(residents), scope] = known
+            self.menus[scope] = known[1]
+        return known[1]
+
+    def next_idle_s(self, without: str, now_s: float) -> float:
+        """Returns in how many seconds a worker other than ``without`` is idle; inf if none is."""
+        if len(self._idle) > (without in self._idle):
+            return 0.0
+        ends = self._ends
+        while ends and (ends[0][0] != ends[0][2].busy_until_s or ends[0][2].pool is not self):
+            heapq.heappop(ends)
+        return max(ends[0][0] - now_s, 0.0) if ends else math.inf
 
 
 class Fleet:
-    """The workers by device class."""
+    """The workers, by pool."""
 
     def __init__(self) -> None:
-        self._classes: dict[str, _Class] = {}
-        self._count = 0
+        self._pools: dict[tuple[str, frozenset[str]], Pool] = {}
+        self._met: dict[str, _Met] = {}
+        self._serving: dict[str, list[Pool]] = {}
+        self._names: dict[int, tuple[object, frozenset[str]]] = {}
+        self._batch_s = 0.0
         self._runs = 0
 
     def __getstate__(self) -> dict[str, object]:
-        # What the core shows are read-only views, which do not pickle; and all will be met again.
-        return {**vars(self), "_classes": {}, "_count": 0}
+        # The dispatcher's views do not pickle, and every worker will be met again.
+        return Fleet().__dict__
 
-    def on_idle(self, worker: WorkerView, now_s: float) -> None:
-        """A worker is idle."""
-        of_class = self._classes.get(worker.device_class)
-        if of_class is None:
-            of_class = self._classes[worker.device_class] = _Class()
-        name = worker.worker_id
-        met = of_class.met.get(name)
+    @property
+    def pools(self) -> list[Pool]:
+        """All pools that have workers."""
+        return list(self._pools.values())
+
+    def on_idle(self, worker: WorkerView, now_s: float) -> Pool:
+        """Note that a worker is idle; return its pool."""
+        pool = self._pool_of(worker)
+        met = self._met.get(worker.worker_id)
         if met is None:
-            if self._count >= _WORKERS_KEPT:
-                of_class = _Class()
-                self._classes, self._count = {worker.device_class: of_class}, 0
-            self._count += 1
-            met = Met(name, worker.residents, now_s, now_s, now_s)
-            of_class.met[name] = of_class.idle[name] = met
-            return
-        of_class.idle.pop(name, None)
-        of_class.idle[name] = met
-        met.at_s = met.busy_until_s = met.back_s = now_s
-        met.residents = worker.residents
+            met = self._met[worker.worker_id] = _Met(worker.worker_id, pool, now_s)
+        elif met.pool is not pool:
+            self._leave(met)
+            met.pool = pool
+        met.busy_until_s = now_s
+        pool._met[met.worker_id] = met
+        pool._idle.add(met.worker_id)
+        return pool
 
-    def on_run(self, worker: WorkerView, busy_s: float, latency_s: float, now_s: float) -> None:
-        """The worker, just idle, was given a batch.
-
-        Args:
-            worker: which.
-            busy_s, latency_s: for how long that keeps it, and when it is back, as is expected.
-            now_s: the time.
-        """
-        of_class = self._classes[worker.device_class]
-        met = of_class.idle.pop(worker.worker_id)
-        met.busy_until_s, met.back_s = now_s + busy_s, now_s + latency_s
-        before_s = of_class.batch_s if of_class.batch_s < math.inf else busy_s
-        of_class.batch_s = before_s + _OF_LATE * (busy_s - before_s)
+    def on_run(self, worker_id: str, busy_s: float, now_s: float) -> None:
+        """Note that an idle worker was given a batch that occupies it for ``busy_s`` seconds."""
+        met = self._met[worker_id]
+        met.busy_until_s = now_s + busy_s
+        met.pool._idle.discard(worker_id)
         self._runs += 1
-        heapq.heappush(of_class.ends, (met.busy_until_s, self._runs, met))
+        heapq.heappush(met.pool._ends, (met.busy_until_s, self._runs, met))
+        mean_s = self._batch_s if self._runs > 1 else busy_s
+        self._batch_s = mean_s + (busy_s - mean_s) / _MEAN_OVER
 
-    def on_left(self, device_class: str, since_s: float, now_s: float) -> None:
-        """A worker left all there was for other classes, some of it since ``since_s``.
+    def next_idle_s(self, scope: str, without: str, now_s: float) -> float:
+        """Returns in how many seconds a worker can serve the scope: another, or this one again."""
+        serving = self._serving_pools(scope)
+        return min([self._batch_s, *[pool.next_idle_s(without, now_s) for pool in serving]])
 
-        Who should be idle there, and in so long neither took it nor left it, is absent: forgotten.
-        """
-        self._classes[device_class].left_s = now_s
-        if now_s - since_s > _TAKEN_WITHIN_S:
-            for of_class in self._classes.values():
-                if of_class.left_s < since_s - _STANDS_S:
-                    for met in list(_until(of_class.idle, since_s)):
-                        self._forget(of_class, met)
+    def others(self, scope: str, pool: Pool) -> list[Pool]:
+        """Returns the other pools that serve the scope."""
+        return [each for each in self._serving_pools(scope) if each is not pool]
 
-    def free(self, device_class: str, now_s: float, *, without: str = "") -> tuple[int, float]:
-        """How many workers of a class there are, and in how many seconds the next is idle."""
-        of_class = self._classes.get(device_class)
-        if of_class is None:
-            return 0, math.inf
-        ends, idle = of_class.ends, of_class.idle
-        while ends and (ends[0][0] <= now_s or ends[0][0] != ends[0][2].busy_until_s):
-            end_s, _, met = heapq.heappop(ends)
-            if end_s == met.busy_until_s and of_class.met.get(met.worker_id) is met:
-                idle[met.worker_id] = met
-        count = len(of_class.met) - (without in of_class.met)
-        if len(idle) > (without in idle):
-            return count, 0.0
-        return count, ends[0][0] - now_s if ends else math.inf
+    def _serving_pools(self, scope: str) -> list[Pool]:
+        serving = self._serving.get(scope)
+        if serving is None:
+            serving = [pool for pool in self._pools.values() if pool.serves(scope)]
+            self._serving[scope] = serving
+        return serving
 
-    def batch_s(self, device_class: str) -> float:
-        """How long a class's batches take of late; inf if that is not known yet."""
-        of_class = self._classes.get(device_class)
-        return of_class.batch_s if of_class is not None else math.inf
+    def forget_gone(self, now_s: float) -> None:
+        """Forget the workers that were not heard of for long."""
+        for met in list(self._met.values()):
+            if now_s - met.busy_until_s > _FORGOTTEN_AFTER_S:
+                del self._met[met.worker_id]
+                self._leave(met)
 
-    def counts(self) -> dict[str, int]:
-        """How many workers there are, by class."""
-        return {name: len(c.met) for name, c in sorted(self._classes.items()) if c.met}
+    def _pool_of(self, worker: WorkerView) -> Pool:
+        residents = worker.residents
+        known = self._names.get(id(residents))
+        if known is None or known[0] is not residents:
+            if len(self._names) >= _KEPT:
+                self._names.clear()
+            known = self._names[id(residents)] = residents, frozenset(residents)
+        pool = self._pools.get((worker.device_class, known[1]))
+        if pool is None:
+            pool = self._pools[worker.device_class, known[1]] = Pool(_variants=known[1])
+            self._serving.clear()
+        return pool
 
-    def residents(self, device_class: str) -> Iterator[Mapping[str, ResidentView]]:
-        """What the workers of a class hold; each once of those that are told to hold the same."""
-        seen = {
-            id(met.residents): met.residents for met in self._classes[device_class].met.values()
-        }
-        return iter(seen.values())
-
-    def forget_silent(self, now_s: float) -> None:
-        """Forget who has not been heard of for long; this looks at everyone."""
-        for of_class in self._classes.values():
-            for met in list(of_class.met.values()):
-                if now_s - max(met.at_s, met.busy_until_s) > _FORGET_WORKER_S:
-                    self._forget(of_class, met)
-
-    def _forget(self, of_class: _Class, met: Met) -> None:
-        del of_class.met[met.worker_id]
-        of_class.idle.pop(met.worker_id, None)
-        self._count -= 1
-
-
-def _until(idle: Mapping[str, Met], left_s: float) -> Iterator[Met]:
-    for met in idle.values():
-        if met.absent_at_s >= left_s:
-            return
-        yield met
+    def _leave(self, met: _Met) -> None:
+        pool = met.pool
+        pool._met.pop(met.worker_id, None)
+        pool._idle.discard(met.worker_id)
+        if not pool.count:
+            self._pools = {key: each for key, each in self._pools.items() if each is not pool}
+            self._serving.clear()
