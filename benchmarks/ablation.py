@@ -51,8 +51,8 @@ class _PolicyWithoutBacklog(BestValue):
 
 
 class _PolicyWithoutLater(BestValue):
-    def _points_later(self, menu: Any, masks: Sequence[int], *args: Any) -> Any:
-        return np.zeros(len(masks))
+    def _points_later(self, *args: Any) -> Any:
+        return np.zeros(len(args[1]))
 
 
 class _PolicyWithoutFilling(BestValue):
@@ -62,17 +62,17 @@ class _PolicyWithoutFilling(BestValue):
 
 class _PolicyThatKeepsAll(BestValue):
     def _left_until_s(self, *args: Any) -> float:
-        return -math.inf
+        return float(args[3])
 
 
 class _PolicyWithoutHigher(BestValue):
     def _higher(self, *args: Any) -> Any:
-        return {}
+        return type(super()._higher(*args))()
 
 
 class _PolicyThatChargesInFull(BestValue):
-    def _best_of_queue(self, worker: Any, pool: Any, queue: Any, fill: float, *args: Any) -> Any:
-        return super()._best_of_queue(worker, pool, queue, 1.0, *args)
+    def _best_of(self, *args: Any) -> Any:
+        return super()._best_of(*args[:4], 1.0, *args[5:])
 
 
 class _PolicyThatGathersFullBatches(BestValue):

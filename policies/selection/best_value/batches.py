@@ -24,14 +24,17 @@ class Later:
 
     Args:
         menu, rows: the variants that may serve it.
+        items: of the query.
         price: points a second.
         miss_points: accuracy points that a query not served costs, besides its own.
     """
 
-    def __init__(self, menu: Menu, rows: Sequence[int], price: float, miss_points: float) -> None:
-        sizes = np.unique(np.geomspace(1, menu.most, _SIZES).round().astype(np.intp))
+    def __init__(
+        self, menu: Menu, rows: Sequence[int], items: int, price: float, miss_points: float
+    ) -> None:
+        sizes = np.unique(np.geomspace(items, menu.most, _SIZES).round().astype(np.intp))
         sure_s = menu.sure_s[rows][:, sizes - 1].ravel()
-        share_s = (menu.busy_s[rows][:, sizes - 1] / sizes).ravel()
+        share_s = (menu.busy_s[rows][:, sizes - 1] * (items / sizes)).ravel()
         share_s = np.where(np.isfinite(share_s), share_s, 0.0)  # sure_s is inf there
         points = np.repeat(menu.accuracy_percent[rows] + miss_points, len(sizes)) - price * share_s
         order = np.argsort(sure_s)
@@ -104,21 +107,23 @@ def best_batch(menu: Menu, rows: Sequence[int], line: Line, terms: Terms) -> Bat
         first = np.where(in_time, relaxed, first)
     end = items.searchsorted(items[first] + np.arange(1.0, most + 1.0), side="right") - 1
     members = end - first
+    is_batch = (members > 0) & np.isfinite(busy_s)
+    busy_s = np.where(is_batch, busy_s, 1.0)
     points = (menu.accuracy_percent[rows] + terms.miss_points)[:, None] * members
     if terms.higher is not None and terms.idle_s > 0.0:
         points = points - terms.higher.lost(np.minimum(busy_s, terms.idle_s))
-    points[(members < 1) | ~np.isfinite(busy_s)] = -np.inf
-    gain = points - (left[end] - left[first])
+    net = np.where(is_batch, points, -np.inf)
     if terms.price > 0.0:
         share_s = menu.item_s[rows] * (items[end] - items[first])
         waste_s = np.maximum(busy_s - share_s, 0.0)
-        gain -= terms.price * (share_s + terms.pressure * waste_s)
-    row, column = divmod(int(gain.argmax()), most)
-    if gain[row, column] == -np.inf:
+        net -= terms.price * (share_s + terms.pressure * waste_s)
+    gain = net - (left[end] - left[first])
+    if not is_batch.any():
         return None
-    if gain[row, column] < 0.0 < points.max() and terms.price > 0.0:
-        # Nothing is worth the price: take the most points a second.
-        row, column = divmod(int((points / busy_s).argmax()), most)
+    best_by = gain
+    if net.max() < 0.0 < terms.price:  # nothing is worth the price: take the most points a second
+        best_by = np.where(is_batch, points, -np.inf) / busy_s
+    row, column = divmod(int(best_by.argmax()), most)
     best = float(gain[row, column])
     for wider in range(column + 1, most):
         if members[row, wider] > members[row, column]:

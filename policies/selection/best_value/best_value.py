@@ -159,7 +159,7 @@ class BestValue(SelectionPolicy):
         self._ready: dict[tuple[str, int], _Ready] = {}
         # Caches, by what they are made of.
         self._able: dict[tuple[Menu, float, float, int], tuple[_Ready | None, _Able]] = {}
-        self._later: dict[tuple[Menu, int], tuple[float, Later]] = {}
+        self._later: dict[tuple[Menu, int, int], tuple[float, Later]] = {}
         self._offers: dict[tuple[Kind, Menu, float], Offer] = {}
 
     def __getstate__(self) -> dict[str, object]:
@@ -218,17 +218,21 @@ class BestValue(SelectionPolicy):
         dropped: list[QueryView] = []
         chosen: Batch | None = None
         left_until_s = math.inf
-        for queue in islice(_most_urgent_first(queues), _QUEUES_LOOKED_AT):
-            batch = self._best_of_queue(worker, pool, queue, fill, now_s, dropped)
-            if batch is not None:
-                until_s = self._left_until_s(pool, queue, batch.queries[0], now_s)
-                if until_s > now_s:
-                    left_until_s = min(left_until_s, until_s)
-                    continue
-            if batch is not None and (chosen is None or batch.gain > chosen.gain):
+        looked_at = 0
+        for queue in _most_urgent_first(queues):
+            batch = self._best_of(worker, pool, queue.scope, queue.queries, fill, now_s, dropped)
+            if batch is None:
+                continue
+            until_s = self._left_until_s(pool, queue, batch.queries[0], now_s)
+            if until_s > now_s:
+                left_until_s = min(left_until_s, until_s)
+            elif chosen is None or batch.gain > chosen.gain:
                 chosen = batch
                 if batch.gain >= -_GOOD_ENOUGH_POINTS * len(batch.queries):
                     break
+            looked_at += 1
+            if looked_at == _QUEUES_LOOKED_AT:
+                break
         if chosen is None and left_until_s < math.inf:
             return Wait(Reason.WORTH_WAITING, left_until_s, tuple(dropped))
         if chosen is None:
@@ -268,33 +272,41 @@ class BestValue(SelectionPolicy):
         mask = (1 << int((menu.accuracy_percent >= query.min_accuracy_percent).sum())) - 1
         if not mask:
             return 0.0
-        return float(self._points_later(menu, [mask], np.array([slack_s]), pool.price)[0])
+        sorts = [(mask, query.items)]
+        return float(self._points_later(menu, sorts, np.array([slack_s]), pool.price)[0])
 
-    def _best_of_queue(
+    def _best_of(
         self,
         worker: WorkerView,
         pool: Pool,
-        queue: QueueView,
+        scope: str,
+        queued: Sequence[QueryView],
         fill: float,
         now_s: float,
         dropped: list[QueryView],
     ) -> Batch | None:
-        """Returns the best batch from a queue; adds to ``dropped`` what nothing can serve in time.
+        """Returns the best batch of queued queries; adds to ``dropped`` what nothing can serve.
 
         ``fill``: how far the queries that wait would fill a batch of every worker, 0 to 1.
         """
-        menu = pool.menu(worker, queue.scope)
+        menu = pool.menu(worker, scope)
         if not menu.variant_ids:
             return None
-        first, fillers = _by_rank(queue.queries)
+        first, fillers = _by_rank(queued)
         full_s = float(menu.sure_s[:, -1].min())
         queries: list[QueryView] = []
         slacks_s: list[float] = []
         masks: list[int] = []
         doubtful: list[tuple[QueryView, int]] = []
         taken: dict[tuple[int, bool], int] = {}  # enough of each sort to fill two batches
-        for query in islice(first, _QUERIES_LOOKED_AT):
+        looked_at = 0
+        for query in first:
             mask, least_s, sure_s = self._able_to_serve(worker, menu, query)
+            if not mask:
+                continue
+            looked_at += 1
+            if looked_at > _QUERIES_LOOKED_AT:
+                break
             slack_s = query.deadline_s - now_s
             if slack_s < least_s:
                 dropped.append(query)
@@ -309,8 +321,11 @@ class BestValue(SelectionPolicy):
                     slacks_s.append(slack_s)
                     masks.append(mask)
         if not queries:
-            return _gamble(menu, doubtful, now_s)
-        wait_s = self._fleet.next_idle_s(queue.scope, worker.worker_id, now_s)
+            gamble = _gamble(menu, doubtful, now_s)
+            if gamble is None and fillers:
+                return self._best_of(worker, pool, scope, fillers, fill, now_s, dropped)
+            return gamble
+        wait_s = self._fleet.next_idle_s(scope, worker.worker_id, now_s)
         limit_s = queries[0].deadline_s - queries[0].arrival_s
         waited = 1.0 - slacks_s[0] / limit_s if 0.0 < limit_s < math.inf else 0.0
         terms = Terms(
@@ -322,7 +337,8 @@ class BestValue(SelectionPolicy):
         )
         best: Batch | None = None
         slacks = np.array(slacks_s)
-        later = self._points_later(menu, masks, slacks - wait_s, pool.price)
+        sorts = [(mask, query.items) for mask, query in zip(masks, queries, strict=True)]
+        later = self._points_later(menu, sorts, slacks - wait_s, pool.price)
         for rows, places in _rows_by_queries(menu, masks):
             line = Line(queries, slacks, later)
             if len(places) < len(queries):
@@ -359,19 +375,22 @@ class BestValue(SelectionPolicy):
         return able
 
     def _points_later(
-        self, menu: Menu, masks: Sequence[int], slack_s: FloatArray, price: float
+        self, menu: Menu, sorts: Sequence[tuple[int, int]], slack_s: FloatArray, price: float
     ) -> FloatArray:
-        """Returns what queries will be worth that may be served with the rows of their masks."""
-        points = np.empty(len(masks))
-        of_mask = np.array(masks, dtype=object) if max(masks) >= 1 << 62 else np.array(masks)
-        for mask in set(masks):
-            known = self._later.get((menu, mask))
+        """Returns the points of queries, given the mask of rows and the items of each."""
+        points = np.empty(len(sorts))
+        distinct = set(sorts)
+        for sort in distinct:
+            known = self._later.get((menu, *sort))
             if known is None or known[0] != price:
                 if len(self._later) >= _KEPT:
                     self._later.clear()
-                later = Later(menu, menu.rows_of(mask), price, self._miss_points)
-                known = self._later[menu, mask] = price, later
-            mine = of_mask == mask
+                mask, items = sort
+                later = Later(menu, menu.rows_of(mask), items, price, self._miss_points)
+                known = self._later[menu, mask, items] = price, later
+            if len(distinct) == 1:
+                return known[1].points(slack_s)
+            mine = np.array([each == sort for each in sorts])
             points[mine] = known[1].points(slack_s[mine])
         return points
 

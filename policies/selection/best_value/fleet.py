@@ -76,9 +76,13 @@ class Pool:
         if len(self._idle) > (without in self._idle):
             return 0.0
         ends = self._ends
-        while ends and (ends[0][0] != ends[0][2].busy_until_s or ends[0][2].pool is not self):
+        while ends and not self._runs_until(*ends[0]):
             heapq.heappop(ends)
         return max(ends[0][0] - now_s, 0.0) if ends else math.inf
+
+    def _runs_until(self, end_s: float, _: int, met: _Met) -> bool:
+        name = met.worker_id
+        return end_s == met.busy_until_s and name not in self._idle and self._met.get(name) is met
 
 
 class Fleet:

@@ -27,7 +27,7 @@ _LONGEST_LIMIT_S = 60.0
 _LIMIT_STEP = math.sqrt(2.0)
 _ACCURACY_STEP = 2.0
 _HALVINGS = 20
-_BALANCING_STEPS = 8
+_BALANCING_STEPS = 30
 
 
 class Kind(NamedTuple):
@@ -184,14 +184,15 @@ def share_out(work_s: FloatArray, workers: FloatArray) -> FloatArray:
     """
     can = np.isfinite(work_s)
     speed = np.divide(workers, work_s, out=np.zeros_like(work_s), where=can & (work_s > 0.0))
-    busy = np.ones(len(workers))
+    factors = np.ones(len(workers))
     shares = np.zeros_like(speed)
     for _ in range(_BALANCING_STEPS):
-        weight = speed / busy**2
+        weight = speed * factors
         total = weight.sum(axis=1, keepdims=True)
         shares = np.divide(weight, total, out=np.zeros_like(weight), where=total > 0.0)
-        used = (shares * np.where(can, work_s, 0.0)).sum(axis=0) / workers
-        busy = np.sqrt(busy * np.maximum(used, 1e-6))
+        used = (shares * np.where(can, work_s, 0.0)).sum(axis=0)
+        busy = np.maximum(used / workers, 1e-9)
+        factors *= np.sqrt(np.maximum(used.sum() / workers.sum(), 1e-9) / busy)
     return shares
 
 
@@ -208,6 +209,7 @@ class Higher(NamedTuple):
 
     def lost(self, busy_s: FloatArray) -> FloatArray:
         """Returns the points that are lost of them while no worker is idle for ``busy_s``."""
-        blocked_s = np.maximum(busy_s[..., None] - self.patience_s, 0.0)
+        known_s = np.where(np.isfinite(busy_s), busy_s, 0.0)
+        blocked_s = np.maximum(known_s[..., None] - self.patience_s, 0.0)
         lost: FloatArray = blocked_s @ self.points_per_s
         return lost

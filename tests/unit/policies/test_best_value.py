@@ -389,13 +389,15 @@ def test_if_others_would_fill_batches_a_small_one_is_charged_in_full() -> None:
 
 def test_what_is_left_is_worth_more_with_slack_and_less_at_a_price() -> None:
     slack_s = np.array([0.001, 0.006, 0.03, 0.06, 1.0, math.inf])
-    free, dear = (Later(ladder(), [0, 1, 2], price, 100.0).points(slack_s) for price in (0.0, 1e3))
+    free, dear = (
+        Later(ladder(), [0, 1, 2], 1, price, 100.0).points(slack_s) for price in (0.0, 1e3)
+    )
     assert free.tolist() == [0.0, 160.0, 172.0, 180.0, 180.0, 180.0]
     assert (np.diff(dear) >= 0.0).all()
     assert (dear[1:] < free[1:]).all()
     # 8 on the quickest take 2.8 ms each, and on the next 11.25 ms.
     assert dear[-1] == pytest.approx(172.0 - 11.25)
-    assert Later(ladder(), [0, 1, 2], 1e6, 100.0).points(slack_s).tolist() == [0.0] * 6
+    assert Later(ladder(), [0, 1, 2], 1, 1e6, 100.0).points(slack_s).tolist() == [0.0] * 6
 
 
 def test_a_higher_priority_is_lost_from_its_patience_on() -> None:
@@ -613,3 +615,76 @@ def test_it_pickles_with_the_dispatchers_own_views_and_remembers_demand() -> Non
     assert isinstance(after, Run)
     assert after == before
     assert after.variant_id == QUICK
+
+
+# -- what nobody may block, and what nobody may fool ---------------------------------------------
+
+
+def test_a_priority_that_this_worker_cannot_serve_blocks_no_lower_one() -> None:
+    weak = worker("w0", resident("t/m/v@1", 0.01, 70.0))
+    demanding = due(1, 0.5, min_accuracy_percent=80.0, priority=9)
+    decision = ask(BestValue(), demanding, due(99, 0.5), at=weak)
+    assert isinstance(decision, Run)
+    assert [query.query_id for query in decision.queries] == [99]
+
+
+def test_queues_that_this_worker_cannot_serve_hide_none_that_it_can() -> None:
+    weak = worker("w0", resident("t/m/v@1", 0.01, 70.0))
+    queues = [QueueView("t", None, n, (due(n, 0.3, min_accuracy_percent=80.0),)) for n in range(8)]
+    last = QueueView("t", None, None, (due(99, 0.5),))
+    decision = BestValue().on_idle(weak, [*queues, last], NOW_S, RNG)
+    assert isinstance(decision, Run)
+    assert [query.query_id for query in decision.queries] == [99]
+
+
+def test_a_long_row_that_this_worker_cannot_serve_hides_nobody() -> None:
+    weak = worker("w0", resident("t/m/v@1", 0.01, 70.0))
+    decision = ask(BestValue(), *many(300, 0.3, min_accuracy_percent=80.0), due(999, 0.5), at=weak)
+    assert isinstance(decision, Run)
+    assert [query.query_id for query in decision.queries] == [999]
+
+
+def test_at_a_price_a_part_full_batch_need_not_be_the_quickest() -> None:
+    alone = np.array([1.0])
+    later = Later(ladder(), [0, 1, 2], 1, 0.1, 100.0).points(alone)
+    terms = Terms(0.1, 0.125, 100.0, None, 0.0)
+    batch = best_batch(ladder(), [0, 1, 2], Line(many(1, 1.0), alone, later), terms)
+    assert batch is not None
+    assert batch.variant_id == ladder().variant_ids[0]
+
+
+def test_a_lost_worker_is_not_about_to_be_idle() -> None:
+    fleet = Fleet()
+    pool = fleet.on_idle(worker("w0"), 0.0)
+    fleet.on_idle(worker("w1"), 0.0)
+    fleet.on_run("w1", 0.05, 0.0)
+    fleet.on_idle(worker("w0"), 11.0)
+    fleet.forget_gone(11.0)
+    assert pool.next_idle_s("w0", 11.0) == math.inf
+
+
+def test_a_worker_is_no_other_worker_even_if_it_is_asked_when_it_was_expected() -> None:
+    fleet = Fleet()
+    pool = fleet.on_idle(worker("w0"), 0.0)
+    fleet.on_run("w0", 0.5, 0.0)
+    fleet.on_idle(worker("w0"), 0.5)
+    assert pool.next_idle_s("w0", 0.5) == math.inf
+
+
+def test_pools_are_equally_busy_though_only_one_of_them_can_serve_a_kind() -> None:
+    shares = share_out(np.array([[0.5, 0.5], [0.3, np.inf]]), np.array([1.0, 1.0]))
+    assert shares[0] == pytest.approx([0.2, 0.8], abs=0.01)
+    assert shares[1] == pytest.approx([1.0, 0.0])
+
+
+def test_batches_of_unknown_latency_are_not_run() -> None:
+    part = ResidentView(
+        "t/m/v@1", 70.0, (0.0, 0.01, 0.012, 0.014, math.inf), (0.0, 0.011, 0.013, 0.015, math.inf)
+    )
+    policy = BestValue()
+    for number in range(400):
+        at_s = NOW_S - 2.0 + 2.0 * number / 400
+        arrive(policy, QueryView(number, "t", at_s, at_s + 0.25, items=2))
+    decision = ask(policy, *many(2, 0.25, items=2), at=worker("w0", part))
+    assert isinstance(decision, Run)
+    assert len(decision.queries) == 1
