@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from modelless.common.errors import InvalidInputError, NotFoundError
 from modelless.policies.batching.earliest_deadline_first import EarliestDeadlineFirst
 from modelless.policies.discovery import BUILT_IN, build_policy, find_policy
 from modelless.policies.eviction.least_recently_used import LeastRecentlyUsed
-from modelless.policies.reasons import Reason
 from modelless.policies.scaling.fixed import Fixed
 from modelless.policies.seams import (
     BatchingPolicy,
@@ -25,7 +23,6 @@ from modelless.policies.seams import (
 )
 from modelless.policies.selection.cheapest_feasible import CheapestFeasible
 from modelless.policies.selection.most_accurate_feasible import MostAccurateFeasible
-from modelless.policies.views import Wait, WorkerView
 
 OUTSIDE = '''
 from modelless.policies.eviction.least_recently_used import LeastRecentlyUsed
@@ -387,12 +384,7 @@ def test_a_nested_policy_that_is_no_specification(nested: Any) -> None:
 
 def test_a_late_binding_policy_need_not_say_how_to_batch(outside: str) -> None:
     policy = build_policy(SelectionPolicy, "late")
-    worker = WorkerView("w0", "cpu-1", {}, 8)
-    assert policy.on_idle(worker, [], 1.0, np.random.default_rng(0)) == Wait(
-        Reason.NOTHING_QUEUED, 2.0
-    )
-    with pytest.raises(NotImplementedError, match="no batching policy"):
-        policy.batching.next_batch(worker, [], 1.0)
+    assert isinstance(policy.batching, EarliestDeadlineFirst)
 
 
 # -- specifications ---------------------------------------------------------------------------
