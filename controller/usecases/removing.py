@@ -65,7 +65,7 @@ def retire(
 
 
 def _held_now(home: Home) -> dict[str, str]:
-    """Who holds a variant in the cluster that runs from this home, by variant id."""
+    """Returns the holders of variants in the cluster that runs from this home, by variant id."""
     if read_state(home_folder(home)) is None:
         return {}
     return {

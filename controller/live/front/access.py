@@ -1,4 +1,4 @@
-"""Who may do what at a gateway: keys, tenants' limits, and what they see."""
+"""Access to a gateway: keys, limits of tenants, and the tasks that they see."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class Rules(NamedTuple):
 
 
 def read_rules(folder: Path) -> Rules | None:
-    """What was written for HAProxy; None if nothing was."""
+    """The rules written for HAProxy; None if there are none."""
     try:
         return Rules(*json.loads((folder / RULES).read_text()))
     except OSError:

@@ -157,7 +157,7 @@ def _courses(number: int, series: Mapping[str, Any]) -> str:
 
 
 def contenders_section(contenders: Sequence[Mapping[str, Any]]) -> str:
-    """Who was compared: each one's idea, source and policies."""
+    """The contenders: idea, source and policies of each."""
     rows = [
         [
             escape(each["name"]),
