@@ -24,15 +24,14 @@ def run(tmp_path: Path, **changes: Any) -> tuple[Books, dict[str, Any]]:
 
 def test_a_worker_dies_and_comes_back_empty(tmp_path: Path) -> None:
     fault = {"kind": "worker-dies", "worker": "cpu-1/0", "at_s": 2, "back_s": 5}
-    books, figures = run(tmp_path, faults=[fault])
+    books, figures = run(tmp_path, faults=[fault], duration_s=15)  # until all is loaded again
     mine = [row for row in books.ran if row["worker"] == "cpu-1/0"]
     assert any(row["start_s"] < 2.0 for row in mine)
     assert not [row for row in mine if row["finish_s"] > 2.0 and row["start_s"] < 5.0]
     assert any(row["start_s"] > 5.0 for row in mine)
     loads = [row for row in books.control if row["action"] == "load" and row["at_s"] >= 5.0]
     assert {row["worker"] for row in loads} == {"cpu-1/0"}
-    done = [row for row in books.control if row["action"] == "loaded" and row["at_s"] > 5.0]
-    assert figures["loads"] == len(done) > 0  # the last one may still run
+    assert figures["loads"] == len(loads) > 0
     assert figures["cold_start_s"] > 0.0
     assert figures["attainment"] > 0.9
 
@@ -87,9 +86,9 @@ def test_clients_that_are_cut_off_get_nothing(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_hangs_is_given_up_and_taken_back(tmp_path: Path) -> None:
-    fault = {"kind": "worker-slows", "worker": "gpu/0", "at_s": 1, "until_s": 1.2, "factor": 2500}
+    fault = {"kind": "worker-slows", "worker": "gpu/0", "at_s": 1, "until_s": 1.2, "factor": 10_000}
     books, figures = run(tmp_path, faults=[fault], duration_s=20)
     mine = sorted(row["start_s"] for row in books.ran if row["worker"] == "gpu/0")
     gaps = [after - before for before, after in pairwise(mine)]
-    assert max(gaps) > 3.0, "it hung"
+    assert max(gaps) > 5.0, "it hung"
     assert figures["attainment"] > 0.5
