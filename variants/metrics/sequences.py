@@ -88,7 +88,7 @@ class ErrorRate(Metric):
         self.expects = self._output.expects
 
     def parts(self, answer: Answer) -> Sequence[Any]:
-        """What is counted in an answer."""
+        """The parts of an answer that are counted."""
         return answer
 
     def evidence(self, outputs: Tensors, expected: Sequence[Any]) -> NDArray[np.int64]:

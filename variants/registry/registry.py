@@ -431,7 +431,7 @@ class Registry:
             return one_variant(session, parse_path(variant_id))
 
     def catalog(self, *, with_retired: bool = False) -> Catalog:
-        """What is registered now, as one snapshot that needs the store no more.
+        """Returns the registered things of now, as one snapshot that needs the store no more.
 
         Args:
             with_retired: with the variants that were taken out of service, too.

@@ -46,7 +46,7 @@ _DOWN: Final = "Take it down first: modelless down."
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What was removed.
+    """The versions, models and tasks that were removed.
 
     Attributes:
         name: of the scope.

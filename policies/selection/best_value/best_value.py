@@ -98,6 +98,7 @@ _CHANCE_OF_LOSS = 0.05
 """No batch is worth this probability of losing a query of a higher priority."""
 _SHARED_OUT_EVERY_S = 0.25
 _KEPT = 4096
+_LONGEST_GATHERING_S = 60.0  # a query without a limit has an infinite one
 _GAMBLE = -1e9
 
 
@@ -163,7 +164,7 @@ class BestValue(SelectionPolicy):
         self._offers: dict[tuple[Kind, Menu, float], Offer] = {}
 
     def __getstate__(self) -> dict[str, object]:
-        # What is made of the dispatcher's views is made again.
+        # The caches hold the dispatcher's views; they are filled again.
         empty: dict[str, object] = {
             name: {} for name in ("_ready", "_able", "_later", "_offers", "_shares")
         }
@@ -450,7 +451,9 @@ class BestValue(SelectionPolicy):
         latency_share = pool.count / (pool.count + max(len(scopes), 1))
         gathered = dict.fromkeys(scopes, 1.0)
         for kind, rate in here.items():
-            gathered[kind.scope] += 0.5 * rate * kind.items * min(kind.limit_s, 60.0)
+            gathered[kind.scope] += (
+                0.5 * rate * kind.items * min(kind.limit_s, _LONGEST_GATHERING_S)
+            )
         demand = dict(here)
         for queue in queues:
             every = -(-len(queue.queries) // _SAMPLED)

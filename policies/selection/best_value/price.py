@@ -23,7 +23,6 @@ from modelless.policies.views import FloatArray, QueryView
 
 _KINDS_KEPT = 256
 _LEAST_SEEN_S = 0.5  # arrivals of a shorter time make no rate
-_LONGEST_LIMIT_S = 60.0
 _LIMIT_STEP = math.sqrt(2.0)
 _ACCURACY_STEP = 2.0
 _HALVINGS = 20

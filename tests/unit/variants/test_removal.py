@@ -1,4 +1,4 @@
-"""What is retired serves nobody; what is removed is gone, with what nothing else refers to."""
+"""A retired version serves nobody; a removed one is gone, with all that nothing else refers to."""
 
 from __future__ import annotations
 
