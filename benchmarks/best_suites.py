@@ -26,6 +26,7 @@ from pathlib import Path
 
 from modelless.controller.sim.compare.compare import with_policies
 from modelless.controller.sim.compare.jobs import Job, Run, run_all
+from modelless.controller.sim.worlds.random_worlds import draw_world
 from modelless.controller.sim.worlds.world import WorldFile
 from modelless.policies.systems import Suite, System, systems
 
@@ -72,8 +73,6 @@ def draw_files(
     worlds: int, seed: int, queries: int, most_s: float, most_workers: int
 ) -> list[WorldFile]:
     """Returns worlds to develop on, the first ones that are no longer and no larger than said."""
-    from modelless.controller.sim.worlds.random_worlds import draw_world
-
     drawn = (draw_world(seed, number, "develop", queries=queries).world for number in count())
     small = (
         world
