@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from typer import Argument, Option
 from typer.core import TyperCommand
 
+from modelless.common.pages import count_of
 from modelless.controller.cli.arguments import counts_of
 from modelless.controller.cli.screen import (
     Json,
@@ -133,3 +135,84 @@ def _show(scores: Sequence[MethodScore], draw: str) -> None:
             f"{mine[0].points} points predicted",
         )
     say("Errors are relative to what was measured; MAPE is their mean, over all draws.")
+
+
+def import_(
+    ctx: typer.Context,
+    tables: Annotated[
+        list[Path], Argument(metavar="TABLE.csv...", help="Profiles, as 'profile --csv' writes.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Add tables of profiles of other devices to what predictions learn from.
+
+    A table replaces an older one of its file name; the same rows are stored once. A table with
+    impossible values, unknown device kinds or another unit is refused, and nothing is stored.
+
+    Example: modelless costmodel import profiles.csv
+    """
+    from modelless.controller.usecases.cost_model import import_profiles
+
+    found = import_profiles(tables, home=ctx.obj)
+    if as_json:
+        emit({"tables": [each.document() for each in found]})
+        return
+    for each in found:
+        table, rows = each.table, count_of(each.table.row_count, "row")
+        devices = count_of(len(table.devices), "device")
+        if each.is_new:
+            typer.echo(f"imported {table.name}: {rows} of {devices}")
+        else:
+            typer.echo(f"{table.name} holds the same {rows} already")
+        if each.repeated:
+            say(f"note: {count_of(each.repeated, 'row')} more repeat these exactly")
+        if each.unpublished:
+            shown = ", ".join(each.unpublished)
+            say(f"note: no published figures are known of {shown}: only these rows tell of them")
+
+
+def list_(ctx: typer.Context, as_json: Json = False) -> None:
+    """List the imported tables of profiles.
+
+    Example: modelless costmodel list
+    """
+    from modelless.controller.usecases.cost_model import list_profile_tables, table_document
+
+    tables = list_profile_tables(home=ctx.obj)
+    if as_json:
+        emit({"tables": [table_document(table) for table in tables]})
+        return
+    if not tables:
+        typer.echo("no tables are imported: predictions learn from this registry's machines alone")
+        return
+    show_table(
+        ["table", "rows", "imported", "devices"],
+        [
+            (
+                table.name,
+                f"{table.row_count:,}",
+                table.added_at.date().isoformat(),
+                ", ".join(table.devices),
+            )
+            for table in tables
+        ],
+        right=[1],
+    )
+
+
+def remove(
+    ctx: typer.Context,
+    name: Annotated[str, Argument(metavar="TABLE", help="As 'modelless costmodel list' names it.")],
+    as_json: Json = False,
+) -> None:
+    """Remove an imported table; predictions no longer learn from it.
+
+    Example: modelless costmodel remove profiles.csv
+    """
+    from modelless.controller.usecases.cost_model import remove_profile_table, table_document
+
+    removed = remove_profile_table(name, home=ctx.obj)
+    if as_json:
+        emit({"removed": table_document(removed)})
+    else:
+        typer.echo(f"removed {removed.name}: {count_of(removed.row_count, 'row')}")
