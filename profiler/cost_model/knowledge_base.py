@@ -22,7 +22,6 @@ from modelless.profiler.cost_model.units import find_wrong_units
 from modelless.profiler.devices.device import DeviceFacts, default_device_classes
 from modelless.profiler.devices.device_records import DeviceRecords
 from modelless.profiler.devices.known_devices import find_known_device
-from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.records import Records
 from modelless.profiler.measure.table import (
     COLUMNS,
@@ -199,7 +198,7 @@ def read_knowledge_base(registry: Registry, facts: DeviceFacts) -> list[TableRow
         StoreError: the store cannot be read.
     """
     rows = ProfileTables(registry.store).rows()
-    elsewhere = measured_elsewhere(registry, facts)
+    elsewhere = Records(registry.store).elsewhere(facts)
     if not elsewhere:
         return rows
     catalog = registry.catalog()
@@ -220,10 +219,3 @@ def read_knowledge_base(registry: Registry, facts: DeviceFacts) -> list[TableRow
     }
     families = {f"{model.task}/{model.name}": model.family for model in catalog.models.values()}
     return rows + rows_of(described, variants, devices, families, graphs)
-
-
-def measured_elsewhere(registry: Registry, facts: DeviceFacts) -> list[Measurement]:
-    """Returns the measurements of the registry's other machines; raises StoreError."""
-    own = {facts.fingerprint_of(kind) for kind in KINDS}
-    everything = Records(registry.store).everything()
-    return [row for row in everything if row.fingerprint not in own]
