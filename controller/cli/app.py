@@ -107,6 +107,7 @@ _add(costmodel, cost_model.evaluate, "evaluate", cost_model.TablesAfterTrain)
 _add(costmodel, cost_model.import_, "import")
 _add(costmodel, cost_model.list_, "list")
 _add(costmodel, cost_model.remove, "remove")
+_add(costmodel, cost_model.predict, "predict")
 app.add_typer(
     costmodel, name="costmodel", epilog="Example: modelless costmodel evaluate profiles.csv"
 )

@@ -15,6 +15,7 @@ from modelless.controller.cli.arguments import counts_of
 from modelless.controller.cli.screen import (
     Json,
     emit,
+    mebibytes,
     number_text,
     say,
     show_progress,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from modelless.profiler.cost_model.learned.evaluation import MethodScore
 
 
-_MOST_SHOTS = 100_000
+_MOST_SHOTS, _MOST_BATCH = 100_000, 1024
 
 
 class TablesAfterTrain(TyperCommand):
@@ -216,3 +217,61 @@ def remove(
         emit({"removed": table_document(removed)})
     else:
         typer.echo(f"removed {removed.name}: {count_of(removed.row_count, 'row')}")
+
+
+def predict(
+    ctx: typer.Context,
+    model: Annotated[Path, Option(metavar="net.onnx", help="The model.")],
+    device_class: Annotated[
+        str,
+        Option(
+            metavar="DEVICE",
+            help="A device class of this machine, a device of an imported table, or a published "
+            "one such as 'NVIDIA L4'.",
+        ),
+    ],
+    shots: Annotated[
+        Path | None, Option(metavar="TABLE.csv", help="Some measurements of the device.")
+    ] = None,
+    batches: Annotated[str, Option(metavar="N,...", help="Batch sizes.")] = "1,2,4,8",
+    as_json: Json = False,
+) -> None:
+    """Predict a model's latency by batch, memory and load time on a device; nothing is run.
+
+    It learns from the imported tables, and from what this registry's machines measured.
+
+    Example: modelless costmodel predict --model net.onnx --device-class cpu-1
+    """
+    counts = counts_of("--batches", batches, 1, _MOST_BATCH, f"whole numbers, 1 to {_MOST_BATCH}")
+    from modelless.controller.usecases.predicting import predict_model
+
+    found = predict_model(
+        model, device_class=device_class, shots=shots, batches=counts, home=ctx.obj
+    )
+    if as_json:
+        emit(found.document())
+        return
+    show_table(
+        ["batch", "median ms", "80 % band ms", "memory MiB"],
+        [
+            (
+                str(one.batch),
+                f"{one.p50_ms:.3g}",
+                f"{one.low_ms:.3g} to {one.high_ms:.3g}",
+                "unknown" if one.memory_bytes is None else mebibytes(one.memory_bytes),
+            )
+            for one in found.batches
+        ],
+        title=f"{found.model} on {found.device} ({found.device_kind}), predicted",
+        right=[0, 1, 2, 3],
+    )
+    load = "unknown: nothing was measured" if found.load_s is None else f"{found.load_s:.2g} s"
+    typer.echo(f"load time: {load}")
+    typer.echo(f"measurements of {found.device}: {found.shots}")
+    for one in found.devices:
+        same = f", {count_of(one.same_items, 'model')} the same" if one.same_items else ""
+        typer.echo(f"learned from {one.name} ({one.kind}): {count_of(one.rows, 'row')}{same}")
+    if not found.devices:
+        say("note: nothing was measured on other devices: see 'modelless costmodel import'")
+    if not found.is_published:
+        say(f"note: no published figures are known of {found.device}")

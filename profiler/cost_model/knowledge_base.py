@@ -22,6 +22,7 @@ from modelless.profiler.cost_model.units import find_wrong_units
 from modelless.profiler.devices.device import DeviceFacts, default_device_classes
 from modelless.profiler.devices.device_records import DeviceRecords
 from modelless.profiler.devices.known_devices import find_known_device
+from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.records import Records
 from modelless.profiler.measure.table import (
     COLUMNS,
@@ -197,25 +198,39 @@ def read_knowledge_base(registry: Registry, facts: DeviceFacts) -> list[TableRow
     Raises:
         StoreError: the store cannot be read.
     """
-    rows = ProfileTables(registry.store).rows()
     elsewhere = Records(registry.store).elsewhere(facts)
-    if not elsewhere:
-        return rows
+    return ProfileTables(registry.store).rows() + describe_rows(registry, facts, elsewhere)
+
+
+def describe_rows(
+    registry: Registry, facts: DeviceFacts, measured: Sequence[Measurement]
+) -> list[TableRow]:
+    """Returns measurements as rows; those of variants that were removed are left out.
+
+    Args:
+        registry: the registry.
+        facts: facts of this machine, which has device classes.
+        measured: measurements of any machine.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    if not measured:
+        return []
     catalog = registry.catalog()
     devices = {device.name: device for device in default_device_classes(facts)}
     records = DeviceRecords(registry.store)
-    for name in sorted({row.device_class for row in elsewhere} - devices.keys()):
+    for name in sorted({row.device_class for row in measured} - devices.keys()):
         if (device := records.device_class(name)) is not None:
             devices[name] = device
     variants = {variant.id: variant for variant in catalog.versions.values()}
     described = [
-        row for row in elsewhere if row.variant_id in variants and row.device_class in devices
+        row for row in measured if row.variant_id in variants and row.device_class in devices
     ]
-    names = {row.variant_id for row in described}
     graphs = {
         name: graph
-        for name in names
+        for name in {row.variant_id for row in described}
         if (graph := read_graph(variants[name], registry.graph_facts)) is not None
     }
     families = {f"{model.task}/{model.name}": model.family for model in catalog.models.values()}
-    return rows + rows_of(described, variants, devices, families, graphs)
+    return rows_of(described, variants, devices, families, graphs)

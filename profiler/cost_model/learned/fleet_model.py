@@ -27,6 +27,7 @@ from modelless.profiler.cost_model.learned.placement_model import (
 )
 from modelless.profiler.cost_model.learned.predictor import Predictor
 from modelless.profiler.cost_model.learned.prior import Prior
+from modelless.profiler.cost_model.measured_model import PlacementFigures
 from modelless.profiler.measure.measurement import Measurement
 from modelless.profiler.measure.table import SOURCE, PlacementFacts, TableRow
 from modelless.variants.estimates import FloatArray
@@ -80,7 +81,7 @@ class FleetModel:
         rated = any(facts.rates is not None for facts in placements.values())
         self._by_rates = PlacementModel(prior, placements, batches) if rated else None
 
-    def fit(self, measured: Iterable[Measurement]) -> FittedFleet:
+    def fit(self, measured: Iterable[PlacementFigures]) -> FittedFleet:
         """Returns the model conditioned on the measurements; those of other points are ignored."""
         known = [row for row in measured if (row.placement, row.batch) in self._row_of]
         latency_ms = {self._row_of[row.placement, row.batch]: row.p50_s * 1e3 for row in known}

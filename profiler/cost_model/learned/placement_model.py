@@ -26,7 +26,7 @@ from modelless.profiler.cost_model.learned.gaussian_process import (
     Posterior,
 )
 from modelless.profiler.cost_model.learned.prior import Prior
-from modelless.profiler.measure.measurement import Measurement
+from modelless.profiler.cost_model.measured_model import PlacementFigures
 from modelless.profiler.measure.table import PlacementFacts
 from modelless.variants.estimates import FloatArray
 from modelless.variants.vocabulary import Placement
@@ -96,7 +96,7 @@ class PlacementModel:
         )
         self.scores = score_devices(self._process, np.random.default_rng(0))
 
-    def fit(self, measured: Iterable[Measurement]) -> FittedPlacements:
+    def fit(self, measured: Iterable[PlacementFigures]) -> FittedPlacements:
         """Returns the model conditioned on the measurements; those of other points are ignored."""
         latency_s = {
             (row.placement, row.batch): row.p50_s

@@ -85,7 +85,7 @@ def predict_unmeasured(
         return []
     model = FleetModel(prior, placements, every_batch, knowledge)
     expected = model.fit(known).predict(model.rows(wanted))
-    rules = {group: _Rules(rows, sizes) for group, rows in similar.items()}
+    rules = {group: FigureRules(rows, sizes) for group, rows in similar.items()}
     found = []
     for (placement, batch), p50_s, p90_log, p99_log in zip(
         wanted,
@@ -149,7 +149,7 @@ def _group(facts: PlacementFacts) -> tuple[str, str]:
     return facts.device.name, facts.engine
 
 
-class _Rules:
+class FigureRules:
     """Tails, memory and load time by the measurements of one device class and engine.
 
     Args:
