@@ -199,8 +199,9 @@ class PlacementFacts:
     def row(self, batch: int, latency_ms: float) -> TableRow:
         """Returns a point of the placement as a row.
 
-        ``device`` is ``<device name>/<device class>``, because threads are part of a device here. A
-        version beyond the first stays visible as ``model@version``.
+        ``device`` is the card's name or ``<processor>/<device class>``, because the threads of a
+        processor are part of a device here. A version beyond the first stays visible as
+        ``model@version``.
         """
         variant, graph = self.variant, self.graph
         return TableRow(
@@ -208,7 +209,9 @@ class PlacementFacts:
             task=variant.task,
             model=variant.model if variant.version == 1 else f"{variant.model}@{variant.version}",
             family=self.family or variant.model,
-            device=f"{self.device_name}/{self.device.name}",
+            device=self.device_name
+            if self.device.kind == "gpu"
+            else f"{self.device_name}/{self.device.name}",
             device_kind=self.device.kind,
             engine=self.engine,
             precision=variant.precision.value,

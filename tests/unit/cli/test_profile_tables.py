@@ -149,6 +149,7 @@ def test_a_unit_is_told_by_the_other_rows_of_the_device(run: Run) -> None:
     refused(run("costmodel", "import", write("x.csv", rows)), "on line 7:", "looks like seconds")
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 def test_the_public_tables_are_believed(run: Run) -> None:
     ran = run("costmodel", "import", *sorted((TABLES / "profiles").glob("*.csv")), "--json")
