@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -174,14 +175,15 @@ def import_profiles(tables: Sequence[Path], *, home: Home = None) -> list[Import
     """
     with open_home(home) as registry:
         kept = ProfileTables(registry.store)
-        read: dict[str, list[TableRow]] = {}
+        known = kept.rows()
+        names = [path.name for path in tables]
         for path in tables:
-            if path.name in read:
+            if names.count(path.name) > 1:
                 raise InvalidInputError.of("TABLE", str(path), "one table of each file name")
-            known = [row for rows in read.values() for row in rows]
-            numbered = read_profiles(path, [*kept.rows(besides=path.name), *known])
-            read[path.name] = [row for _, row in numbered]
-        return [_import(kept, name, rows) for name, rows in read.items()]
+            known.pop(path.name, None)
+            numbered = read_profiles(path, chain(*known.values()))
+            known[path.name] = [row for _, row in numbered]
+        return [_import(kept, name, known[name]) for name in names]
 
 
 def _import(kept: ProfileTables, name: str, rows: Sequence[TableRow]) -> Import:

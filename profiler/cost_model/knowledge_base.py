@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,8 +76,8 @@ class ProfileTables:
             found = session.scalars(select(ProfileTableRow).order_by(ProfileTableRow.name))
             return [_table(row) for row in found]
 
-    def rows(self, besides: str = "") -> list[TableRow]:
-        """Returns the rows of all tables but ``besides``.
+    def rows(self) -> dict[str, list[TableRow]]:
+        """Returns the rows of each table by its name.
 
         Raises:
             StoreError: the store cannot be read, or holds a table that this version cannot read.
@@ -84,7 +85,7 @@ class ProfileTables:
         query = select(ProfileTableRow.name, ProfileTableRow.content)
         with self._store.session() as session:
             tables = session.execute(query.order_by(ProfileTableRow.name)).all()
-        return [row for name, content in tables if name != besides for row in _rows(name, content)]
+        return {name: _rows(name, content) for name, content in tables}
 
     def add(self, name: str, rows: Sequence[TableRow]) -> tuple[ImportedTable, bool]:
         """Store a table in place of an older one of its name.
@@ -198,8 +199,9 @@ def read_knowledge_base(registry: Registry, facts: DeviceFacts) -> list[TableRow
     Raises:
         StoreError: the store cannot be read.
     """
+    imported = ProfileTables(registry.store).rows()
     elsewhere = Records(registry.store).elsewhere(facts)
-    return ProfileTables(registry.store).rows() + describe_rows(registry, facts, elsewhere)
+    return [*chain(*imported.values()), *describe_rows(registry, facts, elsewhere)]
 
 
 def describe_rows(
