@@ -25,7 +25,7 @@ import numpy as np
 
 from modelless.profiler.cost_model.host_model import read_measurements
 from modelless.profiler.cost_model.learned.experiment_design import BayesianDesign
-from modelless.profiler.cost_model.learned.placement_model import PlacementModel
+from modelless.profiler.cost_model.learned.fleet_model import FleetModel
 from modelless.profiler.cost_model.learned.prior import shipped_prior
 from modelless.profiler.cost_model.placement_facts import describe_measured
 from modelless.profiler.devices.device import default_device_classes
@@ -81,16 +81,16 @@ def unseen(
     known: Sequence[Measurement],
 ) -> dict[str, float]:
     """What is predicted of a device class of which nothing was measured."""
-    model = PlacementModel(shipped_prior(), subjects, sorted({row.batch for row in grid}))
+    model = FleetModel(shipped_prior(), subjects, sorted({row.batch for row in grid}))
     return judge(model, known, [row for row in grid if row.device_class == device_class])
 
 
 def judge(
-    model: PlacementModel, known: Sequence[Measurement], rest: Sequence[Measurement]
+    model: FleetModel, known: Sequence[Measurement], rest: Sequence[Measurement]
 ) -> dict[str, float]:
     """Errors and bands of the rest, predicted from what is known."""
     rows = model.rows((row.placement, row.batch) for row in rest)
-    expected = model.fit(known).expect(rows)
+    expected = model.fit(known).predict(rows)
     seen_s = np.array([row.p50_s for row in rest])
     error = np.abs(expected.median_s / seen_s - 1.0)
     above = np.log(seen_s / expected.median_s) / expected.p90_log
@@ -138,7 +138,7 @@ def replay(
     return {
         "share_of_time": round(cost_s(known) / cost_s(grid), 3),
         "measured": len(known),
-        **judge(PlacementModel(shipped_prior(), subjects, batches), known, rest),
+        **judge(FleetModel(shipped_prior(), subjects, batches), known, rest),
     }
 
 

@@ -104,6 +104,10 @@ _add(zoo, registering.zoo_add, "add")
 app.add_typer(zoo, name="zoo", epilog="Example: modelless zoo add imagenet")
 costmodel = typer.Typer(help="The learned cost model.", no_args_is_help=True)
 _add(costmodel, cost_model.evaluate, "evaluate", cost_model.TablesAfterTrain)
+_add(costmodel, cost_model.import_, "import")
+_add(costmodel, cost_model.list_, "list")
+_add(costmodel, cost_model.remove, "remove")
+_add(costmodel, cost_model.predict, "predict")
 app.add_typer(
     costmodel, name="costmodel", epilog="Example: modelless costmodel evaluate profiles.csv"
 )

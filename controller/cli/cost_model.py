@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from typer import Argument, Option
 from typer.core import TyperCommand
 
+from modelless.common.pages import count_of
 from modelless.controller.cli.arguments import counts_of
 from modelless.controller.cli.screen import (
     Json,
     emit,
+    mebibytes,
     number_text,
     say,
     show_progress,
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from modelless.profiler.cost_model.learned.evaluation import MethodScore
 
 
-_MOST_SHOTS = 100_000
+_MOST_SHOTS, _MOST_BATCH = 100_000, 1024
 
 
 class TablesAfterTrain(TyperCommand):
@@ -133,3 +136,142 @@ def _show(scores: Sequence[MethodScore], draw: str) -> None:
             f"{mine[0].points} points predicted",
         )
     say("Errors are relative to what was measured; MAPE is their mean, over all draws.")
+
+
+def import_(
+    ctx: typer.Context,
+    tables: Annotated[
+        list[Path], Argument(metavar="TABLE.csv...", help="Profiles, as 'profile --csv' writes.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Add tables of profiles of other devices to what predictions learn from.
+
+    A table replaces an older one of its file name; the same rows are stored once. A table with
+    impossible values, unknown device kinds or another unit is refused, and nothing is stored.
+
+    Example: modelless costmodel import profiles.csv
+    """
+    from modelless.controller.usecases.cost_model import import_profiles
+
+    found = import_profiles(tables, home=ctx.obj)
+    if as_json:
+        emit({"tables": [each.document() for each in found]})
+        return
+    for each in found:
+        table, rows = each.table, count_of(each.table.row_count, "row")
+        devices = count_of(len(table.devices), "device")
+        if each.is_new:
+            typer.echo(f"imported {table.name}: {rows} of {devices}")
+        else:
+            typer.echo(f"{table.name} holds the same {rows} already")
+        if each.repeated:
+            say(f"note: {count_of(each.repeated, 'row')} more repeat these exactly")
+        if each.unpublished:
+            shown = ", ".join(each.unpublished)
+            say(f"note: no published figures are known of {shown}: only these rows tell of them")
+
+
+def list_(ctx: typer.Context, as_json: Json = False) -> None:
+    """List the imported tables of profiles.
+
+    Example: modelless costmodel list
+    """
+    from modelless.controller.usecases.cost_model import list_profile_tables, table_document
+
+    tables = list_profile_tables(home=ctx.obj)
+    if as_json:
+        emit({"tables": [table_document(table) for table in tables]})
+        return
+    if not tables:
+        typer.echo("no tables are imported: predictions learn from this registry's machines alone")
+        return
+    show_table(
+        ["table", "rows", "imported", "devices"],
+        [
+            (
+                table.name,
+                f"{table.row_count:,}",
+                table.added_at.date().isoformat(),
+                ", ".join(table.devices),
+            )
+            for table in tables
+        ],
+        right=[1],
+    )
+
+
+def remove(
+    ctx: typer.Context,
+    name: Annotated[str, Argument(metavar="TABLE", help="As 'modelless costmodel list' names it.")],
+    as_json: Json = False,
+) -> None:
+    """Remove an imported table; predictions no longer learn from it.
+
+    Example: modelless costmodel remove profiles.csv
+    """
+    from modelless.controller.usecases.cost_model import remove_profile_table, table_document
+
+    removed = remove_profile_table(name, home=ctx.obj)
+    if as_json:
+        emit({"removed": table_document(removed)})
+    else:
+        typer.echo(f"removed {removed.name}: {count_of(removed.row_count, 'row')}")
+
+
+def predict(
+    ctx: typer.Context,
+    model: Annotated[Path, Option(metavar="net.onnx", help="The model.")],
+    device_class: Annotated[
+        str,
+        Option(
+            metavar="DEVICE",
+            help="A device class of this machine, a device of an imported table, or a published "
+            "one such as 'NVIDIA L4'.",
+        ),
+    ],
+    shots: Annotated[
+        Path | None, Option(metavar="TABLE.csv", help="Some measurements of the device.")
+    ] = None,
+    batches: Annotated[str, Option(metavar="N,...", help="Batch sizes.")] = "1,2,4,8",
+    as_json: Json = False,
+) -> None:
+    """Predict a model's latency by batch, memory and load time on a device; nothing is run.
+
+    It learns from the imported tables, and from what this registry's machines measured.
+
+    Example: modelless costmodel predict --model net.onnx --device-class cpu-1
+    """
+    counts = counts_of("--batches", batches, 1, _MOST_BATCH, f"whole numbers, 1 to {_MOST_BATCH}")
+    from modelless.controller.usecases.predicting import predict_model
+
+    found = predict_model(
+        model, device_class=device_class, shots=shots, batches=counts, home=ctx.obj
+    )
+    if as_json:
+        emit(found.document())
+        return
+    show_table(
+        ["batch", "median ms", "80 % band ms", "memory MiB"],
+        [
+            (
+                str(one.batch),
+                f"{one.p50_ms:.3g}",
+                f"{one.low_ms:.3g} to {one.high_ms:.3g}",
+                "unknown" if one.memory_bytes is None else mebibytes(one.memory_bytes),
+            )
+            for one in found.batches
+        ],
+        title=f"{found.model} on {found.device} ({found.device_kind}), predicted",
+        right=[0, 1, 2, 3],
+    )
+    load = "unknown: nothing was measured" if found.load_s is None else f"{found.load_s:.2g} s"
+    typer.echo(f"load time: {load}")
+    typer.echo(f"measurements of {found.device}: {found.shots}")
+    for one in found.devices:
+        same = f", {count_of(one.same_items, 'model')} the same" if one.same_items else ""
+        typer.echo(f"learned from {one.name} ({one.kind}): {count_of(one.rows, 'row')}{same}")
+    if not found.devices:
+        say("note: nothing was measured on other devices: see 'modelless costmodel import'")
+    if not found.is_published:
+        say(f"note: no published figures are known of {found.device}")

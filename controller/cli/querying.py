@@ -33,6 +33,7 @@ from modelless.variants.vocabulary import SLO
 if TYPE_CHECKING:
     from modelless.controller.usecases.selecting import Selection
 
+_PREDICTED: Final = "~"  # before a figure that was not measured
 _SHOWN: Final = 3  # variants without a profile that are named
 
 
@@ -159,6 +160,7 @@ def _show_selection(found: Selection) -> None:
     limits = [f"latency_ms {found.latency_ms:g}{default}"]
     for name, limit in (("min_accuracy", slo.min_accuracy), ("max_cost_usd", slo.max_cost_usd)):
         limits += [f"{name} {limit:g}"] if limit is not None else []
+    is_any = any(entry["predicted"] for entry in found.candidates)
     show_table(
         ["", "variant", "device", "accuracy", "p50 ms", "p99 ms", "USD a million", "why"],
         [
@@ -167,14 +169,15 @@ def _show_selection(found: Selection) -> None:
                 entry["variant"],
                 entry["device_class"],
                 accuracy_text(found.accuracies[entry["variant"]]),
-                f"{entry['p50_ms']:.2f}",
-                f"{entry['p99_ms']:.2f}",
+                f"{_PREDICTED if entry['predicted'] else ''}{entry['p50_ms']:.2f}",
+                f"{_PREDICTED if entry['predicted'] else ''}{entry['p99_ms']:.2f}",
                 f"{entry['cost_usd'] * 1e6:.3g}",
                 entry["why"],
             )
             for entry in found.candidates
         ],
         title="limits: " + ", ".join(limits),
+        caption=f"{_PREDICTED} predicted, not measured" if is_any else "",
         right=[4, 5, 6],
         whole=1,
     )

@@ -1,15 +1,22 @@
-"""Evaluating the learned cost model on any profiles."""
+"""The learned cost model: what it knows, and how well it predicts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from modelless.common.errors import InvalidInputError
 from modelless.common.pages import count_of
+from modelless.controller.usecases.home import Home, open_home
 from modelless.controller.usecases.progress import Note, Progress, Step, ignore
+from modelless.profiler.cost_model.knowledge_base import (
+    ImportedTable,
+    ProfileTables,
+    read_profiles,
+)
 from modelless.profiler.cost_model.learned.evaluation import (
     SAMPLERS,
     Holdout,
@@ -17,8 +24,10 @@ from modelless.profiler.cost_model.learned.evaluation import (
     evaluate,
     plan_cases,
 )
-from modelless.profiler.cost_model.learned.prior import read_prior, shipped_prior
-from modelless.profiler.measure.table import TableRow, read_table
+from modelless.profiler.cost_model.learned.prior import KINDS, read_prior, shipped_prior
+from modelless.profiler.cost_model.units import find_wrong_units
+from modelless.profiler.devices.known_devices import find_known_device
+from modelless.profiler.measure.table import TableRow, read_numbered, refuse_units
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +80,10 @@ def evaluate_cost_model(
     if draw not in SAMPLERS:
         raise InvalidInputError.of("--draw", draw, "one of " + ", ".join(SAMPLERS))
     known_prior = shipped_prior() if prior is None else read_prior(prior)
-    rows, training = _read(tables), _read(train) if train else None
-    cases = plan_cases(rows, training, [Holdout.of(text) for text in holdout])
+    training = _read(train or (), [], on_progress)
+    rows = _read(tables, training, on_progress)
+    holdouts = [Holdout.of(text) for text in holdout]
+    cases = plan_cases(rows, training if train else None, holdouts)
     for case in cases:
         count, name = len(case.wanted), case.wanted[0].device
         rows_there = count_of(count, "drawn row" if case.passed_over else "row")
@@ -102,6 +113,108 @@ def evaluate_cost_model(
     return Evaluation(scores, known_prior.version)
 
 
-def _read(tables: Sequence[Path]) -> list[TableRow]:
+def _read(
+    tables: Sequence[Path], believed: Sequence[TableRow], on_progress: Progress
+) -> list[TableRow]:
+    """The rows of all tables; each has units that agree with what is believed and those before."""
+    found: list[TableRow] = []
+    for path in dict.fromkeys(tables):
+        numbered = read_numbered(path)
+        refuse_units(path, find_wrong_units(numbered, [*believed, *found]))
+        found += [row for _, row in numbered]
+    if unknown := sorted({row.device_kind for row in found} - set(KINDS)):
+        on_progress(
+            Note(
+                f"note: unknown device_kind {', '.join(map(repr, unknown))}; known are "
+                f"{', '.join(KINDS)}: only measurements tell of such devices"
+            )
+        )
+    return found
 
-    return [row for path in tables for row in read_table(path)]
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """A table that was imported.
+
+    Attributes:
+        table: the table.
+        is_new: whether it was stored now; if not, the same rows were there already.
+        repeated: number of rows that repeat others exactly; they are stored once.
+        unpublished: devices without published figures, of which only the measurements are known.
+    """
+
+    table: ImportedTable
+    is_new: bool
+    repeated: int
+    unpublished: tuple[str, ...]
+
+    def document(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        return {
+            **table_document(self.table),
+            "is_new": self.is_new,
+            "repeated": self.repeated,
+            "unpublished": list(self.unpublished),
+        }
+
+
+def import_profiles(tables: Sequence[Path], *, home: Home = None) -> list[Import]:
+    """Add tables of profiles to the knowledge base, which all predictions learn from.
+
+    A table is stored under its file's name, in place of an older one of that name. All tables are
+    read before any is stored.
+
+    Args:
+        tables: CSV files in the schema of ``profile --csv``.
+        home: see ``home_folder``.
+
+    Raises:
+        InvalidInputError: a table is unreadable, or has values, device kinds or units that cannot
+            be; names the lines.
+        StoreError: the store cannot be written.
+    """
+    with open_home(home) as registry:
+        kept = ProfileTables(registry.store)
+        known = kept.rows()
+        names = [path.name for path in tables]
+        for path in tables:
+            if names.count(path.name) > 1:
+                raise InvalidInputError.of("TABLE", str(path), "one table of each file name")
+            known.pop(path.name, None)
+            numbered = read_profiles(path, chain(*known.values()))
+            known[path.name] = [row for _, row in numbered]
+        return [_import(kept, name, known[name]) for name in names]
+
+
+def _import(kept: ProfileTables, name: str, rows: Sequence[TableRow]) -> Import:
+    table, is_new = kept.add(name, rows)
+    devices = {row.device: row.device_kind for row in rows}
+    return Import(
+        table,
+        is_new,
+        len(rows) - table.row_count,
+        tuple(name for name, kind in sorted(devices.items()) if not find_known_device(name, kind)),
+    )
+
+
+def list_profile_tables(*, home: Home = None) -> list[ImportedTable]:
+    """The imported tables by name; raises StoreError."""
+    with open_home(home) as registry:
+        return ProfileTables(registry.store).tables()
+
+
+def remove_profile_table(name: str, *, home: Home = None) -> ImportedTable:
+    """Remove an imported table; raises NotFoundError and StoreError."""
+    with open_home(home) as registry:
+        return ProfileTables(registry.store).remove(name)
+
+
+def table_document(table: ImportedTable) -> dict[str, Any]:
+    """A table as plain data."""
+    return {
+        "name": table.name,
+        "sha256": table.sha256,
+        "rows": table.row_count,
+        "devices": list(table.devices),
+        "added_at": table.added_at.isoformat(),
+    }

@@ -501,6 +501,7 @@ def _strategy(
     rates: Mapping[str, DeviceRates],
 ) -> MeasurementStrategy:
     """A strategy that measures first what improves the predictions of all jobs most."""
+    from modelless.profiler.cost_model.knowledge_base import read_knowledge_base
     from modelless.profiler.cost_model.learned.experiment_design import BayesianDesign
     from modelless.profiler.cost_model.learned.prior import shipped_prior
     from modelless.profiler.cost_model.placement_facts import describe_placements
@@ -509,7 +510,13 @@ def _strategy(
     devices = {job.device.name: job.device for job in jobs}.values()
     models = catalog.models.values()
     subjects = describe_placements(variants, devices, facts, models, registry.graph_facts, rates)
-    return BayesianDesign(shipped_prior(), subjects, batches, target_error)
+    return BayesianDesign(
+        shipped_prior(),
+        subjects,
+        batches,
+        target_error,
+        knowledge=read_knowledge_base(registry, facts),
+    )
 
 
 def _placement_fields(placement: Placement) -> dict[str, Any]:

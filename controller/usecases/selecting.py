@@ -61,7 +61,8 @@ class Selection:
         chosen: the placement that would serve it; None if it is refused.
         reason: of the choice or the refusal; None if the policy waits for more queries.
         refusal: the error that the client would get; None if something was chosen.
-        candidates: a row each, the most accurate first.
+        candidates: a row each, the most accurate first; ``predicted`` says whether its latencies
+            are predictions, because nothing was measured at this batch size or around it.
         accuracies: of the scope's variants, by id.
         without_profile: variants that have no profile here.
         dominated: why variants are not served, by id.
@@ -150,9 +151,10 @@ def select(
         measured = read_measurements(registry, devices, facts)
         if not settings.serve_dominated:
             catalog = without_dominated(catalog, measured, registry.store, device_classes)
-        cost_model = cost_inputs_of(
+        inputs = cost_inputs_of(
             registry, catalog, every, facts, measured, unmeasured=settings.serve_unmeasured
-        ).model()
+        )
+    cost_model = inputs.model()
     scope = catalog.resolve(task)
     variants = {variant.id: variant for variant in scope.variants}
     ready: dict[str, list[str]] = {device.name: [] for device in devices}
@@ -193,7 +195,13 @@ def select(
         receipt.reason if receipt is not None else None,
         refusal,
         [
-            {**entry, **accuracy_fields(accuracies[entry["variant"]])}
+            {
+                **entry,
+                "predicted": inputs.is_predicted(
+                    Placement(entry["variant"], entry["device_class"]), batch
+                ),
+                **accuracy_fields(accuracies[entry["variant"]]),
+            }
             for entry in _explain(query, candidates, chosen)
         ],
         accuracies,

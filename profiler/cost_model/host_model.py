@@ -53,6 +53,11 @@ class CostInputs:
     predicted: Sequence[PlacementFigures] = ()
     learns: bool = True
 
+    def is_predicted(self, placement: Placement, batch: int) -> bool:
+        """Returns whether figures at a batch size lie outside what was measured."""
+        batches = [row.batch for row in self.measurements if row.placement == placement]
+        return not batches or not min(batches) <= batch <= max(batches)
+
     def model(self) -> MeasuredCostModel:
         """Returns a new model that has observed nothing yet."""
         return MeasuredCostModel(
@@ -95,17 +100,21 @@ def cost_inputs_of(
         for run in pairs.current(facts.fingerprint_of(kind))
     ]
     rates: Mapping[str, DeviceRates] = {}
+    elsewhere: Sequence[Measurement] = ()
     if unmeasured:
         # ONNX is slow to import.
         from modelless.profiler.devices.device_records import DeviceRecords
 
         rates = DeviceRecords(registry.store).current(devices, facts)
+        elsewhere = Records(registry.store).elsewhere(facts)
+    predictable = {device.name for device in devices} if elsewhere else set(rates)
     incomplete = find_gaps(
-        measured, catalog.variants, devices, unmeasured=unmeasured, benchmarked=rates
+        measured, catalog.variants, devices, unmeasured=unmeasured, predictable=predictable
     )
     if not incomplete:
         return CostInputs(measured, pair_runs, learns=learns)
     # SciPy is slow to import, and only predictions need it.
+    from modelless.profiler.cost_model.knowledge_base import read_knowledge_base
     from modelless.profiler.cost_model.learned.prior import shipped_prior
     from modelless.profiler.cost_model.learned.unmeasured import predict_unmeasured
 
@@ -114,7 +123,14 @@ def cost_inputs_of(
     )
     needed = incomplete.union(row.placement for row in measured)
     placements = {placement: one for placement, one in placements.items() if placement in needed}
-    predicted = predict_unmeasured(shipped_prior(), placements, measured, BATCHES)
+    predicted = predict_unmeasured(
+        shipped_prior(),
+        placements,
+        measured,
+        BATCHES,
+        read_knowledge_base(registry, facts),
+        elsewhere,
+    )
     return CostInputs(measured, pair_runs, predicted, learns)
 
 
@@ -124,17 +140,18 @@ def find_gaps(
     devices: Iterable[DeviceClass],
     *,
     unmeasured: bool,
-    benchmarked: Container[str] = (),
+    predictable: Container[str] = (),
 ) -> set[Placement]:
     """The placements of which something may be supposed.
 
-    They are on device classes with measurements or, where unmeasured placements count, with rates.
+    They are on device classes with measurements or, where unmeasured placements count, on
+    predictable ones.
 
     Args:
         measured: on this host.
         variants, devices: of the placements.
         unmeasured: those, too, of which nothing was measured.
-        rated: device classes that were themselves measured (``microbenchmark``).
+        predictable: device classes that are predicted from their rates or from other machines.
     """
     points = {(row.placement, row.batch) for row in measured}
     known = {placement for placement, _ in points}
@@ -143,7 +160,7 @@ def find_gaps(
         Placement(variant.id, device.name)
         for variant in variants
         for device in devices
-        if (device.name in classes or (unmeasured and device.name in benchmarked))
+        if (device.name in classes or (unmeasured and device.name in predictable))
         and runs_on(variant.engine, device)
     }
     return {

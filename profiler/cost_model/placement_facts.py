@@ -45,7 +45,7 @@ def describe_measured(
     }
     families = _families(models)
     measured = dict.fromkeys(row.variant_id for row in rows.values())
-    graphs = {name: _graph(variants[name], graph_facts) for name in measured}
+    graphs = {name: read_graph(variants[name], graph_facts) for name in measured}
     return {
         placement: PlacementFacts(
             variants[row.variant_id],
@@ -83,7 +83,7 @@ def describe_placements(
     devices = list(devices)
     subjects = {}
     for variant in variants:
-        graph = _graph(variant, graph_facts)
+        graph = read_graph(variant, graph_facts)
         for device in devices:
             if runs_on(variant.engine, device):
                 engine = facts.engine_name(variant.engine.value)
@@ -114,7 +114,8 @@ def _model_of(variant: Variant) -> tuple[str, str]:
     return variant.task, variant.model
 
 
-def _graph(variant: Variant, graph_facts: Callable[[Variant], GraphFacts]) -> GraphFacts | None:
+def read_graph(variant: Variant, graph_facts: Callable[[Variant], GraphFacts]) -> GraphFacts | None:
+    """Returns a variant's graph facts; None if its file is damaged, missing or removed."""
     with suppress(IntegrityError, NotFoundError, StoreError):
         return graph_facts(variant)
     return None

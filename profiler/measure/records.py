@@ -74,6 +74,11 @@ class Records:
         """Returns the measurements of all machines at typical sizes; raises as ``current`` does."""
         return _typical(self._select())
 
+    def elsewhere(self, facts: DeviceFacts) -> list[Measurement]:
+        """Returns the measurements of other machines at typical sizes; raises as ``current``."""
+        own = [facts.fingerprint_of(kind) for kind in ("cpu", "gpu")]
+        return _typical(self._select(MeasurementRow.fingerprint.not_in(own)))
+
     def count(self, variant_ids: Iterable[str]) -> dict[str, int]:
         """Returns the number of points of these variants on all machines, by id; none are left out.
 

@@ -35,7 +35,7 @@ _LONGEST_MS, _SHORTEST_MS = 3.6e6, 1e-4
 _SHOWN_LINES = 8
 
 
-def _check_units(path: Path, rows: Sequence[TableRow], lines: Sequence[int]) -> None:
+def _check_units(path: Path, rows: Sequence[NumberedRow]) -> None:
     """Refuse latencies that look like seconds or microseconds given as milliseconds.
 
     It checks four signs row by row, so that a table with mixed units is found, too: throughput (by
@@ -43,17 +43,26 @@ def _check_units(path: Path, rows: Sequence[TableRow], lines: Sequence[int]) -> 
     multiply-adds, and the length itself. A row with none of the other columns is judged by its
     length.
     """
-    suspects: list[tuple[int, str]] = []
-    for line, row in zip(lines, rows, strict=True):
-        reason = _suspicion(row)
-        if reason:
-            suspects.append((line, reason))
+    refuse_units(path, {line: _suspicion(row) for line, row in rows})
+
+
+def refuse_units(path: Path, reasons: Mapping[int, str]) -> None:
+    """Raise if latencies are in another unit.
+
+    Args:
+        path: the table.
+        reasons: why each line's latency looks wrong; empty if it does not.
+
+    Raises:
+        InvalidInputError: a reason is not empty; names the lines.
+    """
+    suspects = {line: reason for line, reason in reasons.items() if reason}
     if suspects:
         raise InvalidInputError.of(
-            f"{path}: latency_ms on {_some([line for line, _ in suspects])}",
-            suspects[0][1],
+            f"{path}: latency_ms on {name_lines(list(suspects))}",
+            "another unit",
             "milliseconds for the whole batch, and throughput_per_s in items a second",
-            "Convert the column and read it again.",
+            f"{next(iter(suspects.values()))}. Convert the column and read it again.",
         )
 
 
@@ -89,7 +98,8 @@ def _suspicion(row: TableRow) -> str:
     return ""
 
 
-def _some(lines: Sequence[int]) -> str:
+def name_lines(lines: Sequence[int]) -> str:
+    """Returns ``line 3`` or ``lines 3, 4 and 20 more``."""
     shown = ", ".join(str(line) for line in lines[:_SHOWN_LINES])
     more = f" and {len(lines) - _SHOWN_LINES} more" if len(lines) > _SHOWN_LINES else ""
     return f"line{'s' if len(lines) > 1 else ''} {shown}{more}"
@@ -154,6 +164,9 @@ _KEY = (
     *("resolution_px", "batch", "concurrency", "item_shape"),
 )
 
+NumberedRow = tuple[int, TableRow]
+"""The line of a file, and the row on it."""
+
 COLUMNS = tuple(field.name for field in fields(TableRow))
 _REQUIRED = frozenset({"model", "device", "batch", "latency_ms"})
 _OPTIONAL = frozenset({"item_shape"})
@@ -186,8 +199,9 @@ class PlacementFacts:
     def row(self, batch: int, latency_ms: float) -> TableRow:
         """Returns a point of the placement as a row.
 
-        ``device`` is ``<device name>/<device class>``, because threads are part of a device here. A
-        version beyond the first stays visible as ``model@version``.
+        ``device`` is the card's name or ``<processor>/<device class>``, because the threads of a
+        processor are part of a device here. A version beyond the first stays visible as
+        ``model@version``.
         """
         variant, graph = self.variant, self.graph
         return TableRow(
@@ -195,7 +209,9 @@ class PlacementFacts:
             task=variant.task,
             model=variant.model if variant.version == 1 else f"{variant.model}@{variant.version}",
             family=self.family or variant.model,
-            device=f"{self.device_name}/{self.device.name}",
+            device=self.device_name
+            if self.device.kind == "gpu"
+            else f"{self.device_name}/{self.device.name}",
             device_kind=self.device.kind,
             engine=self.engine,
             precision=variant.precision.value,
@@ -273,7 +289,12 @@ def write_table(path: Path, rows: Sequence[TableRow]) -> None:
 
 
 def read_table(path: Path) -> list[TableRow]:
-    """Returns the rows of a table of the schema; columns of other names are ignored.
+    """Returns the rows of a table; raises as ``read_numbered`` does."""
+    return [row for _, row in read_numbered(path)]
+
+
+def read_numbered(path: Path) -> list[NumberedRow]:
+    """Returns the rows of a table of the schema with their lines; other columns are ignored.
 
     A point may occur several times: some published tables leave out what distinguishes them.
 
@@ -293,19 +314,18 @@ def read_table(path: Path) -> list[TableRow]:
         reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
         heading = list(reader.fieldnames or ())
         _check_heading(path, heading)
-        rows, lines = [], []
+        rows: list[NumberedRow] = []
         for record in reader:
             if None in record or None in record.values():
                 raise InvalidInputError.of(
                     f"{path}, line {reader.line_num}", record, f"{len(heading)} fields"
                 )
-            rows.append(_parse(path, reader.line_num, record))
-            lines.append(reader.line_num)
+            rows.append((reader.line_num, _parse(path, reader.line_num, record)))
     except csv.Error as error:
         raise InvalidInputError.of(f"{path}", str(error), "well-formed CSV") from error
     if not rows:
         raise InvalidInputError.of(f"{path}", "no rows", "at least one row below the heading")
-    _check_units(path, rows, lines)
+    _check_units(path, rows)
     return rows
 
 

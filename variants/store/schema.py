@@ -13,7 +13,9 @@ import modelless
 from modelless.common.errors import StoreError
 from modelless.variants.store.tables import SchemaVersionRow, utc_now
 
-REVISIONS: Final[tuple[str, ...]] = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
+REVISIONS: Final[tuple[str, ...]] = (
+    *("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008"),
+)
 """Every schema revision, oldest first; here, so that opening a current store imports no Alembic."""
 
 VERSION_TABLE: Final = "modelless_revision"

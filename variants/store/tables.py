@@ -208,6 +208,19 @@ class PairRunRow(Base):
     fingerprint: Mapped[str] = mapped_column(index=True)
 
 
+class ProfileTableRow(Base):
+    """A table of profiles from elsewhere. ``content`` has its ``columns`` and its ``rows``."""
+
+    __tablename__ = "profile_tables"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    sha256: Mapped[str] = mapped_column(String(64), unique=True)  # of the content
+    row_count: Mapped[int]
+    devices: Mapped[list[Any]]
+    content: Mapped[dict[str, Any]] = mapped_column(deferred=True)
+    added_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
 class DeviceClassRow(Base):
     """A ``vocabulary.DeviceClass`` and the facts found about the machine that has it."""
 

@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from modelless.profiler.cost_model.learned.calibration import MEDIAN_OF_NORMAL
-from modelless.profiler.cost_model.learned.placement_model import PlacementModel
+from modelless.profiler.cost_model.learned.fleet_model import FleetModel
 from modelless.profiler.cost_model.learned.prior import Prior
 from modelless.profiler.measure.campaign import PointsToMeasure
 from modelless.profiler.measure.measurement import Measurement
-from modelless.profiler.measure.table import PlacementFacts
+from modelless.profiler.measure.table import PlacementFacts, TableRow
 from modelless.profiler.measure.timing import MeasurementEffort
 from modelless.variants.estimates import FloatArray
 from modelless.variants.vocabulary import Placement
@@ -65,6 +65,7 @@ class BayesianDesign:
         target_error: median relative error of the unmeasured points at which to stop, e.g. 0.05;
             None to go on for as long as something is left.
         effort: how long a point is measured, which determines its cost.
+        knowledge: measured rows of other devices.
     """
 
     def __init__(
@@ -74,8 +75,9 @@ class BayesianDesign:
         batches: Sequence[int],
         target_error: float | None = None,
         effort: MeasurementEffort | None = None,
+        knowledge: Sequence[TableRow] = (),
     ) -> None:
-        self._model = PlacementModel(prior, placements, batches)
+        self._model = FleetModel(prior, placements, batches, knowledge)
         self._target_error = target_error
         self._effort = effort or MeasurementEffort()
 
@@ -96,7 +98,7 @@ class BayesianDesign:
         loads_s = [row.load_s for row in known]
         load_s = float(np.median(loads_s)) if loads_s else _TYPICAL_LOAD_S
         cost_s = self._measuring_s(expected.median_s)
-        reduction = ErrorReduction(fitted.covariance(rows), fitted.noise_variance)
+        reduction = ErrorReduction(*fitted.covariance(rows))
         first = int(np.argmax(reduction.by_point() / (cost_s + load_s)))
         placement = points[first][0]
         others = [row for row, point in enumerate(points) if point[0] != placement]

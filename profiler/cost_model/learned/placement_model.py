@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +26,7 @@ from modelless.profiler.cost_model.learned.gaussian_process import (
     Posterior,
 )
 from modelless.profiler.cost_model.learned.prior import Prior
-from modelless.profiler.measure.measurement import Measurement
+from modelless.profiler.cost_model.measured_model import PlacementFigures
 from modelless.profiler.measure.table import PlacementFacts
 from modelless.variants.estimates import FloatArray
 from modelless.variants.vocabulary import Placement
@@ -96,7 +96,7 @@ class PlacementModel:
         )
         self.scores = score_devices(self._process, np.random.default_rng(0))
 
-    def fit(self, measured: Iterable[Measurement]) -> FittedPlacements:
+    def fit(self, measured: Iterable[PlacementFigures]) -> FittedPlacements:
         """Returns the model conditioned on the measurements; those of other points are ignored."""
         latency_s = {
             (row.placement, row.batch): row.p50_s
@@ -116,7 +116,9 @@ class PlacementModel:
         conditioned = ConditionedProcess(
             self._process, posterior.select(rows), values - base_log[rows]
         )
-        return FittedPlacements(self.scores, posterior, base_log, conditioned)
+        return FittedPlacements(
+            self.scores, posterior, base_log, conditioned, frozenset(self._benchmarked)
+        )
 
     def rows(self, points: Iterable[Point]) -> IntArray:
         """Returns the indices of these points in ``points``."""
@@ -132,7 +134,9 @@ class FittedPlacements:
         posterior: Posterior,
         base_log: FloatArray,
         conditioned: ConditionedProcess,
+        benchmarked: frozenset[str],
     ) -> None:
+        self._benchmarked = benchmarked
         self._posterior = posterior
         self._base_log = base_log
         self._conditioned = conditioned
@@ -154,6 +158,10 @@ class FittedPlacements:
             median_s, self._scale * deviation, self._p90 * deviation, self._p99 * deviation
         )
 
+    def is_benchmarked(self, device_class: str) -> bool:
+        """Returns whether the rates of a device class are known."""
+        return device_class in self._benchmarked
+
     def covariance(self, rows: IntArray) -> FloatArray:
         """Returns the covariance of the log latency at n points, without noise, shape (n, n)."""
         return self._conditioned.covariance(self._posterior.select(rows))
@@ -162,36 +170,3 @@ class FittedPlacements:
     def noise_variance(self) -> float:
         """The noise variance of one measurement, squared log latency."""
         return self._conditioned.noise_variance
-
-
-def leave_one_batch_out(
-    prior: Prior, placements: Mapping[Placement, PlacementFacts]
-) -> Callable[[Sequence[Measurement]], list[float]]:
-    """Returns a function that predicts each measured point from those of all other batch sizes.
-
-    Args:
-        prior: the covariance and the roofline.
-        placements: what is known of each placement.
-
-    Returns:
-        A function from measurements to predicted medians, seconds; a point of a placement that is
-        not in ``placements`` is infinitely slow.
-    """
-
-    def predict(points: Sequence[Measurement]) -> list[float]:
-        batches = sorted({point.batch for point in points})
-        known = {
-            row.placement: placements[row.placement]
-            for row in points
-            if row.placement in placements
-        }
-        model = PlacementModel(prior, known, batches)
-        found: dict[Point, float] = {}
-        for batch in batches:
-            fitted = model.fit(point for point in points if point.batch != batch)
-            wanted = [(placement, batch) for placement in known]
-            median_s = fitted.predict(model.rows(wanted)).median_s
-            found.update(zip(wanted, median_s.tolist(), strict=True))
-        return [found.get((point.placement, point.batch), math.inf) for point in points]
-
-    return predict

@@ -1,11 +1,11 @@
 """Predicted figures of points that were not measured, for a cost model that needs all of them.
 
-``placement_model`` predicts latency. Its quantiles cover both the variation between runs (the tails
+``fleet_model`` predicts latency. Its quantiles cover both the variation between runs (the tails
 of what was measured) and the uncertainty of the prediction, so a placement that was never measured
 looks as slow as it may well be. Memory and load time follow the artifact's size and the batch, as
 they do where they were measured on the same device class and engine, and err on the large side. A
-device class without a profile, whose rates were measured, takes these from the other classes of its
-kind that run the engine.
+device class without a profile takes these from the other classes of its kind that run the engine,
+if its rates were measured, or else from other machines that run it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from modelless.profiler.cost_model.learned.placement_model import PlacementModel
+from modelless.profiler.cost_model.learned.fleet_model import FleetModel
 from modelless.profiler.cost_model.learned.prior import Prior
 from modelless.profiler.measure.measurement import Measurement
-from modelless.profiler.measure.table import PlacementFacts
+from modelless.profiler.measure.table import PlacementFacts, TableRow
 from modelless.variants.estimates import FloatArray
 from modelless.variants.vocabulary import Placement
 
 LEAST_MEASURED = 5
 """The points of the same device class and engine that a prediction needs; of the same kind and
-engine, where the rates of the class were measured."""
+engine, where the rates of the class were measured; of the engine on any other machine."""
 
 _RIDGE = 1.0
 
@@ -48,6 +48,8 @@ def predict_unmeasured(
     placements: Mapping[Placement, PlacementFacts],
     measured: Sequence[Measurement],
     batches: Sequence[int],
+    knowledge: Sequence[TableRow] = (),
+    elsewhere: Sequence[Measurement] = (),
 ) -> list[PredictedFigures]:
     """Returns predicted figures of the points that were not measured.
 
@@ -58,28 +60,32 @@ def predict_unmeasured(
         prior: the covariance and the roofline.
         placements: what is known of each placement to predict.
         measured: measurements on this machine.
-        batches: batch sizes to predict.
+        batches: batch sizes to predict, besides those that were measured.
+        knowledge: measured rows of other devices.
+        elsewhere: measurements on other machines, for memory and load time.
     """
     known = [row for row in measured if row.placement in placements]
-    similar = _similar_measurements(known, placements)
+    sizes = {facts.variant.id: float(facts.variant.artifact_bytes) for facts in placements.values()}
+    elsewhere = [row for row in elsewhere if row.variant_id in sizes]
+    similar = _similar_measurements(known, placements, elsewhere)
     first: dict[Placement, Measurement] = {}
     last: dict[Placement, Measurement] = {}
     for row in sorted(known, key=lambda row: row.batch):
         first.setdefault(row.placement, row)
         last[row.placement] = row
+    every_batch = sorted({*batches, *(row.batch for row in known)})
     wanted = [
         (placement, batch)
         for placement, facts in placements.items()
         if _group(facts) in similar
-        for batch in batches
+        for batch in every_batch
         if placement not in first or not first[placement].batch <= batch <= last[placement].batch
     ]
     if not wanted:
         return []
-    every_batch = sorted({*batches, *(row.batch for row in known)})
-    model = PlacementModel(prior, placements, every_batch)
+    model = FleetModel(prior, placements, every_batch, knowledge)
     expected = model.fit(known).predict(model.rows(wanted))
-    rules = {group: _Rules(rows, placements) for group, rows in similar.items()}
+    rules = {group: FigureRules(rows, sizes) for group, rows in similar.items()}
     found = []
     for (placement, batch), p50_s, p90_log, p99_log in zip(
         wanted,
@@ -113,7 +119,9 @@ def _limit(row: PredictedFigures, larger: Measurement) -> PredictedFigures:
 
 
 def _similar_measurements(
-    known: Sequence[Measurement], placements: Mapping[Placement, PlacementFacts]
+    known: Sequence[Measurement],
+    placements: Mapping[Placement, PlacementFacts],
+    elsewhere: Sequence[Measurement],
 ) -> dict[tuple[str, str], list[Measurement]]:
     """Returns the measurements to predict each device class and engine from, where they suffice."""
     own: dict[tuple[str, str], list[Measurement]] = {}
@@ -128,6 +136,9 @@ def _similar_measurements(
         rows = own.get(group, [])
         if len(rows) < LEAST_MEASURED and facts.rates is not None:
             rows = of_kind.get((facts.device.kind, facts.engine), [])
+        if len(rows) < LEAST_MEASURED:
+            engine = facts.variant.engine.value
+            rows = [row for row in elsewhere if row.engine.startswith(engine)]
         if len(rows) >= LEAST_MEASURED:
             found[group] = rows
     return found
@@ -138,21 +149,23 @@ def _group(facts: PlacementFacts) -> tuple[str, str]:
     return facts.device.name, facts.engine
 
 
-class _Rules:
+class FigureRules:
     """Tails, memory and load time by the measurements of one device class and engine.
+
+    Args:
+        measured: the measurements.
+        sizes: bytes of each variant's artifact, by id.
 
     Attributes:
         p90_log, p99_log: median log ratios of p90 and p99 to p50.
         memory, load: rules for bytes and for seconds.
     """
 
-    def __init__(
-        self, measured: Sequence[Measurement], placements: Mapping[Placement, PlacementFacts]
-    ) -> None:
+    def __init__(self, measured: Sequence[Measurement], sizes: Mapping[str, float]) -> None:
         self.p90_log = float(np.median([math.log(row.p90_s / row.p50_s) for row in measured]))
         self.p99_log = float(np.median([math.log(row.p99_s / row.p50_s) for row in measured]))
-        self.memory = _SizeRule(measured, placements, lambda row: float(row.memory_bytes))
-        self.load = _SizeRule(measured, placements, lambda row: row.load_s)
+        self.memory = _SizeRule(measured, sizes, lambda row: float(row.memory_bytes))
+        self.load = _SizeRule(measured, sizes, lambda row: row.load_s)
 
 
 class _SizeRule:
@@ -161,16 +174,10 @@ class _SizeRule:
     def __init__(
         self,
         measured: Sequence[Measurement],
-        placements: Mapping[Placement, PlacementFacts],
+        sizes: Mapping[str, float],
         figure: Callable[[Measurement], float],
     ) -> None:
-        sizes = [float(placements[row.placement].variant.artifact_bytes) for row in measured]
-        inputs = np.array(
-            [
-                [math.log(size), math.log(row.batch)]
-                for size, row in zip(sizes, measured, strict=True)
-            ]
-        )
+        inputs = np.log([[sizes[row.variant_id], row.batch] for row in measured])
         outputs = np.log([max(figure(row), 1e-6) for row in measured])
         self._centre, self._level = inputs.mean(axis=0), float(outputs.mean())
         inputs, outputs = inputs - self._centre, outputs - self._level

@@ -311,9 +311,6 @@ def test_seconds_are_noticed(run: Run, table: Path, known: str) -> None:
     refused(evaluated(run, written(table, rows)), "table.csv: latency_ms")
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a table that is 1,000 times off from its own training table is believed"
-)
 def test_seconds_are_noticed_beside_the_training_table(run: Run, table: Path) -> None:
     """The same device and models, some in seconds: nothing else in the row can tell."""
     rows = multiples({"a": 1.0, "b": 2.0}, **BLANK_SIZES)
@@ -324,6 +321,15 @@ def test_seconds_are_noticed_beside_the_training_table(run: Run, table: Path) ->
     )
     ran = evaluated(run, seconds, "--train", table, shots="5")
     assert "seconds" in ran.err.replace("seconds.csv", "")
+
+
+@pytest.mark.parametrize("kind", ["quantum", ""])
+def test_an_unknown_kind_is_said_to_be_unknown(run: Run, table: Path, kind: str) -> None:
+    written(table, [replace(one, device_kind=kind) for one in ROWS])
+    ran = evaluated(run, table)
+    assert ran.code == 0
+    assert f"unknown device_kind {kind!r}" in ran.err
+    assert "cpu, gpu, npu" in ran.err
 
 
 def test_points_that_were_measured_twice_are_kept(run: Run, table: Path) -> None:

@@ -20,7 +20,7 @@ from modelless.profiler.measure.records import Records
 from modelless.variants.registry.registry import open_registry
 
 from .conftest import Run
-from .tiny import measurement
+from .tiny import add_measurements, measurement
 
 CHEAPEST = "modelless.policies.selection.cheapest_feasible"
 LARGE, MEDIUM, SMALL = (f"pixels/mean/{name}@1" for name in ("large", "medium", "small"))
@@ -203,3 +203,18 @@ def test_what_is_wrong_is_said(
     assert (ran.code, ran.out) == (code, "")
     assert said in ran.err
     assert ran.err.count("\n") == 1
+
+
+def test_predicted_figures_are_marked(run: Run, registered: Path) -> None:
+    add_measurements(registered, batches=(1, 2))
+    words = ("select", "--task", "pixels", "--latency-ms", "2000", "--batch")
+    marks = {}
+    for batch in (2, 4):
+        document = run(*words, batch, "--json").document
+        marks[batch] = {entry["predicted"] for entry in document["candidates"]}
+        assert document["chosen"]["predicted"] is (batch == 4)
+    assert marks == {2: {False}, 4: {True}}
+    assert "~" not in run(*words, 2).out
+    shown = run(*words, 4).out
+    assert shown.count("~") == 7, "two figures a variant, and what the mark means"
+    assert "~ predicted, not measured" in shown

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from modelless.common.errors import InvalidInputError
+from modelless.profiler.devices.known_devices import find_known_device
 from modelless.profiler.measure.table import (
     COLUMNS,
     TableRow,
@@ -16,6 +17,7 @@ from modelless.profiler.measure.table import (
     rows_of,
     write_table,
 )
+from modelless.variants.vocabulary import DeviceClass
 
 GOOD: dict[str, object] = {
     "source": "somewhere",
@@ -61,6 +63,14 @@ def test_the_columns_are_the_schemas() -> None:
         "concurrency,params_m,gmacs,mactivations_m,layers,latency_ms,latency_p99_ms,"
         "throughput_per_s,memory_mib,accuracy,accuracy_metric,item_shape"
     )
+
+
+def test_a_card_has_its_own_name_by_which_its_peaks_are_published(make: Any) -> None:
+    card = DeviceClass("gpu-1", "gpu", 1, 1 << 34, 3.0, 300.0)
+    row = make.measurement(device_class="gpu-1", device_name="NVIDIA L4")
+    (found,) = rows_of([row], {row.variant_id: make.variant()}, {"gpu-1": card})
+    assert (found.device, found.device_kind) == ("NVIDIA L4", "gpu")
+    assert find_known_device(found.device, found.device_kind) is not None
 
 
 def test_our_measurements_survive_a_round_trip(path: Path, make: Any) -> None:

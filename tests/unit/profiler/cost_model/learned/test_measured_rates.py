@@ -182,9 +182,9 @@ def test_gaps_take_in_rated_classes_where_the_unmeasured_count(make: Any) -> Non
     arguments = known, [variant], [ONE, TWO]
     rated = {"cpu-2": rates_of()}
     placement = Placement(variant.id, "cpu-2")
-    assert placement in find_gaps(*arguments, unmeasured=True, benchmarked=rated)
+    assert placement in find_gaps(*arguments, unmeasured=True, predictable=rated)
     assert placement not in find_gaps(*arguments, unmeasured=True)
-    assert placement not in find_gaps(*arguments, unmeasured=False, benchmarked=rated)
+    assert placement not in find_gaps(*arguments, unmeasured=False, predictable=rated)
 
 
 def unreadable(variant: Variant) -> GraphFacts:

@@ -67,9 +67,29 @@ def test_memory_is_never_less_than_the_artifact(make: Any) -> None:
     small, large = (subject_of(make, f"v{size}", CPU, size * MIB) for size in (1, 100))
     rows = [measured(make, small, b, 2 * MIB, 0.1) for b in (1, 2, 4, 8, 16)]
     subjects = {placement_of(one): one for one in (small, large)}
-    (found,) = predict_unmeasured(shipped_prior(), subjects, rows, (1,))
-    assert found.placement == placement_of(large)
-    assert found.memory_bytes >= 100 * MIB
+    found = predict_unmeasured(shipped_prior(), subjects, rows, (1,))
+    assert [(row.placement, row.batch) for row in found] == [
+        (placement_of(large), batch) for batch in (1, 2, 4, 8, 16)
+    ]
+    assert all(row.memory_bytes >= 100 * MIB for row in found)
+
+
+def test_another_machine_tells_what_a_new_one_needs(make: Any) -> None:
+    """Nothing was measured here: latency comes from its rows, memory and load time from it."""
+    here = [subject_of(make, f"v{number}", CPU, MIB) for number in range(6)]
+    there = [replace(one, device_name="another") for one in here]
+    rows = [measured(make, one, b, 8 * MIB, 0.1) for one in there for b in (1, 4)]
+    subjects = {placement_of(one): one for one in here}
+    knowledge = [
+        subject.row(row.batch, 1e3 * row.p50_s)
+        for subject, row in zip(np.repeat(np.array(there), 2), rows, strict=True)
+    ]
+    found = predict_unmeasured(shipped_prior(), subjects, [], (1,), knowledge, rows)
+    assert [row.placement for row in found] == list(subjects)
+    for row in found:
+        assert row.memory_bytes == pytest.approx(8 * MIB, rel=0.01)
+        assert row.load_s == pytest.approx(0.1, rel=0.01)
+    assert predict_unmeasured(shipped_prior(), subjects, [], (1,), knowledge, rows[:4]) == []
 
 
 def test_what_is_supposed_of_larger_batches_leaves_a_measured_load_time_alone(make: Any) -> None:

@@ -1,0 +1,264 @@
+"""Predicting what a model that is not registered would cost on a device."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from modelless.common.errors import InvalidInputError
+from modelless.controller.usecases.home import Home, open_home
+from modelless.profiler.cost_model.knowledge_base import (
+    describe_rows,
+    read_knowledge_base,
+    read_profiles,
+)
+from modelless.profiler.cost_model.learned.fleet_model import FleetModel, LearnedDevice
+from modelless.profiler.cost_model.learned.prior import shipped_prior
+from modelless.profiler.cost_model.learned.unmeasured import (
+    LEAST_MEASURED,
+    FigureRules,
+    PredictedFigures,
+)
+from modelless.profiler.devices.device import DeviceFacts, default_device_classes
+from modelless.profiler.devices.device_records import DeviceRecords
+from modelless.profiler.devices.host import read_facts
+from modelless.profiler.devices.known_devices import find_known_device, known_devices
+from modelless.profiler.measure.campaign import BATCHES
+from modelless.profiler.measure.measurement import Measurement
+from modelless.profiler.measure.records import Records
+from modelless.profiler.measure.table import PlacementFacts, TableRow
+from modelless.variants.graphs.graph_facts import GraphFacts, read_graph_facts
+from modelless.variants.graphs.inspection import parse_onnx, read_onnx
+from modelless.variants.paths import not_found
+from modelless.variants.registry.registry import Registry
+from modelless.variants.vocabulary import (
+    Accuracy,
+    DeviceClass,
+    Engine,
+    Placement,
+    Precision,
+    Provenance,
+    Variant,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedBatch:
+    """The figures of a batch size.
+
+    Attributes:
+        batch: items in the batch.
+        p50_ms: median latency of the whole batch.
+        low_ms, high_ms: the band in which four of five measurements lie.
+        memory_bytes: of loading and running it, at most; None if nothing tells.
+    """
+
+    batch: int
+    p50_ms: float
+    low_ms: float
+    high_ms: float
+    memory_bytes: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPrediction:
+    """What a model would cost on a device.
+
+    Attributes:
+        model, device: names.
+        device_kind: ``cpu``, ``gpu`` or ``npu``.
+        is_published: whether the device's peak rates are known.
+        shots: number of measurements of the device itself that were used.
+        batches: figures by batch size.
+        load_s: time to load it; None if nothing was measured that tells.
+        devices: the devices that it was learned from, the nearest first.
+    """
+
+    model: str
+    device: str
+    device_kind: str
+    is_published: bool
+    shots: int
+    batches: Sequence[PredictedBatch]
+    load_s: float | None
+    devices: Sequence[LearnedDevice]
+
+    def document(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _RowFacts(PlacementFacts):
+    """A placement that a row describes: the row, but for its batch and its latency."""
+
+    template: TableRow | None = None
+
+    def row(self, batch: int, latency_ms: float) -> TableRow:
+        """Returns the row at a batch size."""
+        row = self.template or PlacementFacts.row(self, batch, latency_ms)
+        return replace(row, batch=batch, latency_ms=latency_ms)
+
+
+def predict_model(
+    model: Path,
+    *,
+    device_class: str,
+    shots: Path | None = None,
+    batches: Sequence[int] = BATCHES,
+    home: Home = None,
+) -> ModelPrediction:
+    """Predict what a model would cost on a device, from the knowledge base; nothing is run.
+
+    Args:
+        model: an ONNX file.
+        device_class: a device class of this machine, a device of an imported table, or one whose
+            peak rates are published.
+        shots: measurements of the device, CSV in the schema of ``profile --csv``; of a device class
+            of this machine those in the store count, too.
+        batches: batch sizes.
+        home: see ``home_folder``.
+
+    Raises:
+        NotFoundError: nothing is known of such a device.
+        InvalidInputError: a file cannot be read, or has measurements of several devices.
+        IntegrityError: the model is no ONNX file.
+    """
+    data = read_onnx(model)
+    graph = read_graph_facts(parse_onnx(data, str(model)))
+    facts = read_facts()
+    with open_home(home) as registry:
+        knowledge = read_knowledge_base(registry, facts)
+        given = [] if shots is None else [row for _, row in read_profiles(shots, knowledge)]
+        if len(names := {row.device for row in given}) > 1:
+            raise InvalidInputError.of("--shots", sorted(names), "measurements of one device")
+        own = {each.name: each for each in default_device_classes(facts)}
+        device = own.get(device_class)
+        measured: list[Measurement] = []
+        rates = None
+        if device is not None:
+            measured = [
+                row
+                for row in Records(registry.store).current(facts, device.kind)
+                if row.device_class == device.name
+            ]
+            given += describe_rows(registry, facts, measured)
+            rates = DeviceRecords(registry.store).current([device], facts).get(device.name)
+        else:
+            device = _find_device(device_class, knowledge, own)
+        engine = ENGINE_OF_KIND.get(device.kind, Engine.ONNXRUNTIME_CPU)
+        variant = _variant(model, data, graph, engine)
+        subject = _RowFacts(
+            variant,
+            device,
+            facts.device_name(device.kind),
+            facts.engine_name(engine.value),
+            graph=graph,
+            rates=rates,
+        )
+        if device_class not in own:
+            subject = replace(subject, template=_row_on(device_class, subject, knowledge))
+        rules = _rules(registry, facts, measured, engine)
+    like = subject.row(1, 1.0)
+    placements: dict[Placement, PlacementFacts] = {Placement(variant.id, device.name): subject}
+    known = []
+    for number, row in enumerate(given):
+        template = replace(
+            row, source=like.source, device=like.device, device_kind=like.device_kind
+        )
+        shot = Placement(f"shot-{number}", device.name)
+        placements[shot] = replace(subject, template=template)
+        p50_s = row.latency_ms / 1e3
+        known.append(PredictedFigures(shot, row.batch, p50_s, p50_s, p50_s, 0.0, 0.0))
+    every_batch = sorted({*batches, *(row.batch for row in known)})
+    fleet = FleetModel(shipped_prior(), placements, every_batch, knowledge)
+    wanted = [(Placement(variant.id, device.name), batch) for batch in batches]
+    expected = fleet.fit(known).predict(fleet.rows(wanted))
+    size = float(len(data))
+    found = [
+        PredictedBatch(
+            batch,
+            p50_s * 1e3,
+            p50_s * 1e3 * math.exp(-p90_log),
+            p50_s * 1e3 * math.exp(p90_log),
+            max(size, rules.memory.at(size, batch)) if rules else _most_memory(size, graph, batch),
+        )
+        for batch, p50_s, p90_log in zip(
+            batches, expected.median_s.tolist(), expected.p90_log.tolist(), strict=True
+        )
+    ]
+    return ModelPrediction(
+        model.name,
+        device_class,
+        device.kind,
+        find_known_device(subject.device_name if device_class in own else device_class) is not None,
+        len(known),
+        found,
+        rules.load.at(size, 1) if rules else None,
+        fleet.learned_from(device.name),
+    )
+
+
+ENGINE_OF_KIND = {"cpu": Engine.ONNXRUNTIME_CPU, "gpu": Engine.ONNXRUNTIME_CUDA}
+
+
+def _find_device(
+    name: str, knowledge: Sequence[TableRow], own: Mapping[str, DeviceClass]
+) -> DeviceClass:
+    """A device that this machine does not have; its class says only the kind."""
+    kinds = {row.device: row.device_kind for row in knowledge}
+    published = find_known_device(name)
+    kind = kinds.get(name) or (published.kind if published is not None else None)
+    if kind is None:
+        raise not_found("device class, device of a table or published device", name,
+                        [*own, *kinds, *(each.name for each in known_devices())], "")  # fmt: skip
+    return DeviceClass("elsewhere", kind, 1, 1 << 62, 0.0, 0.0)
+
+
+def _row_on(name: str, subject: PlacementFacts, knowledge: Sequence[TableRow]) -> TableRow:
+    """The model as a row of another device, in the table and with the engine that it has most."""
+    row = replace(subject.row(1, 1.0), device=name)
+    there = Counter((row.source, row.engine) for row in knowledge if row.device == name)
+    if not there:
+        return row
+    (source, engine), _ = there.most_common(1)[0]
+    return replace(row, source=source, engine=engine)
+
+
+def _variant(path: Path, data: bytes, graph: GraphFacts, engine: Engine) -> Variant:
+    return Variant(
+        task="",
+        model=path.stem,
+        name="new",
+        version=1,
+        precision=graph.precision or Precision.FP32,
+        resolution_px=graph.resolution_px,
+        engine=engine,
+        artifact_sha256="",
+        artifact_bytes=len(data),
+        accuracy=Accuracy(0.0, "", Provenance.DERIVED, ""),
+        parameter_count=graph.parameter_count,
+        multiply_adds=graph.multiply_adds,
+    )
+
+
+def _rules(
+    registry: Registry, facts: DeviceFacts, measured: Sequence[Measurement], engine: Engine
+) -> FigureRules | None:
+    """Memory and load time as measured here or else on other machines; None if nothing was."""
+    sizes = {each.id: float(each.artifact_bytes) for each in registry.catalog().versions.values()}
+    for rows in (measured, Records(registry.store).elsewhere(facts)):
+        some = [r for r in rows if r.variant_id in sizes and r.engine.startswith(engine.value)]
+        if len(some) >= LEAST_MEASURED:
+            return FigureRules(some, sizes)
+    return None
+
+
+def _most_memory(size_bytes: float, graph: GraphFacts, batch: int) -> float | None:
+    """The file and all activations at once, which engines stay below; None if they are unknown."""
+    activations = graph.activation_bytes
+    return None if activations is None else size_bytes + float(batch * activations)
