@@ -180,8 +180,9 @@ class Dispatcher:
         receipt = self._open.open_query(query)
         if not 1 <= query.items <= self.limits.max_batch:
             return [self._refusals.refuse_query(receipt, Reason.BAD_ITEM_COUNT, now_s)]
-        self._tenants.count_arrival(query, now_s)
-        if self._tenants.is_over_share(query, now_s):
+        work_us = self.instances.least_work_us(query)
+        self._tenants.count_arrival(query, work_us, now_s)
+        if self._tenants.is_over_share(query, work_us, now_s):
             receipt.standing = query._replace(demoted=True)
         effects: list[DispatchEffect] = []
         if len(self._waiting) >= self.limits.max_queued:
@@ -267,7 +268,8 @@ class Dispatcher:
         effects += self._refuse_or_delay(
             self._waiting.find_expired(now_s), Reason.DEADLINE_PASSED, now_s
         )
-        self._workers.demote_over_share(self._tenants.share(now_s), self._open.by_id)
+        self._tenants.find_fair_rate(now_s)
+        self._workers.demote_over_share(self._open.by_id, now_s)
         again_s = self._idle.resume_paused(now_s)
         if again_s < math.inf:  # a driver remembers one time only
             effects.append(WakeAt(again_s))

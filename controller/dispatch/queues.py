@@ -13,7 +13,7 @@ from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, overload
 
-from modelless.controller.dispatch.fair_shares import Share, Tenants
+from modelless.controller.dispatch.fair_shares import Tenants
 from modelless.controller.dispatch.worker_groups import NO_GROUP, GroupsByScope, WorkerGroup
 from modelless.policies.priorities import rank, urgency
 from modelless.policies.views import QueryView, QueueView
@@ -428,7 +428,7 @@ class WaitingQueries:
         """Return the least urgent query; there must be one. Looks at every queue."""
         return max([queue.last for queue in self._all], key=urgency)
 
-    def demote_over_share(self, share: Share | None) -> list[tuple[QueryView, Worker | None]]:
+    def demote_over_share(self, now_s: float) -> list[tuple[QueryView, Worker | None]]:
         """Demote queries of tenants that are far over their share, until each is within it.
 
         A demoted query goes behind the others of its priority.
@@ -436,12 +436,12 @@ class WaitingQueries:
         Returns:
             Each demoted query as it waits now, with the worker that it is bound to, if any.
         """
-        over = self._tenants.find_far_over(share)
+        over = self._tenants.find_far_over(now_s)
         places = self._find_places(over) if over else []
         return [
             (self._demote(place), place.worker)
             for place in places
-            if self._tenants.is_over(place.query.tenant, share)  # less so with each
+            if self._tenants.waits_beyond(place.query.tenant)  # less so with each
         ]
 
     def _find_places(self, names: Container[str]) -> list[Place]:

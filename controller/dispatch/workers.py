@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterator, Mapping
 from heapq import heappop, heappush
 
-from modelless.controller.dispatch.fair_shares import Share
 from modelless.controller.dispatch.idle_workers import IdleWorkers
 from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
@@ -177,9 +176,9 @@ class WorkerTable:
         if worker.running is None:
             self._idle.notify_worker(worker)
 
-    def demote_over_share(self, share: Share | None, receipts: Mapping[int, Receipt]) -> None:
+    def demote_over_share(self, receipts: Mapping[int, Receipt], now_s: float) -> None:
         """Demote queries of tenants that are far over their share."""
-        for query, worker in self._waiting.demote_over_share(share):
+        for query, worker in self._waiting.demote_over_share(now_s):
             receipts[query.query_id].standing = query
             if worker is not None:
                 self.publish_backlog(worker)

@@ -64,8 +64,11 @@ def test_who_asks_for_a_fifth_gets_it_beside_who_asks_for_three_times_all(
 
 
 @pytest.mark.parametrize("policy", ["clockwork", "slack-fit", "most-accurate-feasible"])
-def test_whatever_the_policy(policy: str) -> None:
-    tenants = run(policy, 0.2, 3.0, 300, 300).figures()["tenants"]
+@pytest.mark.parametrize(
+    "small_ms", [300, pytest.param(3000, marks=pytest.mark.slow)], ids=["alike", "patient"]
+)
+def test_whatever_the_policy(policy: str, small_ms: float) -> None:
+    tenants = run(policy, 0.2, 3.0, small_ms, 300).figures()["tenants"]
     assert tenants["small"]["attainment"] >= 0.97
 
 

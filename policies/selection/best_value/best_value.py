@@ -19,18 +19,9 @@ what is served, subject to the device time there is (``price``). While workers h
 is zero, and every query gets the most accurate variant that is in time. As demand grows, the price
 rises, and variants are given up in the order of accuracy lost for each second won. Beyond capacity,
 queries that are not worth the price are served only when nothing else waits. Demand is what arrives
-plus, for each query that waits, 1 / time left; so the price rises at once with a burst. A kind of
-queries takes the time for an item that the batches take which can be gathered: what waits, and what
-arrives in half of the latency limit. Demand is shared out so that all pools of workers, each of one
-device class with the same variants, are equally busy.
-
-A batch pays for its share of full batches. It pays for the rest of its time as far as others want
-the worker: by the part of its limit that its first query has waited, or by how far the queries that
-wait would fill a batch of every worker. So a lone query gets an accurate variant on an idle worker,
-and batches grow under load.
-
-A queue is left to another pool if its next batch there would be worth more, and if this worker can
-still serve it as well should that not come about.
+plus, for each query that waits, 1 / time left; so the price rises at once with a burst. Demand is
+shared out so that all pools of workers, each of one device class with the same variants, are
+equally busy.
 
 The pieces are known: late binding and latency slack from SuperServe (Khare et al., NSDI 2025), and
 the price as the dual of the accuracy-scaling program that Proteus solves (Ahmad et al., ASPLOS
@@ -89,16 +80,10 @@ _LOOK_AGAIN_S = 0.1
 _QUEUES_LOOKED_AT = 8
 _QUERIES_LOOKED_AT = 256
 _SAMPLED = 64  # queries of a queue that stand for all in the price
-_GOOD_ENOUGH_POINTS = 10.0
-"""A batch of the most urgent queue runs if it costs at most so many points for each member."""
-_BETTER_POINTS = 1.0
-"""A query is left to another pool that serves it by more than so many points better."""
-_LEFT_FOR_S = 0.001  # at least
 _CHANCE_OF_LOSS = 0.05
 """No batch is worth this probability of losing a query of a higher priority."""
 _SHARED_OUT_EVERY_S = 0.25
 _KEPT = 4096
-_LONGEST_GATHERING_S = 60.0  # a query without a limit has an infinite one
 _GAMBLE = -1e9
 
 
@@ -214,67 +199,17 @@ class BestValue(SelectionPolicy):
         pool = self._fleet.on_idle(worker, now_s)
         if now_s - pool.priced_s >= self._reprice_s:
             self._find_price(worker, pool, queues, now_s)
-        waiting = sum([len(queue.queries) for queue in queues])
-        fill = min(waiting / (worker.max_batch * pool.count), 1.0)
         dropped: list[QueryView] = []
-        chosen: Batch | None = None
-        left_until_s = math.inf
-        looked_at = 0
-        for queue in _most_urgent_first(queues):
-            batch = self._best_of(worker, pool, queue.scope, queue.queries, fill, now_s, dropped)
-            if batch is None:
-                continue
-            until_s = self._left_until_s(pool, queue, batch.queries[0], now_s)
-            if until_s > now_s:
-                left_until_s = min(left_until_s, until_s)
-            elif chosen is None or batch.gain > chosen.gain:
-                chosen = batch
-                if batch.gain >= -_GOOD_ENOUGH_POINTS * len(batch.queries):
-                    break
-            looked_at += 1
-            if looked_at == _QUEUES_LOOKED_AT:
-                break
-        if chosen is None and left_until_s < math.inf:
-            return Wait(Reason.WORTH_WAITING, left_until_s, tuple(dropped))
+        batches = (
+            self._best_of(worker, pool, queue.scope, queue.queries, now_s, dropped)
+            for queue in _most_urgent_first(queues)
+        )
+        found = islice(filter(None, batches), _QUEUES_LOOKED_AT)
+        chosen = max(found, key=lambda batch: batch.gain, default=None)
         if chosen is None:
             return Wait(Reason.NOTHING_QUEUED, now_s + _LOOK_AGAIN_S, tuple(dropped))
         self._fleet.on_run(worker.worker_id, chosen.busy_s, now_s)
         return Run(chosen.variant_id, chosen.queries, Reason.BEST_VALUE, tuple(dropped))
-
-    def _left_until_s(self, pool: Pool, queue: QueueView, query: QueryView, now_s: float) -> float:
-        """Returns until when a queue is left to a pool that serves it better; ``now_s`` if to none.
-
-        Only if nothing is lost should that not come about: this worker can serve the query as well
-        then. And only what shares the other pool's next batch.
-        """
-        if query.max_cost_usd < math.inf:
-            return now_s
-        slack_s = query.deadline_s - now_s
-        here: float | None = None
-        for other in self._fleet.others(queue.scope, pool):
-            wait_s = max(other.next_idle_s("", now_s), _LEFT_FOR_S)
-            menu = other.menus.get(queue.scope)
-            if menu is None or len(queue.queries) > menu.most or not wait_s < slack_s:
-                continue
-            if here is None:
-                here = self._best_points(pool, query, slack_s)
-            if (
-                self._best_points(other, query, slack_s - wait_s) > here + _BETTER_POINTS
-                and self._best_points(pool, query, slack_s - wait_s) >= here
-            ):
-                return now_s + wait_s
-        return now_s
-
-    def _best_points(self, pool: Pool, query: QueryView, slack_s: float) -> float:
-        """Returns the points that a query with so much slack is worth at best in a pool."""
-        menu = pool.menus.get(query.scope)
-        if menu is None or query.items > menu.most:
-            return 0.0
-        mask = (1 << int((menu.accuracy_percent >= query.min_accuracy_percent).sum())) - 1
-        if not mask:
-            return 0.0
-        sorts = [(mask, query.items)]
-        return float(self._points_later(menu, sorts, np.array([slack_s]), pool.price)[0])
 
     def _best_of(
         self,
@@ -282,14 +217,10 @@ class BestValue(SelectionPolicy):
         pool: Pool,
         scope: str,
         queued: Sequence[QueryView],
-        fill: float,
         now_s: float,
         dropped: list[QueryView],
     ) -> Batch | None:
-        """Returns the best batch of queued queries; adds to ``dropped`` what nothing can serve.
-
-        ``fill``: how far the queries that wait would fill a batch of every worker, 0 to 1.
-        """
+        """Returns the best batch of queued queries; adds to ``dropped`` what nothing can serve."""
         menu = pool.menu(worker, scope)
         if not menu.variant_ids:
             return None
@@ -324,14 +255,11 @@ class BestValue(SelectionPolicy):
         if not queries:
             gamble = _gamble(menu, doubtful, now_s)
             if gamble is None and fillers:
-                return self._best_of(worker, pool, scope, fillers, fill, now_s, dropped)
+                return self._best_of(worker, pool, scope, fillers, now_s, dropped)
             return gamble
         wait_s = self._fleet.next_idle_s(scope, worker.worker_id, now_s)
-        limit_s = queries[0].deadline_s - queries[0].arrival_s
-        waited = 1.0 - slacks_s[0] / limit_s if 0.0 < limit_s < math.inf else 0.0
         terms = Terms(
             pool.price,
-            max(waited, fill),
             self._miss_points,
             pool.higher.get(queries[0].priority),
             pool.next_idle_s(worker.worker_id, now_s),
@@ -449,11 +377,6 @@ class BestValue(SelectionPolicy):
         scopes = {kind.scope for kind in here}
         # With w workers and q queues, a query waits q / w times as long as batches run.
         latency_share = pool.count / (pool.count + max(len(scopes), 1))
-        gathered = dict.fromkeys(scopes, 1.0)
-        for kind, rate in here.items():
-            gathered[kind.scope] += (
-                0.5 * rate * kind.items * min(kind.limit_s, _LONGEST_GATHERING_S)
-            )
         demand = dict(here)
         for queue in queues:
             every = -(-len(queue.queries) // _SAMPLED)
@@ -463,10 +386,9 @@ class BestValue(SelectionPolicy):
                     share = self._shares.get((kind, pool), 1.0)
                     left_s = max(query.deadline_s - now_s, self._reprice_s)
                     demand[kind] += every * share / left_s
-                    gathered[kind.scope] += every * share * kind.items
         offers = {kind: self._offer(kind, pool.menus[kind.scope], latency_share) for kind in here}
         pool.price = price_of_time(
-            [(rate, offers[kind], round(gathered[kind.scope])) for kind, rate in demand.items()],
+            [(rate, offers[kind]) for kind, rate in demand.items()],
             self._miss_points,
             self._utilisation * pool.count,
         )

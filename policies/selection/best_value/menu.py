@@ -23,7 +23,6 @@ class Menu:
         accuracy_percent: shape (n,), descending.
         typical_s, sure_s: p50 and p95 of a batch's latency, shape (n, K); inf where unknown.
         busy_s: for how long a batch occupies the worker, shape (n, K); inf where unknown.
-        item_s: least device time for an item in any batch, shape (n, 1).
     """
 
     variant_ids: tuple[str, ...]
@@ -31,7 +30,6 @@ class Menu:
     typical_s: FloatArray
     sure_s: FloatArray
     busy_s: FloatArray
-    item_s: FloatArray
 
     @property
     def most(self) -> int:
@@ -74,5 +72,4 @@ def make_menu(residents: Iterable[ResidentView], max_batch: int, lead_s: float =
         typical_s[kept],
         sure_s[kept],
         busy_s,
-        (busy_s / np.arange(1.0, most + 1.0)).min(axis=1, initial=np.inf)[:, None],
     )

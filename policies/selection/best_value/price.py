@@ -103,8 +103,7 @@ class Offer(NamedTuple):
 
     Attributes:
         accuracy_percent: shape (v,), descending.
-        query_s: least device time of a query in batches of up to n items at [:, n - 1], shape
-            (v, K).
+        query_s: least device time of a query, shape (v,).
         patience_s: how long a query can wait and still be in time, seconds; -inf if it cannot be.
     """
 
@@ -127,34 +126,34 @@ def offer_of(kind: Kind, menu: Menu, latency_share: float) -> Offer:
     within = np.where(sure_s <= latency_share * kind.limit_s, per_item_s, np.inf)
     alone_s = sure_s[:, 0]
     within[:, 0] = np.where(alone_s <= math.sqrt(_LIMIT_STEP) * kind.limit_s, busy_s[:, 0], np.inf)
-    item_s = np.minimum.accumulate(within, axis=1)
-    fits = np.isfinite(item_s[:, 0])
+    item_s = within.min(axis=1, initial=np.inf)
+    fits = np.isfinite(item_s)
     patience_s = kind.limit_s - float(alone_s[fits].min(initial=np.inf))
     return Offer(menu.accuracy_percent[rows][fits], item_s[fits] * kind.items, patience_s)
 
 
 def price_of_time(
-    demands: Sequence[tuple[float, Offer, int]], miss_points: float, capacity: float
+    demands: Sequence[tuple[float, Offer]], miss_points: float, capacity: float
 ) -> float:
     """Returns the highest price at which demand still fills the device time, points a second.
 
     Args:
-        demands: queries a second, what they are offered, and the most items of a batch.
+        demands: queries a second, and what they are offered.
         miss_points: accuracy points that a query not served costs, besides its own.
         capacity: workers' time there is, seconds a second.
     """
     demands = [each for each in demands if len(each[1].accuracy_percent)]
     if not demands:
         return 0.0
-    width = max(len(offer.accuracy_percent) for _, offer, _ in demands) + 1
+    width = max(len(offer.accuracy_percent) for _, offer in demands) + 1
     points = np.full((len(demands), width), -np.inf)
     query_s = np.zeros((len(demands), width))
     points[:, -1] = 0.0  # not to be served
-    for row, (_, offer, size) in enumerate(demands):
-        count, most = offer.query_s.shape
+    for row, (_, offer) in enumerate(demands):
+        count = len(offer.query_s)
         points[row, :count] = offer.accuracy_percent + miss_points
-        query_s[row, :count] = offer.query_s[:, min(size, most) - 1]
-    rates = np.array([rate for rate, _, _ in demands])
+        query_s[row, :count] = offer.query_s
+    rates = np.array([rate for rate, _ in demands])
     rows = np.arange(len(demands))
 
     def used(price: float) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from modelless.controller.dispatch.fair_shares import Tenants
@@ -16,84 +18,124 @@ INT8 = next(iter(LADDER))
 ONE = {INT8: LADDER[INT8]}
 
 
-def crowded(allowed_us: int = 100_000) -> Tenants:
-    """Two tenants, a query refused, and so much work a second that each may have ``allowed_us``."""
+def overloaded(
+    small_us: int = 50_000, flood_us: int = 4_000_000, done_us: int = 150_000
+) -> Tenants:
+    """Two tenants that asked for so much work, beside devices that did 150 ms a second."""
     tenants = Tenants(1000)
-    for tenant in ("small", "flood"):
-        tenants.count_arrival(make_query(1, 10.0, tenant=tenant), 10.0)
-    tenants.add_waiting(make_query(2, 10.0, tenant="small", latency_ms=1000.0), 0)
-    tenants.count_done(allowed_us * 12)  # in 3 s (at the first, the window before counts, too)
+    for tenant, work_us in (("small", small_us), ("flood", flood_us)):
+        tenants.count_arrival(make_query(1, 10.0, tenant=tenant), work_us, 10.0)
+    tenants.count_done(450_000)  # in 3 s: the two windows before count as well
     tenants.count_refusal(Reason.QUEUE_TOO_LONG)
+    tenants.find_fair_rate(11.0)
     return tenants
 
 
-def wait(tenants: Tenants, work: int, count: int = 1, **limits: object) -> None:
+def wait(tenants: Tenants, work_us: int, count: int = 1, **limits: object) -> None:
     for number in range(count):
-        tenants.add_waiting(make_query(100 + number, 10.0, **limits), work)  # type: ignore[arg-type]
+        query = make_query(100 + number, 10.0, **limits)  # type: ignore[arg-type]
+        tenants.add_waiting(query, work_us)
 
 
-def test_who_has_more_waiting_than_its_share_is_beyond_it() -> None:
-    tenants = crowded(100_000)
-    flood, small = (make_query(9, 11.0, tenant=name) for name in ("flood", "small"))
-    wait(tenants, 50_000, 2, tenant="flood", latency_ms=1000.0)
-    assert not tenants.is_over_share(flood, 11.0)
-    wait(tenants, 50_000, 1, tenant="flood", latency_ms=1000.0)
-    assert tenants.is_over_share(flood, 11.0)
-    assert not tenants.is_over_share(small, 11.0)
-    assert tenants.find_far_over(tenants.share(11.0)) == []
-    wait(tenants, 50_000, 2, tenant="flood", latency_ms=1000.0)
-    assert tenants.find_far_over(tenants.share(11.0)) == ["flood"]
-    assert tenants.share(11.0) == (pytest.approx(100_000.0), 250.0)
+def count_in_profile(tenants: Tenants, tenant: str, work_us: int, arrivals_s: list[float]) -> int:
+    queries = [make_query(9, at_s, tenant=tenant) for at_s in arrivals_s]
+    return sum(not tenants.is_over_share(query, work_us, query.arrival_s) for query in queries)
+
+
+@pytest.mark.parametrize(
+    ("small_us", "flood_us", "rate_us_per_s"),
+    [
+        (30_000, 4_000_000, 140_000.0),
+        (300_000, 4_000_000, 75_000.0),
+        (1, 4_000_000, 150_000.0),
+        (10_000, 20_000, math.inf),
+    ],
+)
+def test_the_fair_rate_is_max_min_fair(small_us: int, flood_us: int, rate_us_per_s: float) -> None:
+    tenants = overloaded(small_us, flood_us)
+    assert tenants.fair_rate_us_per_s == pytest.approx(rate_us_per_s, rel=1e-4)
+
+
+def test_a_tenant_that_asks_for_more_has_the_fair_rate_in_profile() -> None:
+    tenants = overloaded()
+    rate_per_s = tenants.fair_rate_us_per_s / 1_000
+    arrivals_s = [11.0 + number / 1_000 for number in range(900)]
+    in_profile = count_in_profile(tenants, "flood", 1_000, arrivals_s)
+    assert in_profile == pytest.approx(rate_per_s * (0.9 + 0.1), rel=0.2)  # a burst is allowed
+    assert count_in_profile(tenants, "small", 1_000, arrivals_s[-100:]) == 100
+
+
+def test_queries_with_long_limits_are_not_demoted_because_they_wait() -> None:
+    tenants = overloaded()
+    wait(tenants, 100_000, 10, tenant="small", latency_ms=60_000.0)
+    assert count_in_profile(tenants, "small", 1_000, [11.0]) == 1
+
+
+def test_who_has_more_waiting_than_half_its_limits_allow_is_beyond_its_share() -> None:
+    tenants = overloaded()
+    half_us = 150_000 / 2 * 0.5  # of an equal share
+    wait(tenants, int(half_us * 0.9), tenant="flood", latency_ms=1000.0)
+    assert count_in_profile(tenants, "flood", 1, [11.0]) == 1
+    wait(tenants, int(half_us * 0.9), tenant="flood", latency_ms=1000.0)
+    assert count_in_profile(tenants, "flood", 1, [11.0]) == 0
+    assert tenants.find_far_over(11.0) == []
+    wait(tenants, int(half_us * 0.9), tenant="flood", latency_ms=1000.0)
+    assert tenants.find_far_over(11.0) == ["flood"]
 
 
 def test_nobody_is_beyond_a_share_while_all_can_be_served() -> None:
     tenants = Tenants(1000)
     for tenant in ("small", "flood"):
-        tenants.count_arrival(make_query(1, 10.0, tenant=tenant), 10.0)
+        tenants.count_arrival(make_query(1, 10.0, tenant=tenant), 10**9, 10.0)
     tenants.count_done(1_000_000)
     wait(tenants, 10**9, tenant="flood", latency_ms=1000.0)
-    assert not tenants.is_over_share(make_query(9, 11.0, tenant="flood"), 11.0)
+    tenants.find_fair_rate(11.0)
+    assert count_in_profile(tenants, "flood", 10**9, [11.0]) == 1
 
 
 def test_one_tenant_alone_has_all() -> None:
     tenants = Tenants(1000)
-    tenants.count_arrival(make_query(1, 10.0, tenant="flood"), 10.0)
+    tenants.count_arrival(make_query(1, 10.0, tenant="flood"), 10**9, 10.0)
     tenants.count_done(1_000)
     tenants.count_refusal(Reason.QUEUE_FULL)
     wait(tenants, 10**9, tenant="flood", latency_ms=1000.0)
-    assert not tenants.is_over_share(make_query(9, 11.0, tenant="flood"), 11.0)
+    tenants.find_fair_rate(11.0)
+    assert count_in_profile(tenants, "flood", 10**9, [11.0]) == 1
 
 
 def test_a_tenant_that_is_gone_has_no_share_after_two_windows() -> None:
-    tenants = crowded()
-    wait(tenants, 10**9, tenant="flood", latency_ms=1000.0)
-    assert tenants.is_over_share(make_query(9, 11.0, tenant="flood"), 11.0)
+    tenants = overloaded()
+    assert tenants.fair_rate_us_per_s < math.inf
     for second in (11.5, 12.6, 13.7):
-        tenants.count_arrival(make_query(9, second, tenant="flood"), second)
+        tenants.count_arrival(make_query(9, second, tenant="flood"), 10**6, second)
         tenants.count_refusal(Reason.QUEUE_FULL)
         tenants.count_done(1_000)
-    assert not tenants.is_over_share(make_query(9, 14.0, tenant="flood"), 14.0)
+        tenants.find_fair_rate(second)
+    assert tenants.fair_rate_us_per_s == math.inf
 
 
 def test_what_is_demoted_takes_nothing_of_the_share() -> None:
-    tenants = crowded()
+    tenants = overloaded()
     demoted = make_query(9, 10.0, tenant="flood", latency_ms=1000.0)._replace(demoted=True)
     tenants.add_waiting(demoted, 10**9)
     assert "flood" not in tenants._waiting
-    assert tenants.half_drain_s(11.0) == pytest.approx(10**9 / 400_000 / 2.0)  # but it must be done
+    assert tenants.half_drain_s(11.0) == pytest.approx(10**9 / 150_000 / 2.0)  # but it must be done
     tenants.remove_waiting(demoted, 10**9)
     assert tenants.half_drain_s(11.0) is None
 
 
 def test_names_that_wait_no_more_are_forgotten() -> None:
     tenants = Tenants(1000)
-    queries = [make_query(n, 1.0, tenant=f"t{n}", latency_ms=10.0) for n in range(10_000)]
+    queries = [
+        make_query(n, 1.0, tenant=f"t{n}", latency_ms=math.inf if n % 2 else 10.0)
+        for n in range(10_000)
+    ]
     for query in queries:
-        tenants.count_arrival(query, 1.0)
+        tenants.count_arrival(query, 7, 1.0)
         tenants.add_waiting(query, 7)
         tenants.remove_waiting(query, 7)
     assert not tenants._waiting
-    assert len(tenants._seen) <= 4096
+    assert len(tenants._asked_us) <= 4096
 
 
 @pytest.mark.parametrize("policy", [CheapestFeasible, BestValue])
