@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from modelless.controller.control.messages import (
 )
 from modelless.controller.control.pool_moves import PlanLimits
 from modelless.controller.control.served_versions import Service
-from modelless.controller.device.messages import LoadInstance, UnloadInstance
+from modelless.controller.device.messages import LoadInstance, ResizeWorker, UnloadInstance
 from modelless.controller.dispatch.trials import ArmCounts, TrialCounts
 from modelless.policies.reasons import Reason
 from modelless.policies.scaling.unserved_demand import UnservedDemand
@@ -175,6 +176,16 @@ class TestScaling:
             UnloadInstance("w", B, Reason.ROOM_NEEDED, A),
             LoadInstance("w", A, Reason.WANTED, 10, "cpu-1"),
         ]
+
+    def test_a_resize_names_the_size_of_what_may_be_ready_when_it_arrives(self) -> None:
+        machine = control(Wants(workers={"cpu-1": 1, "cpu-2": 0}))
+        classes = {name: replace(CPU, name=name) for name in ("cpu-1", "cpu-2")}
+        known = facts({f"{NAME}@2": 20.0})
+        machine.handle(FactsChanged(known, classes), 0.0)
+        large = MemberReport("w", False, WorkerState("w", "cpu-2", 100, ()), pool="cpu-1")
+        effects = tick(machine, SETTLED_S, MemberReported(large))
+        (resize,) = [each for each in effects if isinstance(each, ResizeWorker)]
+        assert resize.memory_bytes == {each.variant_id: each.memory_bytes["cpu-1"] for each in known}
 
     def test_a_load_into_free_memory_does_not_wait(self) -> None:
         assert loads(tick(control(Wants(A)), 0.0, worker("w"))) == [("w", A, Reason.WANTED)]
