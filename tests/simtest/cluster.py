@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from math import inf
 
-from modelless.controller.config import Settings, parse_settings
 from modelless.controller.control.messages import Entry
 from modelless.controller.control.pools import GATEWAYS
 from modelless.policies.scopes import in_scope
@@ -16,11 +15,8 @@ from tests.simtest import fleet
 from tests.simtest.control import ControlProcess, Store
 from tests.simtest.invariants import Checks
 from tests.simtest.members import LIMITS, Asked, Gateway, LocalDevice, Member, Worker
-from tests.simtest.schedule import SOLVERS, Item, Schedule, Setup
+from tests.simtest.schedule import WORKERS, Item, Schedule, settings_of
 from tests.simtest.world import Process, World
-
-WORKERS = "cpu-1"
-"""The name of the pool, which is that of its device class."""
 
 RECONCILE_S = 0.2
 START_S = (0.3, 1.5)
@@ -35,41 +31,6 @@ UPGRADE_S = 60.0
 
 PROBE_S = 20.0
 """And then a client who tries again and again has an answer within this time."""
-
-
-def settings_of(setup: Setup) -> Settings:
-    """Return the settings of a cluster with this setup."""
-    has_device = setup.own_device or not setup.max_workers
-    pools = []
-    if setup.max_workers:
-        pools = [
-            {
-                "device_class": WORKERS,
-                "workers": setup.workers,
-                "min_workers": setup.min_workers,
-                "max_workers": setup.max_workers,
-                "sizes": list(setup.sizes),
-            }
-        ]
-    return parse_settings(
-        {
-            "gateways": {
-                "count": setup.gateways,
-                "device_class": "cpu-1" if has_device else None,
-                "sizes": list(setup.sizes) if has_device else [],
-            },
-            "pools": pools,
-            "policies": {
-                "selection": setup.selection,
-                "scaling": {"policy": setup.scaling, "node_limit": 20}
-                if setup.scaling in SOLVERS
-                else setup.scaling,
-                "eviction": setup.eviction,
-            },
-            "residency": {"pinned": list(setup.pinned), "preload": list(setup.preload)},
-            "limits": {"max_batch": fleet.MAX_BATCH},
-        }
-    )
 
 
 class Serve:

@@ -37,6 +37,7 @@ from modelless.variants.registry.versions import Line, Trial, TrialRules
 from modelless.variants.vocabulary import Placement
 from tests.simtest import fleet
 from tests.simtest.fleet import Knowledge, knowledge_of
+from tests.simtest.schedule import settings_of
 from tests.simtest.world import EPOCH_S, Process, Respond, Timer
 
 if TYPE_CHECKING:
@@ -160,12 +161,13 @@ class ControlProcess(Process):
     def _begin(self) -> None:
         if self.control is not None:
             return
-        store, settings = self.cluster.store, self.cluster.settings
+        store = self.cluster.store
         knowledge = store.read()
         if knowledge is None:
             raise StoreAwayError
         store.began += 1
         self.epoch = store.began
+        settings = settings_of(self.cluster.setup, self.offset_s)
         preload = settings.residency.preload
         self.control = build_control(settings, fleet.CLASSES, preload, self.now_s)
         self._knowledge = knowledge

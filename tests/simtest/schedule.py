@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from modelless.controller.config import Settings, parse_settings
 from tests.simtest import fleet
 
 
@@ -97,6 +98,9 @@ class Schedule(NamedTuple):
         return "\n".join([f"seed {self.seed}", *features, *happens])
 
 
+WORKERS = "cpu-1"
+"""The name of the pool, which is that of its device class."""
+
 LIMITS = (
     "accuracy", "cost", "deadline", "late", "tenants", "priority", "cancel", "items", "scope",
 )  # fmt: skip
@@ -121,6 +125,43 @@ FAULTS = (
     "second control", "store away", "bad loads", "bad batches", "lossy", "repeats",
     "late messages", "upgrade", "canary", "promote", "roll back", "register",
 )  # fmt: skip
+
+
+def settings_of(setup: Setup, offset_s: float = 0.0) -> Settings:
+    """Return the settings of a cluster with this setup, for a process whose clock is off by so
+    much."""
+    more = {"until_s": setup.end_s + offset_s} if setup.scaling == RESTLESS else {}
+    if setup.scaling in SOLVERS:
+        more = {"node_limit": 20}
+    has_device = setup.own_device or not setup.max_workers
+    pools = []
+    if setup.max_workers:
+        pools = [
+            {
+                "device_class": WORKERS,
+                "workers": setup.workers,
+                "min_workers": setup.min_workers,
+                "max_workers": setup.max_workers,
+                "sizes": list(setup.sizes),
+            }
+        ]
+    return parse_settings(
+        {
+            "gateways": {
+                "count": setup.gateways,
+                "device_class": "cpu-1" if has_device else None,
+                "sizes": list(setup.sizes) if has_device else [],
+            },
+            "pools": pools,
+            "policies": {
+                "selection": setup.selection,
+                "scaling": {"policy": setup.scaling, **more},
+                "eviction": setup.eviction,
+            },
+            "residency": {"pinned": list(setup.pinned), "preload": list(setup.preload)},
+            "limits": {"max_batch": fleet.MAX_BATCH},
+        }
+    )
 
 
 def draw(seed: int) -> Schedule:
