@@ -8,21 +8,39 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from modelless.controller.config import Settings, parse_settings
 from tests.simtest import fleet
 
+WORKERS = "cpu-1"
+"""The name of the pool, which is that of its device class."""
+
+LIMITS = (
+    "accuracy", "cost", "deadline", "late", "tenants", "priority", "cancel", "items", "scope",
+)  # fmt: skip
+RESTLESS = "tests.simtest.restless:Restless"
+SELECTIONS = (
+    "cheapest-feasible", "most-accurate-feasible", "slack-fit", "clockwork", "round-robin",
+    "planned-shares", "infaas", "model-switching", "random",
+)  # fmt: skip
+SCALINGS = (
+    "on-demand", "demand-value", "unserved-demand", "ongoing-requests", "infaas-autoscaler",
+    "predictive", "proteus", "elastic",
+)  # fmt: skip
+EVICTIONS = ("lfu", "gdsf", "miss-cost", "demand-driven", "lemonade", "modelmesh")
+FAULTS = (
+    "crash gateway", "crash worker", "crash control", "crash loading", "crash resizing",
+    "crash starting", "crash leaving", "hang gateway", "hang worker", "hang control", "slow", "cut",
+    "second control", "store away", "bad loads", "bad batches", "lossy", "repeats",
+    "late messages", "upgrade", "canary", "promote", "roll back", "register",
+)  # fmt: skip
+
 
 class Item(NamedTuple):
-    """Something that happens.
+    """Something that happens: when, what, to whom, for how long and how much.
 
-    Attributes:
-        at_s: when, seconds since the start.
-        kind: what; see ``Faults`` in ``cluster``.
-        target: to whom or what; a process is named by its role and a number.
-        length_s: for how long.
-        value: how much.
+    A process is named by its role and a number.
     """
 
     at_s: float
@@ -41,33 +59,17 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Setup:
-    """The world of a run; the defaults are the plainest one. ``shrink`` goes back to them.
-
-    Attributes:
-        gateways, workers: how many at the start.
-        own_device: whether gateways own a device.
-        min_workers, max_workers: of the pool; the same where nothing scales.
-        memory_mib: of each device.
-        sizes: device classes that devices may be resized to.
-        profiled: memory by the profiles over what loads really take.
-        learns: whether gateways learn from batches how long others will take.
-        selection, scaling, eviction: policies.
-        pinned, preload: scopes.
-        hop_s: price of a hop to a worker.
-        clocks_differ: whether each process has clocks of its own.
-        limits: which limits queries may have, of ``LIMITS``.
-        end_s: when load and faults end.
-    """
+    """The world of a run; the defaults are the plainest one. ``shrink`` goes back to them."""
 
     gateways: int = 1
-    workers: int = 1
-    own_device: bool = False
+    workers: int = 1  # at the start
+    own_device: bool = False  # of gateways
     min_workers: int = 1
     max_workers: int = 1
-    memory_mib: int = 1000
-    sizes: tuple[str, ...] = ()
-    profiled: float = 1.0
-    learns: bool = False
+    memory_mib: int = 1000  # of each device
+    sizes: tuple[str, ...] = ()  # classes that devices may be resized to
+    profiled: float = 1.0  # memory by the profiles over what loads really take
+    learns: bool = False  # gateways learn from batches how long others will take
     selection: str = "best-value"
     scaling: str = "fixed"
     eviction: str = "lru"
@@ -75,8 +77,8 @@ class Setup:
     preload: tuple[str, ...] = ()
     hop_s: float = 0.002
     clocks_differ: bool = False
-    limits: tuple[str, ...] = ()
-    end_s: float = 20.0
+    limits: tuple[str, ...] = ()  # that queries may have
+    end_s: float = 20.0  # of load and faults
 
 
 class Schedule(NamedTuple):
@@ -88,74 +90,37 @@ class Schedule(NamedTuple):
 
     def words(self) -> str:
         """Describe it for people: what differs from the plainest world, and what happens when."""
-        plain = Setup()
-        features = [
-            f"  {name} = {value!r}"
-            for name, value in vars(self.setup).items()
-            if value != getattr(plain, name)
-        ]
-        happens = [f"  {item}" for item in sorted(self.items)]
-        return "\n".join([f"seed {self.seed}", *features, *happens])
-
-
-WORKERS = "cpu-1"
-"""The name of the pool, which is that of its device class."""
-
-LIMITS = (
-    "accuracy", "cost", "deadline", "late", "tenants", "priority", "cancel", "items", "scope",
-)  # fmt: skip
-"""The features of queries."""
-
-RESTLESS = "tests.simtest.restless:Restless"
-SELECTIONS = (
-    "cheapest-feasible", "most-accurate-feasible", "slack-fit", "clockwork", "round-robin",
-    "planned-shares", "infaas", "model-switching", "random",
-)  # fmt: skip
-SCALINGS = (
-    "on-demand", "demand-value", "unserved-demand", "ongoing-requests", "infaas-autoscaler",
-    "predictive", "proteus", "elastic",
-)  # fmt: skip
-SOLVERS = ("proteus", "elastic")
-"""These solve programs; a limit on nodes, unlike one on time, is the same in every run."""
-EVICTIONS = ("lfu", "gdsf", "miss-cost", "demand-driven", "lemonade", "modelmesh")
-
-FAULTS = (
-    "crash gateway", "crash worker", "crash control", "crash loading", "crash resizing",
-    "crash starting", "crash leaving", "hang gateway", "hang worker", "hang control", "slow", "cut",
-    "second control", "store away", "bad loads", "bad batches", "lossy", "repeats",
-    "late messages", "upgrade", "canary", "promote", "roll back", "register",
-)  # fmt: skip
+        plain = vars(Setup())
+        features = [f"  {k} = {v!r}" for k, v in vars(self.setup).items() if v != plain[k]]
+        return "\n".join([f"seed {self.seed}", *features, *(f"  {i}" for i in sorted(self.items))])
 
 
 def settings_of(setup: Setup, offset_s: float = 0.0) -> Settings:
-    """Return the settings of a cluster with this setup, for a process whose clock is off by so
-    much."""
-    more = {"until_s": setup.end_s + offset_s} if setup.scaling == RESTLESS else {}
-    if setup.scaling in SOLVERS:
-        more = {"node_limit": 20}
+    """Return the settings of a cluster, for a process whose clock is off by so much."""
     has_device = setup.own_device or not setup.max_workers
-    pools = []
-    if setup.max_workers:
-        pools = [
-            {
-                "device_class": WORKERS,
-                "workers": setup.workers,
-                "min_workers": setup.min_workers,
-                "max_workers": setup.max_workers,
-                "sizes": list(setup.sizes),
-            }
-        ]
+    scaling: dict[str, Any] = {"policy": setup.scaling}
+    if setup.scaling == RESTLESS:
+        scaling["until_s"] = setup.end_s + offset_s
+    elif setup.scaling in ("proteus", "elastic"):
+        scaling["node_limit"] = 20  # unlike a limit on time, it is the same in every run
+    pool = {
+        "device_class": WORKERS,
+        "workers": setup.workers,
+        "min_workers": setup.min_workers,
+        "max_workers": setup.max_workers,
+        "sizes": list(setup.sizes),
+    }
     return parse_settings(
         {
             "gateways": {
                 "count": setup.gateways,
-                "device_class": "cpu-1" if has_device else None,
+                "device_class": WORKERS if has_device else None,
                 "sizes": list(setup.sizes) if has_device else [],
             },
-            "pools": pools,
+            "pools": [pool] if setup.max_workers else [],
             "policies": {
                 "selection": setup.selection,
-                "scaling": {"policy": setup.scaling, **more},
+                "scaling": scaling,
                 "eviction": setup.eviction,
             },
             "residency": {"pinned": list(setup.pinned), "preload": list(setup.preload)},

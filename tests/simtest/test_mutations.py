@@ -84,11 +84,11 @@ def _always(inner: Callable[..., Any]) -> Callable[..., bool]:
     return lambda *arguments: True
 
 
-def _any_control(inner: Callable[..., None]) -> Callable[..., None]:
-    def call(member: Member, *arguments: Any) -> None:
+def _any_control(inner: Callable[..., Any]) -> Callable[..., Any]:
+    def call(member: Member, *arguments: Any, **named: Any) -> Any:
         alive = [each.name for each in member.cluster.controls if each.is_alive]
         member.control = alive[int(member.now_s * 10.0) % len(alive)] if alive else ""
-        inner(member, *arguments)
+        return inner(member, *arguments, **named)
 
     return call
 
