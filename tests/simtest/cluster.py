@@ -251,8 +251,8 @@ class Cluster:
     # -- processes ----------------------------------------------------------------------------
 
     def _start_control(self) -> None:
-        self.control_name = f"control-{len(self.controls) + 1}"
-        self.controls.append(ControlProcess(self, self.control_name))
+        self.controls.append(ControlProcess(self, len(self.controls) + 1))
+        self.control_name = self.controls[-1].name
 
     def crash(self, process: Process) -> None:
         """End a process at once; what started it starts another one after a while."""

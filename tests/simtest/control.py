@@ -45,7 +45,6 @@ class Store:
         newest: the newest version that is registered of the names that have several.
         lines: by name, those that somebody changed.
         change: the number of the latest change.
-        began: how many control processes have begun.
     """
 
     def __init__(self, profiled: float) -> None:
@@ -53,7 +52,7 @@ class Store:
         self._profiled = profiled
         self.newest = 2
         self.lines: dict[str, Line] = {}
-        self.change = self.began = 0
+        self.change = 0
         self.evidence: dict[int, Mapping[str, Any]] = {}
 
     def read(self) -> Knowledge | None:
@@ -108,15 +107,15 @@ class ControlProcess(Process):
     """One run of the control process.
 
     Attributes:
+        epoch: a later process has a higher one, whichever begins first.
         control: the machine; None until the store was read.
         plan: the effects of the last tick.
     """
 
-    def __init__(self, cluster, name: str) -> None:
-        super().__init__(cluster.world, name)
-        self.cluster = cluster
+    def __init__(self, cluster, epoch: int) -> None:
+        super().__init__(cluster.world, f"control-{epoch}")
+        self.cluster, self.epoch = cluster, epoch
         self.control: Control | None = None
-        self.epoch = 0
         self.totals: Counter[str] = Counter()
         self.plan: list[object] = []
         self._mailboxes: dict[str, list[Order]] = {}
@@ -141,9 +140,6 @@ class ControlProcess(Process):
         getattr(self, f"_answer_{method}")(*arguments, respond)
 
     def _begin(self, knowledge: Knowledge) -> None:
-        store = self.cluster.store
-        store.began += 1
-        self.epoch = store.began
         settings = settings_of(self.cluster.setup, self.offset_s)
         preload = settings.residency.preload
         self.control = build_control(settings, fleet.CLASSES, preload, self.now_s)

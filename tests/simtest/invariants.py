@@ -203,11 +203,13 @@ class Checks:
         yield "plan", self._setup.scaling in SETTLES and todo
 
     def _unrest_of_versions(self, name: str, ready: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-        """No rolled-back version is held, and a current version is where an earlier one is."""
+        """No withdrawn version is held, and a current version is where an earlier one is. One that
+        stands in for the current one, until that is loaded there, is not withdrawn."""
         has_room = self._setup.scaling in SETTLES and self._setup.profiled <= 1.0
         for variant_id in ready:
             line = self._cluster.store.line(name_of(variant_id))
-            may_be = {*line.in_service, *(f"{line.name}@{n}" for n in line.earlier[-1:])}
+            may_be = {*line.in_service, *line.serving(ready)}
+            may_be.update(f"{line.name}@{n}" for n in line.earlier[-1:])
             seen = f"{name} holds {ready}: {line}"
             yield "versions", variant_id not in may_be and seen
             yield "current versions", has_room and line.current_id not in ready and seen
