@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf
-from typing import Any
 
 from modelless.controller.control.messages import Entry
 from modelless.controller.control.pools import GATEWAYS
@@ -17,7 +16,7 @@ from tests.simtest.control import ControlProcess, Store
 from tests.simtest.invariants import Checks
 from tests.simtest.members import LIMITS, Asked, Gateway, LocalDevice, Member, Worker, ask
 from tests.simtest.schedule import WORKERS, Item, Schedule, settings_of
-from tests.simtest.world import Process, World
+from tests.simtest.world import Process, Task, World
 
 RECONCILE_S = 0.2
 START_S = (0.3, 1.5)
@@ -101,19 +100,21 @@ class Serve:
             self._routes[gateway.name] = number, names
             gateway.on_routes()
 
-    def reconcile(self) -> None:
+    def reconcile(self) -> Task:
         """Look after the members, again and again."""
-        self._world.plan(RECONCILE_S, self.reconcile)
-        for member in list(self.members.values()):
-            hung_s = self._world.now_s - member.hung_from_s
-            if not member.is_alive:
-                self.on_end(member)
-            elif member.hung_until_s > self._world.now_s and hung_s > HEALTH_S:
-                self._world.injected["ended for want of health"] += 1
-                self._cluster.crash(member)
-        is_busy = False  # one pool is upgraded at a time
-        for pool in reversed(list(self.wanted)):
-            is_busy = self._reconcile_pool(pool, may_replace=not is_busy) or is_busy
+        while True:
+            now_s = self._world.now_s
+            for member in list(self.members.values()):
+                hung_s = now_s - member.hung_from_s
+                if not member.is_alive:
+                    self.on_end(member)
+                elif member.hung_until_s > now_s and hung_s > HEALTH_S:
+                    self._world.injected["ended for want of health"] += 1
+                    self._cluster.crash(member)
+            is_busy = False  # one pool is upgraded at a time
+            for pool in reversed(list(self.wanted)):
+                is_busy = self._reconcile_pool(pool, may_replace=not is_busy) or is_busy
+            yield RECONCILE_S
 
     def _reconcile_pool(self, pool: str, *, may_replace: bool) -> bool:
         """Start or end one member at most; returns whether an upgrade is under way."""
@@ -181,9 +182,9 @@ class Cluster:
         self.serve = Serve(self)
         self._items = schedule.items
         for item in schedule.items:
-            self.world.plan(item.at_s, partial(self._happen, item))
+            self.world.spawn(self._happen(item))
         self._start_control()
-        self.serve.reconcile()
+        self.world.spawn(self.serve.reconcile())
 
     def run(self) -> None:
         """Let everything happen, and check that the cluster comes to rest.
@@ -220,7 +221,7 @@ class Cluster:
                 break
         else:
             return
-        self._cut(0.3, frozenset((gateway.name, self.control_name)))
+        self.world.spawn(self._cut(0.3, gateway, self.controls[-1]))
         asked = ask(task, 15.0, percent)
         gateway.take(asked)
         self._pass(LIMITS.max_hold_s + 1.0)
@@ -254,9 +255,9 @@ class Cluster:
         self.controls.append(ControlProcess(self, len(self.controls) + 1))
         self.control_name = self.controls[-1].name
 
-    def crash(self, process: Process) -> None:
+    def crash(self, process: Process | None) -> None:
         """End a process at once; what started it starts another one after a while."""
-        if not process.is_alive:
+        if process is None or not process.is_alive:
             return
         if isinstance(process, Gateway):
             process.abandon("gateway died")
@@ -292,117 +293,95 @@ class Cluster:
 
     # -- what happens -------------------------------------------------------------------------
 
-    def _happen(self, item: Item) -> None:
-        self.world.injected[item.kind] += 1
-        self.world.note("fault", item)
-        getattr(self, "_do_" + item.kind.replace(" ", "_"))(item)
+    def _happen(self, item: Item) -> Task:
+        yield item.at_s
+        world, network, store = self.world, self.world.network, self.store
+        world.injected[item.kind] += 1
+        world.note("fault", item)
+        length_s, value, target = item.length_s, item.value, item.target
+        process = self.find(target) if item.kind in ("crash", "hang", "slow") else None
+        match item.kind:
+            case "load":
+                yield from self._ask_for_a_while(item, world.rng("load", item.at_s))
+            case "crash":  # of those that load, resize, start or leave, the first one that does
+                while process is None and length_s > 0.0:
+                    yield 0.1
+                    length_s -= 0.1
+                    process = self.find(target)
+                self.crash(process)
+            case "hang" if process is not None:
+                process.hang(length_s)
+            case "slow" if process is not None:
+                process.slow = value
+                yield length_s
+                process.slow = 1.0
+            case "cut":
+                ends = [self.find(each) for each in target.split("|")]
+                if None not in ends and ends[0] is not ends[1]:
+                    yield from self._cut(length_s, ends[0], ends[1])
+            case "second control" if old := self.find("control"):  # it only seems to be dead
+                rng = self._rng
+                cut = [each for each in self.serve.members.values() if rng.random() < 0.5]
+                self._start_control()
+                yield from self._cut(length_s / 2.0, old, *cut)
+                yield length_s / 2.0
+                self.crash(old)
+            case "bad loads" | "bad batches":
+                shares = self.bad_loads if item.kind == "bad loads" else self.bad_batches
+                shares[target] = value
+                yield length_s
+                shares.pop(target, None)
+            case "lossy":
+                network.loss = value
+                yield length_s
+                network.loss = 0.0
+            case "repeats":
+                network.repeat = value
+                yield length_s
+                network.repeat = 0.0
+            case "late messages":
+                network.spike = value
+                yield length_s
+                network.spike = 0.0
+            case "store away":
+                store.is_away = True
+                yield length_s
+                store.is_away = False
+            case "upgrade":  # of the control process first, then of the members
+                self.crash(self.find("control"))
+                self.serve.upgrade()
+            case "register":
+                store.newest = 3
+            case "canary":
+                store.begin_trial(target, int(value), world.now_s)
+            case "promote":
+                store.promote(target, int(value))
+            case "roll back":
+                store.roll_back(target)
 
-    def _later(self, item: Item, action: Callable[[], object]) -> None:
-        self.world.plan(item.length_s, action)
-
-    def _do_crash(self, item: Item) -> None:
-        """Crash a process; of one that loads, resizes or starts, the first one that does."""
-        process = self.find(item.target)
-        if process is not None:
-            self.crash(process)
-        elif item.length_s > 0.0:
-            again = item._replace(length_s=item.length_s - 0.1)
-            self.world.plan(0.1, lambda: self._do_crash(again))
-
-    def _do_hang(self, item: Item) -> None:
-        process = self.find(item.target)
-        if process is not None:
-            process.hang(item.length_s)
-
-    def _do_slow(self, item: Item) -> None:
-        process = self.find(item.target)
-        if process is not None:
-            self._set(item, process, "slow", 1.0)
-
-    def _set(self, item: Item, owner: Any, attribute: str, plain: Any) -> None:
-        """Give an attribute the item's value for a while."""
-        setattr(owner, attribute, item.value)
-        self._later(item, lambda: setattr(owner, attribute, plain))
-
-    def _do_lossy(self, item: Item) -> None:
-        self._set(item, self.world.network, "loss", 0.0)
-
-    def _do_repeats(self, item: Item) -> None:
-        self._set(item, self.world.network, "repeat", 0.0)
-
-    def _do_late_messages(self, item: Item) -> None:
-        self._set(item, self.world.network, "spike", 0.0)
-
-    def _do_store_away(self, item: Item) -> None:
-        self._set(item._replace(value=True), self.store, "is_away", False)
-
-    def _do_cut(self, item: Item) -> None:
-        ends = [self.find(target) for target in item.target.split("|")]
-        if None not in ends and ends[0] is not ends[1]:
-            self._cut(item.length_s, frozenset(each.name for each in ends))
-
-    def _cut(self, length_s: float, *pairs: frozenset[str]) -> None:
-        network = self.world.network
-        network.cut.update(pairs)
-        self.world.plan(length_s, lambda: network.cut.subtract(pairs))
-
-    def _do_second_control(self, item: Item) -> None:
-        """A control process that only seems to be dead goes on beside its successor."""
-        old = self.world.processes.get(self.control_name)
-        if old is None:
-            return
-        cut = [frozenset((old.name, each)) for each in self.serve.members
-               if self._rng.random() < 0.5]  # fmt: skip
-        self._cut(item.length_s / 2.0, *cut)
-        self._start_control()
-        self._later(item, lambda: self.crash(old))
-
-    def _do_bad_loads(self, item: Item) -> None:
-        self.bad_loads[item.target] = item.value
-        self._later(item, lambda: self.bad_loads.pop(item.target, None))
-
-    def _do_bad_batches(self, item: Item) -> None:
-        self.bad_batches[item.target] = item.value
-        self._later(item, lambda: self.bad_batches.pop(item.target, None))
-
-    def _do_upgrade(self, item: Item) -> None:
-        """The control process is replaced first, then the members."""
-        self._do_crash(item._replace(target="control"))
-        self.serve.upgrade()
-
-    def _do_register(self, item: Item) -> None:
-        self.store.newest = 3
-
-    def _do_canary(self, item: Item) -> None:
-        self.store.begin_trial(item.target, int(item.value), self.world.now_s)
-
-    def _do_promote(self, item: Item) -> None:
-        self.store.promote(item.target, int(item.value))
-
-    def _do_roll_back(self, item: Item) -> None:
-        self.store.roll_back(item.target)
+    def _cut(self, length_s: float, one: Process, *others: Process) -> Task:
+        """Let a process and others not reach each other."""
+        cut, pairs = self.world.network.cut, [frozenset((one.name, e.name)) for e in others]
+        cut.update(pairs)
+        yield length_s
+        cut.subtract(pairs)
 
     # -- clients ------------------------------------------------------------------------------
 
-    def _do_load(self, item: Item) -> None:
-        self._next_query(item, self.world.rng("load", item.at_s), self.world.now_s + item.length_s)
-
-    def _next_query(self, item: Item, rng: random.Random, end_s: float) -> None:
-        delay_s = rng.expovariate(item.value)
-        if self.world.now_s + delay_s < end_s:
-            self.world.plan(delay_s, partial(self._ask, item, rng, end_s))
-
-    def _ask(self, item: Item, rng: random.Random, end_s: float) -> None:
-        self._next_query(item, rng, end_s)
-        tasks = fleet.TASKS if item.target == "both" else (item.target,)
-        asked = Asked(self._draw_query(rng.choice(tasks), rng))
-        self.asked.append(asked)
-        fronts = self.serve.fronts
-        if fronts:
-            gateway = fronts[rng.randrange(len(fronts))]
-            gateway.after(0.0, partial(gateway.take, asked))
-            if "cancel" in self.setup.limits and rng.random() < 0.1:
-                gateway.after(rng.uniform(0.0, 0.3), partial(gateway.cancel, asked))
+    def _ask_for_a_while(self, item: Item, rng: random.Random) -> Task:
+        end_s = self.world.now_s + item.length_s
+        gap_s = rng.expovariate(item.value)
+        while self.world.now_s + gap_s < end_s:
+            yield gap_s
+            gap_s = rng.expovariate(item.value)
+            tasks = fleet.TASKS if item.target == "both" else (item.target,)
+            asked = Asked(self._draw_query(rng.choice(tasks), rng))
+            self.asked.append(asked)
+            if self.serve.fronts:
+                gateway = self.serve.fronts[rng.randrange(len(self.serve.fronts))]
+                gateway.after(0.0, partial(gateway.take, asked))
+                if "cancel" in self.setup.limits and rng.random() < 0.1:
+                    gateway.after(rng.uniform(0.0, 0.3), partial(gateway.cancel, asked))
 
     def _draw_query(self, task: str, rng: random.Random) -> QueryView:
         on = self.setup.limits
@@ -442,7 +421,7 @@ class Probe:
         )
         return self._is_content
 
-    def _try(self):
+    def _try(self) -> Task:
         while not self.is_answered:
             self.tries.append(ask(self.task, 10.0))  # in time for a load
             self.gateway.take(self.tries[-1])

@@ -7,7 +7,7 @@ They say and do the same as ``live/front/gateway``, ``live/front/remote_workers`
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -17,10 +17,10 @@ import numpy as np
 
 from modelless.controller.control.messages import MemberReport, Replica
 from modelless.controller.control.served_versions import Service
-from modelless.controller.device import messages as device_messages
+from modelless.controller.device import messages as device
 from modelless.controller.device.machine import Device
 from modelless.controller.device.messages import ResidencyChange, StartBatch, StartLoad
-from modelless.controller.dispatch import messages as dispatch_messages
+from modelless.controller.dispatch import messages as dispatch
 from modelless.controller.dispatch.dispatcher import Dispatcher
 from modelless.controller.dispatch.instances import ReadyInstances
 from modelless.controller.dispatch.limits import DispatchLimits
@@ -34,7 +34,7 @@ from modelless.policies.views import QueryView
 from modelless.variants.estimates import Load
 from modelless.variants.vocabulary import Placement
 from tests.simtest import fleet
-from tests.simtest.world import Call, GoneError, Process, Respond, Timer
+from tests.simtest.world import Call, GoneError, Process, Respond, Task, Timer
 
 EXCHANGE_S, LEAST_PAUSE_S, AGAIN_S = 1.0, 0.05, 0.5
 PATIENCE_S, GOODBYE_S, BATCH_S = 5.0, 1.0, 30.0
@@ -109,13 +109,13 @@ class LocalDevice:
         patience_s: float = inf,
     ) -> None:
         self._handed_in[batch_id] = items, callback
-        self._handle(device_messages.BatchHandedIn(batch_id, variant_id, expected_s, patience_s))
+        self._handle(device.BatchHandedIn(batch_id, variant_id, expected_s, patience_s))
 
     def obey(self, orders: Orders, in_use: set[str]) -> None:
         known = self._process.knowledge.variants
         effects = [each for each in orders.effects if getattr(each, "variant_id", None) in known
                    or not hasattr(each, "variant_id")]  # fmt: skip
-        self._handle(device_messages.Ordered(effects, tuple(sorted(in_use))))
+        self._handle(device.Ordered(effects, tuple(sorted(in_use))))
 
     @property
     def freeing(self) -> set[int]:
@@ -152,7 +152,7 @@ class LocalDevice:
         if isinstance(effect, StartBatch):
             checks.check_batch_start(self, effect)
             self._put((effect, *self._handed_in.pop(effect.batch_id)))
-        elif isinstance(effect, device_messages.TurnBatchBack):
+        elif isinstance(effect, device.TurnBatchBack):
             _, callback = self._handed_in.pop(effect.batch_id)
             callback(TurnedBack(effect.others_s, None if effect.is_held else self.report()))
         elif isinstance(effect, StartLoad):
@@ -161,29 +161,29 @@ class LocalDevice:
             placement = Placement(effect.variant_id, effect.device_class)
             took_s = fleet.load_s(placement) * self._rng.uniform(0.8, 1.3) * process.slow
             process.after(took_s, partial(self._end_load, effect, placement, took_s))
-        elif isinstance(effect, device_messages.Free):
+        elif isinstance(effect, device.Free):
             checks.check_free(self, effect)
             self._put((effect, 0, None))
-        elif isinstance(effect, device_messages.ReportReady):
+        elif isinstance(effect, device.ReportReady):
             process.on_device_change()
         elif isinstance(effect, ResidencyChange):
             self._changes.append(effect._replace(at_s=process.epoch_s))
             self.all_changes.append(effect)
-        elif isinstance(effect, device_messages.WakeAt):
+        elif isinstance(effect, device.WakeAt):
             if self._wake is not None:
                 self._wake.cancel()
             delay_s = effect.at_s - process.now_s
-            self._wake = process.after(delay_s, lambda: self._handle(device_messages.Tick()))
+            self._wake = process.after(delay_s, lambda: self._handle(device.Tick()))
 
     def _end_load(self, effect: StartLoad, placement: Placement, took_s: float) -> None:
         self.loading = None
         if self._cluster.fails(self._cluster.bad_loads, effect.variant_id, self._rng):
             why = "the engine does not like it"
-            self._handle(device_messages.LoadFailed(effect.copy_id, why))
+            self._handle(device.LoadFailed(effect.copy_id, why))
             return
         self.engines[effect.copy_id] = placement
         size = fleet.memory_bytes(placement)
-        self._handle(device_messages.LoadEnded(effect.copy_id, size, took_s))
+        self._handle(device.LoadEnded(effect.copy_id, size, took_s))
 
     def _put(self, job: Any) -> None:
         self.jobs.append(job)
@@ -206,11 +206,11 @@ class LocalDevice:
             self._work()
         if not isinstance(effect, StartBatch):
             del self.engines[effect.copy_id]
-            self._handle(device_messages.FreeEnded(effect.copy_id, took_s))
+            self._handle(device.FreeEnded(effect.copy_id, took_s))
             return
         variant_id = self.engines[effect.copy_id].variant_id
         self._busy_s += took_s
-        self._handle(device_messages.BatchEnded(effect.batch_id, took_s))
+        self._handle(device.BatchEnded(effect.batch_id, took_s))
         if self._cluster.fails(self._cluster.bad_batches, variant_id, self._rng):
             callback(RuntimeError("the engine raised"))
         else:
@@ -257,12 +257,12 @@ class Member(Process):
 
     def is_a(self, role: str) -> bool:
         """Whether it is a gateway or a worker, or is loading, resizing, starting or leaving."""
-        device = self.device
+        mine = self.device
         return {
             "starting": self.is_starting,
             "leaving": self.is_leaving,
-            "loading": device is not None and device.loading is not None,
-            "resizing": device is not None and bool(device.machine.resizing_to),
+            "loading": mine is not None and mine.loading is not None,
+            "resizing": mine is not None and bool(mine.machine.resizing_to),
         }.get(role, self.name.startswith(role))
 
     # -- control ------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ class Member(Process):
         most_s = LEAST_PAUSE_S if self._is_hurried else EXCHANGE_S if self.is_settled else 0.1
         self._pause = self.after(most_s, self._exchange)
 
-    def _heed(self) -> Generator[Any, Any, None]:
+    def _heed(self) -> Task:
         """Report when control calls."""
         while True:
             is_called = yield self.call_control("called", self.name)
@@ -332,7 +332,7 @@ class Member(Process):
             elif is_called:
                 self.hurry()
 
-    def _follow(self) -> Generator[Any, Any, None]:
+    def _follow(self) -> Task:
         """Follow the versions in service."""
         token = ""
         while True:
@@ -365,7 +365,7 @@ class Member(Process):
         if self._orders is None:
             self._begin_serving()
 
-    def _wait_for_leave(self, by_s: float) -> Generator[Any, Any, None]:
+    def _wait_for_leave(self, by_s: float) -> Task:
         """See ``live/successor``."""
         yield 0.05
         while self.is_starting:
@@ -388,7 +388,7 @@ class Member(Process):
             self.is_starting, self._orders = False, None
             self.cluster.serve.on_ready(self)
 
-    def leave(self) -> Generator[Any, Any, None]:
+    def leave(self) -> Task:
         """Finish what it has, say goodbye and end."""
         by_s = self.now_s + MOST_DRAIN_S
         while self.is_busy and self.now_s < by_s:
@@ -490,13 +490,13 @@ class Gateway(Member):
             arrival_s=self.now_s,
             deadline_s=self.now_s + query.deadline_s,
         )
-        self.decide(dispatch_messages.QueryArrived(query))
+        self.decide(dispatch.QueryArrived(query))
 
     def cancel(self, asked: Asked) -> None:
         """The client goes away before its answer."""
         if self.open.pop(asked.query_id, None) is not None:
             asked.ends.append(("cancelled", self.world.now_s, ""))
-            self.decide(dispatch_messages.QueryCancelled(asked.query_id))
+            self.decide(dispatch.QueryCancelled(asked.query_id))
 
     def abandon(self, why: str) -> None:
         """The process ends, with the queries that it has."""
@@ -504,10 +504,10 @@ class Gateway(Member):
             asked.ends.append((why, self.world.now_s, ""))
         self.open.clear()
 
-    def decide(self, event: dispatch_messages.DispatchEvent) -> None:
+    def decide(self, event: dispatch.DispatchEvent) -> None:
         """Pass an event to the dispatcher, and carry out its effects."""
         effects = self.dispatcher.handle(event, self.now_s)
-        large = (dispatch_messages.CatalogChanged, dispatch_messages.LoadChanged)
+        large = (dispatch.CatalogChanged, dispatch.LoadChanged)
         self.world.note(self.name, type(event) if isinstance(event, large) else event, effects)
         for effect in effects:
             if isinstance(effect, Execute):
@@ -515,11 +515,11 @@ class Gateway(Member):
         for effect in effects:
             if isinstance(effect, (Complete, Refuse)):
                 self._end_query(effect)
-            elif isinstance(effect, dispatch_messages.WakeAt):
+            elif isinstance(effect, dispatch.WakeAt):
                 self._wake_at(effect.at_s)
-            elif isinstance(effect, dispatch_messages.AskForLoad):
+            elif isinstance(effect, dispatch.AskForLoad):
                 self.hurry(urgent=True)
-            elif isinstance(effect, dispatch_messages.PolicyFailed):
+            elif isinstance(effect, dispatch.PolicyFailed):
                 self.world.fail("policy failed", effect.message)
 
     def _end_query(self, effect: Complete | Refuse) -> None:
@@ -560,26 +560,26 @@ class Gateway(Member):
             elif result.holds is not None and worker_id in self.directory:
                 self.directory[worker_id] = result.holds
                 self._tell_of_others()
-            event: Any = dispatch_messages.BatchReturned(batch_id, others_s)
+            event: Any = dispatch.BatchReturned(batch_id, others_s)
         elif isinstance(result, Ran):
             others_s *= worker_id != self.name
-            event = dispatch_messages.BatchDone(batch_id, result.busy_s, others_s, result.waited_s)
+            event = dispatch.BatchDone(batch_id, result.busy_s, others_s, result.waited_s)
         else:
             is_lost = isinstance(result, GoneError)
             if is_lost:
                 self._gone[worker_id] = self.now_s + BELIEVED_GONE_S
-            event = dispatch_messages.BatchFailed(batch_id, worker_lost=is_lost)
+            event = dispatch.BatchFailed(batch_id, worker_lost=is_lost)
         self.decide(event)
         if self.world.network.repeat:  # an answer may come twice
             self.decide(event)
 
     # -- time ---------------------------------------------------------------------------------
 
-    def _tick(self) -> Generator[Any, Any, None]:
+    def _tick(self) -> Task:
         dispatcher = self.dispatcher
         while True:
             if dispatcher.open_queries or dispatcher.quarantined:
-                self.decide(dispatch_messages.Tick())
+                self.decide(dispatch.Tick())
             if self.now_s - self._refreshed_s >= 1.0:
                 self._refreshed_s = self.now_s
                 self._tell_load()
@@ -597,7 +597,7 @@ class Gateway(Member):
 
     def _on_wake(self) -> None:
         self._wake = None
-        self.decide(dispatch_messages.Tick())
+        self.decide(dispatch.Tick())
 
     # -- control ------------------------------------------------------------------------------
 
@@ -626,7 +626,7 @@ class Gateway(Member):
         }
 
     def last_report(self) -> MemberReport:
-        self.decide(dispatch_messages.ShutDown())
+        self.decide(dispatch.ShutDown())
         self.abandon("gateway left")  # batches that run: the process ends before they do
         return self.make_report()
 
@@ -663,7 +663,7 @@ class Gateway(Member):
         for gone in directory.keys() & self._gone.keys():
             del directory[gone]
         for gone in [name for name in self.directory if name not in directory]:
-            self.decide(dispatch_messages.WorkerLost(gone))
+            self.decide(dispatch.WorkerLost(gone))
         self.directory = directory
         self._tell_of_others()
 
@@ -681,14 +681,14 @@ class Gateway(Member):
 
     def _tell(self, report: WorkerReport, hop_s: float, lead_s: float = 0.0) -> None:
         report = report._replace(variant_ids=self.service.serving(report.variant_ids), hop_s=hop_s)
-        self.decide(dispatch_messages.WorkerReported(report, lead_s))
+        self.decide(dispatch.WorkerReported(report, lead_s))
 
     def _tell_load(self) -> None:
         load = Load(self._busy_neighbours, self.now_s)
-        self.decide(dispatch_messages.LoadChanged(load, self._starting_s))
+        self.decide(dispatch.LoadChanged(load, self._starting_s))
 
     def _advise(self) -> None:
-        self.decide(dispatch_messages.Advised(self.arms.add_arms(self._shares)))
+        self.decide(dispatch.Advised(self.arms.add_arms(self._shares)))
 
     def on_service(self, service: Service) -> None:
         super().on_service(service)
@@ -699,7 +699,7 @@ class Gateway(Member):
             self._advise()
 
     def on_knowledge(self) -> None:
-        self.decide(dispatch_messages.CatalogChanged(self.knowledge.variants, self._model))
+        self.decide(dispatch.CatalogChanged(self.knowledge.variants, self._model))
 
     def on_device_change(self) -> None:
         if self.device is not None:

@@ -21,6 +21,7 @@ EPOCH_S = 1_700_000_000.0
 _SETS = re.compile(r"(?:frozenset\()?\{([^{}:]*)\}\)?")
 
 Respond = Callable[[Any], None]
+Task = Generator[Any, Any, None]
 
 
 class Violation(Exception):
@@ -89,6 +90,21 @@ class World:
         heapq.heappush(self._events, (self.now_s + delay_s, self._count, process, timer))
         return timer
 
+    def spawn(self, task: Task, process: Process | None = None) -> None:
+        """Run a task, which yields for how many seconds it sleeps, or what calls for a result."""
+
+        def go_on(result: object = None) -> None:
+            try:
+                wanted = task.send(result)
+            except StopIteration:
+                return
+            if callable(wanted):
+                wanted(go_on)
+            else:
+                self.plan(wanted, go_on, process)
+
+        go_on()
+
     def run(self, until_s: float) -> None:
         """Let time pass."""
         events = self._events
@@ -151,20 +167,9 @@ class Process:
         """Do it after a delay, unless the process is dead by then."""
         return self.world.plan(max(delay_s, 0.0), action, self)
 
-    def spawn(self, task: Generator[Any, Any, None]) -> None:
-        """Run a task, which yields for how many seconds it sleeps, or what calls for a result."""
-
-        def go_on(result: object = None) -> None:
-            try:
-                wanted = task.send(result)
-            except StopIteration:
-                return
-            if callable(wanted):
-                wanted(go_on)
-            else:
-                self.after(wanted, go_on)
-
-        go_on()
+    def spawn(self, task: Task) -> None:
+        """Run a task in the process."""
+        self.world.spawn(task, self)
 
     def hang(self, length_s: float) -> None:
         """Do nothing for some seconds."""
@@ -260,7 +265,7 @@ class Network:
     def journeys(self, sender: str, receiver: str) -> list[float]:
         """Return the delay of each copy of a message that arrives, seconds."""
         rng, injected = self._rng, self.world.injected
-        if self.cut[frozenset((sender, receiver))] or rng.random() < self.loss:
+        if self.cut[frozenset((sender, receiver))] > 0 or rng.random() < self.loss:
             injected["lost message"] += 1
             self.lost_s[sender] = self.lost_s[receiver] = self.world.now_s
             return []
