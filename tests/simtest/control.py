@@ -205,11 +205,15 @@ class ControlProcess(Process):
 
         self.after(most_s, give_up)
 
+    def _answer_all(self, waiting: list[Respond], result: object) -> None:
+        while waiting:
+            waiting.pop(0)(result)
+
     def _call(self, name: str) -> None:
-        self._called.add(name)
-        for respond in self._waiting_calls.pop(name, []):
-            self._called.discard(name)
-            respond(True)
+        if self._waiting_calls[name]:
+            self._answer_all(self._waiting_calls[name], True)
+        else:
+            self._called.add(name)
 
     def _drop(self, name: str) -> None:
         self._mailboxes.pop(name, None)
@@ -238,10 +242,7 @@ class ControlProcess(Process):
         numbers = [trial.number for trial in self._service.trials]
         evidence = {each: store.evidence[each] for each in numbers if each in store.evidence}
         self._handle(messages.VersionsChanged(self._service, evidence, self.epoch_s))
-        waiting = self._waiting_versions[:]
-        self._waiting_versions.clear()
-        for respond in waiting:
-            respond(self._service)
+        self._answer_all(self._waiting_versions, self._service)
 
     # -- the machine --------------------------------------------------------------------------
 

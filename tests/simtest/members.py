@@ -94,20 +94,13 @@ class LocalDevice:
         self.loading: StartLoad | None = None
         self.jobs: deque[tuple[Any, int, Respond]] = deque()  # of the batch thread
         self._handed_in: dict[int, tuple[int, Respond]] = {}
-        self._changes: list[ResidencyChange] = []
-        self.all_changes: list[ResidencyChange] = []
+        self.changes: list[ResidencyChange] = []
+        self._changes_told = 0
         self._wake: Timer | None = None
         self._busy_s, self._asked_s = 0.0, process.now_s
 
-    def run(
-        self,
-        batch_id: int,
-        variant_id: str,
-        items: int,
-        callback: Respond,
-        expected_s: float = 0.0,
-        patience_s: float = inf,
-    ) -> None:
+    def run(self, batch_id, variant_id, items, callback, expected_s=0.0, patience_s=inf) -> None:
+        """Take a batch, and call back with what became of it."""
         self._handed_in[batch_id] = items, callback
         self._handle(device.BatchHandedIn(batch_id, variant_id, expected_s, patience_s))
 
@@ -132,11 +125,11 @@ class LocalDevice:
         now_s = self._process.now_s
         share = min(self._busy_s / max(now_s - self._asked_s, 1e-9), 1.0)
         self._busy_s, self._asked_s = 0.0, now_s
-        changes, self._changes = tuple(self._changes), []
+        told, self._changes_told = self._changes_told, len(self.changes)
         return {
             "state": self.machine.state(in_use, share, now_s),
             "failed_loads": dict(self.machine.failed_loads),
-            "changes": changes,
+            "changes": tuple(self.changes[told:]),
         }
 
     def _handle(self, event: Any) -> None:
@@ -150,7 +143,6 @@ class LocalDevice:
     def _carry_out(self, effect: Any) -> None:
         process, checks = self._process, self._cluster.checks
         if isinstance(effect, StartBatch):
-            checks.check_batch_start(self, effect)
             self._put((effect, *self._handed_in.pop(effect.batch_id)))
         elif isinstance(effect, device.TurnBatchBack):
             _, callback = self._handed_in.pop(effect.batch_id)
@@ -167,8 +159,7 @@ class LocalDevice:
         elif isinstance(effect, device.ReportReady):
             process.on_device_change()
         elif isinstance(effect, ResidencyChange):
-            self._changes.append(effect._replace(at_s=process.epoch_s))
-            self.all_changes.append(effect)
+            self.changes.append(effect._replace(at_s=process.epoch_s))
         elif isinstance(effect, device.WakeAt):
             if self._wake is not None:
                 self._wake.cancel()
@@ -178,12 +169,11 @@ class LocalDevice:
     def _end_load(self, effect: StartLoad, placement: Placement, took_s: float) -> None:
         self.loading = None
         if self._cluster.fails(self._cluster.bad_loads, effect.variant_id, self._rng):
-            why = "the engine does not like it"
-            self._handle(device.LoadFailed(effect.copy_id, why))
-            return
-        self.engines[effect.copy_id] = placement
-        size = fleet.memory_bytes(placement)
-        self._handle(device.LoadEnded(effect.copy_id, size, took_s))
+            self._handle(device.LoadFailed(effect.copy_id, "the engine does not like it"))
+        else:
+            self.engines[effect.copy_id] = placement
+            size = fleet.memory_bytes(placement)
+            self._handle(device.LoadEnded(effect.copy_id, size, took_s))
 
     def _put(self, job: Any) -> None:
         self.jobs.append(job)
@@ -218,14 +208,7 @@ class LocalDevice:
 
 
 class Member(Process):
-    """What a gateway and a worker have in common: how they talk to the control process.
-
-    Args:
-        cluster: where it is.
-        name, pool, rollout: of the process.
-        knowledge: as read from the store at its start.
-        device_class: of its device; empty for a gateway without one.
-    """
+    """What a gateway and a worker have in common: how they talk to the control process."""
 
     is_gateway = False
     most_waiting = inf
@@ -252,8 +235,7 @@ class Member(Process):
         self._exchange()
         self.spawn(self._heed())
         self.spawn(self._follow())
-        self.after(FIRST_ANSWER_S, self._begin_serving_unheard)
-        self.spawn(self._wait_for_leave(self.now_s + MOST_LOADING_S + FIRST_ANSWER_S))
+        self.spawn(self._wait_for_leave())
 
     def is_a(self, role: str) -> bool:
         """Whether it is a gateway or a worker, or is loading, resizing, starting or leaving."""
@@ -361,40 +343,32 @@ class Member(Process):
 
     # -- start and end ------------------------------------------------------------------------
 
-    def _begin_serving_unheard(self) -> None:
-        if self._orders is None:
-            self._begin_serving()
-
-    def _wait_for_leave(self, by_s: float) -> Task:
-        """See ``live/successor``."""
-        yield 0.05
-        while self.is_starting:
-            orders = self._orders
-            if (
-                orders is not None
-                and (not orders.predecessor_id or (not orders.lacking and self.is_ready))
-            ) or self.now_s > by_s:
-                self._begin_serving()
+    def _wait_for_leave(self) -> Task:
+        """Begin to serve when control lets it, or is not heard; see ``live/successor``."""
+        began_s = self.now_s
+        while True:
+            yield 0.05
+            orders, waited_s = self._orders, self.now_s - began_s
+            if orders is None:
+                may_serve = waited_s > FIRST_ANSWER_S
             else:
-                yield 0.05
+                may_serve = not (orders.predecessor_id and (orders.lacking or not self.is_ready))
+            if may_serve or waited_s > MOST_LOADING_S + FIRST_ANSWER_S:
+                break
+        self.is_starting, self._orders = False, None
+        self.cluster.serve.on_ready(self)
 
     @property
     def is_ready(self) -> bool:
         """Whether it could serve."""
         return True
 
-    def _begin_serving(self) -> None:
-        if self.is_starting:
-            self.is_starting, self._orders = False, None
-            self.cluster.serve.on_ready(self)
-
     def leave(self) -> Task:
         """Finish what it has, say goodbye and end."""
         by_s = self.now_s + MOST_DRAIN_S
         while self.is_busy and self.now_s < by_s:
-            yield 0.05 if self.is_gateway else 0.1
-        report = self.last_report()
-        yield self.call_control("leave", report, patience_s=GOODBYE_S)
+            yield 0.05
+        yield self.call_control("leave", self.last_report(), patience_s=GOODBYE_S)
         self.end()
 
 
@@ -559,7 +533,7 @@ class Gateway(Member):
                 self.on_device_change()
             elif result.holds is not None and worker_id in self.directory:
                 self.directory[worker_id] = result.holds
-                self._tell_of_others()
+                self.tell_of_others()
             event: Any = dispatch.BatchReturned(batch_id, others_s)
         elif isinstance(result, Ran):
             others_s *= worker_id != self.name
@@ -584,7 +558,7 @@ class Gateway(Member):
                 self._refreshed_s = self.now_s
                 self._tell_load()
                 self.on_device_change()
-                self._tell_of_others()
+                self.tell_of_others()
             yield TICK_S if dispatcher.open_queries else IDLE_TICK_S
 
     def _wake_at(self, at_s: float) -> None:
@@ -665,13 +639,10 @@ class Gateway(Member):
         for gone in [name for name in self.directory if name not in directory]:
             self.decide(dispatch.WorkerLost(gone))
         self.directory = directory
-        self._tell_of_others()
+        self.tell_of_others()
 
-    def on_routes(self) -> None:
-        """Serve's routers have news."""
-        self._tell_of_others()
-
-    def _tell_of_others(self) -> None:
+    def tell_of_others(self) -> None:
+        """Pass on what the directory and Serve's routers say."""
         routable = self.cluster.serve.routable(self)
         hop_s = self.cluster.setup.hop_s
         for report in list(self.directory.values()):
@@ -694,7 +665,7 @@ class Gateway(Member):
         super().on_service(service)
         self.arms.set_trials(service.trials)
         self.on_device_change()
-        self._tell_of_others()
+        self.tell_of_others()
         if self._shares:
             self._advise()
 

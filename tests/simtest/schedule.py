@@ -137,18 +137,16 @@ def draw(seed: int) -> Schedule:
     density = rng.choice((0.1, 0.3, 0.6))
     on = [kind for kind in FAULTS if rng.random() < density]
     for kind in on:
-        for _ in range(rng.choice((1, 1, 2, 4))):
-            items.append(_draw_item(rng, kind, setup))
+        items += [_draw_item(rng, kind, setup) for _ in range(rng.choice((1, 1, 2, 4)))]
     if setup.workers > 1 and rng.random() < 0.3:  # a quarantine for slowness takes some batches
         at_s = rng.uniform(3.0, max(setup.end_s - 5.0, 3.0))
         items.append(Item(at_s, "slow", "worker:0", 5.0, 4.5))
         items.append(Item(at_s - 2.0, "load", "both", 7.0, 25.0))
     if "canary" in on:  # a verdict takes some hundred queries
-        task = rng.choice(("alpha", "beta"))
-        items.append(
-            Item(0.5, "canary", next(n for n in fleet.TRIED if n.startswith(task)), value=2)
-        )
-        items.append(Item(3.0, "load", task, max(setup.end_s - 3.0, 1.0), 25.0))
+        tried = rng.choice(fleet.TRIED)
+        items.append(Item(0.5, "canary", tried, value=2))
+        load_s = max(setup.end_s - 3.0, 1.0)
+        items.append(Item(3.0, "load", tried.partition("/")[0], load_s, 25.0))
     return Schedule(seed, setup, tuple(sorted(items)))
 
 
@@ -180,16 +178,13 @@ def _draw_setup(rng: random.Random) -> Setup:
     return replace(setup, min_workers=min(setup.min_workers, setup.max_workers))
 
 
-_QUERIES = 80.0
-"""Of one stream: bursts are short, so that a run is cheap."""
-
-
 def _draw_load(rng: random.Random, setup: Setup) -> list[Item]:
     items = []
     at_s = rng.uniform(0.0, 4.0)
     while at_s < setup.end_s:
         rate = rng.choice((2.0, 10.0, 25.0, 60.0))
-        length_s = min(rng.uniform(1.0, 10.0), _QUERIES / rate, setup.end_s - at_s)
+        # Bursts are short, so that a run is cheap.
+        length_s = min(rng.uniform(1.0, 10.0), 80.0 / rate, setup.end_s - at_s)
         target = rng.choice(("alpha", "beta", "both", "both"))
         items.append(Item(at_s, "load", target, length_s, rate))
         at_s += length_s + rng.choice((0.0, 0.0, 2.0))
@@ -198,27 +193,27 @@ def _draw_load(rng: random.Random, setup: Setup) -> list[Item]:
 
 def _draw_item(rng: random.Random, kind: str, setup: Setup) -> Item:
     at_s = rng.uniform(0.0, setup.end_s)
-    length_s = min(
-        rng.choice((0.1, 0.5, 2.0, 4.0, 8.0)) * rng.uniform(0.5, 1.5), setup.end_s - at_s
-    )
+    length_s = rng.choice((0.1, 0.5, 2.0, 4.0, 8.0)) * rng.uniform(0.5, 1.5)
+    length_s = min(length_s, setup.end_s - at_s)
     number = rng.randrange(3)
     verb, _, role = kind.partition(" ")
+    target, value = "", 0.0
     if verb in ("crash", "hang"):
-        return Item(at_s, verb, f"{role}:{number}", length_s)
-    if kind == "slow":
-        target = rng.choice(("gateway", "worker"))
-        return Item(at_s, kind, f"{target}:{number}", length_s, rng.choice((2.0, 5.0, 20.0)))
-    if kind == "cut":
+        kind, target = verb, f"{role}:{number}"
+    elif kind == "slow":
+        target = f"{rng.choice(('gateway', 'worker'))}:{number}"
+        value = rng.choice((2.0, 5.0, 20.0))
+    elif kind == "cut":
         ends = [rng.choice(("gateway", "worker", "control")) for _ in range(2)]
-        return Item(at_s, kind, f"{ends[0]}:{number}|{ends[1]}:{rng.randrange(3)}", length_s)
-    if kind in ("canary", "promote", "roll back"):
-        version = rng.choice((2, 3))
-        return Item(at_s, kind, rng.choice(fleet.TRIED), value=version)
-    if kind in ("bad loads", "bad batches"):
-        name = rng.choice((*fleet.LADDER, "alpha", "beta", "alpha/small/int8@2", "beta/one/int8@2"))
-        return Item(at_s, kind, name, length_s, rng.choice((0.3, 1.0)))
-    if kind in ("lossy", "repeats", "late messages"):
-        return Item(at_s, kind, "", length_s, rng.choice((0.02, 0.1, 0.3)))
-    if kind in ("second control", "store away"):
-        return Item(at_s, kind, "", length_s)
-    return Item(at_s, kind)
+        target = f"{ends[0]}:{number}|{ends[1]}:{rng.randrange(3)}"
+    elif kind in ("canary", "promote", "roll back"):
+        value, length_s = rng.choice((2, 3)), 0.0
+        target = rng.choice(fleet.TRIED)
+    elif verb == "bad":
+        target = rng.choice((*fleet.LADDER, *fleet.TASKS, *(f"{each}@2" for each in fleet.TRIED)))
+        value = rng.choice((0.3, 1.0))
+    elif kind in ("lossy", "repeats", "late messages"):
+        value = rng.choice((0.02, 0.1, 0.3))
+    elif kind in ("upgrade", "register"):
+        length_s = 0.0
+    return Item(at_s, kind, target, length_s, value)
