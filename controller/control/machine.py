@@ -312,12 +312,13 @@ class Control:
         """Count the queries that wait for a load that nobody has begun as if they came just now.
 
         They were counted as they came; but that report may be lost, its reader may have died, and a
-        load that was decided on may not have been begun.
+        load that was decided on may not have been begun, or only on another gateway's device.
         """
         if not report.held:
             return report
-        states = (each.state for each in self.reports if each.state is not None)
-        present = {each.variant_id for state in states for each in state.instances}
+        near = [each.state for each in self.reports
+                if not each.is_gateway or each.member_id == report.member_id]  # fmt: skip
+        present = {each.variant_id for state in near if state for each in state.instances}
         able = [facts for name, facts in self._facts.items() if name in present]
         kinds = dict(report.kinds)
         waits: Counter[str] = Counter()
