@@ -62,21 +62,21 @@ def _any_control(inner: Any, member: Member, *arguments: Any, **named: Any) -> A
 
 
 MUTATIONS: dict[str, tuple[Any, str, Callable[..., Any], int]] = {
-    "a variant in use is freed": (Device, "_free_if_unused", _free_at_once, 12),
+    "a variant in use is freed": (Device, "_free_if_unused", _free_at_once, 41),
     "a completion is dropped": (OpenQueries, "complete_batch", _without_last, 0),
-    "the minimum accuracy is skipped": (dispatcher, "ask_on_query", _without_minimum, 3),
-    "memory is not set aside": (Device, "_set_aside", _room_for_all, 4),
+    "the minimum accuracy is skipped": (dispatcher, "ask_on_query", _without_minimum, 0),
+    "memory is not set aside": (Device, "_set_aside", _room_for_all, 73),
     "a load starts twice": (LoadQueue, "put", _twice, 0),
-    "a lost worker is not forgotten": (Dispatcher, "_on_worker_lost", _never, 3),
+    "a lost worker is not forgotten": (Dispatcher, "_on_worker_lost", _never, 0),
     "a returned batch is forgotten": (Dispatcher, "_rechoose_returned", _never, 0),
     "a displaced query is forgotten": (Dispatcher, "_rechoose", _never, 0),
     "deadlines are forgotten": (WaitingQueries, "find_expired", _never, 0),
     "a silent member is never forgotten": (Control, "_forget_silent", _never, 0),
     "a wait is told once": (Control, "_with_waits", lambda inner, control, report: report, 0),
-    "a quarantine never ends": (Quarantine, "release_due", _never, 9),
-    "control decides before it knows all": (Control, "is_settled", lambda *_: True, 3),
+    "a quarantine never ends": (Quarantine, "release_due", _never, 7),
+    "control decides before it knows all": (Control, "is_settled", lambda *_: True, 0),
     "a load that failed is never tried again": (
-        LoadBackoff, "barred", lambda inner, backoff, now_s: inner(backoff, -1e9), 14,
+        LoadBackoff, "barred", lambda inner, backoff, now_s: inner(backoff, -1e9), 0,
     ),
     "an old control process is obeyed": (Member, "call_control", _any_control, 0),
     "versions are never withdrawn": (
